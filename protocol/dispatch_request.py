@@ -1,0 +1,287 @@
+"""What dispatch hands to the builders of queues and index: RocketMQ's DispatchRequest, as columns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.columns import Bools, Bytes, Columns, Gather, Ints, gather_ragged
+from protocol.index_entry import TAGS_KEY_PREFIX
+from protocol.java_hash import hash_pieces, java_hash, powers_of_31
+from protocol.names import SCHEDULE_TOPIC
+from protocol.properties import decode_properties
+from protocol.record import (
+    DEFAULT_DELAY_LEVELS_MS,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+    delivery_time,
+)
+
+_NAME_WORDS = {b"KEYS": ">u4", b"TAGS": ">u4", b"UNIQ_KEY": ">u8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Byte strings inside `DispatchRequests.flat`; a length of 0 means that there is none."""
+
+    start: Ints
+    length: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRequests:
+    """One row a record, in log order (RocketMQ: DispatchRequest).
+
+    `topic_id` indexes `topics`. `keys`, `tags` and `unique_key` are pieces of `flat`, the joined
+    properties; `bit_map` is None for every record unless a filter computed one.
+    """
+
+    columns: Columns
+    topics: list[str]
+    topic_id: Ints
+    tags_code: Ints
+    success: Bools
+    flat: Bytes
+    keys: Pieces
+    tags: Pieces
+    unique_key: Pieces
+    bit_map: list[bytes | None]
+
+    def __len__(self) -> int:
+        return len(self.topic_id)
+
+    @property
+    def queue_id(self) -> Ints:
+        """QUEUEID."""
+        return self.columns.queue_id
+
+    @property
+    def commit_log_offset(self) -> Ints:
+        """Where the record starts in the log."""
+        return self.columns.physical_offset
+
+    @property
+    def message_size(self) -> Ints:
+        """Bytes of the whole record."""
+        return self.columns.size
+
+    @property
+    def store_timestamp(self) -> Ints:
+        """STORETIMESTAMP, ms."""
+        return self.columns.store_timestamp
+
+    @property
+    def consume_queue_offset(self) -> Ints:
+        """QUEUEOFFSET."""
+        return self.columns.queue_offset
+
+    @property
+    def sys_flag(self) -> Ints:
+        """SYSFLAG."""
+        return self.columns.sys_flag
+
+    @property
+    def prepared_transaction_offset(self) -> Ints:
+        """PREPARED TRANSACTION OFFSET."""
+        return self.columns.prepared_transaction_offset
+
+    @property
+    def transaction_type(self) -> Ints:
+        """The transaction bits of SYSFLAG."""
+        return self.columns.sys_flag & TRANSACTION_MASK
+
+    @property
+    def is_queued(self) -> Bools:
+        """Whether the record gets a queue unit: no transaction, or a committed one."""
+        kind = self.transaction_type
+        return self.success & ((kind == 0) | (kind == TRANSACTION_COMMIT))
+
+    @property
+    def is_indexed(self) -> Bools:
+        """Whether the record's keys are indexed: all but rolled-back ones."""
+        return self.success & (self.transaction_type != TRANSACTION_ROLLBACK)
+
+    def properties_map(self, row: int) -> dict[str, str]:
+        """All properties of one record."""
+        columns = self.columns
+        return decode_properties(
+            columns.piece(columns.properties_start, columns.properties_length, row)
+        )
+
+    def text(self, pieces: Pieces, row: int) -> str:
+        """One record's piece as text."""
+        start, length = int(pieces.start[row]), int(pieces.length[row])
+        return self.flat[start : start + length].tobytes().decode("utf-8", "replace")
+
+
+def dispatch_requests(
+    columns: Columns, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+) -> DispatchRequests:
+    """Computes what the builders need from verified records."""
+    topics, topic_id = _topics(columns)
+    flat, ends = gather_ragged(columns.data, columns.properties_start, columns.properties_length)
+    found = _find_properties(flat, ends, columns.properties_length)
+    tags = found[b"TAGS"]
+    codes = np.zeros(len(columns), np.int64)
+    tagged = np.flatnonzero(tags.length)
+    codes[tagged] = hash_pieces(flat, tags.start[tagged], tags.length[tagged])
+    success = np.ones(len(columns), np.bool_)
+    if SCHEDULE_TOPIC in topics:
+        for row in np.flatnonzero(topic_id == topics.index(SCHEDULE_TOPIC)):
+            delay = decode_properties(
+                columns.piece(columns.properties_start, columns.properties_length, row)
+            ).get("DELAY")
+            if delay is None:
+                continue
+            code = delivery_time(
+                delay, int(columns.store_timestamp[row]), delay_levels_ms, int(codes[row])
+            )
+            success[row] = code is not None
+            codes[row] = code or 0
+    return DispatchRequests(
+        columns=columns,
+        topics=topics,
+        topic_id=topic_id,
+        tags_code=codes,
+        success=success,
+        flat=flat,
+        keys=found[b"KEYS"],
+        tags=tags,
+        unique_key=found[b"UNIQ_KEY"],
+        bit_map=[None] * len(columns),
+    )
+
+
+def _topics(columns: Columns) -> tuple[list[str], Ints]:
+    seen: dict[bytes, int] = {}
+    view = memoryview(columns.data)
+    begin = columns.topic_start.tolist()
+    end = (columns.topic_start + columns.topic_length).tolist()
+    ids = [
+        seen.setdefault(bytes(view[a:b]), len(seen)) for a, b in zip(begin, end, strict=True)
+    ]
+    return [topic.decode() for topic in seen], np.array(ids, np.int64)
+
+
+def split_ragged(flat: Bytes, ends: Ints, separator: int) -> tuple[Ints, Ints, Ints]:
+    """Splits every ragged row at `separator`, as `bytes.split` does.
+
+    `ends` are the rows' ends in `flat`. Answers (row, start, length) of each piece, in order.
+    """
+    cuts = np.flatnonzero(flat == separator)
+    row_of_cut = np.searchsorted(ends, cuts, "right")
+    count = len(cuts) + len(ends)
+    at_cut = np.arange(len(cuts)) + row_of_cut
+    at_end = np.arange(len(ends)) + np.searchsorted(cuts, ends, "left")
+    piece_end = np.empty(count, np.int64)
+    piece_end[at_cut] = cuts
+    piece_end[at_end] = ends
+    piece_start = np.zeros(count, np.int64)
+    piece_start[at_cut + 1] = cuts + 1
+    piece_start[at_end[:-1] + 1] = ends[:-1]
+    row = np.zeros(count, np.int64)
+    row[at_end[:-1] + 1] = 1
+    return np.cumsum(row), piece_start, piece_end - piece_start
+
+
+def _find_properties(flat: Bytes, ends: Ints, length: Ints) -> dict[bytes, Pieces]:
+    """Where the values of KEYS, TAGS and UNIQ_KEY stand in each row; the last of a name wins."""
+    rows = len(ends)
+    found = {name: Pieces(np.zeros(rows, np.int64), np.zeros(rows, np.int64)) for name in _NAME_WORDS}
+    if not len(flat):
+        return found
+    row, start, size = split_ragged(flat, ends, 2)
+    name_ends = np.flatnonzero(flat == 1)
+    if not len(name_ends):
+        return found
+    which = np.minimum(np.searchsorted(name_ends, start), len(name_ends) - 1)
+    middle = name_ends[which]
+    whole = (middle > start) & (middle < start + size - 1)
+    at = Gather(np.concatenate([flat, np.zeros(8, np.uint8)]))
+    for name, kind in _NAME_WORDS.items():
+        rows_of = np.flatnonzero(whole & (middle - start == len(name)))
+        word = at(start[rows_of], kind)
+        rows_of = rows_of[word == np.int64(int.from_bytes(name, "big"))]
+        found[name].start[row[rows_of]] = middle[rows_of] + 1
+        found[name].length[row[rows_of]] = (start + size - middle - 1)[rows_of]
+    return found
+
+
+def queue_rows(requests: DispatchRequests, topic_id: int) -> Bools:
+    """The queued rows of one topic."""
+    return requests.is_queued & (requests.topic_id == topic_id)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexKeys:
+    """One row an index entry, in the order in which the entries are made."""
+
+    row: Ints
+    key_hash: NDArray[np.int32]
+
+
+def index_keys(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:
+    """The entries of each record: UNIQ_KEY, then each of KEYS, then (5.4 and later) TAGS."""
+    rows = np.flatnonzero(requests.is_indexed)
+    parts: list[tuple[Ints, Ints, Ints, int]] = []
+    unique = rows[requests.unique_key.length[rows] > 0]
+    parts.append((unique, requests.unique_key.start[unique], requests.unique_key.length[unique], 0))
+    parts.append((*_single_keys(requests, rows), 1))
+    if with_tags:
+        tagged = rows[requests.tags.length[rows] > 0]
+        parts.append((tagged, requests.tags.start[tagged], requests.tags.length[tagged], 2))
+    row = np.concatenate([part[0] for part in parts])
+    start = np.concatenate([part[1] for part in parts])
+    length = np.concatenate([part[2] for part in parts])
+    order = np.concatenate([np.full(len(part[0]), part[3]) for part in parts])
+    prefixes = [[f"{topic}#{tail}" for tail in ("", "", TAGS_KEY_PREFIX)] for topic in requests.topics]
+    table = np.array([[java_hash(text) for text in row_] for row_ in prefixes] or [[0, 0, 0]])
+    hashes = _joined_hash(table[requests.topic_id[row], order], requests.flat, start, length)
+    in_order = np.lexsort((order, row))
+    return IndexKeys(row[in_order], hashes[in_order])
+
+
+def _single_keys(requests: DispatchRequests, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    keyed = rows[requests.keys.length[rows] > 0]
+    start, length = requests.keys.start[keyed], requests.keys.length[keyed]
+    flat, ends = gather_ragged(requests.flat, start, length)
+    if not len(flat):
+        return keyed, start, length
+    row, piece_start, piece_length = split_ragged(flat, ends, 0x20)
+    kept = piece_length > 0
+    row, piece_start, piece_length = row[kept], piece_start[kept], piece_length[kept]
+    # Back from positions in the joined KEYS to positions in the joined properties.
+    piece_start = piece_start - (ends - length)[row] + start[row]
+    return keyed[row], piece_start, piece_length
+
+
+def _joined_hash(prefix: Ints, flat: Bytes, start: Ints, length: Ints) -> NDArray[np.int32]:
+    """|Java hash of prefix + piece|, from the prefix's hash and the piece; 0 for -2^31."""
+    if not len(start):
+        return np.empty(0, np.int32)
+    tail = hash_pieces(flat, start, length).view(np.uint32)
+    units = _utf16_length(flat, start, length)
+    power = powers_of_31(int(units.max()) + 1)[units]
+    joined = (prefix.astype(np.uint32) * power + tail).view(np.int32)
+    return np.where(joined == -(2**31), 0, np.abs(joined)).astype(np.int32)
+
+
+def _utf16_length(flat: Bytes, start: Ints, length: Ints) -> Ints:
+    """UTF-16 code units of each piece; ASCII pieces have as many as bytes."""
+    units = length.copy()
+    chars, ends = gather_ragged(flat, start, length)
+    wide = np.zeros(len(chars) + 1, np.int64)
+    np.cumsum(chars >= 0x80, out=wide[1:])
+    for row in np.flatnonzero(wide[ends] - wide[ends - length]):
+        piece = flat[start[row] : start[row] + length[row]].tobytes()
+        units[row] = len(piece.decode("utf-8", "replace").encode("utf-16-be")) // 2
+    return units
+
+
+def plain_index_keys(topic: str, unique_key: str, keys: Sequence[str], tags: str) -> list[str]:
+    """The texts that one record is indexed under, in order: the oracle for `index_keys`."""
+    texts = [f"{topic}#{key}" for key in ((unique_key,) if unique_key else ())]
+    texts += [f"{topic}#{key}" for key in keys]
+    return texts + ([f"{topic}#{TAGS_KEY_PREFIX}{tags}"] if tags else [])

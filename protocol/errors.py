@@ -1,0 +1,186 @@
+"""What can go wrong, named by what the caller will do about it.
+
+Four families: `RefusedError` (do not repeat it as it is), `BusyError` (repeat it later),
+`CorruptError` (stop and look), `OutcomeUnknownError` (it may or may not have happened).
+Codes are RocketMQ's response codes, so that its users recognise them.
+"""
+
+from typing import ClassVar
+
+
+class MqError(Exception):
+    """Anything that Keelog raises on purpose.
+
+    `code` is RocketMQ's response code, `status` its PutMessageStatus where one fits,
+    `hint` one sentence that says what to try.
+    """
+
+    code: ClassVar[int] = 1
+    status: ClassVar[str] = "UNKNOWN_ERROR"
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+
+
+class RefusedError(MqError):
+    """The request can never succeed as it is; nothing was changed."""
+
+    code = 13
+    status = "MESSAGE_ILLEGAL"
+
+
+class BusyError(MqError):
+    """Nothing was done; the same request may succeed later."""
+
+    code = 2
+    status = "SYSTEM_BUSY"
+    retriable = True
+
+
+class CorruptError(MqError):
+    """Bytes on disk are not what they must be.
+
+    `where` is the file, `offset` the byte position (log offset for the CommitLog), `found`
+    what stands there.
+    """
+
+    code = 1
+    status = "STORE_DAMAGED"
+
+    def __init__(self, where: str, offset: int, found: str, hint: str = "") -> None:
+        super().__init__(f"{where}, offset {offset}: {found}", hint)
+        self.where = where
+        self.offset = offset
+        self.found = found
+
+
+class OutcomeUnknownError(MqError):
+    """The request may have been carried out: repeat it only where a duplicate does no harm."""
+
+
+class BadRequest(RefusedError):
+    """The request is not of the protocol's form, or a value is out of its range."""
+
+    code = 29
+    status = "INVALID_PARAMETER"
+
+
+class UnknownOperation(RefusedError):
+    """This node does not know the operation or the protocol version."""
+
+    code = 3
+    status = "REQUEST_CODE_NOT_SUPPORTED"
+
+
+class IllegalMessage(RefusedError):
+    """The message breaks a rule of the store (names, sizes, flags)."""
+
+
+class MessageTooLarge(IllegalMessage):
+    """A body over `maxMessageSize`, or a record that fits into no segment."""
+
+
+class PropertiesTooLarge(IllegalMessage):
+    """Properties over 32,767 bytes."""
+
+    status = "PROPERTIES_SIZE_EXCEEDED"
+
+
+class UnknownTopic(RefusedError):
+    """No such topic, and it is not to be made."""
+
+    code = 17
+    status = "TOPIC_NOT_EXIST"
+
+
+class NotAllowed(RefusedError):
+    """A reserved name, a topic without the permission, a feature that is not there."""
+
+    code = 16
+    status = "NO_PERMISSION"
+
+
+class NotFound(RefusedError):
+    """Nothing is stored under this offset, id or key."""
+
+    code = 22
+    status = "QUERY_NOT_FOUND"
+
+
+class OffsetOutOfRange(RefusedError):
+    """The queue offset is outside [`earliest`, `latest`]."""
+
+    code = 21
+    status = "PULL_OFFSET_MOVED"
+
+    def __init__(self, reason: str, hint: str = "", earliest: int = 0, latest: int = 0) -> None:
+        super().__init__(reason, hint)
+        self.earliest = earliest
+        self.latest = latest
+
+
+class NodeBusy(BusyError):
+    """Refused before anything was stored; `retry_after` is in seconds."""
+
+    retry_after = 0.1
+
+
+class ServiceNotAvailable(BusyError):
+    """The node cannot take appends now (`disk_full`, stopping, recovering)."""
+
+    code = 14
+    status = "SERVICE_NOT_AVAILABLE"
+
+
+class NotConnected(BusyError):
+    """The node was not reached; nothing was sent."""
+
+    code = 14
+    status = "SERVICE_NOT_AVAILABLE"
+
+
+class SendTimeout(OutcomeUnknownError):
+    """No answer came before the deadline: the message may be stored."""
+
+    code = 10
+    status = "OUTCOME_UNKNOWN"
+
+
+class RequestTimeout(BusyError):
+    """A question that changes nothing had no answer before the deadline."""
+
+    code = 14
+    status = "TIMEOUT"
+
+
+class StoreDamaged(CorruptError):
+    """The store itself is damaged: a record, a segment, a file of ours."""
+
+
+class StoreError(RefusedError):
+    """The directory cannot be opened as a store."""
+
+    code = 14
+    status = "SERVICE_NOT_AVAILABLE"
+
+
+class NotAStore(StoreError):
+    """The path is a file, does not exist, or holds no store."""
+
+
+class StoreLocked(BusyError):
+    """Another process owns the store."""
+
+    code = 14
+    status = "SERVICE_NOT_AVAILABLE"
+
+
+class StorePermission(StoreError):
+    """The operating system refuses access to a file of the store."""
+
+
+class ForkedClient(RuntimeError):
+    """A client was used in a process that was forked after `connect`."""

@@ -1,0 +1,57 @@
+"""Java's `String.hashCode`, for single strings and for columns of bytes."""
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MASK = 0xFFFFFFFF
+
+
+@lru_cache(maxsize=65_536)
+def java_hash(text: str) -> int:
+    """`text.hashCode()` in Java: over UTF-16 code units, as a signed 32-bit number."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & _MASK
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def tags_code(tags: str) -> int:
+    """What a ConsumeQueue unit holds for TAGS (tagsString2tagsCode): 0 when there is none."""
+    return java_hash(tags) if tags else 0
+
+
+def powers_of_31(count: int) -> NDArray[np.uint32]:
+    """31**i mod 2**32 for i in [0, count)."""
+    powers = np.full(max(count, 1), 31, np.uint32)
+    powers[0] = 1
+    return np.multiply.accumulate(powers, dtype=np.uint32)
+
+
+def hash_pieces(
+    flat: NDArray[np.uint8], start: NDArray[np.int64], length: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """Java hashes of the UTF-8 strings `flat[start:start+length]`, all at once.
+
+    Strings that are not pure ASCII take the plain path one by one; bytes that are no UTF-8
+    count as U+FFFD, as Java's decoder has it.
+    """
+    if not len(start):
+        return np.empty(0, np.int32)
+    longest = int(length.max())
+    total = int(length.sum())
+    ends = np.cumsum(length)
+    index = np.arange(total) + np.repeat(start - (ends - length), length)
+    chars = flat[index]
+    weight = powers_of_31(longest)[np.repeat(ends, length) - 1 - np.arange(total)]
+    sums = np.zeros(total + 1, np.uint32)
+    np.cumsum(chars * weight, dtype=np.uint32, out=sums[1:])
+    hashes = (sums[ends] - sums[ends - length]).view(np.int32)
+    wide = np.zeros(total + 1, np.int64)
+    np.cumsum(chars >= 0x80, out=wide[1:])
+    for row in np.flatnonzero(wide[ends] - wide[ends - length]):
+        piece = bytes(flat[start[row] : start[row] + length[row]])
+        hashes[row] = java_hash(piece.decode("utf-8", "replace"))
+    return hashes

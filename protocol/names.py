@@ -1,0 +1,110 @@
+"""Names of files, topics and folders: pure functions, name to number and back.
+
+Nobody else builds a path inside a store.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from protocol.errors import IllegalMessage, NotAllowed
+
+COMMIT_LOG_DIR = "commitlog"
+CONSUME_QUEUE_DIR = "consumequeue"
+INDEX_DIR = "index"
+CONFIG_DIR = "config"
+KEELOG_DIR = "keelog"
+CHECKPOINT_FILE = "checkpoint"
+ABORT_FILE = "abort"
+LOCK_FILE = "lock"
+TOPICS_FILE = f"{CONFIG_DIR}/topics.json"
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+DEFAULT_TOPIC = "TBW102"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+TOPIC_BYTES_MAX = 127
+RETRY_TOPIC_BYTES_MAX = 255
+QUEUE_ID_MAX = 65_535
+SHORT_TOPIC_CHARS_MAX = 127
+"""Topics of more characters need the record version with a two-byte topic length."""
+
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
+_OFFSET_NAME = re.compile(r"[0-9]{20}")
+_INDEX_NAME = re.compile(r"[0-9]{17}")
+
+NOT_FOR_CLIENTS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+"""Topics a client may not send to (RocketMQ: TopicValidator)."""
+
+
+def offset_file_name(offset: int) -> str:
+    """The name of the segment or queue file that starts at `offset`: 20 ASCII digits."""
+    return f"{offset:020d}"
+
+
+def parse_offset_file_name(name: str) -> int | None:
+    """The first offset of a file, or None when the name is not one of ours."""
+    return int(name) if _OFFSET_NAME.fullmatch(name) else None
+
+
+def index_file_name(timestamp_ms: int) -> str:
+    """The name of an index file made at a time: yyyyMMddHHmmssSSS in UTC."""
+    moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    return f"{moment:%Y%m%d%H%M%S}{timestamp_ms % 1000:03d}"
+
+
+def next_index_file_name(timestamp_ms: int, last_name: str | None) -> str:
+    """As `index_file_name`, but at least one millisecond after the last file's name."""
+    name = index_file_name(timestamp_ms)
+    if last_name is None or name > last_name:
+        return name
+    moment = datetime.strptime(last_name + "000", "%Y%m%d%H%M%S%f").replace(tzinfo=UTC)
+    moment += timedelta(milliseconds=1)
+    return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
+
+
+def is_index_file_name(name: str) -> bool:
+    """Whether RocketMQ would take the name for an index file's."""
+    return _INDEX_NAME.fullmatch(name) is not None
+
+
+def topic_bytes_max(topic: str) -> int:
+    """How many bytes a topic of this kind may have."""
+    long = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return RETRY_TOPIC_BYTES_MAX if long else TOPIC_BYTES_MAX
+
+
+def is_folder_name(topic: str) -> bool:
+    """Whether a stored topic can be a folder: RocketMQ's characters, so no path leads out."""
+    return _TOPIC.fullmatch(topic) is not None and len(topic) <= RETRY_TOPIC_BYTES_MAX
+
+
+def check_topic(topic: str) -> None:
+    """Raises IllegalMessage unless `topic` is a name that RocketMQ allows."""
+    if not topic:
+        raise IllegalMessage("the topic is empty", "name a topic")
+    shown = ascii(topic[:80])
+    if _TOPIC.fullmatch(topic) is None:
+        raise IllegalMessage(
+            f"topic {shown} has characters other than % | a-z A-Z 0-9 _ -", "rename the topic"
+        )
+    limit = topic_bytes_max(topic)
+    if len(topic) > limit:
+        raise IllegalMessage(
+            f"topic {shown} has {len(topic)} bytes, {limit} are allowed", "shorten the topic"
+        )
+
+
+def check_topic_for_send(topic: str) -> None:
+    """As `check_topic`; raises NotAllowed for the system's own topics."""
+    check_topic(topic)
+    if topic in NOT_FOR_CLIENTS:
+        raise NotAllowed(f"topic {topic} is reserved for the system", "use a topic of your own")

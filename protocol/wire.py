@@ -1,0 +1,155 @@
+"""The requests and answers between processes: a msgpack header, then at most one payload frame.
+
+docs/protocol.md is the text for people. Everything that arrives is bounded before it is read.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+
+import protocol.errors
+from protocol.encode import DEFAULT_MAX_MESSAGE_BYTES, RECORD_EXTRA_BYTES_MAX
+from protocol.errors import BadRequest, MqError, UnknownOperation
+
+VERSION = 1
+HEADER_BYTES_MAX = DEFAULT_MAX_MESSAGE_BYTES + RECORD_EXTRA_BYTES_MAX
+"""A header can carry the body of a `send`."""
+PAYLOAD_BYTES_MAX = DEFAULT_MAX_MESSAGE_BYTES + RECORD_EXTRA_BYTES_MAX
+FRAMES_MAX = 2
+"""Header and payload; the identity in front of them is ZeroMQ's."""
+LIST_ITEMS_MAX = 1_000
+MAP_ITEMS_MAX = 1_000
+REQUEST_ID_MAX = 2**63 - 1
+
+Header = dict[str, Any]
+
+
+def pack(header: Mapping[str, Any]) -> bytes:
+    """A header as msgpack."""
+    packed: bytes = msgpack.packb(header, use_bin_type=True)
+    return packed
+
+
+def unpack(frame: bytes | memoryview, bytes_max: int = HEADER_BYTES_MAX) -> Header:
+    """The map in `frame`. Raises BadRequest for anything else, whatever the bytes are."""
+    if len(frame) > bytes_max:
+        raise BadRequest(f"the header has {len(frame)} bytes, {bytes_max} are allowed")
+    try:
+        header = msgpack.unpackb(
+            frame,
+            raw=False,
+            strict_map_key=True,
+            max_array_len=LIST_ITEMS_MAX,
+            max_map_len=MAP_ITEMS_MAX,
+            max_bin_len=bytes_max,
+            max_str_len=bytes_max,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise BadRequest(f"the header is no msgpack map: {error or type(error).__name__}") from None
+    if not isinstance(header, dict):
+        raise BadRequest("the header is no msgpack map", "send a map with v, op and id")
+    return header
+
+
+def unpack_answer(frame: bytes | memoryview) -> Header:
+    """As `unpack`, for answers, which may be longer lists than requests."""
+    header = msgpack.unpackb(frame, raw=False, strict_map_key=False)
+    if not isinstance(header, dict):
+        raise BadRequest("the answer's header is no msgpack map")
+    return header
+
+
+def request_id(header: Header) -> int:
+    """The request's id, 0 when it has no usable one, so that every answer can name it."""
+    value = header.get("id")
+    usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= REQUEST_ID_MAX
+    return int(value) if usable else 0  # type: ignore[arg-type]
+
+
+def check_envelope(header: Header) -> str:
+    """The operation's name. Raises UnknownOperation for another version, BadRequest for no name."""
+    if header.get("v") != VERSION:
+        raise UnknownOperation(
+            f"protocol version {header.get('v')!r:.40}", f"this node speaks version {VERSION}"
+        )
+    operation = header.get("op")
+    if not isinstance(operation, str):
+        raise BadRequest("the header has no operation", "name it as op")
+    if not 0 <= request_id(header) or "id" not in header:
+        raise BadRequest("the header has no id", "number your requests")
+    return operation
+
+
+_KINDS: dict[type, str] = {int: "an integer", str: "a string", bytes: "bytes", bool: "a boolean"}
+
+
+def take(header: Header, name: str, kind: type, default: Any = ...) -> Any:
+    """A field of the given type; `default` when it is absent or nil. Raises BadRequest."""
+    value = header.get(name)
+    if value is None:
+        if default is ...:
+            raise BadRequest(f"field {name} is missing")
+        return default
+    wrong_bool = isinstance(value, bool) and kind is not bool
+    if not isinstance(value, kind) or wrong_bool:
+        expected = _KINDS.get(kind, f"a {kind.__name__}")
+        raise BadRequest(f"field {name} is {type(value).__name__}, not {expected}")
+    return value
+
+
+def take_int(header: Header, name: str, low: int, high: int, default: Any = ...) -> int:
+    """An integer in [low, high]. Raises BadRequest."""
+    value = take(header, name, int, default)
+    if value is not default and not low <= value <= high:
+        raise BadRequest(f"field {name} is {value}, outside [{low}, {high}]")
+    return value  # type: ignore[no-any-return]
+
+
+def answer(request: int, **fields: Any) -> Header:
+    """The header of a good answer."""
+    return {"v": VERSION, "id": request, "ok": True, **fields}
+
+
+def refusal(request: int, error: MqError) -> Header:
+    """The header of a refusal: what went wrong, as data."""
+    extra = {
+        name: value
+        for name in ("earliest", "latest", "retry_after", "where", "offset", "found")
+        if (value := getattr(error, name, None)) is not None
+    }
+    return {
+        "v": VERSION,
+        "id": request,
+        "ok": False,
+        "error": {
+            "kind": type(error).__name__,
+            "code": error.code,
+            "status": error.status,
+            "reason": error.reason,
+            "hint": error.hint,
+            "retriable": error.retriable,
+            **extra,
+        },
+    }
+
+
+def raise_refusal(header: Header) -> None:
+    """Raises the error that a refusal describes; returns when the answer is good.
+
+    A kind that this side does not know becomes the family that its `retriable` names.
+    """
+    if header.get("ok"):
+        return
+    error = header.get("error") or {}
+    kind = getattr(protocol.errors, str(error.get("kind")), None)
+    reason, hint = str(error.get("reason", "no reason given")), str(error.get("hint", ""))
+    if not (isinstance(kind, type) and issubclass(kind, MqError)):
+        retriable = bool(error.get("retriable"))
+        kind = protocol.errors.BusyError if retriable else protocol.errors.RefusedError
+    if issubclass(kind, protocol.errors.CorruptError):
+        raise kind(str(error.get("where", "")), int(error.get("offset", 0)), str(error.get("found", reason)), hint)
+    if issubclass(kind, protocol.errors.OffsetOutOfRange):
+        raise kind(reason, hint, int(error.get("earliest", 0)), int(error.get("latest", 0)))
+    raise kind(reason, hint)
