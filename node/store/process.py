@@ -1,0 +1,70 @@
+"""What every process of a node does at its start and end: title, readiness, signals.
+
+Signal handlers only note the signal; the loop that owns the work looks at the note.
+"""
+
+import ctypes
+import json
+import os
+import signal
+from types import FrameType
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_DAMAGED = 5
+EXIT_LOCKED = 6
+DO_NOT_RESTART = frozenset({EXIT_USAGE, EXIT_DAMAGED, EXIT_LOCKED})
+"""Exit codes after which starting again cannot help."""
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_TITLE_BYTES_MAX = 15
+
+
+def die_with_parent(signal_number: int = signal.SIGTERM) -> None:
+    """Asks the kernel for a signal when the parent ends; exits when it has ended already."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
+    if os.getppid() != parent or parent == 1:
+        os.kill(os.getpid(), signal_number)
+
+
+def set_title(name: str) -> None:
+    """The name that `ps -o comm` shows, at most 15 bytes."""
+    title = ctypes.create_string_buffer(name.encode()[:_TITLE_BYTES_MAX])
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, title, 0, 0, 0)
+
+
+def report_ready(descriptor: int | None, endpoint: str = "") -> None:
+    """Tells the supervisor that work is accepted: one line of JSON, then the pipe is closed."""
+    if descriptor is None:
+        return
+    line = json.dumps({"ready": True, "endpoint": endpoint}) + "\n"
+    os.write(descriptor, line.encode())
+    os.close(descriptor)
+
+
+class StopFlag:
+    """Set by SIGTERM or SIGINT; `fd` becomes readable then, for polling."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def set(self) -> None:
+        """Notes the wish to stop."""
+        self.is_set = True
+        os.eventfd_write(self.fd, 1)
+
+
+def install_stop_signals() -> StopFlag:
+    """From now on SIGTERM and SIGINT only set the flag."""
+    flag = StopFlag()
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        flag.set()
+
+    signal.signal(signal.SIGTERM, note)
+    signal.signal(signal.SIGINT, note)
+    return flag

@@ -1,0 +1,130 @@
+"""The settings of a store, with RocketMQ's names and defaults (MessageStoreConfig, BrokerConfig).
+
+Every limit of a loop or queue that an operator may want to move has its name here.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+
+from protocol.encode import DEFAULT_MAX_MESSAGE_BYTES
+from protocol.errors import BadRequest
+from protocol.index_entry import DEFAULT_INDEX_NUM, DEFAULT_SLOT_COUNT, IndexGeometry
+from protocol.queue_unit import DEFAULT_QUEUE_FILE_BYTES, UNIT_BYTES
+
+SYNC_FLUSH = "SYNC_FLUSH"
+ASYNC_FLUSH = "ASYNC_FLUSH"
+_MIB = 1024 * 1024
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DELAY = re.compile(r"([0-9]+)([smhd])")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times in ms, sizes in bytes, unless the name says otherwise."""
+
+    mapped_file_size_commit_log: int = 1024 * _MIB
+    mapped_file_size_consume_queue: int = DEFAULT_QUEUE_FILE_BYTES
+    max_hash_slot_num: int = DEFAULT_SLOT_COUNT
+    max_index_num: int = DEFAULT_INDEX_NUM
+    message_index_enable: bool = True
+    index_tags_enable: bool = True
+    """Index TAGS too, as 5.4 and later do."""
+    flush_disk_type: str = ASYNC_FLUSH
+    flush_interval_commit_log: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval: int = 10_000
+    sync_flush_timeout: int = 5_000
+    flush_interval_consume_queue: int = 1_000
+    flush_consume_queue_thorough_interval: int = 60_000
+    max_message_size: int = DEFAULT_MAX_MESSAGE_BYTES
+    enabled_append_prop_crc: bool = True
+    """RocketMQ's default is false; ours is true (docs/decisions)."""
+    auto_create_topic_enable: bool = True
+    default_topic_queue_nums: int = 8
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    max_transfer_bytes_on_message_in_memory: int = 262_144
+    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 65_536
+    max_transfer_count_on_message_in_disk: int = 8
+    access_message_in_memory_max_ratio: int = 40
+    max_filter_message_size: int = 16_000
+    travel_cq_file_num_when_get_message: int = 1
+    send_thread_pool_queue_capacity: int = 10_000
+    waiting_bytes_max: int = 64 * _MIB
+    long_polling_ms_max: int = 30_000
+
+    def __post_init__(self) -> None:
+        if self.flush_disk_type not in (SYNC_FLUSH, ASYNC_FLUSH):
+            raise BadRequest(
+                f"flush_disk_type is {self.flush_disk_type!r}", f"use {SYNC_FLUSH} or {ASYNC_FLUSH}"
+            )
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and not isinstance(value, bool) and value <= 0:
+                raise BadRequest(f"{field.name} is {value}", "use a positive number")
+        self.delay_levels_ms  # noqa: B018  (a bad text is refused at the start)
+
+    @property
+    def queue_file_bytes(self) -> int:
+        """Size of a ConsumeQueue file: rounded up to whole units, as the broker's getter does."""
+        return -(-self.mapped_file_size_consume_queue // UNIT_BYTES) * UNIT_BYTES
+
+    @property
+    def index_geometry(self) -> IndexGeometry:
+        """Slots and entries of an index file."""
+        return IndexGeometry(self.max_hash_slot_num, self.max_index_num)
+
+    @property
+    def is_sync_flush(self) -> bool:
+        """Whether an answer waits for the disk."""
+        return self.flush_disk_type == SYNC_FLUSH
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """The delay of each level; level 1 is the first."""
+        levels = []
+        for word in self.message_delay_level.split():
+            match = _DELAY.fullmatch(word)
+            if match is None:
+                raise BadRequest(f"message_delay_level has {word!r}", "write levels as 1s 5m 2h")
+            levels.append(int(match[1]) * _UNIT_S[match[2]] * 1000)
+        return tuple(levels)
+
+
+def load_settings(pairs: Iterable[str], base: Settings | None = None) -> Settings:
+    """Applies `name=value` texts (`store.` in front is allowed) to `base` or the defaults.
+
+    Raises BadRequest for an unknown name, with the nearest one, or a value of the wrong kind.
+    """
+    settings = base or Settings()
+    kinds = {field.name: type(getattr(settings, field.name)) for field in fields(Settings)}
+    changes: dict[str, int | bool | str] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = _snake_case(name.strip().removeprefix("store."))
+        if not equals or name not in kinds:
+            near = difflib.get_close_matches(name, kinds, 1)
+            hint = f"did you mean {near[0]}?" if near else "write name=value"
+            raise BadRequest(f"there is no setting {ascii(pair[:80])}", hint)
+        changes[name] = _value(name, kinds[name], text.strip())
+    return replace(settings, **changes)  # type: ignore[arg-type]
+
+
+def _snake_case(name: str) -> str:
+    """RocketMQ's camelCase is taken too."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), name)
+
+
+def _value(name: str, kind: type, text: str) -> int | bool | str:
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise BadRequest(f"{name} is {text!r}", "use true or false")
+        return text.lower() == "true"
+    if kind is int:
+        try:
+            return int(text.replace("_", ""))
+        except ValueError:
+            raise BadRequest(f"{name} is {text!r}", "use a whole number") from None
+    return text

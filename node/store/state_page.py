@@ -1,0 +1,195 @@
+"""Pages of shared numbers: how far the log reaches, how far each worker and reader is.
+
+One 4096-byte file a process slot, mapped shared. Every number is one aligned 8-byte store or load
+through `memoryview.cast("q")`, which is never torn (`struct.pack_into` on a map is). One process
+writes a page, anybody reads it; a page outlives its process and says who wrote it.
+"""
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from protocol.errors import StoreDamaged
+from protocol.names import KEELOG_DIR
+
+RUN_DIR = "run"
+PAGE_BYTES = 4096
+PAGE_MAGIC = 0x4B45454C4F470001
+"""KEELOG, layout 1; the first number of every page."""
+
+STARTING, RUNNING, RECOVERING, DAMAGED, STOPPING, STOPPED, READ_ONLY = range(7)
+STATE_NAMES = ("starting", "running", "recovering", "damaged", "stopping", "stopped", "read_only")
+LOG_SLOT = "log"
+
+
+class LogState(NamedTuple):
+    """What the writer says of the log. Offsets are log offsets, exclusive ends.
+
+    Epoch 0 means that nothing is known yet, or that the numbers are being replaced: keep what you
+    knew and look again.
+    """
+
+    epoch: int
+    epoch_start: int
+    min_offset: int
+    appended: int
+    committed: int
+    flushed: int
+    readable: int
+    pid: int
+    heartbeat_ms: int
+    state: int
+    segment_bytes: int
+    records: int
+
+
+class WorkerState(NamedTuple):
+    """What a worker or reader says of itself.
+
+    `dispatched`: queues or index hold everything below; `saved`: and it is synced and in the
+    progress file. `damaged_at` is the log offset where it stopped, or -1.
+    """
+
+    epoch: int
+    dispatched: int
+    saved: int
+    pid: int
+    heartbeat_ms: int
+    state: int
+    records: int
+    damaged_at: int
+    requests: int
+    held: int
+
+
+def run_dir(root: Path) -> Path:
+    """Where pages and the sockets of hints are."""
+    return root / KEELOG_DIR / RUN_DIR
+
+
+def page_path(root: Path, slot: str) -> Path:
+    """The page of a process slot: `log`, `queue-0-of-2`, `index`, `reader-0`."""
+    return run_dir(root) / f"{slot}.page"
+
+
+def queue_slot(shard: int, shard_count: int) -> str:
+    """The slot of one queue worker."""
+    return f"queue-{shard}-of-{shard_count}"
+
+
+def visible_end(log: LogState, worker: WorkerState) -> int:
+    """Up to where a queue worker's units may be believed: what it dispatched, and no further than
+    the current epoch's start while it has not noticed the epoch."""
+    if worker.epoch == log.epoch:
+        return min(worker.dispatched, log.readable)
+    return min(worker.dispatched, log.epoch_start)
+
+
+class _Page:
+    """A mapped page whose numbers follow its magic one."""
+
+    fields: Sequence[str]
+
+    def __init__(self, path: Path, writable: bool) -> None:
+        self.path = path
+        self._writable = writable
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC if writable else os.O_RDONLY | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            if writable and os.fstat(descriptor).st_size != PAGE_BYTES:
+                os.ftruncate(descriptor, PAGE_BYTES)
+            if os.fstat(descriptor).st_size != PAGE_BYTES:
+                raise FileNotFoundError(f"{path} is not ready")
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(descriptor, PAGE_BYTES, access=access)
+        finally:
+            os.close(descriptor)
+        self._numbers = memoryview(self._map).cast("q")
+        if not writable and self._numbers[0] not in (0, PAGE_MAGIC):
+            found = f"{self._numbers[0]:#x}"
+            self.close()
+            raise StoreDamaged(str(path), 0, f"is no state page, it begins with {found}")
+
+    def publish(self, **numbers: int) -> None:
+        """Stores some of the numbers, in the order given."""
+        for name, value in numbers.items():
+            self._numbers[1 + self.fields.index(name)] = value
+
+    def _begin(self) -> None:
+        """Keeps a predecessor's numbers, so that readers go on while this process starts."""
+        if self._numbers[0] != PAGE_MAGIC:
+            for position in range(1, 1 + len(self.fields)):
+                self._numbers[position] = 0
+            self._numbers[0] = PAGE_MAGIC
+        self.publish(pid=os.getpid(), state=STARTING)
+
+    def begin_epoch(self, epoch: int, **numbers: int) -> None:
+        """Replaces numbers that belong together: epoch 0 while they change, then the new one."""
+        self.publish(epoch=0, **numbers)
+        self.publish(epoch=epoch)
+
+    def _values(self) -> list[int]:
+        """All numbers, from one epoch: read, and read again until the epoch did not move."""
+        while True:
+            epoch = self._numbers[1]
+            values = self._numbers[1 : 1 + len(self.fields)].tolist()
+            if self._numbers[1] == epoch == values[0]:
+                return values
+
+    def close(self) -> None:
+        """Gives the mapping back; the file stays."""
+        self._numbers.release()
+        self._map.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LogPage(_Page):
+    """The writer's page."""
+
+    fields = LogState._fields
+
+    @classmethod
+    def create(cls, root: Path) -> "LogPage":
+        """For the writer: the page with its predecessor's numbers, if there was one, and its pid."""
+        page = cls(page_path(root, LOG_SLOT), writable=True)
+        page._begin()
+        return page
+
+    @classmethod
+    def open(cls, root: Path) -> "LogPage":
+        """For everybody else. Raises FileNotFoundError while no writer has run."""
+        return cls(page_path(root, LOG_SLOT), writable=False)
+
+    def read(self) -> LogState:
+        """The numbers, all from one epoch."""
+        return LogState(*self._values())
+
+
+class WorkerPage(_Page):
+    """The page of a queue worker, the index worker or a reader."""
+
+    fields = WorkerState._fields
+
+    @classmethod
+    def create(cls, root: Path, slot: str) -> "WorkerPage":
+        """For its process: the page with its predecessor's numbers, if there was one, and its pid."""
+        page = cls(page_path(root, slot), writable=True)
+        page._begin()
+        page.publish(damaged_at=-1)
+        return page
+
+    @classmethod
+    def open(cls, root: Path, slot: str) -> "WorkerPage":
+        """For everybody else. Raises FileNotFoundError while the slot never ran."""
+        return cls(page_path(root, slot), writable=False)
+
+    def read(self) -> WorkerState:
+        """The numbers, all from one epoch."""
+        return WorkerState(*self._values())

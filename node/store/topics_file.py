@@ -1,0 +1,141 @@
+"""`config/topics.json`: RocketMQ's table of topics (TopicConfigManager, TopicConfigSerializeWrapper).
+
+Read tolerantly (the broker's JSON has integer keys without quotes), written with everything that
+we do not know kept as it was.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node.store.own_files import sync_dir, write_atomically
+from protocol.errors import StoreDamaged
+from protocol.names import TOPICS_FILE
+
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_DEFAULT = PERM_READ | PERM_WRITE
+_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?[0-9]+)(\s*):')
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic's settings."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    perm: int = PERM_DEFAULT
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether messages may be sent to it."""
+        return bool(self.perm & PERM_WRITE)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether it may be read."""
+        return bool(self.perm & PERM_READ)
+
+
+def parse_broker_json(text: str) -> Any:
+    """JSON as the broker writes it: integer keys may stand without quotes."""
+    quoted = _BARE_KEY.sub(lambda m: m[1] if m[1] else f'{m[2]}"{m[3]}"{m[4]}:', text)
+    return json.loads(quoted)
+
+
+class TopicsFile:
+    """The table in memory. Only the writer saves it; everybody may read it."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / TOPICS_FILE
+        self._document: dict[str, Any] = {}
+        self._stamp: tuple[int, int] | None = None
+        self.topics: dict[str, Topic] = {}
+        self.reload()
+
+    def reload(self) -> bool:
+        """Reads the file again when it changed; `.bak` when it is missing, as the broker does.
+
+        Raises StoreDamaged when it cannot be understood.
+        """
+        path = self.path if self.path.exists() else self.path.with_name(self.path.name + ".bak")
+        try:
+            status = path.stat()
+            stamp = (status.st_mtime_ns, status.st_size)
+            if stamp == self._stamp:
+                return False
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return False
+        self._document = _parse(path, text) if text.strip() else {}
+        self._stamp = stamp
+        table = self._document.get("topicConfigTable", {})
+        self.topics = {name: _topic(name, entry) for name, entry in table.items()}
+        return True
+
+    def put(self, topic: Topic, timestamp_ms: int) -> None:
+        """Adds or replaces a topic and saves."""
+        table = self._document.setdefault("topicConfigTable", {})
+        entry = table.setdefault(
+            topic.name,
+            {"attributes": {}, "order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0},
+        )
+        entry.update(
+            topicName=topic.name,
+            perm=topic.perm,
+            readQueueNums=topic.read_queues,
+            writeQueueNums=topic.write_queues,
+        )
+        self.topics[topic.name] = topic
+        self._save(timestamp_ms)
+
+    def remove(self, name: str, timestamp_ms: int) -> bool:
+        """Takes a topic out and saves; False when there is none."""
+        if self.topics.pop(name, None) is None:
+            return False
+        del self._document["topicConfigTable"][name]
+        self._save(timestamp_ms)
+        return True
+
+    def _save(self, timestamp_ms: int) -> None:
+        version = self._document.setdefault("dataVersion", {"stateVersion": 0})
+        version["counter"] = int(version.get("counter", 0)) + 1
+        version["timestamp"] = timestamp_ms
+        self.path.parent.mkdir(exist_ok=True)
+        if self.path.exists():
+            backup = self.path.with_name(self.path.name + ".bak")
+            backup.unlink(missing_ok=True)
+            os.link(self.path, backup)
+            sync_dir(self.path.parent)
+        text = json.dumps(self._document, indent="\t", sort_keys=True, ensure_ascii=False)
+        write_atomically(self.path, text.encode())
+        status = self.path.stat()
+        self._stamp = (status.st_mtime_ns, status.st_size)
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        document = parse_broker_json(text)
+    except ValueError as error:
+        raise StoreDamaged(
+            str(path), 0, f"is not JSON: {error}", "restore it from topics.json.bak, or remove it"
+        ) from None
+    table = document.get("topicConfigTable", {}) if isinstance(document, dict) else None
+    if not isinstance(table, dict):
+        raise StoreDamaged(
+            str(path), 0, "has no topicConfigTable", "restore it from topics.json.bak"
+        )
+    return dict(document)
+
+
+def _topic(name: str, entry: dict[str, Any]) -> Topic:
+    return Topic(
+        name,
+        int(entry.get("readQueueNums", 0)),
+        int(entry.get("writeQueueNums", 0)),
+        int(entry.get("perm", PERM_DEFAULT)),
+    )
