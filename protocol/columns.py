@@ -140,7 +140,9 @@ def _walk(buffer: Bytes, position: int) -> tuple[Ints, int]:
     view = memoryview(buffer)
     while end - position >= RECORD_BYTES_MIN:
         size, magic = _SIZE_AND_MAGIC(view, position)
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or not RECORD_BYTES_MIN <= size <= end - position:
+        if (
+            magic != MAGIC_V1 and magic != MAGIC_V2
+        ) or not RECORD_BYTES_MIN <= size <= end - position:
             break
         add(position)
         position += size
@@ -192,13 +194,17 @@ def _gather(buffer: Bytes, start: Ints) -> tuple[Columns, Bools]:
     topic_start = topic_at + 1 + version_bytes
     properties_start = np.where(good, topic_start + topic_length, start) + 2
     properties_length = at(properties_start - 2, ">i2")
-    good &= (properties_length >= 0) & (fixed + body_length + topic_length + properties_length == size)
+    good &= (properties_length >= 0) & (
+        fixed + body_length + topic_length + properties_length == size
+    )
     columns = Columns(
         data=buffer,
         start=start,
         size=size,
         **{name: values for name, values in head.items() if name != "total_size"},
-        store_timestamp=at(start + np.where(good, born_extra, 0) + offsets["store_timestamp"], ">i8"),
+        store_timestamp=at(
+            start + np.where(good, born_extra, 0) + offsets["store_timestamp"], ">i8"
+        ),
         reconsume_times=at(tail + offsets["reconsume_times"], ">i4"),
         prepared_transaction_offset=at(tail + offsets["prepared_transaction_offset"], ">i8"),
         body_start=body_start,

@@ -159,9 +159,7 @@ def _topics(columns: Columns) -> tuple[list[str], Ints]:
     view = memoryview(columns.data)
     begin = columns.topic_start.tolist()
     end = (columns.topic_start + columns.topic_length).tolist()
-    ids = [
-        seen.setdefault(bytes(view[a:b]), len(seen)) for a, b in zip(begin, end, strict=True)
-    ]
+    ids = [seen.setdefault(bytes(view[a:b]), len(seen)) for a, b in zip(begin, end, strict=True)]
     return [topic.decode() for topic in seen], np.array(ids, np.int64)
 
 
@@ -189,7 +187,9 @@ def split_ragged(flat: Bytes, ends: Ints, separator: int) -> tuple[Ints, Ints, I
 def _find_properties(flat: Bytes, ends: Ints, length: Ints) -> dict[bytes, Pieces]:
     """Where the values of KEYS, TAGS and UNIQ_KEY stand in each row; the last of a name wins."""
     rows = len(ends)
-    found = {name: Pieces(np.zeros(rows, np.int64), np.zeros(rows, np.int64)) for name in _NAME_WORDS}
+    found = {
+        name: Pieces(np.zeros(rows, np.int64), np.zeros(rows, np.int64)) for name in _NAME_WORDS
+    }
     if not len(flat):
         return found
     row, start, size = split_ragged(flat, ends, 2)
@@ -236,7 +236,9 @@ def index_keys(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:
     start = np.concatenate([part[1] for part in parts])
     length = np.concatenate([part[2] for part in parts])
     order = np.concatenate([np.full(len(part[0]), part[3]) for part in parts])
-    prefixes = [[f"{topic}#{tail}" for tail in ("", "", TAGS_KEY_PREFIX)] for topic in requests.topics]
+    prefixes = [
+        [f"{topic}#{tail}" for tail in ("", "", TAGS_KEY_PREFIX)] for topic in requests.topics
+    ]
     table = np.array([[java_hash(text) for text in row_] for row_ in prefixes] or [[0, 0, 0]])
     hashes = _joined_hash(table[requests.topic_id[row], order], requests.flat, start, length)
     in_order = np.lexsort((order, row))

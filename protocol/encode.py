@@ -169,7 +169,9 @@ def encode_batch(
 
 def _check_numbers(message: Message) -> None:
     if not ANY_QUEUE <= message.queue_id <= QUEUE_ID_MAX:
-        raise BadRequest(f"queue {message.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls")
+        raise BadRequest(
+            f"queue {message.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls"
+        )
     if message.sys_flag & FORBIDDEN_SYS_FLAGS:
         raise IllegalMessage(
             f"sysFlag {message.sys_flag:#x} marks a transaction or an inner batch",
@@ -177,7 +179,9 @@ def _check_numbers(message: Message) -> None:
         )
     for key in message.keys:
         if not key or KEY_SEPARATOR in key:
-            raise IllegalMessage(f"key {ascii(key[:80])} is empty or holds a space", "join its words")
+            raise IllegalMessage(
+                f"key {ascii(key[:80])} is empty or holds a space", "join its words"
+            )
     for name, value, bits in (
         ("flag", message.flag, 31),
         ("sysFlag", message.sys_flag, 31),

@@ -50,7 +50,9 @@ def parse_host(text: str) -> Host:
         number = int(port)
         packed = ipaddress.ip_address(ip).packed
     except ValueError:
-        raise BadRequest(f"{ascii(text[:80])} is no address", "write 1.2.3.4:5 or [::1]:5") from None
+        raise BadRequest(
+            f"{ascii(text[:80])} is no address", "write 1.2.3.4:5 or [::1]:5"
+        ) from None
     if not 0 <= number < 2**31:
         raise BadRequest(f"port {number} is out of range", "use a port in [0, 65535]")
     return Host(packed, number)

@@ -87,7 +87,8 @@ def _head_layout(sys_flag: int) -> Layout[RecordHead]:
 
 
 _HEADS = {
-    flag: _head_layout(flag) for flag in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6)
+    flag: _head_layout(flag)
+    for flag in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6)
 }
 
 
@@ -187,7 +188,9 @@ class Record:
         return self.properties.get(UNIQUE_KEY, "")
 
 
-def decode(data: Readable, position: int, expected_offset: int | None = None) -> Record | Filler | Torn:
+def decode(
+    data: Readable, position: int, expected_offset: int | None = None
+) -> Record | Filler | Torn:
     """The record at `position` of `data`, whole and verified, or what stands there instead.
 
     Sizes are bounded by what is left, then magic, place (`expected_offset`, when given), lengths
@@ -221,7 +224,9 @@ def _decode_whole(raw: bytes, position: int, expected_offset: int | None) -> Rec
     head = layout.read(raw)
     if expected_offset is not None and head.physical_offset != expected_offset:
         return Torn(
-            position, "wrong_place", f"says that it stands at {head.physical_offset}, not {expected_offset}"
+            position,
+            "wrong_place",
+            f"says that it stands at {head.physical_offset}, not {expected_offset}",
         )
     if not 0 <= head.body_length <= size - layout.size - tail_bytes:
         return Torn(position, "bad_size", f"body length {head.body_length} in {size} bytes")
@@ -234,7 +239,11 @@ def _decode_whole(raw: bytes, position: int, expected_offset: int | None) -> Rec
     properties_at = topic_at + topic_length + 2
     (properties_length,) = struct.unpack_from(">h", raw, properties_at - 2)
     if properties_at + properties_length != size:
-        return Torn(position, "bad_size", f"lengths add up to {properties_at + properties_length}, not {size}")
+        return Torn(
+            position,
+            "bad_size",
+            f"lengths add up to {properties_at + properties_length}, not {size}",
+        )
     body = raw[layout.size : layout.size + head.body_length]
     why = check_crc(raw, body, head.body_crc)
     if why:
@@ -279,14 +288,18 @@ DEFAULT_DELAY_LEVELS_MS = tuple(
 _JAVA_INT = re.compile(r"[+-]?[0-9]{1,10}")
 
 
-def unit_tags_code(record: Record, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS) -> int | None:
+def unit_tags_code(
+    record: Record, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+) -> int | None:
     """The tags code of the record's queue unit (CommitLog#checkMessageAndReturnSize).
 
     None for a record of the schedule topic whose DELAY is no number: a broker takes it for damage.
     """
     delay = record.properties.get(DELAY)
     if record.topic == SCHEDULE_TOPIC and delay is not None:
-        return delivery_time(delay, record.head.store_timestamp, delay_levels_ms, tags_code(record.tags))
+        return delivery_time(
+            delay, record.head.store_timestamp, delay_levels_ms, tags_code(record.tags)
+        )
     return tags_code(record.tags)
 
 

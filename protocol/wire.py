@@ -149,7 +149,12 @@ def raise_refusal(header: Header) -> None:
         retriable = bool(error.get("retriable"))
         kind = protocol.errors.BusyError if retriable else protocol.errors.RefusedError
     if issubclass(kind, protocol.errors.CorruptError):
-        raise kind(str(error.get("where", "")), int(error.get("offset", 0)), str(error.get("found", reason)), hint)
+        raise kind(
+            str(error.get("where", "")),
+            int(error.get("offset", 0)),
+            str(error.get("found", reason)),
+            hint,
+        )
     if issubclass(kind, protocol.errors.OffsetOutOfRange):
         raise kind(reason, hint, int(error.get("earliest", 0)), int(error.get("latest", 0)))
     raise kind(reason, hint)
