@@ -1,0 +1,61 @@
+# GNU make. From a fresh clone: `make demo` or `make test`; the set-up is part of both.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Tests bind port 0 and own their directories, so two at a time are safe.
+# loadgroup: tests marked xdist_group share one process.
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo lint test check interop crash clean
+
+help: ## prints this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## makes .venv and installs the project into it, when that is not done yet
+
+$(STAMP): pyproject.toml
+	@set -e; \
+	if command -v uv >/dev/null 2>&1; then \
+	  $(BIN)/python -c '' 2>/dev/null || uv venv --quiet --clear --python '>=3.11' $(VENV); \
+	  uv pip install --quiet --python $(BIN)/python -e '.[dev]'; \
+	else \
+	  command -v $(PYTHON) >/dev/null || { \
+	    echo "error: $(PYTHON) is not on the PATH (set PYTHON to a Python 3.11 or newer)" >&2; exit 1; }; \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "error: $(PYTHON) is older than 3.11 (set PYTHON to a newer one)" >&2; exit 1; }; \
+	  $(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	    $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	      echo "error: $(PYTHON) cannot make virtual environments: its module ensurepip is missing" >&2; \
+	      echo "try: apt-get install python3-venv (the Debian package that holds it)" >&2; exit 1; }; \
+	    $(PYTHON) -m venv --clear $(VENV); }; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
+	fi
+	@touch $@
+
+demo: setup ## shows the node at work on a new directory
+	@$(BIN)/keelog demo
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint ## format, lint, types and all tests but crash, soak and interop
+	$(PYTEST) -m 'not crash and not soak and not interop'
+
+check: lint ## the same without marked tests: seconds
+	$(PYTEST) -m 'not process and not crash and not spark and not soak and not interop'
+
+# One at a time: the first test builds the Java probe.
+interop: setup ## compares with RocketMQ's own store (needs java and mvn)
+	$(BIN)/python -m pytest -q -rs -m interop
+
+crash: setup ## kills the node and cuts the power, over and over
+	$(BIN)/python -m pytest -q -rs -m crash
+
+clean: ## removes .venv, caches and builds
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis tests/interop/java/target
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The node's own processes: supervisor, writer and reader, and the client that talks to them."""

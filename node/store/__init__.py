@@ -1,0 +1,1 @@
+"""Reading and naming the store's files, for any process."""

@@ -1,0 +1,1 @@
+"""What tests share: golden stores, simulated disks, real nodes on free ports."""
