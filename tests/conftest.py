@@ -1,0 +1,61 @@
+"""Fixtures for all tests: golden stores, and how long hypothesis searches."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support.golden import GetStore, unpack
+
+# No deadline for one example: two cores that others use too are no clock.
+# CI always tries the same examples: a red run is then the change's doing and can be repeated.
+settings.register_profile("dev", max_examples=50, deadline=None)
+settings.register_profile("ci", max_examples=300, deadline=None, derandomize=True)
+settings.register_profile(
+    "night", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") == "true" else "dev")
+)
+
+Print = dict[str, tuple[int, int]]
+
+
+def _print(store: Path) -> Print:
+    """Length and time of change of every file: enough to see that somebody wrote."""
+    return {
+        str(path.relative_to(store)): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sorted(store.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetStore]:
+    """`golden(name)`: the folder of a golden store that all tests share. Read it only."""
+    unpacked: dict[str, tuple[Path, Print]] = {}
+
+    def get(name: str) -> Path:
+        if name not in unpacked:
+            store = unpack(name, tmp_path_factory.mktemp("golden"))
+            unpacked[name] = store, _print(store)
+        return unpacked[name][0]
+
+    yield get
+    for name, (store, before) in unpacked.items():
+        assert _print(store) == before, f"a test wrote to the shared store {name}: use golden_copy"
+
+
+@pytest.fixture
+def golden_copy(tmp_path: Path) -> GetStore:
+    """`golden_copy(name)`: a fresh copy of a golden store for this test alone, each time."""
+    count = 0
+
+    def get(name: str) -> Path:
+        nonlocal count
+        count += 1
+        return unpack(name, tmp_path / f"golden-{count}")
+
+    return get
