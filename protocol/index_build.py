@@ -209,9 +209,7 @@ class IndexImage:
         self._slots = INDEX_SLOT.view(self.data, geometry.slot_position(0), geometry.slot_count)[
             "newest_entry"
         ]
-        self._entries = INDEX_ENTRY.view(
-            self.data, geometry.entry_position(0), geometry.index_num
-        )
+        self._entries = INDEX_ENTRY.view(self.data, geometry.entry_position(0), geometry.index_num)
 
     @property
     def is_full(self) -> bool:
