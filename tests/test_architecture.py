@@ -1,0 +1,189 @@
+"""Who may import whom, and how long things may be: the tables are the rule for the whole tree."""
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("protocol", "node", "workers", "pipeline", "keelog")
+OURS = (*PRODUCT, "pyspark_keelog", "scripts", "tests")
+
+# The longest prefix of a module's name decides. It may import these of ours and no others.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "protocol": ("protocol",),
+    "node": ("protocol", "node"),
+    "node.store": ("protocol", "node.store"),
+    "node.client": ("protocol", "node.client"),
+    "workers": ("protocol", "node.store", "workers"),
+    "pipeline": ("protocol", "node.store", "node.client", "pipeline"),
+    "pyspark_keelog": ("pipeline", "pyspark_keelog"),
+    "keelog": (*PRODUCT, "pyspark_keelog"),
+    "scripts": (*PRODUCT, "pyspark_keelog", "scripts"),
+    "tests": OURS,
+}
+
+# Every prefix of a module's name counts. It must not import these, whoever they belong to.
+STILL = "os io mmap socket threading time logging zmq psutil pathlib subprocess asyncio"
+MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
+    "protocol": (*STILL.split(), "pyspark"),
+    "node": ("pyspark",),
+    "workers": ("pyspark", "workers.consume_queue", "workers.index_file"),  # never each other
+    "keelog": ("pyspark",),
+}
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+NAMES_WITHOUT_MEANING = {"utils", "common", "helpers", "manager"}
+INIT_WITH_CODE = {"keelog/__init__.py", "keelog/cli/__init__.py", "pyspark_keelog/__init__.py"}
+
+
+def _module(path: str) -> str:
+    return ".".join(PurePosixPath(path).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _below(module: str, prefixes: tuple[str, ...]) -> bool:
+    return any(module == prefix or module.startswith(prefix + ".") for prefix in prefixes)
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that is imported, `from a import b` as `a.b`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{start}.{alias.name}") for alias in node.names)
+
+
+def import_faults(path: str, source: str) -> list[str]:
+    module, faults = _module(path), []
+    ours = MAY_IMPORT[max((name for name in MAY_IMPORT if _below(module, (name,))), key=len)]
+    banned = [
+        name for key, names in MUST_NOT_IMPORT.items() if _below(module, (key,)) for name in names
+    ]
+    for line, target in _imports(ast.parse(source)):
+        if target.startswith("."):
+            faults.append(f"{path}:{line}: relative import {target}")
+        elif _below(target, OURS) and not _below(target, ours):
+            faults.append(f"{path}:{line}: must not import {target}, only {', '.join(ours)}")
+        elif any(_below(target, (name,)) and not _below(module, (name,)) for name in banned):
+            faults.append(f"{path}:{line}: must not import {target}")
+    return faults
+
+
+def size_faults(path: str, source: str) -> list[str]:
+    if not path.startswith(tuple(f"{name}/" for name in PRODUCT)):
+        return []
+    lines = source.count("\n")
+    faults = [f"{path}: {lines} lines, {FILE_LINES_MAX} at most"] if lines > FILE_LINES_MAX else []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            size = (node.end_lineno or node.lineno) - node.lineno + 1
+            if size > FUNCTION_LINES_MAX:
+                faults.append(f"{path}::{node.name}: {size} lines, {FUNCTION_LINES_MAX} at most")
+    return faults
+
+
+def name_faults(path: str, source: str) -> list[str]:
+    meaningless = NAMES_WITHOUT_MEANING.intersection(PurePosixPath(path).with_suffix("").parts)
+    return [f"{path}: {name} says nothing about what is inside" for name in meaningless]
+
+
+def init_faults(path: str, source: str) -> list[str]:
+    if not path.endswith("/__init__.py") or path in INIT_WITH_CODE:
+        return []
+    tree = ast.parse(source)
+    if ast.get_docstring(tree) and len(tree.body) == 1:
+        return []
+    return [f"{path}: must hold a docstring and nothing else"]
+
+
+Rule = Callable[[str, str], list[str]]
+RULES: tuple[Rule, ...] = (import_faults, size_faults, name_faults, init_faults)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_tree_keeps_the_rule(rule: Rule) -> None:
+    paths = sorted(path for top in OURS for path in (ROOT / top).rglob("*.py"))
+    assert len(paths) > 10, "the tree was not found"
+    faults = [
+        fault
+        for path in paths
+        for fault in rule(path.relative_to(ROOT).as_posix(), path.read_text())
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("protocol/a.py", "import os"),
+        ("protocol/a.py", "from os.path import join"),
+        ("protocol/a.py", "import numpy, socket"),
+        ("protocol/a.py", "def f():\n    import time"),
+        ("protocol/a.py", "from node.store import segment"),
+        ("protocol/a.py", "from .record import Record"),
+        ("node/store/a.py", "from node.writer import step"),
+        ("node/store/a.py", "from node import writer"),
+        ("node/store/a.py", "import node"),
+        ("node/client.py", "from node.store.segment import Segment"),
+        ("node/client.py", "from node.config import Config"),
+        ("node/writer.py", "from workers.dispatch import follow"),
+        ("node/writer.py", "import keelog"),
+        ("workers/dispatch.py", "from node.commit_log import CommitLog"),
+        ("workers/dispatch.py", "from workers.consume_queue import ConsumeQueues"),
+        ("workers/consume_queue.py", "from workers import index_file"),
+        ("workers/index_file.py", "from workers.consume_queue import ConsumeQueues"),
+        ("pipeline/source.py", "from node.writer import step"),
+        ("pipeline/source.py", "import workers.dispatch"),
+        ("pipeline/source.py", "from tests.support import golden"),
+        ("keelog/store.py", "from pyspark.sql import SparkSession"),
+        ("keelog/store.py", "from scripts.bench_send import run"),
+        ("scripts/bench_send.py", "from tests.support import golden"),
+    ],
+)
+def test_a_forbidden_import_is_found(path: str, source: str) -> None:
+    assert len(import_faults(path, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("protocol/a.py", "import numpy as np, msgpack, zlib\nfrom protocol.ids import Queue"),
+        ("protocol/a.py", "import osmosis"),
+        ("node/store/a.py", "import os, mmap\nfrom node import store"),
+        ("node/writer.py", "from node.store.segment import Segment\nimport node.config"),
+        ("workers/consume_queue.py", "from workers.dispatch import follow"),
+        ("workers/index_file.py", "from workers import dispatch"),
+        ("pipeline/source.py", "import pyspark\nfrom node.client import Client"),
+        ("pyspark_keelog/__init__.py", "import pyspark\nfrom pipeline import source"),
+        ("keelog/store.py", "from node.store.segment import Segment\nimport pipeline.jobs"),
+        ("tests/test_a.py", "import scripts.bench_send, tests.support, pyspark, os"),
+    ],
+)
+def test_an_allowed_import_is_left_alone(path: str, source: str) -> None:
+    assert import_faults(path, source) == []
+
+
+def test_too_long_files_and_functions_are_found_in_product_code_alone() -> None:
+    function = "def f() -> None:\n" + "    pass\n" * (FUNCTION_LINES_MAX - 1)
+    assert size_faults("node/a.py", function) == []
+    assert len(size_faults("node/a.py", function + "    pass\n")) == 1
+    assert len(size_faults("node/a.py", "async " + function + "    pass\n")) == 1
+    assert size_faults("node/a.py", "A = 1\n" * FILE_LINES_MAX) == []
+    assert len(size_faults("node/a.py", "A = 1\n" * (FILE_LINES_MAX + 1))) == 1
+    assert size_faults("tests/test_a.py", "A = 1\n" * (FILE_LINES_MAX + 1)) == []
+
+
+@pytest.mark.parametrize("path", ["node/utils.py", "keelog/common/a.py", "tests/helpers.py"])
+def test_a_module_name_without_meaning_is_found(path: str) -> None:
+    assert len(name_faults(path, "")) == 1
+
+
+def test_code_in_an_init_is_found() -> None:
+    assert init_faults("node/__init__.py", '"""What this is."""\n') == []
+    assert len(init_faults("node/__init__.py", "")) == 1
+    assert len(init_faults("node/__init__.py", '"""What this is."""\nimport os\n')) == 1
+    assert init_faults("keelog/__init__.py", "import os\n") == []

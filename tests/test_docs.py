@@ -1,0 +1,92 @@
+"""The documents name places in the code, and those places exist."""
+
+import ast
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
+PLACE = re.compile(r"([\w./-]+\.py)::([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
+
+
+def _names(body: Iterable[ast.stmt]) -> dict[str, list[ast.stmt]]:
+    """What is defined directly in a body, each with the body of its own."""
+    names: dict[str, list[ast.stmt]] = {}
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            names[node.name] = node.body
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names[node.name] = []
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id: [] for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.If):
+            names |= _names([*node.body, *node.orelse])
+    return names
+
+
+def missing_places(text: str, root: Path) -> list[str]:
+    """The places `file.py::name` or `file.py::Class.method` in a text that do not exist."""
+    missing = []
+    for file, dotted in PLACE.findall(text):
+        path = root / file
+        body = ast.parse(path.read_text()).body if path.is_file() else []
+        for part in dotted.split("."):
+            names = _names(body)
+            if part not in names:
+                missing.append(f"{file}::{dotted}")
+                break
+            body = names[part]
+    return missing
+
+
+def test_every_place_that_architecture_names_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert not missing_places(text, ROOT)
+
+
+def test_every_relative_link_in_the_documents_leads_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in LINK.findall(CODE.sub("", page.read_text()))
+        if not (page.parent / target).exists()
+    ]
+    assert not broken
+
+
+SAMPLE = """
+LIMIT: int = 1
+if LIMIT:
+    SOME = OTHER = 2
+
+class Log:
+    size = 3
+    async def append(self): ...
+
+def step():
+    inner = 4
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["a.py::LIMIT", "a.py::OTHER", "a.py::Log", "a.py::Log.size", "a.py::Log.append", "a.py::step"],
+)
+def test_a_place_that_exists_is_found(tmp_path: Path, place: str) -> None:
+    (tmp_path / "a.py").write_text(SAMPLE)
+    assert missing_places(f"1. `{place}` does it.", tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["b.py::Log", "a.py::append", "a.py::Log.flush", "a.py::step.inner", "a.py::Lo", "a.py::LogS"],
+)
+def test_a_place_that_does_not_exist_is_reported(tmp_path: Path, place: str) -> None:
+    (tmp_path / "a.py").write_text(SAMPLE)
+    assert missing_places(f"1. `{place}` does it.", tmp_path) == [place]
