@@ -70,10 +70,10 @@ class Columns:
     def __len__(self) -> int:
         return len(self.start)
 
-    def record(self, row: int) -> Record:
-        """One of them as a plain record."""
+    def record(self, row: int, sealed: bool = True) -> Record:
+        """One of them as a plain record; `sealed` as for `scan`."""
         start = int(self.start[row])
-        found = decode(self.data[start : start + int(self.size[row])].tobytes(), 0)
+        found = decode(self.data[start : start + int(self.size[row])].tobytes(), 0, None, sealed)
         assert isinstance(found, Record)
         return found
 
@@ -101,11 +101,18 @@ class Scan:
     stop: Filler | Torn | None
 
 
-def scan(data: Readable | Bytes, base: int | None, position: int = 0, verify: bool = True) -> Scan:
+def scan(
+    data: Readable | Bytes,
+    base: int | None,
+    position: int = 0,
+    verify: bool = True,
+    sealed: bool = True,
+) -> Scan:
     """Reads the records that stand back to back from `position` of `data`.
 
     `base` is the log offset of `data[0]`, to hold PHYSICALOFFSET against; None skips that check.
-    `verify=False` leaves the checksums out, never the lengths.
+    `verify=False` leaves the checksums out, never the lengths; `sealed=False` is for records that
+    the writer has not filled in yet, of which only the body's checksum counts.
     """
     buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     starts, end = _walk(buffer, position)
@@ -114,19 +121,21 @@ def scan(data: Readable | Bytes, base: int | None, position: int = 0, verify: bo
         good &= columns.physical_offset == columns.start + base
     bad_at = int(np.argmin(good)) if len(good) and not good.all() else len(good)
     if verify:
-        bad_at = _first_bad_crc(columns, bad_at)
+        bad_at = _first_bad_crc(columns, bad_at, sealed)
     if bad_at < len(good):
         end = int(columns.start[bad_at])
         columns = columns.take(slice(0, bad_at))
-    return Scan(columns, end, _what_stands(buffer, end, base))
+    return Scan(columns, end, _what_stands(buffer, end, base, sealed))
 
 
-def _what_stands(buffer: Bytes, position: int, base: int | None) -> Filler | Torn | None:
+def _what_stands(
+    buffer: Bytes, position: int, base: int | None, sealed: bool
+) -> Filler | Torn | None:
     if position == len(buffer):
         return None
     size = int.from_bytes(buffer[position : position + 4].tobytes(), "big")
     window = buffer[position : position + max(size, RECORD_BYTES_MIN)].tobytes()
-    found = decode(window, 0, None if base is None else base + position)
+    found = decode(window, 0, None if base is None else base + position, sealed)
     if isinstance(found, Filler):
         return Filler(position, found.size)
     assert isinstance(found, Torn), f"columns refuse what decode takes, at {position}"
@@ -260,9 +269,10 @@ def crc_property_rows(columns: Columns) -> tuple[Bools, Ints]:
     return marked, np.where(plain, stated, -1)
 
 
-def _first_bad_crc(columns: Columns, limit: int) -> int:
+def _first_bad_crc(columns: Columns, limit: int, sealed: bool) -> int:
     """The first record below `limit` whose checksum does not agree, or `limit`."""
     marked, stated = crc_property_rows(columns)
+    marked &= sealed
     view = memoryview(columns.data)
     crc32 = zlib.crc32
     whole = marked.tolist()

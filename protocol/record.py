@@ -189,12 +189,14 @@ class Record:
 
 
 def decode(
-    data: Readable, position: int, expected_offset: int | None = None
+    data: Readable, position: int, expected_offset: int | None = None, sealed: bool = True
 ) -> Record | Filler | Torn:
     """The record at `position` of `data`, whole and verified, or what stands there instead.
 
     Sizes are bounded by what is left, then magic, place (`expected_offset`, when given), lengths
     and checksum are checked before any other field is believed. Never raises for bad bytes.
+    `sealed=False` is for records that the writer has not filled in yet: only the body's checksum
+    counts.
     """
     left = len(data) - position
     if left < FILLER_BYTES:
@@ -211,10 +213,12 @@ def decode(
     if size > left:
         return Torn(position, "cut", f"a record of {size} bytes, {left} are left")
     record = bytes(data[position : position + size])
-    return _decode_whole(record, position, expected_offset)
+    return _decode_whole(record, position, expected_offset, sealed)
 
 
-def _decode_whole(raw: bytes, position: int, expected_offset: int | None) -> Record | Torn:
+def _decode_whole(
+    raw: bytes, position: int, expected_offset: int | None, sealed: bool
+) -> Record | Torn:
     size = len(raw)
     layout = record_head(int.from_bytes(raw[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big"))
     version_bytes = 0 if int.from_bytes(raw[4:8], "big") == MAGIC_V1 else 1
@@ -245,7 +249,7 @@ def _decode_whole(raw: bytes, position: int, expected_offset: int | None) -> Rec
             f"lengths add up to {properties_at + properties_length}, not {size}",
         )
     body = raw[layout.size : layout.size + head.body_length]
-    why = check_crc(raw, body, head.body_crc)
+    why = check_crc(raw, body, head.body_crc, sealed)
     if why:
         return Torn(position, "bad_crc", why)
     try:
@@ -260,9 +264,9 @@ def has_crc_property(raw: Readable) -> bool:
     return raw[-CRC_PROPERTY_BYTES:][: len(CRC_PREFIX)] == CRC_PREFIX and raw[-1] == 2
 
 
-def check_crc(raw: bytes, body: bytes, body_crc: int) -> str:
+def check_crc(raw: bytes, body: bytes, body_crc: int, sealed: bool = True) -> str:
     """Empty when the checksum agrees, else why not. The whole-record one counts when it is there."""
-    if has_crc_property(raw):
+    if sealed and has_crc_property(raw):
         expected = crc_property(zlib.crc32(memoryview(raw)[:-CRC_PROPERTY_BYTES]))
         if raw[-CRC_PROPERTY_BYTES:] != expected:
             return "the checksum of the whole record does not agree"

@@ -1,0 +1,260 @@
+"""A group of requests becomes bytes in the log: check, give out offsets, patch, one write.
+
+Small groups go record by record, large ones as numpy columns; both answer the same (the tests
+hold them against each other). One bad record refuses its request before any offset is given.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from node.commit_log import CommitLog
+from node.topic_table import TopicTable
+from protocol.columns import Ints
+from protocol.errors import BadRequest, MessageTooLarge, MqError
+from protocol.ids import Queue
+from protocol.names import QUEUE_ID_MAX
+from protocol.patch import (
+    PLAIN_RECORDS_MAX,
+    AppendRules,
+    CheckedColumns,
+    PlainRow,
+    Stamp,
+    check_columns,
+    check_plain,
+    patch_columns,
+    patch_plain,
+)
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    """Records of one client, back to back, and what became of them.
+
+    `count` and `sizes` (u32 little-endian each, or empty) are what the client said, for the check;
+    `any_queue` lets the node choose one queue for all. After `Appender.append` either `error` is
+    set or the fields behind it are.
+    """
+
+    records: bytes
+    count: int
+    sizes: bytes = b""
+    any_queue: bool = False
+    error: MqError | None = None
+    physical_offset: int = -1
+    store_timestamp: int = 0
+    queues: list[tuple[str, int, int, int]] = field(default_factory=list)
+    """For each queue: topic, queue id, first queue offset, count."""
+
+    @property
+    def end(self) -> int:
+        """The log offset behind its last record."""
+        return self.physical_offset + len(self.records)
+
+
+class Appender:
+    """Owns the next offset of every queue. Not thread-safe: the writer's one thread calls it."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        topics: TopicTable,
+        tails: dict[Queue, int],
+        rules: AppendRules,
+        store_host: bytes,
+    ) -> None:
+        self.commit_log = commit_log
+        self.topics = topics
+        self.tails = tails
+        self.rules = rules
+        self.store_host = store_host
+        self.last_store_timestamp = 0
+        self.records = 0
+
+    def append(self, requests: list[AppendRequest], now_ms: int) -> None:
+        """Appends all that is good, in order, and fills in each request's outcome.
+
+        Raises OSError when the log cannot be written: the process must end.
+        """
+        self.last_store_timestamp = max(self.last_store_timestamp, now_ms)
+        stamp = Stamp(self.last_store_timestamp, self.store_host)
+        position = 0
+        while position < len(requests):
+            last, size = position, 0
+            while last < len(requests) and self.commit_log.fits(size + len(requests[last].records)):
+                size += len(requests[last].records)
+                last += 1
+            if last > position:
+                self._append_chunk(requests[position:last], stamp)
+                position = last
+            elif not self._makes_room(requests[position]):
+                position += 1
+
+    def _makes_room(self, request: AppendRequest) -> bool:
+        """Rolls to a new segment for a request that is good; sets its error otherwise."""
+        try:
+            if len(request.records) > self.commit_log.request_bytes_max:
+                raise MessageTooLarge(
+                    f"{len(request.records)} bytes fit into no segment of "
+                    f"{self.commit_log.segment_bytes}",
+                    "send smaller messages or batches",
+                )
+            self._plain_queues(request, self._plain_rows(request), choose=False)
+            self.commit_log.make_room(len(request.records))
+        except MqError as error:
+            request.error = error
+        return request.error is None
+
+    def _append_chunk(self, requests: list[AppendRequest], stamp: Stamp) -> None:
+        """Requests that fit into the current segment together: one buffer, one write."""
+        if sum(request.count for request in requests) <= PLAIN_RECORDS_MAX:
+            buffer = self._chunk_plain(requests, stamp)
+        else:
+            buffer = self._chunk_columns(requests, stamp)
+        if buffer:
+            self.commit_log.append(buffer)
+
+    # -- record by record ---------------------------------------------------------------------
+
+    def _chunk_plain(self, requests: list[AppendRequest], stamp: Stamp) -> bytearray:
+        buffer = bytearray()
+        for request in requests:
+            try:
+                rows = self._plain_rows(request)
+                queue_ids = self._plain_queues(request, rows)
+            except MqError as error:
+                request.error = error
+                continue
+            request.physical_offset = self.commit_log.end + len(buffer)
+            request.store_timestamp = stamp.store_timestamp
+            start = len(buffer)
+            buffer += request.records
+            counts: dict[Queue, list[int]] = {}
+            for row, queue_id in zip(rows, queue_ids, strict=True):
+                queue = Queue(row.topic, queue_id)
+                offset = self.tails.get(queue, 0)
+                self.tails[queue] = offset + 1
+                counts.setdefault(queue, [offset, 0])[1] += 1
+                placed = PlainRow(start + row.start, row.size, row.topic, queue_id, row.sys_flag)
+                offsets = (queue_id, offset, request.physical_offset + row.start)
+                patch_plain(buffer, placed, offsets, stamp, self.rules.crc)
+            request.queues = [(*queue, first, n) for queue, (first, n) in counts.items()]
+            self.records += len(rows)
+        return buffer
+
+    def _plain_rows(self, request: AppendRequest) -> list[PlainRow]:
+        rows = check_plain(request.records, self.rules)
+        check_sizes(request, [row.size for row in rows])
+        return rows
+
+    def _plain_queues(
+        self, request: AppendRequest, rows: list[PlainRow], choose: bool = True
+    ) -> list[int]:
+        names = {row.topic for row in rows}
+        if request.any_queue:
+            return [self._any_queue(names) if choose else 0] * len(rows)
+        for queue in {Queue(row.topic, row.queue_id) for row in rows}:
+            self.topics.check_queue(self.topics.for_send(queue.topic), queue.queue_id)
+        return [row.queue_id for row in rows]
+
+    def _any_queue(self, names: set[str]) -> int:
+        if len(names) != 1:
+            raise BadRequest(
+                f"queue -1 with {len(names)} topics", "send one topic a batch, or name the queues"
+            )
+        return self.topics.choose_queue(self.topics.for_send(names.pop()))
+
+    # -- as columns ---------------------------------------------------------------------------
+
+    def _chunk_columns(self, requests: list[AppendRequest], stamp: Stamp) -> bytearray:
+        try:
+            group = self._checked_group(requests)
+        except MqError:
+            # Somebody's records are bad: each request is checked alone, the good ones go together.
+            for request in requests:
+                try:
+                    self._checked_group([request])
+                except MqError as error:
+                    request.error = error
+            requests = [request for request in requests if request.error is None]
+            if not requests:
+                return bytearray()
+            group = self._checked_group(requests)
+        columns, base = group.checked.columns, self.commit_log.end
+        queue_offset = self._give_offsets(requests, group)
+        patch_columns(
+            columns, group.queue_id, queue_offset, columns.start + base, stamp, self.rules.crc
+        )
+        for request, start in zip(requests, group.starts.tolist(), strict=True):
+            request.physical_offset = base + start
+            request.store_timestamp = stamp.store_timestamp
+        self.records += len(columns)
+        return group.buffer
+
+    def _checked_group(self, requests: list[AppendRequest]) -> "_Group":
+        """Raises the MqError of one of the requests; nothing but a topic's turn has changed then."""
+        buffer = bytearray().join([request.records for request in requests])
+        checked = check_columns(np.frombuffer(buffer, np.uint8), self.rules)
+        lengths = np.array([len(request.records) for request in requests])
+        starts = np.cumsum(lengths) - lengths
+        bounds = np.append(np.searchsorted(checked.columns.start, starts), len(checked.columns))
+        for request, first, last in zip(requests, bounds[:-1], bounds[1:], strict=True):
+            check_sizes(request, checked.columns.size[first:last].tolist())
+        queue_id = checked.columns.queue_id.copy()
+        for request, first, last in zip(requests, bounds[:-1], bounds[1:], strict=True):
+            if request.any_queue:
+                ids = set(checked.topic_id[first:last].tolist())
+                queue_id[first:last] = self._any_queue({checked.topics[i] for i in ids})
+        for number, name in enumerate(checked.topics):
+            topic = self.topics.for_send(name)
+            ids = queue_id[checked.topic_id == number]
+            self.topics.check_queue(topic, int(ids.min()))
+            self.topics.check_queue(topic, int(ids.max()))
+        return _Group(buffer, checked, starts, bounds, queue_id)
+
+    def _give_offsets(self, requests: list[AppendRequest], group: "_Group") -> Ints:
+        """The next offset of each record's queue, in order; fills in the requests' queues."""
+        checked = group.checked
+        key = checked.topic_id * (QUEUE_ID_MAX + 1) + group.queue_id
+        order = np.argsort(key, kind="stable")
+        sorted_key = key[order]
+        first = np.flatnonzero(np.append(True, sorted_key[1:] != sorted_key[:-1]))
+        count = np.diff(np.append(first, len(key)))
+        base = np.empty(len(first), np.int64)
+        for i, row in enumerate(order[first].tolist()):
+            queue = Queue(checked.topics[checked.topic_id[row]], int(group.queue_id[row]))
+            base[i] = self.tails.get(queue, 0)
+            self.tails[queue] = int(base[i] + count[i])
+        offsets = np.empty(len(key), np.int64)
+        offsets[order] = np.arange(len(key)) - np.repeat(first - base, count)
+        for request, begin, end in zip(requests, group.bounds[:-1], group.bounds[1:], strict=True):
+            _, rows, counts = np.unique(key[begin:end], return_index=True, return_counts=True)
+            for row, n in sorted(zip((rows + begin).tolist(), counts.tolist(), strict=True)):
+                topic = checked.topics[checked.topic_id[row]]
+                request.queues.append((topic, int(group.queue_id[row]), int(offsets[row]), n))
+        return offsets
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Checked requests joined; `bounds` are the row numbers where each begins, and the end."""
+
+    buffer: bytearray
+    checked: CheckedColumns
+    starts: Ints
+    bounds: Ints
+    queue_id: Ints
+
+
+def check_sizes(request: AppendRequest, sizes: list[int]) -> None:
+    """Raises BadRequest unless the records are as many and as long as the request says."""
+    if request.count != len(sizes) or sum(sizes) != len(request.records):
+        raise BadRequest(
+            f"the header says {request.count} records in {len(request.records)} bytes, "
+            f"the frame holds {len(sizes)} in {sum(sizes)}",
+            "count and sizes must agree with the records",
+        )
+    if request.sizes and request.sizes != np.array(sizes, "<u4").tobytes():
+        raise BadRequest("the sizes in the header are not those of the records")
+
+

@@ -1,0 +1,186 @@
+"""The CommitLog as its one writer has it: segments of one length, appended to by `pwrite`.
+
+Segments get their space beforehand (`posix_fallocate`), so a full disk shows when one is made and
+never in the middle of an append. The next one is prepared in a thread while there is time.
+"""
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.store.own_files import sync_dir
+from protocol.errors import ServiceNotAvailable
+from protocol.names import COMMIT_LOG_DIR, offset_file_name
+from protocol.record import FILLER_BYTES, filler
+
+log = logging.getLogger("keelog.commit_log")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An open segment; its file descriptor belongs to the CommitLog."""
+
+    base: int
+    path: Path
+    descriptor: int
+
+
+def make_segment(directory: Path, base: int, segment_bytes: int) -> Segment:
+    """Makes (or opens, when a predecessor prepared it) the segment that starts at `base`.
+
+    Raises ServiceNotAvailable with reason disk_full when there is no room; nothing is left then.
+    """
+    path = directory / offset_file_name(base)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, segment_bytes)
+        os.fsync(descriptor)
+        sync_dir(directory)
+    except OSError as error:
+        os.close(descriptor)
+        path.unlink()
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise ServiceNotAvailable(
+                f"disk_full: no room for the segment {path}", "free space; appends then go on"
+            ) from None
+        raise
+    return Segment(base, path, descriptor)
+
+
+class CommitLog:
+    """Appends bytes at the log's end and rolls segments. Knows nothing of what is in them."""
+
+    def __init__(self, root: Path, segment_bytes: int, end: int) -> None:
+        self.directory = root / COMMIT_LOG_DIR
+        self.segment_bytes = segment_bytes
+        self.end = end
+        self._current: Segment | None = None
+        self._next: Segment | None = None
+        self._failed: Exception | None = None
+        self._preparing: threading.Thread | None = None
+        self._unflushed: list[Segment] = []
+        """Segments with bytes that are not flushed yet, oldest first; the last is current."""
+
+    @property
+    def request_bytes_max(self) -> int:
+        """The largest request that fits into an empty segment with its closing filler."""
+        return self.segment_bytes - FILLER_BYTES
+
+    def fits(self, size: int) -> bool:
+        """Whether `size` bytes and a filler fit into the current segment (doAppend's rule)."""
+        return self._current is not None and size + FILLER_BYTES <= self._room()
+
+    def _room(self) -> int:
+        assert self._current is not None
+        return self._current.base + self.segment_bytes - self.end
+
+    def open_tail(self) -> None:
+        """Opens the segment that holds the log's end, or makes the first one."""
+        base = self.end - self.end % self.segment_bytes
+        self._current = make_segment(self.directory, base, self.segment_bytes)
+        self._unflushed = [self._current]
+        self.prepare_next()
+
+    def make_room(self, size: int) -> None:
+        """Closes the current segment with a filler and goes on in the next one when `size` bytes
+        do not fit. Raises ServiceNotAvailable when there is no next one; nothing is written then."""
+        if self._current is None:
+            self.open_tail()
+        if self.fits(size):
+            return
+        following = self._take_next()
+        if self._room():
+            self._write(filler(self._room()))
+        self.end = following.base
+        self._current = following
+        self._unflushed.append(following)
+        self.prepare_next()
+
+    def append(self, data: memoryview | bytes | bytearray) -> int:
+        """Writes `data`, for which `make_room` was called, in one go. Answers its log offset.
+
+        The space is there already: any error or short write means that the file can no longer be
+        trusted, and is raised for the process to end.
+        """
+        start = self.end
+        self._write(data)
+        self.end = start + len(data)
+        return start
+
+    def _write(self, data: memoryview | bytes | bytearray) -> None:
+        assert self._current is not None
+        written = os.pwrite(self._current.descriptor, data, self.end - self._current.base)
+        if written != len(data):
+            raise OSError(errno.EIO, f"only {written} of {len(data)} bytes were written", str(self._current.path))
+
+    def prepare_next(self) -> None:
+        """Starts to make the segment after the current one, in a thread."""
+        assert self._current is not None
+        base = self._current.base + self.segment_bytes
+        self._failed = None
+        self._preparing = threading.Thread(target=self._prepare, args=(base,), name="prepare-segment")
+        self._preparing.start()
+
+    def _prepare(self, base: int) -> None:
+        try:
+            self._next = make_segment(self.directory, base, self.segment_bytes)
+        except (OSError, ServiceNotAvailable) as error:
+            self._failed = error
+
+    def _take_next(self) -> Segment:
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
+        if self._next is None:
+            error = self._failed
+            assert error is not None
+            raise error
+        following, self._next = self._next, None
+        return following
+
+    def retry_next(self) -> bool:
+        """After a full disk: tries again to make the next segment; True when it is there."""
+        if self._preparing is not None and self._preparing.is_alive():
+            return False
+        if self._current is not None and self._next is None:
+            self._prepare(self._current.base + self.segment_bytes)
+        return self._next is not None
+
+    def flush_job(self) -> "FlushJob":
+        """What must be synced so that everything up to `end` is durable; run it in any thread."""
+        return FlushJob(self.end, [segment.descriptor for segment in self._unflushed])
+
+    def flushed_to(self, offset: int) -> None:
+        """Forgets segments that end at or below a flushed offset, and closes them."""
+        while len(self._unflushed) > 1 and self._unflushed[1].base <= offset:
+            os.close(self._unflushed.pop(0).descriptor)
+
+    def close(self, unlink_next: bool) -> None:
+        """Closes all files; the unused next segment is unlinked at a clean stop, as RocketMQ does."""
+        if self._preparing is not None:
+            self._preparing.join()
+        for segment in self._unflushed:
+            os.close(segment.descriptor)
+        self._unflushed = []
+        if self._next is not None:
+            os.close(self._next.descriptor)
+            if unlink_next:
+                self._next.path.unlink()
+                sync_dir(self.directory)
+
+
+@dataclass(frozen=True, slots=True)
+class FlushJob:
+    """File descriptors to sync, oldest first, and the log offset that is durable afterwards."""
+
+    target: int
+    descriptors: list[int]
+
+    def run(self, sync: Callable[[int], None] = os.fdatasync) -> None:
+        """Syncs the older segments before the newer. Any error is final for the process."""
+        for descriptor in self.descriptors:
+            sync(descriptor)

@@ -1,0 +1,97 @@
+"""Which topics may be sent to, which queue is next: the writer's view of `config/topics.json`.
+
+Creating topics follows `TopicConfigManager#createTopicInSendMessageMethod`.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+
+from node.store.settings import Settings
+from node.store.topics_file import PERM_DEFAULT, Topic, TopicsFile
+from protocol.errors import BadRequest, NotAllowed, UnknownTopic
+from protocol.ids import Queue
+from protocol.names import QUEUE_ID_MAX, check_topic_for_send
+
+TOPIC_QUEUES_MAX = 1024
+"""Each queue is a folder and a file: a topic with more is refused."""
+
+
+class TopicTable:
+    """Topics by name, with the next queue of each. The clock answers ms."""
+
+    def __init__(
+        self,
+        file: TopicsFile,
+        settings: Settings,
+        stored: Iterable[Queue],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._file = file
+        self._settings = settings
+        self._now_ms = now_ms
+        self._stored_queues: dict[str, int] = {}
+        for queue in stored:
+            count = self._stored_queues.get(queue.topic, 0)
+            self._stored_queues[queue.topic] = max(count, queue.queue_id + 1)
+        self._turn: dict[str, int] = {}
+
+    def for_send(self, name: str) -> Topic:
+        """The topic, made when that is allowed. Raises IllegalMessage, NotAllowed, UnknownTopic."""
+        topic = self._file.topics.get(name)
+        if topic is None:
+            topic = self._adopt(name)
+        if not topic.is_writable:
+            raise NotAllowed(f"topic {name} does not take messages (perm {topic.perm})")
+        return topic
+
+    def _adopt(self, name: str) -> Topic:
+        check_topic_for_send(name)
+        stored = self._stored_queues.get(name)
+        if stored is None and not self._settings.auto_create_topic_enable:
+            raise UnknownTopic(
+                f"there is no topic {name}", f"make it: keelog topic create {name} --queues 8"
+            )
+        queues = max(stored or 0, self._settings.default_topic_queue_nums)
+        return self._put(Topic(name, queues, queues, PERM_DEFAULT))
+
+    def _put(self, topic: Topic) -> Topic:
+        self._file.put(topic, self._now_ms())
+        return topic
+
+    def check_queue(self, topic: Topic, queue_id: int) -> None:
+        """Raises BadRequest for a queue that the topic does not have (SendMessageProcessor)."""
+        queues = max(topic.read_queues, topic.write_queues)
+        if not 0 <= queue_id < queues:
+            raise BadRequest(
+                f"queue {queue_id} of topic {topic.name} is outside [0, {queues - 1}]",
+                f"see keelog topic describe {topic.name}",
+            )
+
+    def choose_queue(self, topic: Topic) -> int:
+        """The write queues in turn, from a random start."""
+        turn = self._turn.get(topic.name)
+        if turn is None:
+            turn = random.randrange(topic.write_queues)
+        self._turn[topic.name] = turn + 1
+        return turn % topic.write_queues
+
+    def create(self, name: str, queues: int, perm: int) -> tuple[Topic, bool]:
+        """Makes a topic or changes its number of queues; True when it is new."""
+        check_topic_for_send(name)
+        limit = min(TOPIC_QUEUES_MAX, QUEUE_ID_MAX)
+        if not 1 <= queues <= limit:
+            raise BadRequest(f"{queues} queues are outside [1, {limit}]")
+        known = self._file.topics.get(name)
+        wanted = Topic(name, queues, queues, perm)
+        if known != wanted:
+            self._put(wanted)
+        return wanted, known is None
+
+    def delete(self, name: str) -> bool:
+        """Takes a topic out of the table; its messages stay until retention takes them."""
+        self._stored_queues.pop(name, None)
+        return self._file.remove(name, self._now_ms())
+
+    def all(self) -> list[Topic]:
+        """Every topic, by name."""
+        return [self._file.topics[name] for name in sorted(self._file.topics)]
