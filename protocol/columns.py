@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.layout import Readable
-from protocol.properties import CRC_DIGITS, CRC_PREFIX, CRC_PROPERTY_BYTES
+from protocol.properties import CRC_DIGITS, CRC_PREFIX, CRC_PROPERTY_BYTES, NAME_END, PAIR_END
 from protocol.record import (
     BORN_HOST_V6,
     CRC_MASK,
@@ -27,6 +27,7 @@ from protocol.record import (
     Record,
     Torn,
     decode,
+    states_crc,
 )
 
 Bytes = NDArray[np.uint8]
@@ -133,20 +134,16 @@ def _what_stands(
 ) -> Filler | Torn | None:
     if position == len(buffer):
         return None
-    size = int.from_bytes(buffer[position : position + 4].tobytes(), "big")
-    window = buffer[position : position + max(size, RECORD_BYTES_MIN)].tobytes()
-    found = decode(window, 0, None if base is None else base + position, sealed)
-    if isinstance(found, Filler):
-        return Filler(position, found.size)
-    assert isinstance(found, Torn), f"columns refuse what decode takes, at {position}"
-    return Torn(position, found.kind, found.why)
+    found = decode(buffer.data, position, None if base is None else base + position, sealed)
+    assert not isinstance(found, Record), f"columns refuse what decode takes, at {position}"
+    return found
 
 
 def _walk(buffer: Bytes, position: int) -> tuple[Ints, int]:
     starts: list[int] = []
     add = starts.append
     end = len(buffer)
-    view = memoryview(buffer)
+    view = buffer.data
     while end - position >= RECORD_BYTES_MIN:
         size, magic = _SIZE_AND_MAGIC(view, position)
         if (
@@ -256,24 +253,36 @@ def gather_ragged(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
     return data[index], ends
 
 
-def crc_property_rows(columns: Columns) -> tuple[Bools, Ints]:
-    """Which records end in `__CRC32#`, and the checksum that it states."""
+def crc_property_rows(columns: Columns, damaged: bool = False) -> tuple[Bools, Ints]:
+    """Which records end in `__CRC32#`, and the checksum that it states, -1 for no number.
+
+    `damaged`: also those with one of the property's ten fixed bytes wrong, whose checksum is -1
+    (protocol.record.states_crc says why).
+    """
     at = Gather(columns.data)
     long_enough = columns.properties_length >= CRC_PROPERTY_BYTES
     tail = np.where(long_enough, columns.start + columns.size - CRC_PROPERTY_BYTES, columns.start)
-    marked = long_enough & (at(tail, ">u8") == np.int64(_CRC_PREFIX_WORD))
-    marked &= (columns.data[tail + 8] == 1) & (columns.data[tail + CRC_PROPERTY_BYTES - 1] == 2)
-    digits = columns.data[tail[:, None] + np.arange(len(CRC_PREFIX), CRC_PROPERTY_BYTES - 1)]
+    name = at(tail, ">u8") == np.int64(_CRC_PREFIX_WORD)
+    separators = (columns.data[tail + 8] == NAME_END).astype(np.int8)
+    separators += columns.data[tail + CRC_PROPERTY_BYTES - 1] == PAIR_END
+    marked = long_enough & name & (separators == 2)
+    stated = np.full(len(tail), -1, np.int64)
+    rows = np.flatnonzero(marked)
+    digits = columns.data[tail[rows, None] + np.arange(len(CRC_PREFIX), CRC_PROPERTY_BYTES - 1)]
     plain = ((digits >= 0x30) & (digits <= 0x39)).all(axis=1)
-    stated = (digits.astype(np.int64) - 0x30) @ _DIGIT_WEIGHTS
-    return marked, np.where(plain, stated, -1)
+    stated[rows] = np.where(plain, (digits.astype(np.int64) - 0x30) @ _DIGIT_WEIGHTS, -1)
+    if damaged:
+        suspect = long_enough & ~marked & (name & (separators == 1) | ~name & (separators == 2))
+        for row in np.flatnonzero(suspect):
+            marked[row] = states_crc(columns.data[tail[row] :][:CRC_PROPERTY_BYTES].tobytes())
+    return marked, stated
 
 
 def _first_bad_crc(columns: Columns, limit: int, sealed: bool) -> int:
     """The first record below `limit` whose checksum does not agree, or `limit`."""
-    marked, stated = crc_property_rows(columns)
+    marked, stated = crc_property_rows(columns, damaged=True)
     marked &= sealed
-    view = memoryview(columns.data)
+    view = columns.data.data
     crc32 = zlib.crc32
     whole = marked.tolist()
     begin = np.where(marked, columns.start, columns.body_start).tolist()

@@ -166,12 +166,13 @@ def _check_record(row: int, record: Record, rules: AppendRules) -> None:
         )
     if head.body_length > rules.max_message_bytes:
         raise MessageTooLarge(
-            f"{where}: the body has {head.body_length} bytes, {rules.max_message_bytes} are allowed",
+            f"{where}: the body has {head.body_length} bytes, "
+            f"{rules.max_message_bytes} are allowed",
             "split the body, or raise maxMessageSize",
         )
     if record.properties_raw and record.properties_raw[-1] != PAIR_END:
         raise IllegalMessage(f"{where}: the properties do not end in 0x02")
-    if has_crc_property(record.raw) != rules.crc:
+    if has_crc_property(record.properties_raw) != rules.crc:
         wanted = "must end in" if rules.crc else "must not have"
         raise IllegalMessage(
             f"{where}: the properties {wanted} room for the checksum __CRC32#",

@@ -17,10 +17,13 @@ from protocol.layout import Layout, Readable, Wire
 from protocol.message_id import IPV4_BYTES, IPV6_BYTES, Host, offset_message_id
 from protocol.names import SCHEDULE_TOPIC
 from protocol.properties import (
+    CRC32,
     CRC_PREFIX,
     CRC_PROPERTY_BYTES,
     DELAY,
     KEYS,
+    NAME_END,
+    PAIR_END,
     TAGS,
     UNIQUE_KEY,
     crc_property,
@@ -45,6 +48,7 @@ INNER_BATCH = 0x80
 COMPRESSION_TYPE_MASK = 0x700
 
 CRC_MASK = 0x7FFFFFFF
+_CRC_NAME = CRC32.encode()
 FILLER_BYTES = 8
 
 
@@ -249,7 +253,10 @@ def _decode_whole(
             f"lengths add up to {properties_at + properties_length}, not {size}",
         )
     body = raw[layout.size : layout.size + head.body_length]
-    why = check_crc(raw, body, head.body_crc, sealed)
+    if sealed and states_crc(raw[properties_at:]):
+        why = _check_whole(raw)
+    else:
+        why = _check_body(body, head.body_crc)
     if why:
         return Torn(position, "bad_crc", why)
     try:
@@ -259,19 +266,42 @@ def _decode_whole(
     return Record(head, topic, body, raw[properties_at:], raw)
 
 
-def has_crc_property(raw: Readable) -> bool:
-    """Whether the record ends in `__CRC32#`, which then covers all the bytes before it."""
-    return raw[-CRC_PROPERTY_BYTES:][: len(CRC_PREFIX)] == CRC_PREFIX and raw[-1] == 2
+def has_crc_property(properties: bytes) -> bool:
+    """Whether properties end in `__CRC32#`, which then covers all the bytes before it."""
+    return (
+        len(properties) >= CRC_PROPERTY_BYTES
+        and properties.startswith(CRC_PREFIX, -CRC_PROPERTY_BYTES)
+        and properties[-1] == PAIR_END
+    )
 
 
-def check_crc(raw: bytes, body: bytes, body_crc: int, sealed: bool = True) -> str:
-    """Empty when the checksum agrees, else why not. The whole-record one counts when it is there."""
-    if sealed and has_crc_property(raw):
-        expected = crc_property(zlib.crc32(memoryview(raw)[:-CRC_PROPERTY_BYTES]))
-        if raw[-CRC_PROPERTY_BYTES:] != expected:
-            return "the checksum of the whole record does not agree"
-    elif body and zlib.crc32(body) & CRC_MASK != body_crc:
-        return f"the body's checksum is {zlib.crc32(body) & CRC_MASK}, the record says {body_crc}"
+def states_crc(properties: bytes) -> bool:
+    """As `has_crc_property`, but one of its ten fixed bytes may be damaged.
+
+    Else a flipped bit in the name would hide the checksum that it falsifies.
+    """
+    tail = properties[-CRC_PROPERTY_BYTES:]
+    if len(tail) < CRC_PROPERTY_BYTES:
+        return False
+    separators = (tail[len(_CRC_NAME)] == NAME_END) + (tail[-1] == PAIR_END)
+    if tail.startswith(_CRC_NAME):
+        return separators >= 1
+    return separators == 2 and sum(map(int.__ne__, tail, _CRC_NAME)) == 1
+
+
+def _check_whole(raw: bytes) -> str:
+    """Empty when the whole-record checksum agrees, else why not."""
+    expected = crc_property(zlib.crc32(memoryview(raw)[:-CRC_PROPERTY_BYTES]))
+    if raw[-CRC_PROPERTY_BYTES:] != expected:
+        return "the checksum of the whole record does not agree"
+    return ""
+
+
+def _check_body(body: bytes, body_crc: int) -> str:
+    """Empty when the body's checksum agrees, else why not; an empty body has none."""
+    found = zlib.crc32(body) & CRC_MASK
+    if body and found != body_crc:
+        return f"the body's checksum is {found}, the record says {body_crc}"
     return ""
 
 
@@ -289,7 +319,7 @@ DEFAULT_DELAY_LEVELS_MS = tuple(
     )
 )
 """RocketMQ's messageDelayLevel: level 1 is the first."""
-_JAVA_INT = re.compile(r"[+-]?[0-9]{1,10}")
+_JAVA_INT = re.compile(r"[+-]?\d{1,4000}")
 
 
 def unit_tags_code(
@@ -310,10 +340,14 @@ def unit_tags_code(
 def delivery_time(
     delay: str, store_timestamp: int, delay_levels_ms: tuple[int, ...], otherwise: int
 ) -> int | None:
-    """When a delayed message is due: `otherwise` for levels of 0 and below, None for no number."""
-    if _JAVA_INT.fullmatch(delay) is None:
+    """When a delayed message is due: `otherwise` for levels of 0 and below, None for no number.
+
+    Numbers are Java's: a level must be an int, a time wraps at 64 bits.
+    """
+    if _JAVA_INT.fullmatch(delay) is None or not -(2**31) <= int(delay) < 2**31:
         return None
     level = min(int(delay), len(delay_levels_ms))
     if level <= 0:
         return otherwise
-    return store_timestamp + delay_levels_ms[level - 1]
+    due = store_timestamp + delay_levels_ms[level - 1]
+    return (due + 2**63) % 2**64 - 2**63
