@@ -1,4 +1,4 @@
-"""What dispatch hands to the builders of queues and index: RocketMQ's DispatchRequest, as columns."""
+"""What dispatch hands to the builders of queues and index: RocketMQ's DispatchRequest, columnar."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from protocol.columns import Bools, Bytes, Columns, Gather, Ints, gather_ragged
 from protocol.index_entry import TAGS_KEY_PREFIX
-from protocol.java_hash import hash_pieces, java_hash, powers_of_31
+from protocol.java_hash import hash_pieces, java_hash, java_text, powers_of_31
 from protocol.names import SCHEDULE_TOPIC
 from protocol.properties import decode_properties
 from protocol.record import (
@@ -96,12 +96,14 @@ class DispatchRequests:
     def is_queued(self) -> Bools:
         """Whether the record gets a queue unit: no transaction, or a committed one."""
         kind = self.transaction_type
-        return self.success & ((kind == 0) | (kind == TRANSACTION_COMMIT))
+        queued: Bools = self.success & ((kind == 0) | (kind == TRANSACTION_COMMIT))
+        return queued
 
     @property
     def is_indexed(self) -> Bools:
         """Whether the record's keys are indexed: all but rolled-back ones."""
-        return self.success & (self.transaction_type != TRANSACTION_ROLLBACK)
+        indexed: Bools = self.success & (self.transaction_type != TRANSACTION_ROLLBACK)
+        return indexed
 
     def properties_map(self, row: int) -> dict[str, str]:
         """All properties of one record."""
@@ -113,7 +115,7 @@ class DispatchRequests:
     def text(self, pieces: Pieces, row: int) -> str:
         """One record's piece as text."""
         start, length = int(pieces.start[row]), int(pieces.length[row])
-        return self.flat[start : start + length].tobytes().decode("utf-8", "replace")
+        return java_text(self.flat[start : start + length].tobytes())
 
 
 def dispatch_requests(
@@ -129,7 +131,7 @@ def dispatch_requests(
     codes[tagged] = hash_pieces(flat, tags.start[tagged], tags.length[tagged])
     success = np.ones(len(columns), np.bool_)
     if SCHEDULE_TOPIC in topics:
-        for row in np.flatnonzero(topic_id == topics.index(SCHEDULE_TOPIC)):
+        for row in np.flatnonzero(topic_id == topics.index(SCHEDULE_TOPIC)).tolist():
             delay = decode_properties(
                 columns.piece(columns.properties_start, columns.properties_length, row)
             ).get("DELAY")
@@ -156,7 +158,7 @@ def dispatch_requests(
 
 def _topics(columns: Columns) -> tuple[list[str], Ints]:
     seen: dict[bytes, int] = {}
-    view = memoryview(columns.data)
+    view = columns.data.data
     begin = columns.topic_start.tolist()
     end = (columns.topic_start + columns.topic_length).tolist()
     ids = [seen.setdefault(bytes(view[a:b]), len(seen)) for a, b in zip(begin, end, strict=True)]
@@ -211,7 +213,8 @@ def _find_properties(flat: Bytes, ends: Ints, length: Ints) -> dict[bytes, Piece
 
 def queue_rows(requests: DispatchRequests, topic_id: int) -> Bools:
     """The queued rows of one topic."""
-    return requests.is_queued & (requests.topic_id == topic_id)
+    rows: Bools = requests.is_queued & (requests.topic_id == topic_id)
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +281,7 @@ def _utf16_length(flat: Bytes, start: Ints, length: Ints) -> Ints:
     np.cumsum(chars >= 0x80, out=wide[1:])
     for row in np.flatnonzero(wide[ends] - wide[ends - length]):
         piece = flat[start[row] : start[row] + length[row]].tobytes()
-        units[row] = len(piece.decode("utf-8", "replace").encode("utf-16-be")) // 2
+        units[row] = len(java_text(piece).encode("utf-16-be")) // 2
     return units
 
 

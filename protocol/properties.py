@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from protocol.errors import IllegalMessage, PropertiesTooLarge
+from protocol.java_hash import java_text
 
 NAME_END = 1
 PAIR_END = 2
@@ -36,14 +37,16 @@ def encode_properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> b
             raise IllegalMessage("a property has no name", "name every property")
         if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
             raise IllegalMessage(
-                f"property {ascii(name[:80])} holds the bytes 0x01 or 0x02, which separate properties",
+                f"property {name[:80]!a} holds 0x01 or 0x02, which separate properties",
                 "encode the value, as base64 for instance",
             )
         parts.append(f"{name}\x01{value}\x02")
     try:
         encoded = "".join(parts).encode()
     except UnicodeEncodeError as error:
-        raise IllegalMessage(f"properties are not Unicode text: {error.reason}") from None
+        raise IllegalMessage(
+            f"properties are not Unicode text: {error.reason}", "replace lone surrogates"
+        ) from None
     check_properties_length(len(encoded))
     return encoded
 
@@ -70,8 +73,7 @@ def decode_raw_properties(data: bytes) -> dict[bytes, bytes]:
 def decode_properties(data: bytes) -> dict[str, str]:
     """As `decode_raw_properties`, as text; bytes that are no UTF-8 become U+FFFD, as in Java."""
     return {
-        name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
-        for name, value in decode_raw_properties(data).items()
+        java_text(name): java_text(value) for name, value in decode_raw_properties(data).items()
     }
 
 
