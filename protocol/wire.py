@@ -4,7 +4,7 @@ docs/protocol.md is the text for people. Everything that arrives is bounded befo
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgpack
 
@@ -26,8 +26,13 @@ Header = dict[str, Any]
 
 
 def pack(header: Mapping[str, Any]) -> bytes:
-    """A header as msgpack."""
-    packed: bytes = msgpack.packb(header, use_bin_type=True)
+    """A header as msgpack. Raises BadRequest for what msgpack cannot hold."""
+    try:
+        packed: bytes = msgpack.packb(header, use_bin_type=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadRequest(
+            f"not for the wire: {error}", "send text without lone surrogates, bytes, 64-bit numbers"
+        ) from None
     return packed
 
 
@@ -35,50 +40,55 @@ def unpack(frame: bytes | memoryview, bytes_max: int = HEADER_BYTES_MAX) -> Head
     """The map in `frame`. Raises BadRequest for anything else, whatever the bytes are."""
     if len(frame) > bytes_max:
         raise BadRequest(f"the header has {len(frame)} bytes, {bytes_max} are allowed")
-    try:
-        header = msgpack.unpackb(
-            frame,
-            raw=False,
-            strict_map_key=True,
-            max_array_len=LIST_ITEMS_MAX,
-            max_map_len=MAP_ITEMS_MAX,
-            max_bin_len=bytes_max,
-            max_str_len=bytes_max,
-            max_ext_len=0,
-        )
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise BadRequest(f"the header is no msgpack map: {error or type(error).__name__}") from None
-    if not isinstance(header, dict):
-        raise BadRequest("the header is no msgpack map", "send a map with v, op and id")
-    return header
+    rules = {
+        "strict_map_key": True,
+        "max_array_len": LIST_ITEMS_MAX,
+        "max_map_len": MAP_ITEMS_MAX,
+        "max_bin_len": bytes_max,
+        "max_str_len": bytes_max,
+        "max_ext_len": 0,
+    }
+    return _load_map(frame, "the header", rules)
 
 
 def unpack_answer(frame: bytes | memoryview) -> Header:
     """As `unpack`, for answers, which may be longer lists than requests."""
-    header = msgpack.unpackb(frame, raw=False, strict_map_key=False)
+    return _load_map(frame, "the answer's header", {"strict_map_key": False, "max_ext_len": 0})
+
+
+def _load_map(frame: bytes | memoryview, what: str, rules: Mapping[str, Any]) -> Header:
+    try:
+        header = msgpack.unpackb(frame, raw=False, **rules)
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        why = str(error) or type(error).__name__
+        raise BadRequest(f"{what} is no msgpack map: {why}") from None
     if not isinstance(header, dict):
-        raise BadRequest("the answer's header is no msgpack map")
+        raise BadRequest(f"{what} is no msgpack map", "a map with v, op and id was expected")
     return header
 
 
 def request_id(header: Header) -> int:
     """The request's id, 0 when it has no usable one, so that every answer can name it."""
     value = header.get("id")
-    usable = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= REQUEST_ID_MAX
-    return int(value) if usable else 0  # type: ignore[arg-type]
+    return value if _is_request_id(value) else 0
+
+
+def _is_request_id(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= REQUEST_ID_MAX
 
 
 def check_envelope(header: Header) -> str:
     """The operation's name. Raises UnknownOperation for another version, BadRequest for no name."""
-    if header.get("v") != VERSION:
-        raise UnknownOperation(
-            f"protocol version {header.get('v')!r:.40}", f"this node speaks version {VERSION}"
-        )
+    version = header.get("v")
+    if type(version) is not int or version != VERSION:
+        # Only a number is shown: the text of a deeply nested value would need a deep stack.
+        shown = version if type(version) is int else type(version).__name__
+        raise UnknownOperation(f"protocol version {shown}", f"this node speaks version {VERSION}")
     operation = header.get("op")
     if not isinstance(operation, str):
         raise BadRequest("the header has no operation", "name it as op")
-    if not 0 <= request_id(header) or "id" not in header:
-        raise BadRequest("the header has no id", "number your requests")
+    if not _is_request_id(header.get("id")):
+        raise BadRequest(f"the header has no id in [0, {REQUEST_ID_MAX}]", "number your requests")
     return operation
 
 
@@ -142,19 +152,32 @@ def raise_refusal(header: Header) -> None:
     """
     if header.get("ok"):
         return
-    error = header.get("error") or {}
+    error = header.get("error")
+    if not isinstance(error, dict):
+        error = {}
     kind = getattr(protocol.errors, str(error.get("kind")), None)
-    reason, hint = str(error.get("reason", "no reason given")), str(error.get("hint", ""))
+    reason, hint = _text(error, "reason", "no reason given"), _text(error, "hint")
     if not (isinstance(kind, type) and issubclass(kind, MqError)):
         retriable = bool(error.get("retriable"))
         kind = protocol.errors.BusyError if retriable else protocol.errors.RefusedError
     if issubclass(kind, protocol.errors.CorruptError):
         raise kind(
-            str(error.get("where", "")),
-            int(error.get("offset", 0)),
-            str(error.get("found", reason)),
-            hint,
+            _text(error, "where"), _number(error, "offset"), _text(error, "found", reason), hint
         )
     if issubclass(kind, protocol.errors.OffsetOutOfRange):
-        raise kind(reason, hint, int(error.get("earliest", 0)), int(error.get("latest", 0)))
-    raise kind(reason, hint)
+        raise kind(reason, hint, _number(error, "earliest"), _number(error, "latest"))
+    refused = kind(reason, hint)
+    wait_s = error.get("retry_after")
+    if isinstance(refused, protocol.errors.NodeBusy) and isinstance(wait_s, int | float):
+        refused.retry_after = wait_s
+    raise refused
+
+
+def _text(error: Mapping[str, Any], name: str, default: str = "") -> str:
+    value = error.get(name)
+    return value if isinstance(value, str) else default
+
+
+def _number(error: Mapping[str, Any], name: str) -> int:
+    value = error.get(name)
+    return value if isinstance(value, int) else 0
