@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NotAllowed
-from protocol.message_id import NO_HOST, Host
+from protocol.message_id import IPV4_BYTES, IPV6_BYTES, NO_HOST, Host
 from protocol.names import QUEUE_ID_MAX, SHORT_TOPIC_CHARS_MAX, check_topic_for_send
 from protocol.properties import (
     CRC32,
@@ -32,6 +32,7 @@ from protocol.record import (
     MAGIC_V1,
     MAGIC_V2,
     NEED_UNWRAP,
+    STORE_HOST_V6,
     RecordHead,
     record_head,
 )
@@ -49,7 +50,10 @@ _DELAY_PROPERTIES = (DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a client wants stored. Times in ms; `queue_id` -1 lets the node choose."""
+    """What a client wants stored. Times in ms; `queue_id` -1 lets the node choose.
+
+    The host bits of `sys_flag` do not count: they follow from the hosts.
+    """
 
     topic: str
     body: bytes
@@ -114,7 +118,8 @@ def pack_record(message: Message, properties: bytes) -> bytes:
     """The record of `message` with ready-made properties; its other fields are not checked."""
     topic = message.topic.encode()
     long_topic = len(message.topic) > SHORT_TOPIC_CHARS_MAX
-    sys_flag = message.sys_flag | (BORN_HOST_V6 if message.born_host.is_v6 else 0)
+    sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+    sys_flag |= BORN_HOST_V6 if message.born_host.is_v6 else 0
     layout = record_head(sys_flag)
     tail_format = ">hh" if long_topic else ">bh"
     tail_bytes = struct.calcsize(tail_format)
@@ -172,6 +177,10 @@ def _check_numbers(message: Message) -> None:
         raise BadRequest(
             f"queue {message.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls"
         )
+    if len(message.born_host.ip) not in (IPV4_BYTES, IPV6_BYTES):
+        raise BadRequest(
+            f"the born host's address has {len(message.born_host.ip)} bytes", "4 or 16 are right"
+        )
     if message.sys_flag & FORBIDDEN_SYS_FLAGS:
         raise IllegalMessage(
             f"sysFlag {message.sys_flag:#x} marks a transaction or an inner batch",
@@ -179,14 +188,15 @@ def _check_numbers(message: Message) -> None:
         )
     for key in message.keys:
         if not key or KEY_SEPARATOR in key:
-            raise IllegalMessage(
-                f"key {ascii(key[:80])} is empty or holds a space", "join its words"
-            )
+            raise IllegalMessage(f"key {key[:80]!a} is empty or holds a space", "join its words")
     for name, value, bits in (
         ("flag", message.flag, 31),
         ("sysFlag", message.sys_flag, 31),
         ("reconsumeTimes", message.reconsume_times, 31),
+        ("the born host's port", message.born_host.port, 31),
         ("bornTimestamp", message.born_timestamp, 63),
     ):
         if not -(1 << bits) <= value < 1 << bits:
-            raise BadRequest(f"{name} {value} does not fit into {bits + 1} bits")
+            raise BadRequest(
+                f"{name} {value} does not fit into {bits + 1} bits", "send a smaller number"
+            )

@@ -5,6 +5,7 @@ by the client. They have the same lengths: only the context tells them apart.
 """
 
 import ipaddress
+import re
 from typing import NamedTuple
 
 from protocol.errors import BadRequest
@@ -13,6 +14,7 @@ from protocol.ids import LogOffset
 IPV4_BYTES = 4
 IPV6_BYTES = 16
 PORT_BYTES = 4
+_WITH_PORT = re.compile(r"(?:\[([0-9a-fA-F:.]*:[0-9a-fA-F:.]*)\]|([0-9.]+))(?::([0-9]{1,10}))?")
 
 
 class Host(NamedTuple):
@@ -40,19 +42,12 @@ NO_HOST = Host(bytes(IPV4_BYTES), 0)
 
 def parse_host(text: str) -> Host:
     """Reads `1.2.3.4:5` or `[::1]:5`; the port may be missing. Raises BadRequest."""
-    ip, port = text, "0"
-    if text.startswith("["):
-        ip, _, port = text[1:].partition("]")
-        port = port.removeprefix(":") or "0"
-    elif text.count(":") == 1:
-        ip, _, port = text.partition(":")
+    found = _WITH_PORT.fullmatch(text)
+    ip, number = (found[1] or found[2], int(found[3] or 0)) if found else (text, 0)
     try:
-        number = int(port)
         packed = ipaddress.ip_address(ip).packed
     except ValueError:
-        raise BadRequest(
-            f"{ascii(text[:80])} is no address", "write 1.2.3.4:5 or [::1]:5"
-        ) from None
+        raise BadRequest(f"{text[:80]!a} is no address", "write 1.2.3.4:5 or [::1]:5") from None
     if not 0 <= number < 2**31:
         raise BadRequest(f"port {number} is out of range", "use a port in [0, 65535]")
     return Host(packed, number)
@@ -69,8 +64,9 @@ def parse_offset_message_id(text: str) -> tuple[Host, LogOffset]:
         data = bytes.fromhex(text)
     except ValueError:
         data = b""
-    if len(data) not in {IPV4_BYTES + 12, IPV6_BYTES + 12}:
-        raise BadRequest(f"{ascii(text[:80])} is no message id", "ids have 32 or 56 hex digits")
+    # fromhex also takes spaces, so the text's own length counts too.
+    if len(data) not in {IPV4_BYTES + 12, IPV6_BYTES + 12} or len(text) != 2 * len(data):
+        raise BadRequest(f"{text[:80]!a} is no message id", "ids have 32 or 56 hex digits")
     ip, port, offset = data[:-12], data[-12:-8], data[-8:]
     host = Host(ip, int.from_bytes(port, "big", signed=True))
     return host, LogOffset(int.from_bytes(offset, "big", signed=True))
