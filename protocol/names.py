@@ -30,7 +30,10 @@ SHORT_TOPIC_CHARS_MAX = 127
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 _OFFSET_NAME = re.compile(r"[0-9]{20}")
+_OFFSET_MAX = 2**63 - 1
 _INDEX_NAME = re.compile(r"[0-9]{17}")
+_INDEX_TIME_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 
 NOT_FOR_CLIENTS = frozenset(
     {
@@ -52,11 +55,17 @@ def offset_file_name(offset: int) -> str:
 
 def parse_offset_file_name(name: str) -> int | None:
     """The first offset of a file, or None when the name is not one of ours."""
-    return int(name) if _OFFSET_NAME.fullmatch(name) else None
+    if _OFFSET_NAME.fullmatch(name) is None or int(name) > _OFFSET_MAX:
+        return None
+    return int(name)
 
 
 def index_file_name(timestamp_ms: int) -> str:
-    """The name of an index file made at a time: yyyyMMddHHmmssSSS in UTC."""
+    """The name of an index file made at a time: yyyyMMddHHmmssSSS in UTC.
+
+    Times come from records, which may say anything: they are held to the years 1970 to 9999.
+    """
+    timestamp_ms = min(max(timestamp_ms, 0), _INDEX_TIME_MAX)
     moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
     return f"{moment:%Y%m%d%H%M%S}{timestamp_ms % 1000:03d}"
 
@@ -66,8 +75,12 @@ def next_index_file_name(timestamp_ms: int, last_name: str | None) -> str:
     name = index_file_name(timestamp_ms)
     if last_name is None or name > last_name:
         return name
-    moment = datetime.strptime(last_name + "000", "%Y%m%d%H%M%S%f").replace(tzinfo=UTC)
-    moment += timedelta(milliseconds=1)
+    try:
+        moment = datetime.strptime(last_name + "000", "%Y%m%d%H%M%S%f").replace(tzinfo=UTC)
+        moment += timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        # Not a date, but a name that RocketMQ takes: what counts is that ours sorts behind it.
+        return f"{int(last_name) + 1:017d}"
     return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
 
 
