@@ -1,4 +1,4 @@
-"""A structure of bytes, declared once as a NamedTuple: struct, numpy dtype and table derive from it.
+"""A structure of bytes, declared once: struct, numpy dtype and table derive from a NamedTuple.
 
 A field is `Annotated[int, Wire(">i8", "what it means")]`. The format is a numpy one, always
 big-endian. `Wire("ip", …)` is an IP address of 4 or 16 bytes, whose width the layout is told.
@@ -6,7 +6,7 @@ big-endian. `Wire("ip", …)` is an IP address of 4 or 16 bytes, whose width the
 
 import struct
 from collections.abc import Mapping
-from typing import Any, Generic, NamedTuple, TypeVar, cast, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class Layout(Generic[Row]):
         """The row at `position`. Raises ShortBufferError when it does not fit."""
         if position < 0 or position + self.size > len(buffer):
             raise ShortBufferError(f"{self.row.__name__} needs {self.size} bytes at {position}")
-        return cast(Row, self.row(*self.struct.unpack_from(buffer, position)))
+        return self.row(*self.struct.unpack_from(buffer, position))
 
     def pack(self, row: Row) -> bytes:
         """The bytes of `row`; a value out of its field's range raises struct.error."""
@@ -76,7 +76,6 @@ class Layout(Generic[Row]):
         lines = ["| offset | bytes | type | field | meaning |", "|---:|---:|---|---|---|"]
         for name, wire in self.wires.items():
             width = self.dtype[name].itemsize
-            kind = "bytes" if wire.format == "ip" else wire.format[1:].replace("i", "int")
-            kind = {"int8": "i64", "int4": "i32", "int2": "i16", "int1": "i8"}.get(kind, kind)
+            kind = "bytes" if wire.format == "ip" else f"{wire.format[1]}{8 * width}"
             lines.append(f"| {self.offsets[name]} | {width} | {kind} | {name} | {wire.meaning} |")
         return "\n".join(lines)
