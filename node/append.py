@@ -192,7 +192,7 @@ class Appender:
         return group.buffer
 
     def _checked_group(self, requests: list[AppendRequest]) -> "_Group":
-        """Raises the MqError of one of the requests; nothing but a topic's turn has changed then."""
+        """Raises the MqError of one of the requests; only a topic's turn has changed then."""
         buffer = bytearray().join([request.records for request in requests])
         checked = check_columns(np.frombuffer(buffer, np.uint8), self.rules)
         lengths = np.array([len(request.records) for request in requests])
@@ -256,5 +256,3 @@ def check_sizes(request: AppendRequest, sizes: list[int]) -> None:
         )
     if request.sizes and request.sizes != np.array(sizes, "<u4").tobytes():
         raise BadRequest("the sizes in the header are not those of the records")
-
-

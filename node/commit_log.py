@@ -86,8 +86,10 @@ class CommitLog:
         self.prepare_next()
 
     def make_room(self, size: int) -> None:
-        """Closes the current segment with a filler and goes on in the next one when `size` bytes
-        do not fit. Raises ServiceNotAvailable when there is no next one; nothing is written then."""
+        """Goes on in the next segment, behind a filler, when `size` bytes do not fit.
+
+        Raises ServiceNotAvailable when there is no next one; nothing is written then.
+        """
         if self._current is None:
             self.open_tail()
         if self.fits(size):
@@ -115,14 +117,20 @@ class CommitLog:
         assert self._current is not None
         written = os.pwrite(self._current.descriptor, data, self.end - self._current.base)
         if written != len(data):
-            raise OSError(errno.EIO, f"only {written} of {len(data)} bytes were written", str(self._current.path))
+            raise OSError(
+                errno.EIO,
+                f"only {written} of {len(data)} bytes were written",
+                str(self._current.path),
+            )
 
     def prepare_next(self) -> None:
         """Starts to make the segment after the current one, in a thread."""
         assert self._current is not None
         base = self._current.base + self.segment_bytes
         self._failed = None
-        self._preparing = threading.Thread(target=self._prepare, args=(base,), name="prepare-segment")
+        self._preparing = threading.Thread(
+            target=self._prepare, args=(base,), name="prepare-segment"
+        )
         self._preparing.start()
 
     def _prepare(self, base: int) -> None:
@@ -142,6 +150,12 @@ class CommitLog:
         following, self._next = self._next, None
         return following
 
+    @property
+    def lacks_next(self) -> bool:
+        """Whether the next segment could not be made."""
+        idle = self._preparing is None or not self._preparing.is_alive()
+        return idle and self._next is None
+
     def retry_next(self) -> bool:
         """After a full disk: tries again to make the next segment; True when it is there."""
         if self._preparing is not None and self._preparing.is_alive():
@@ -160,7 +174,7 @@ class CommitLog:
             os.close(self._unflushed.pop(0).descriptor)
 
     def close(self, unlink_next: bool) -> None:
-        """Closes all files; the unused next segment is unlinked at a clean stop, as RocketMQ does."""
+        """Closes all files; a clean stop unlinks the unused next segment, as RocketMQ does."""
         if self._preparing is not None:
             self._preparing.join()
         for segment in self._unflushed:

@@ -5,6 +5,7 @@ the GIL (`mmap.flush` does not), and wakes the writer's poll through an eventfd.
 the last: a second sync after an error can lie.
 """
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -71,10 +72,8 @@ class Flusher:
 
     def collect(self) -> FlushJob | None:
         """The finished job, once. Raises the OSError that ended it."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
-        except BlockingIOError:
-            pass
         with self._wake:
             done, self._done = self._done, None
             if self._error is not None:

@@ -7,7 +7,11 @@ import ctypes
 import json
 import os
 import signal
+import sys
+import time
 from types import FrameType
+
+from protocol.errors import BadRequest, CorruptError, MqError, StoreError, StoreLocked
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -68,3 +72,27 @@ def install_stop_signals() -> StopFlag:
     signal.signal(signal.SIGTERM, note)
     signal.signal(signal.SIGINT, note)
     return flag
+
+
+def exit_code(error: MqError) -> int:
+    """The exit code that tells a supervisor what to do about an error."""
+    if isinstance(error, StoreLocked):
+        return EXIT_LOCKED
+    if isinstance(error, CorruptError):
+        return EXIT_DAMAGED
+    if isinstance(error, BadRequest | StoreError):
+        return EXIT_USAGE
+    return EXIT_FAILED
+
+
+def print_error(what: str, error: MqError) -> None:
+    """Three lines on stderr: what failed, why, what to try."""
+    lines = [f"error: {what}", f"cause: {error.reason}"]
+    if error.hint:
+        lines.append(f"try: {error.hint}")
+    sys.stderr.write("\n".join(lines) + "\n")
+
+
+def now_ms() -> int:
+    """The wall clock in ms since 1970."""
+    return time.time_ns() // 1_000_000

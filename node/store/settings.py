@@ -107,7 +107,7 @@ def load_settings(pairs: Iterable[str], base: Settings | None = None) -> Setting
         if not equals or name not in kinds:
             near = difflib.get_close_matches(name, kinds, 1)
             hint = f"did you mean {near[0]}?" if near else "write name=value"
-            raise BadRequest(f"there is no setting {ascii(pair[:80])}", hint)
+            raise BadRequest(f"there is no setting {pair[:80]!a}", hint)
         changes[name] = _value(name, kinds[name], text.strip())
     return replace(settings, **changes)  # type: ignore[arg-type]
 

@@ -157,7 +157,7 @@ class LogPage(_Page):
 
     @classmethod
     def create(cls, root: Path) -> "LogPage":
-        """For the writer: the page with its predecessor's numbers, if there was one, and its pid."""
+        """For the writer: its predecessor's numbers, if there was one, and its own pid."""
         page = cls(page_path(root, LOG_SLOT), writable=True)
         page._begin()
         return page
@@ -179,7 +179,7 @@ class WorkerPage(_Page):
 
     @classmethod
     def create(cls, root: Path, slot: str) -> "WorkerPage":
-        """For its process: the page with its predecessor's numbers, if there was one, and its pid."""
+        """For its process: its predecessor's numbers, if there was one, and its own pid."""
         page = cls(page_path(root, slot), writable=True)
         page._begin()
         page.publish(damaged_at=-1)

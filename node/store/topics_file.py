@@ -1,7 +1,7 @@
-"""`config/topics.json`: RocketMQ's table of topics (TopicConfigManager, TopicConfigSerializeWrapper).
+"""`config/topics.json`: RocketMQ's table of topics (TopicConfigManager).
 
-Read tolerantly (the broker's JSON has integer keys without quotes), written with everything that
-we do not know kept as it was.
+Read tolerantly (the broker's JSON has integer keys without quotes), written with everything
+kept that we do not know.
 """
 
 import json

@@ -1,0 +1,146 @@
+"""From a client's header and payload to an `AppendRequest`, and from its outcome to the answer."""
+
+import zlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+from node.append import AppendRequest
+from node.topic_table import TopicTable
+from protocol.encode import ANY_QUEUE, Message, encode_message
+from protocol.errors import BadRequest, MessageTooLarge
+from protocol.message_id import Host, offset_message_id, parse_host
+from protocol.names import QUEUE_ID_MAX
+from protocol.patch import AppendRules
+from protocol.properties import CRC32, KEYS, TAGS, UNIQUE_KEY, WAIT, split_keys
+from protocol.record import RECORD_BYTES_MIN
+from protocol.wire import PAYLOAD_BYTES_MAX, Header, answer, take, take_int
+
+PUT_OK = "PUT_OK"
+FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+WAIT_NONE = "none"
+WAIT_FLUSHED = "flushed"
+_INT32 = 2**31
+_INT64 = 2**63
+_LIFTED = (TAGS, KEYS, UNIQUE_KEY, WAIT, CRC32)
+
+
+@dataclass(slots=True)
+class Pending:
+    """One request on its way: who asked, what for, and how long the answer waits."""
+
+    peer: bytes
+    request_id: int
+    append: AppendRequest
+    wait: str | None
+    """`none`, `flushed`, or None: as the store's flush mode says."""
+    is_send: bool
+    topic: str = ""
+    unique_key: str = ""
+    deadline: float = 0.0
+
+    def answer(self, store_host: Host, epoch: int, status: str, flushed: bool) -> Header:
+        """The header of the good answer."""
+        done = self.append
+        fields: dict[str, Any] = {
+            "status": status,
+            "physical_offset": done.physical_offset,
+            "store_timestamp": done.store_timestamp,
+            "flushed": flushed,
+            "epoch": epoch,
+        }
+        if not self.is_send:
+            return answer(self.request_id, queues=done.queues, store_host=str(store_host), **fields)
+        _, queue_id, queue_offset, _ = done.queues[0]
+        return answer(
+            self.request_id,
+            topic=self.topic,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            msg_id=offset_message_id(store_host, done.physical_offset),
+            unique_key=self.unique_key,
+            **fields,
+        )
+
+
+def parse_wait(header: Header) -> str | None:
+    """The field `wait`. Raises BadRequest."""
+    wait = take(header, "wait", str, None)
+    if wait not in (None, WAIT_NONE, WAIT_FLUSHED):
+        raise BadRequest(f"field wait is {wait[:40]!a}", "use none, flushed, or leave it out")
+    return wait  # type: ignore[no-any-return]
+
+
+def parse_send(
+    header: Header, payload: bytes | None, topics: TopicTable, rules: AppendRules, sender: Host
+) -> tuple[AppendRequest, Message]:
+    """One message as fields. Raises BadRequest, IllegalMessage and its kinds, UnknownTopic.
+
+    `sender` is the born host when the client names none; its time is left 0 for the caller.
+    """
+    if payload is not None:
+        raise BadRequest("send is one frame, two came", "put the body into the header")
+    message = _message(header, sender)
+    topic = topics.for_send(message.topic)
+    if message.queue_id == ANY_QUEUE:
+        message = replace(message, queue_id=topics.choose_queue(topic))
+    topics.check_queue(topic, message.queue_id)
+    record = encode_message(message, rules.crc, rules.max_message_bytes)
+    return AppendRequest(record, 1), message
+
+
+def _message(header: Header, sender: Host) -> Message:
+    properties = dict(_text_map(header, "properties"))
+    keys = header.get("keys")
+    if isinstance(keys, str):
+        keys = split_keys(keys)
+    if keys is not None and not (
+        isinstance(keys, list) and all(isinstance(key, str) for key in keys)
+    ):
+        raise BadRequest("field keys is no list of strings")
+    born_host = take(header, "born_host", str, "")
+    lifted = {name: properties.pop(name, "") for name in _LIFTED}
+    return Message(
+        topic=take(header, "topic", str),
+        body=take(header, "body", bytes),
+        queue_id=take_int(header, "queue", ANY_QUEUE, QUEUE_ID_MAX, ANY_QUEUE),
+        tags=take(header, "tags", str, lifted[TAGS]),
+        keys=tuple(keys if keys is not None else split_keys(lifted[KEYS])),
+        properties=properties,
+        unique_key=take(header, "unique_key", str, lifted[UNIQUE_KEY]),
+        flag=take_int(header, "flag", -_INT32, _INT32 - 1, 0),
+        sys_flag=take_int(header, "sys_flag", -_INT32, _INT32 - 1, 0),
+        born_timestamp=take_int(header, "born_timestamp", -_INT64, _INT64 - 1, 0),
+        born_host=parse_host(born_host) if born_host else sender,
+        reconsume_times=take_int(header, "reconsume_times", -_INT32, _INT32 - 1, 0),
+        wait=parse_wait(header) != WAIT_NONE and lifted[WAIT] != "false",
+    )
+
+
+def _text_map(header: Header, name: str) -> dict[str, str]:
+    found = take(header, name, dict, {})
+    if not all(isinstance(key, str) and isinstance(value, str) for key, value in found.items()):
+        raise BadRequest(f"field {name} is no map of strings to strings")
+    return found  # type: ignore[no-any-return]
+
+
+def parse_append(header: Header, payload: bytes | None) -> AppendRequest:
+    """A batch of records. What the header says of the frame is held against the frame."""
+    if payload is None:
+        raise BadRequest("append is two frames, one came", "send the records as the second frame")
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise MessageTooLarge(
+            f"the batch has {len(payload)} bytes, {PAYLOAD_BYTES_MAX} are allowed",
+            "send smaller batches",
+        )
+    count = take_int(header, "count", 1, PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN)
+    size = take_int(header, "bytes", 0, PAYLOAD_BYTES_MAX)
+    if size != len(payload):
+        raise BadRequest(f"the header says {size} bytes, the frame has {len(payload)}")
+    crc = take_int(header, "crc", 0, 2**32 - 1)
+    if zlib.crc32(payload) != crc:
+        raise BadRequest(f"the frame's CRC-32 is {zlib.crc32(payload)}, the header says {crc}")
+    sizes = take(header, "sizes", bytes, b"")
+    if sizes and len(sizes) != 4 * count:
+        raise BadRequest(f"sizes has {len(sizes)} bytes for {count} records", "4 bytes a record")
+    queue = take_int(header, "queue", ANY_QUEUE, ANY_QUEUE, None)
+    return AppendRequest(payload, count, sizes, any_queue=queue is not None)

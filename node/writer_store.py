@@ -1,0 +1,224 @@
+"""A store as its writer holds it: locks, recovered log, topics, the files beside the log."""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from node.append import Appender
+from node.commit_log import CommitLog
+from node.recovery import Recovery, carry_out, examine
+from node.store.locks import StoreLock
+from node.store.own_files import (
+    Floor,
+    Tails,
+    clear_clean,
+    mark_clean,
+    own_dir,
+    save_tails,
+    sync_dir,
+)
+from node.store.process import now_ms
+from node.store.settings import Settings
+from node.store.state_page import (
+    RECOVERING,
+    STOPPED,
+    LogPage,
+    WorkerPage,
+    WorkerState,
+    run_dir,
+)
+from node.store.topics_file import TopicsFile
+from node.topic_table import TopicTable
+from protocol.checkpoint import Checkpoint, encode_checkpoint
+from protocol.errors import NotAStore, StorePermission
+from protocol.message_id import Host
+from protocol.names import ABORT_FILE, CHECKPOINT_FILE, COMMIT_LOG_DIR
+from protocol.patch import AppendRules
+
+log = logging.getLogger("keelog.writer")
+
+TAILS_EVERY_BYTES = 64 * 1024 * 1024
+LOCK_WAIT_S = 5.0
+
+
+class WriterStore:
+    """What the writer's loop needs of the store. Made by `open_writer_store`."""
+
+    def __init__(
+        self,
+        lock: StoreLock,
+        page: LogPage,
+        found: Recovery,
+        epoch: int,
+        settings: Settings,
+        store_host: Host,
+    ) -> None:
+        self.root = found.root
+        self.lock = lock
+        self.page = page
+        self.settings = settings
+        self.store_host = store_host
+        self.epoch = epoch
+        self.rules = AppendRules(settings.max_message_size, settings.enabled_append_prop_crc)
+        self.topics = TopicTable(TopicsFile(self.root), settings, found.tails, now_ms)
+        self.log = CommitLog(self.root, found.segment_bytes, found.end)
+        self.log.open_tail()
+        self.appender = Appender(
+            self.log, self.topics, found.tails, self.rules, store_host.to_bytes()
+        )
+        self.appender.last_store_timestamp = found.last_store_timestamp
+        self.floor = Floor(self.root)
+        self.floor.save(found.end)
+        self._snapshot: Tails | None = None
+        self._snapshot_at = found.end
+        self._min_offset = found.min_offset
+
+    @property
+    def run_dir(self) -> Path:
+        """Where pages and sockets are."""
+        return run_dir(self.root)
+
+    def publish_start(self) -> None:
+        """Everything that was recovered is readable from now on."""
+        end = self.log.end
+        self.page.begin_epoch(
+            self.epoch,
+            epoch_start=end,
+            min_offset=self._min_offset,
+            appended=end,
+            committed=end,
+            flushed=end,
+            readable=end,
+            segment_bytes=self.log.segment_bytes,
+        )
+
+    def snapshot_if_due(self) -> None:
+        """Takes a copy of the queues' ends now and then; it is saved when its offset is flushed."""
+        if self._snapshot is None and self.log.end - self._snapshot_at >= TAILS_EVERY_BYTES:
+            self._snapshot = Tails(self.log.end, dict(self.appender.tails))
+            self._snapshot_at = self.log.end
+
+    def after_flush(self, target: int) -> Callable[[], None]:
+        """What the flush thread does behind the sync of everything below `target`."""
+        snapshot = self._snapshot
+        if snapshot is not None and snapshot.at <= target:
+            self._snapshot = None
+        else:
+            snapshot = None
+
+        def save() -> None:
+            self.floor.save(target)
+            if snapshot is not None:
+                save_tails(self.root, snapshot)
+
+        return save
+
+    def flushed_to(self, target: int) -> None:
+        """Publishes a finished flush."""
+        self.log.flushed_to(target)
+        self.page.publish(flushed=target)
+
+    def workers_are_done(self) -> bool:
+        """Whether every derived file is synced up to the log's end."""
+        states = live_workers(self.root)
+        queue_slots = [slot for slot in states if slot.startswith("queue-")]
+        expected = {int(slot.rpartition("-")[2]) for slot in queue_slots}
+        complete = len(expected) == 1 and len(queue_slots) == expected.pop()
+        if self.settings.message_index_enable and "index" not in states:
+            return False
+        return complete and all(state.saved >= self.log.end for state in states.values())
+
+    def close_cleanly(self, workers_done: bool) -> None:
+        """Leaves the files as a clean stop does; `abort` stays when the workers are behind."""
+        end = self.log.end
+        self.floor.save(end)
+        self.floor.close()
+        save_tails(self.root, Tails(end, dict(self.appender.tails)))
+        self.log.close(unlink_next=True)
+        if workers_done:
+            self._save_checkpoint()
+            mark_clean(self.root, self.epoch, end)
+            (self.root / ABORT_FILE).unlink(missing_ok=True)
+            sync_dir(self.root)
+        else:
+            log.warning("the workers are behind: the next start looks at the queues again")
+        self.page.publish(state=STOPPED)
+        self.page.close()
+        self.lock.release()
+
+    def _save_checkpoint(self) -> None:
+        """RocketMQ's file, for a broker that opens the store next."""
+        path = self.root / CHECKPOINT_FILE
+        timestamp = self.appender.last_store_timestamp
+        checkpoint = Checkpoint(timestamp, timestamp, 0, 0, 0, 0)
+        with path.open("r+b" if path.exists() else "w+b") as file:
+            file.write(encode_checkpoint(checkpoint))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def live_workers(root: Path) -> dict[str, WorkerState]:
+    """The queue and index workers whose processes are alive, by slot."""
+    found: dict[str, WorkerState] = {}
+    for path in run_dir(root).glob("*.page"):
+        slot = path.name.removesuffix(".page")
+        if slot == "index" or slot.startswith("queue-"):
+            with WorkerPage.open(root, slot) as page:
+                state = page.read()
+            if Path(f"/proc/{state.pid}").exists():
+                found[slot] = state
+    return found
+
+
+def open_writer_store(root: Path, settings: Settings, store_host: Host, alone: bool) -> WriterStore:
+    """Locks, recovers and opens a store, which is made when the directory is empty or absent.
+
+    Raises StoreLocked, NotAStore, StorePermission, StoreDamaged; nothing has been changed then
+    but that the lock file exists.
+    """
+    if root.exists() and not root.is_dir():
+        raise NotAStore(f"{root} is a file", "name a directory")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = StoreLock.acquire(root, flock=alone, record=True, wait_s=LOCK_WAIT_S)
+        try:
+            return _open_locked(lock, root, settings, store_host)
+        except BaseException:
+            lock.release()
+            raise
+    except PermissionError as error:
+        raise StorePermission(
+            f"{error.filename}: {error.strerror}", "run as the owner of the store"
+        ) from None
+
+
+def _open_locked(lock: StoreLock, root: Path, settings: Settings, store_host: Host) -> WriterStore:
+    started = now_ms()
+    found = examine(root, settings)
+    for folder in (root / COMMIT_LOG_DIR, own_dir(root), run_dir(root)):
+        folder.mkdir(exist_ok=True)
+    run_dir(root).chmod(0o700)
+    page = LogPage.create(root)
+    page.publish(state=RECOVERING)
+    clear_clean(root)
+    (root / ABORT_FILE).write_text(str(os.getpid()))
+    sync_dir(root)
+    epoch = carry_out(found)
+    store = WriterStore(lock, page, found, epoch, settings, store_host)
+    store.publish_start()
+    log.info(
+        "log recovered: end %d, epoch %d, %d queues, %d ms",
+        *(found.end, epoch, len(found.tails), now_ms() - started),
+    )
+    return store
+
+
+def first_address() -> str:
+    """An IPv4 address of this host that is not loopback, for a wildcard bind."""
+    name = socket.gethostname()
+    for *_, place in socket.getaddrinfo(name, None, socket.AF_INET):
+        if not str(place[0]).startswith("127."):
+            return str(place[0])
+    return "127.0.0.1"
