@@ -1,0 +1,166 @@
+"""Exit codes, and errors as three lines: what failed, why, what to try."""
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+import click
+
+from protocol.errors import (
+    BadRequest,
+    BusyError,
+    CorruptError,
+    MqError,
+    NotAStore,
+    NotConnected,
+    NotFound,
+    OutcomeUnknownError,
+    RequestTimeout,
+    SendTimeout,
+    StoreLocked,
+    StorePermission,
+    UnknownTopic,
+)
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+UNREACHABLE = 4
+DAMAGED = 5
+LOCKED = 6
+PARTIAL = 7
+INTERRUPTED = 130
+
+_CODES: tuple[tuple[type[MqError], int], ...] = (
+    (NotFound, NOT_FOUND),
+    (UnknownTopic, NOT_FOUND),
+    (NotConnected, UNREACHABLE),
+    (RequestTimeout, UNREACHABLE),
+    (SendTimeout, UNREACHABLE),
+    (OutcomeUnknownError, UNREACHABLE),
+    (CorruptError, DAMAGED),
+    (StoreLocked, LOCKED),
+    (BusyError, LOCKED),
+    (BadRequest, USAGE),
+)
+_HINTS: tuple[tuple[type[MqError], str], ...] = (
+    (NotConnected, "keelog serve DIR  (or name another node with --node)"),
+    (RequestTimeout, "keelog health --wait 10"),
+    (OutcomeUnknownError, "keelog health --wait 10, then look whether the message is there"),
+    (UnknownTopic, "keelog topic ls"),
+    (NotFound, "keelog topic ls"),
+    (CorruptError, "keelog store verify DIR"),
+    (StoreLocked, "keelog store verify DIR  (reading commands need no lock)"),
+    (BusyError, "the same command again in a moment"),
+    (NotAStore, "keelog store info DIR  with the directory that holds commitlog/"),
+    (StorePermission, "the same command as the owner of the store"),
+)
+_LINE_CHARS_MAX = 2_000
+
+
+class Partial(MqError):
+    """Some of it was done, some was not; or a limit that was asked for was broken."""
+
+
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Names what fails, for the first line of an error: `with doing("cannot send to t"): …`."""
+    try:
+        yield
+    except (MqError, OSError) as error:
+        error.add_note(what)
+        raise
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code of an error (cli.md: names, options, shapes and exit codes)."""
+    if isinstance(error, Partial):
+        return PARTIAL
+    if isinstance(error, click.UsageError):
+        return USAGE
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+def lines(error: BaseException, command: str = "") -> list[str]:
+    """The three lines of an error."""
+    notes = getattr(error, "__notes__", [])
+    what = notes[0] if notes else f"{command or 'keelog'} failed"
+    return [
+        f"error: {_one_line(what)}",
+        f"cause: {_one_line(_cause(error))}",
+        f"try: {_one_line(_hint(error, command))}",
+    ]
+
+
+def report(error: BaseException, command: str = "") -> int:
+    """Prints the three lines on stderr and returns the exit code."""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        command = error.ctx.command_path
+    text = "\n".join(lines(error, command or _command_of(sys.argv)))
+    click.echo(text, err=True)
+    return exit_code(error)
+
+
+def quiet_end() -> int:
+    """The reader of our output has gone: nothing more is printed, and that is no failure."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 1)
+    os.close(sink)
+    return OK
+
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def unforeseen(before: Hook, debug: Callable[[], bool]) -> Hook:
+    """A hook for errors that nobody caught: three lines, or the traceback when `debug` says so."""
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if debug() or isinstance(error, SystemExit):
+            before(kind, error, trace)
+        else:
+            report(error)
+
+    return show
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, MqError):
+        return error.reason
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}"
+
+
+def _hint(error: BaseException, command: str) -> str:
+    if isinstance(error, MqError):
+        default = next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
+        return error.hint or default or f"{command or 'keelog'} --help"
+    if isinstance(error, click.ClickException):
+        return f"{command or 'keelog'} --help"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "df -h  and free some space"
+    if isinstance(error, OSError):
+        return "ls -ld  on the path that is named above"
+    return "the same command with --debug, and report what it prints"
+
+
+def _command_of(argv: list[str]) -> str:
+    """`keelog store dump` of a command line, without options and values."""
+    words = ["keelog"]
+    for word in argv[1:3]:
+        if not word.isalpha():
+            break
+        words.append(word)
+    return " ".join(words)
+
+
+def _one_line(text: str) -> str:
+    cleaned = "".join(sign if sign.isprintable() else " " for sign in text)
+    return cleaned if len(cleaned) <= _LINE_CHARS_MAX else cleaned[:_LINE_CHARS_MAX] + "…"

@@ -1,0 +1,114 @@
+"""The command `keelog`: finds the command's module, and turns every error into three lines.
+
+A command's module is imported when it is asked for, so that `keelog --version` stays fast.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import click
+
+from keelog.cli import failures
+from keelog.cli.options import Command, debug_wanted, show_version
+from protocol.errors import MqError
+
+
+class Lazy(NamedTuple):
+    """Where a command is, and the line that `keelog --help` shows for it."""
+
+    module: str
+    name: str
+    line: str
+
+
+COMMANDS = {
+    "serve": Lazy("keelog.cli.serve", "serve", "Runs a node on a store directory."),
+    "health": Lazy("keelog.cli.node_state", "health", "Tells whether a node is ready."),
+    "status": Lazy("keelog.cli.node_state", "status", "Shows a node's processes and offsets."),
+    "produce": Lazy("keelog.cli.produce", "produce", "Sends lines or JSON objects from stdin."),
+    "consume": Lazy("keelog.cli.consume", "consume", "Prints the messages of a topic."),
+    "topic": Lazy("keelog.cli.topic", "topic", "Lists, describes, makes and removes topics."),
+    "msg": Lazy("keelog.cli.msg", "msg", "Finds single messages through a node."),
+    "store": Lazy("keelog.cli.store", "store", "Reads, checks and repairs a store directory."),
+    "demo": Lazy("keelog.cli.demo", "demo", "Shows a node at work on real messages."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table, which is the order of a first day."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now; None when there is none of this name."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(entry.module), entry.name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, without importing one of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.line) for name, entry in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 nothing found, 4 node unreachable or timed"
+    " out, 5 damage found, 6 store locked or busy, 7 partial success, 130 interrupted.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_version,
+    help="Prints the version.",
+)
+@click.option("--debug", is_flag=True, help="Shows tracebacks.")
+def cli(debug: bool) -> None:
+    """A RocketMQ-compatible message store that you can run, read and repair.
+
+    Example: keelog serve ./store
+
+    Example: keelog store verify ./store
+    """
+
+
+Command.adopt(cli)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; errors become three lines on stderr, the return value is the exit code."""
+    try:
+        code = cli.main(args=arguments, prog_name="keelog", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return failures.quiet_end()
+    except KeyboardInterrupt:
+        return failures.INTERRUPTED
+    except click.exceptions.Abort:
+        return failures.INTERRUPTED
+    except (MqError, click.ClickException, OSError) as error:
+        if debug_wanted():
+            raise
+        return failures.report(error)
+    return code if isinstance(code, int) else failures.OK
+
+
+def main() -> int:
+    """The console script. An error that nobody foresaw is three lines too, without --debug."""
+    sys.excepthook = failures.unforeseen(sys.excepthook, debug_wanted)
+    code = run()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = failures.quiet_end()
+    return code

@@ -1,0 +1,188 @@
+"""Rows and documents on stdout, as a table, JSON, JSON lines or CSV.
+
+Rows are written as they come. A closed pipe raises BrokenPipeError, which ends the command
+quietly with 0.
+"""
+
+import csv
+import io
+import itertools
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+FORMATS = ("table", "json", "jsonl", "csv")
+Row = Mapping[str, Any]
+
+_TABLE_ROWS_AT_ONCE = 500
+"""Widths are found for this many rows, so that a long table needs no more memory than that."""
+_CELL_CHARS_MAX = 60
+_LIVE_WIDTH = 10
+
+
+class Output:
+    """Where a command's data goes."""
+
+    def __init__(self, chosen: str | None = None, stream: BinaryIO | None = None) -> None:
+        self._given = stream
+        self.format = chosen or ("table" if self.is_terminal else "jsonl")
+
+    @property
+    def stream(self) -> BinaryIO:
+        """Bytes to stdout, looked up when used."""
+        return self._given if self._given is not None else sys.stdout.buffer
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person watches stdout."""
+        return self._given is None and sys.stdout.isatty()
+
+    def rows(self, rows: Iterable[Row], columns: Sequence[str] = (), live: bool = False) -> int:
+        """Writes the rows in order and returns how many there were.
+
+        `columns` are those of a table or CSV (JSON always has all); without them the first row's
+        keys. `live` shows each row at once, whatever the format.
+        """
+        counted = _Counted(rows)
+        match self.format:
+            case "json":
+                self._write_json(counted)
+            case "jsonl":
+                self._write_lines(counted, live)
+            case "csv":
+                self._write_csv(counted, columns, live)
+            case _:
+                self._write_table(counted, columns, live)
+        self.stream.flush()
+        return counted.count
+
+    def document(self, document: Row, table: Iterable[Row] = (), title: str = "") -> None:
+        """Writes one object; as a table or CSV, the rows of `table` (or its own fields)."""
+        if self.format == "json":
+            self._put(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+        elif self.format == "jsonl":
+            self._put(_line(document))
+        else:
+            rows = list(table) or [
+                {"field": name, "value": _cell(document[name])} for name in document
+            ]
+            if title and self.format == "table":
+                self._put(title + "\n")
+            self.rows(rows)
+        self.stream.flush()
+
+    def text(self, data: bytes) -> None:
+        """Writes bytes as they are (`consume -f`)."""
+        self.stream.write(data)
+
+    def flush(self) -> None:
+        """Shows what was written."""
+        self.stream.flush()
+
+    def _put(self, text: str) -> None:
+        self.stream.write(text.encode("utf-8", "backslashreplace"))
+
+    def _write_json(self, rows: Iterable[Row]) -> None:
+        separator = "[\n"
+        for row in rows:
+            self._put(separator + json.dumps(row, ensure_ascii=False))
+            separator = ",\n"
+        self._put("[]\n" if separator == "[\n" else "\n]\n")
+
+    def _write_lines(self, rows: Iterable[Row], live: bool) -> None:
+        for row in rows:
+            self._put(_line(row))
+            if live:
+                self.stream.flush()
+
+    def _write_csv(self, rows: Iterator[Row], columns: Sequence[str], live: bool) -> None:
+        first = next(rows, None)
+        columns = columns or list(first or ())
+        if columns:
+            self._put(_csv_line(columns))
+        for row in itertools.chain([first] if first is not None else [], rows):
+            self._put(_csv_line([_flat(row.get(name)) for name in columns]))
+            if live:
+                self.stream.flush()
+
+    def _write_table(self, rows: Iterator[Row], columns: Sequence[str], live: bool) -> None:
+        size = 1 if live else _TABLE_ROWS_AT_ONCE
+        widths: dict[str, int] = {}
+        while chunk := list(itertools.islice(rows, size)):
+            names = columns or list(chunk[0])
+            cells = [[_cell(row.get(name)) for name in names] for row in chunk]
+            if self.is_terminal and not live and not widths and len(chunk) < size:
+                self._put(_rich_table(names, cells))
+                return
+            head = not widths
+            for position, name in enumerate(names):
+                longest = max([len(name), *(len(row[position]) for row in cells)])
+                least = _LIVE_WIDTH if live else 0
+                widths[name] = max(widths.get(name, least), longest)
+            for row in ([[*names]] if head else []) + cells:
+                self._put(_aligned(row, [widths[name] for name in names]))
+            self.stream.flush()
+
+
+class _Counted(Iterator[Row]):
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = iter(rows)
+        self.count = 0
+
+    def __next__(self) -> Row:
+        row = next(self._rows)
+        self.count += 1
+        return row
+
+
+def _line(row: Row) -> str:
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _csv_line(cells: Sequence[str]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    return buffer.getvalue()
+
+
+def _flat(value: object) -> str:
+    """A value as text: nothing for none, JSON for what has parts."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return str(value)
+
+
+def _cell(value: object) -> str:
+    """As `_flat`, safe for a terminal (no control characters) and not too long."""
+    text = _flat(value)
+    if len(text) > _CELL_CHARS_MAX:
+        text = text[: _CELL_CHARS_MAX - 1] + "…"
+    return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+    return "  ".join(padded).rstrip() + "\n"
+
+
+def _rich_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    # Imported here: it costs 34 ms, and only a person at a terminal gains by it.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for position, name in enumerate(names):
+        numeric = all(row[position].lstrip("-").isdigit() for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = Console()
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
