@@ -1,0 +1,116 @@
+"""Topics: made by the first send, refused when they must be, kept as a broker wrote them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from node.store.settings import Settings
+from node.store.topics_file import Topic, TopicsFile, parse_broker_json
+from node.topic_table import TopicTable
+from protocol.errors import BadRequest, IllegalMessage, NotAllowed, StoreDamaged, UnknownTopic
+from protocol.ids import Queue
+
+
+def table(root: Path, *stored: Queue, **settings: bool) -> TopicTable:
+    return TopicTable(TopicsFile(root), Settings(**settings), stored, lambda: 1_700_000_000_000)  # type: ignore[arg-type]
+
+
+def test_the_first_send_makes_a_topic_of_eight_queues(tmp_path: Path) -> None:
+    assert table(tmp_path).for_send("orders") == Topic("orders", 8, 8, 6)
+    document = json.loads((tmp_path / "config/topics.json").read_text())
+    assert document["topicConfigTable"]["orders"] == {
+        "attributes": {},
+        "order": False,
+        "perm": 6,
+        "readQueueNums": 8,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "orders",
+        "topicSysFlag": 0,
+        "writeQueueNums": 8,
+    }
+    assert document["dataVersion"]["counter"] == 1
+
+
+def test_a_topic_that_only_the_log_knows_keeps_its_queues(tmp_path: Path) -> None:
+    assert table(tmp_path, Queue("old", 11)).for_send("old").write_queues == 12
+
+
+def test_with_auto_create_off_an_unknown_topic_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownTopic):
+        table(tmp_path, auto_create_topic_enable=False).for_send("orders")
+    assert not (tmp_path / "config").exists()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a\0", "a\n", "x" * 128, "é"])
+def test_an_illegal_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(IllegalMessage):
+        table(tmp_path).for_send(name)
+
+
+def test_reserved_and_read_only_topics_take_no_messages(tmp_path: Path) -> None:
+    topics = table(tmp_path)
+    topics.create("closed", 4, 4)
+    for name in ("closed", "SCHEDULE_TOPIC_XXXX"):
+        with pytest.raises(NotAllowed):
+            topics.for_send(name)
+
+
+def test_queues_are_taken_in_turn(tmp_path: Path) -> None:
+    topics = table(tmp_path)
+    topic = topics.for_send("orders")
+    taken = [topics.choose_queue(topic) for _ in range(16)]
+    assert taken == [(taken[0] + i) % 8 for i in range(16)]
+
+
+def test_a_queue_that_the_topic_lacks_is_refused(tmp_path: Path) -> None:
+    topics = table(tmp_path)
+    topic = topics.for_send("orders")
+    for queue_id in (-1, 8):
+        with pytest.raises(BadRequest):
+            topics.check_queue(topic, queue_id)
+
+
+def test_what_a_broker_wrote_and_we_do_not_know_stays(tmp_path: Path) -> None:
+    path = tmp_path / "config/topics.json"
+    path.parent.mkdir()
+    path.write_text(
+        '{"dataVersion":{"counter":41,"stateVersion":7},"extra":{1:"{2:",3:[4]},"topicConfigTable":'
+        '{"T":{"attributes":{"+queue.type":"SimpleCQ"},"perm":6,"readQueueNums":4,"writeQueueNums":4}}}'
+    )
+    table(tmp_path).create("T", 6, 6)
+    document = json.loads(path.read_text())
+    assert document["extra"] == {"1": "{2:", "3": [4]}
+    assert document["dataVersion"]["counter"] == 42
+    assert document["dataVersion"]["stateVersion"] == 7
+    assert document["topicConfigTable"]["T"]["attributes"] == {"+queue.type": "SimpleCQ"}
+    assert document["topicConfigTable"]["T"]["writeQueueNums"] == 6
+    assert "41" in (tmp_path / "config/topics.json.bak").read_text()
+
+
+def test_the_backup_serves_when_the_file_is_gone(tmp_path: Path) -> None:
+    topics = table(tmp_path)
+    topics.create("one", 1, 6)
+    topics.create("two", 1, 6)
+    (tmp_path / "config/topics.json").unlink()
+    assert list(TopicsFile(tmp_path).topics) == ["one"]
+
+
+def test_a_file_that_is_no_json_is_damage_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "config/topics.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    with pytest.raises(StoreDamaged, match="topics[.]json"):
+        TopicsFile(tmp_path)
+
+
+def test_integer_keys_without_quotes_are_read() -> None:
+    assert parse_broker_json('{1:2, 3 :{4:"{5:6}"}}') == {"1": 2, "3": {"4": "{5:6}"}}
+
+
+def test_a_deleted_topic_is_gone_from_the_file(tmp_path: Path) -> None:
+    topics = table(tmp_path)
+    topics.create("one", 1, 6)
+    assert topics.delete("one")
+    assert not topics.delete("one")
+    assert TopicsFile(tmp_path).topics == {}
