@@ -1,0 +1,255 @@
+"""The server's end of a ZeroMQ connection: bounded requests in, answers out, nothing raised.
+
+A request is the peer's identity and one or two frames; what has more is read off the socket and
+refused. Whatever a peer sends or does, `receive` and `send` do not raise.
+"""
+
+import errno
+import ipaddress
+import logging
+import os
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import zmq
+
+from protocol.errors import BadRequest, MqError, ServiceNotAvailable
+from protocol.message_id import Host
+from protocol.wire import (
+    FRAMES_MAX,
+    HEADER_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    pack,
+    refusal,
+    request_id,
+    unpack,
+)
+
+log = logging.getLogger("keelog.serving")
+
+HANDSHAKE_MS = 2_000
+"""A connection that says nothing for so long is closed."""
+HEARTBEAT_MS = 2_000
+HEARTBEAT_TIMEOUT_MS = 8_000
+BACKLOG = 1_024
+HIGH_WATER_MARK = 1_000
+"""Requests and answers that ZeroMQ keeps for one connection, each way."""
+UNSENT_MAX = 10_000
+UNSENT_BYTES_MAX = 64 * 1024 * 1024
+"""Answers kept here for peers that do not read theirs; beyond it they are dropped."""
+LINGER_MS = 500
+
+_LOCAL = Host(bytes([127, 0, 0, 1]), 0)
+_BAD_ADDRESS = {
+    zmq.EINVAL,
+    zmq.EPROTONOSUPPORT,
+    errno.ENODEV,
+    zmq.ENOCOMPATPROTO,
+    zmq.EADDRNOTAVAIL,
+}
+Payload = bytes | bytearray | memoryview
+
+
+class Received(NamedTuple):
+    """A request of one or two frames; their content is not looked at yet."""
+
+    peer: bytes
+    header: bytes
+    payload: bytes | None
+    address: str = ""
+
+    def sender(self) -> Host:
+        """Where the connection comes from, port 0; 127.0.0.1 for ipc (design: born host)."""
+        try:
+            return Host(ipaddress.ip_address(self.address).packed, 0)
+        except ValueError:
+            return _LOCAL
+
+
+class BadFrames(NamedTuple):
+    """A request that broke the rules of frames, and the refusal that it gets."""
+
+    peer: bytes
+    request_id: int
+    error: MqError
+
+
+class _Unsent(NamedTuple):
+    header: bytes
+    payload: Payload | None
+
+    @property
+    def size(self) -> int:
+        return len(self.header) + (0 if self.payload is None else len(self.payload))
+
+
+class Server:
+    """A bound ROUTER socket. `socket` is for polling; only one thread may use it all."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        frame_bytes_max: int = max(HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX),
+        keep_addresses: bool = True,
+    ) -> None:
+        """Binds. A peer that sends a frame over `frame_bytes_max` is disconnected by ZeroMQ.
+
+        `keep_addresses=False` saves half a microsecond a request, and `Received.sender` is then
+        127.0.0.1. Raises BadRequest for no address, ServiceNotAvailable for one in use.
+        """
+        self.unsent_dropped = 0
+        self._keep_addresses = keep_addresses
+        self._unsent: dict[bytes, deque[_Unsent]] = {}
+        self._unsent_count = 0
+        self._unsent_bytes = 0
+        self.socket = context.socket(zmq.ROUTER)
+        for option, value in (
+            (zmq.MAXMSGSIZE, frame_bytes_max),
+            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
+            (zmq.ROUTER_MANDATORY, 1),
+            (zmq.BACKLOG, BACKLOG),
+            (zmq.RCVHWM, HIGH_WATER_MARK),
+            (zmq.SNDHWM, HIGH_WATER_MARK),
+            (zmq.LINGER, LINGER_MS),
+        ):
+            self.socket.setsockopt(option, value)
+        try:
+            self.endpoint = _bind(self.socket, endpoint)
+            """Where clients connect: the real port for `:0` or `:*`."""
+        except MqError:
+            self.socket.close(0)
+            raise
+
+    def receive(self) -> Received | BadFrames | None:
+        """The next request that waits, or None. Never raises for what a peer sent."""
+        if self._unsent_count:
+            self._send_again()
+        socket = self.socket
+        try:
+            if self._keep_addresses:
+                first = socket.recv(zmq.NOBLOCK, copy=False)
+                peer, address = first.bytes, _address(first)
+            else:
+                peer, address = socket.recv(zmq.NOBLOCK), ""
+        except zmq.Again:
+            return None
+        header = socket.recv() if socket.getsockopt(zmq.RCVMORE) else b""
+        if not socket.getsockopt(zmq.RCVMORE):
+            return Received(peer, header, None, address)
+        payload = socket.recv()
+        if not socket.getsockopt(zmq.RCVMORE):
+            return Received(peer, header, payload, address)
+        return BadFrames(peer, _id_of(header), self._drain(len(header) + len(payload)))
+
+    def _drain(self, size: int) -> BadRequest:
+        """Reads off the rest of a message, which is whole by now, one frame at a time."""
+        count = FRAMES_MAX
+        while self.socket.getsockopt(zmq.RCVMORE):
+            size += len(self.socket.recv())
+            count += 1
+        return BadRequest(
+            f"the request has {count} frames and {size} bytes, {FRAMES_MAX} frames are allowed",
+            "send [header] or [header, payload]",
+        )
+
+    def send(self, peer: bytes, header: Mapping[str, Any], payload: Payload | None = None) -> bool:
+        """Sends an answer, or keeps it for a peer that is behind; False when the peer is gone.
+
+        The payload's memory must stay as it is until it has been sent. Never raises.
+        """
+        try:
+            packed = pack(header)
+        except BadRequest as error:
+            packed, payload = pack(refusal(request_id(dict(header)), error)), None
+        answer = _Unsent(packed, payload)
+        if peer not in self._unsent:
+            sent = self._try_send(peer, answer)
+            if sent is not None:
+                return sent
+        return self._keep(peer, answer)
+
+    def _try_send(self, peer: bytes, answer: _Unsent) -> bool | None:
+        """Whether the peer is there; None when its queue in ZeroMQ is full."""
+        socket = self.socket
+        try:
+            socket.send(peer, zmq.SNDMORE | zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                log.warning("answer not sent: %s", error)
+            return False
+        # ROUTER has made room by now: these two cannot block, and are dropped if the peer goes.
+        if answer.payload is None:
+            socket.send(answer.header)
+        else:
+            socket.send(answer.header, zmq.SNDMORE)
+            socket.send(answer.payload, copy=False)
+        return True
+
+    def _keep(self, peer: bytes, answer: _Unsent) -> bool:
+        if self._unsent_count >= UNSENT_MAX or self._unsent_bytes + answer.size > UNSENT_BYTES_MAX:
+            self.unsent_dropped += 1
+            return False
+        self._unsent.setdefault(peer, deque()).append(answer)
+        self._unsent_count += 1
+        self._unsent_bytes += answer.size
+        return True
+
+    def _send_again(self) -> None:
+        """Tries what was kept, once for each peer that is still behind."""
+        for peer, waiting in list(self._unsent.items()):
+            while waiting:
+                sent = self._try_send(peer, waiting[0])
+                if sent is None:
+                    break
+                gone = list(waiting) if not sent else [waiting[0]]
+                for answer in gone:
+                    waiting.popleft()
+                    self._unsent_count -= 1
+                    self._unsent_bytes -= answer.size
+            if not waiting:
+                del self._unsent[peer]
+
+    def close(self, linger_ms: int = LINGER_MS) -> None:
+        """Closes the socket; what ZeroMQ holds is sent for at most `linger_ms` more."""
+        if self._unsent_count:
+            self._send_again()
+        self.socket.close(linger_ms)
+
+
+def _bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
+    # An ipc socket is a file, and only its owner may write to it.
+    mask = os.umask(0o077) if endpoint.startswith("ipc://") else None
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        if error.errno in _BAD_ADDRESS:
+            raise BadRequest(
+                f"cannot bind {endpoint!r}: {error.strerror}", "write tcp://127.0.0.1:9870"
+            ) from None
+        raise ServiceNotAvailable(
+            f"cannot bind {endpoint!r}: {error.strerror}", "use another port, or 0 for a free one"
+        ) from None
+    finally:
+        if mask is not None:
+            os.umask(mask)
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def _address(frame: zmq.Frame) -> str:
+    try:
+        return str(frame.get("Peer-Address"))
+    except zmq.ZMQError:
+        return ""
+
+
+def _id_of(header: bytes) -> int:
+    try:
+        return request_id(unpack(header))
+    except BadRequest:
+        return 0

@@ -1,0 +1,192 @@
+"""The server's end of a connection, against peers that keep the rules and peers that do not."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from node.serving import BadFrames, Received, Server
+from protocol.errors import BadRequest, ServiceNotAvailable
+from protocol.message_id import Host
+from protocol.wire import answer, pack, unpack
+
+FRAME_BYTES_MAX = 64 * 1024
+WAIT_MS = 5_000
+Context = zmq.Context[zmq.Socket[bytes]]
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    context = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def server(context: Context) -> Iterator[Server]:
+    server = Server(context, "tcp://127.0.0.1:0", FRAME_BYTES_MAX)
+    yield server
+    server.close(0)
+
+
+Connect = Callable[[], "zmq.Socket[bytes]"]
+
+
+@pytest.fixture
+def connect(context: Context, server: Server) -> Iterator[Connect]:
+    """`connect()`: a client of the server, closed at the end of the test."""
+    clients = []
+
+    def new() -> "zmq.Socket[bytes]":
+        client = context.socket(zmq.DEALER)
+        client.setsockopt(zmq.LINGER, 0)
+        client.setsockopt(zmq.RCVTIMEO, WAIT_MS)
+        client.connect(server.endpoint)
+        clients.append(client)
+        return client
+
+    yield new
+    for client in clients:
+        client.close(0)
+
+
+def receive(server: Server) -> Received | BadFrames:
+    assert server.socket.poll(WAIT_MS), "no request came"
+    received = server.receive()
+    assert received is not None
+    return received
+
+
+def test_a_request_comes_with_its_header_payload_and_sender(
+    connect: Connect, server: Server
+) -> None:
+    client = connect()
+    client.send(b"head")
+    client.send_multipart([b"head", b"records"])
+    one, two = receive(server), receive(server)
+    assert isinstance(one, Received)
+    assert isinstance(two, Received)
+    assert (one.header, one.payload) == (b"head", None)
+    assert (two.header, two.payload) == (b"head", b"records")
+    assert one.sender() == Host(bytes([127, 0, 0, 1]), 0)
+    assert server.receive() is None
+
+
+def test_an_answer_goes_to_who_asked_with_and_without_payload(
+    connect: Connect, server: Server
+) -> None:
+    first, second = connect(), connect()
+    first.send(b"1")
+    second.send(b"2")
+    for _ in range(2):
+        request = receive(server)
+        assert isinstance(request, Received)
+        number = int(request.header)
+        payload = b"x" * 100_000 if number == 2 else None
+        assert server.send(request.peer, answer(number), payload)
+    assert unpack(first.recv())["id"] == 1
+    assert not first.getsockopt(zmq.RCVMORE)
+    assert unpack(second.recv())["id"] == 2
+    assert second.recv() == b"x" * 100_000
+
+
+def test_too_many_frames_are_a_refusal_that_names_the_request(
+    connect: Connect, server: Server
+) -> None:
+    client = connect()
+    client.send_multipart([pack({"id": 7}), *[b""] * 5_000])
+    bad = receive(server)
+    assert isinstance(bad, BadFrames)
+    assert bad.request_id == 7
+    assert "5001 frames" in str(bad.error)
+    client.send(b"next")
+    following = receive(server)
+    assert isinstance(following, Received)
+    assert following.header == b"next"
+
+
+def test_a_frame_over_the_limit_costs_the_peer_its_connection_and_nothing_else(
+    connect: Connect, server: Server
+) -> None:
+    huge, honest = connect(), connect()
+    huge.send(b"x" * (FRAME_BYTES_MAX + 1))
+    honest.send(b"still here")
+    request = receive(server)
+    assert isinstance(request, Received)
+    assert request.header == b"still here"
+    assert server.receive() is None
+
+
+def test_an_answer_to_a_peer_that_went_away_is_dropped(connect: Connect, server: Server) -> None:
+    client = connect()
+    client.send(b"")
+    request = receive(server)
+    client.close(0)
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while server.send(request.peer, answer(1)):
+        assert time.monotonic() < deadline, "the answer never failed"
+        time.sleep(0.01)
+    assert not server.send(b"nobody", answer(1), b"payload")
+
+
+def test_a_peer_that_reads_nothing_gets_all_its_answers_later(
+    connect: Connect, server: Server
+) -> None:
+    client = connect()
+    client.setsockopt(zmq.RCVHWM, 1)
+    client.send(b"")
+    request = receive(server)
+    count = 6_000
+    for number in range(count):
+        assert server.send(request.peer, answer(number), b"x" * 4_000)
+    found = []
+    for _ in range(count):
+        server.receive()
+        found.append(unpack(client.recv())["id"])
+        client.recv()
+    assert found == list(range(count))
+    assert server.unsent_dropped == 0
+
+
+def test_an_answer_that_msgpack_cannot_hold_becomes_a_refusal(
+    connect: Connect, server: Server
+) -> None:
+    client = connect()
+    client.send(b"")
+    request = receive(server)
+    assert server.send(request.peer, answer(9, topic="\ud800"), b"payload")
+    header = unpack(client.recv())
+    assert (header["id"], header["ok"], header["error"]["kind"]) == (9, False, "BadRequest")
+    assert not client.getsockopt(zmq.RCVMORE)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
+def test_any_frames_are_received_or_refused(
+    connect: Connect, server: Server, frames: list[bytes]
+) -> None:
+    client = connect()
+    client.send_multipart(frames)
+    received = receive(server)
+    client.close(0)
+    if isinstance(received, Received):
+        assert frames == [
+            received.header,
+            *([received.payload] if received.payload else frames[1:]),
+        ]
+    else:
+        assert len(frames) > 2
+
+
+def test_an_address_in_use_and_no_address_are_different_errors(
+    context: Context, server: Server
+) -> None:
+    with pytest.raises(ServiceNotAvailable):
+        Server(context, server.endpoint)
+    with pytest.raises(BadRequest):
+        Server(context, "nonsense")
+    with pytest.raises(BadRequest):
+        Server(context, "tcp://256.1.1.1:0")
