@@ -1,0 +1,118 @@
+"""The frame around every command: version, errors, exit codes, pipes."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from keelog.cli import failures
+from keelog.cli.failures import doing, exit_code, lines
+from keelog.cli.main import COMMANDS, cli, run
+from keelog.cli.options import config_pairs, environment_pairs
+from protocol.errors import (
+    BadRequest,
+    BusyError,
+    IllegalMessage,
+    NotConnected,
+    NotFound,
+    RequestTimeout,
+    SendTimeout,
+    StoreDamaged,
+    StoreLocked,
+    UnknownTopic,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (IllegalMessage("x"), 1),
+        (OSError(errno.EIO, "x"), 1),
+        (BadRequest("x"), 2),
+        (click.UsageError("x"), 2),
+        (NotFound("x"), 3),
+        (UnknownTopic("x"), 3),
+        (NotConnected("x"), 4),
+        (RequestTimeout("x"), 4),
+        (SendTimeout("x"), 4),
+        (StoreDamaged("f", 1, "x"), 5),
+        (StoreLocked("x"), 6),
+        (BusyError("x"), 6),
+        (failures.Partial("x"), 7),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error: BaseException, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_an_error_is_three_lines_that_name_what_failed_why_and_what_to_try() -> None:
+    with pytest.raises(NotFound) as caught, doing("cannot find message 12"):
+        raise NotFound("no record\nthere", "keelog topic ls")
+    assert lines(caught.value) == [
+        "error: cannot find message 12",
+        "cause: no record there",
+        "try: keelog topic ls",
+    ]
+    assert [line.split(": ")[0] for line in lines(NotConnected("x"))] == ["error", "cause", "try"]
+    assert all(line.partition(": ")[2] for line in lines(OSError(errno.ENOSPC, "full")))
+
+
+def test_a_wrong_command_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["no-such-command"]) == 2
+    talk = capsys.readouterr()
+    assert [line.split(":")[0] for line in talk.err.splitlines()] == ["error", "cause", "try"]
+    assert talk.out == ""
+
+
+def test_every_command_is_found_and_helps_with_an_example() -> None:
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None, name
+        assert command.name == name
+        assert command.help, name
+
+
+def test_version_loads_no_command_and_no_socket_library() -> None:
+    script = (
+        "import sys\nfrom keelog.cli.main import run\nassert run(['--version']) == 0\n"
+        "loaded = {'zmq', 'numpy', 'rich', 'keelog.cli.serve'} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout[:7]) == (0, "keelog "), done.stderr
+
+
+def test_an_unforeseen_error_is_three_lines_and_a_traceback_only_with_debug() -> None:
+    script = (
+        "import sys\nfrom keelog.cli import main\n"
+        "main.cli.main = lambda **_: 1 // 0\nsys.exit(main.main())"
+    )
+    plain = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert plain.returncode == 1
+    assert [line.split(":")[0] for line in plain.stderr.splitlines()] == ["error", "cause", "try"]
+    debug = subprocess.run(
+        [sys.executable, "-c", script, "--debug"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert debug.returncode == 1
+    assert "Traceback" in debug.stderr
+
+
+def test_settings_come_from_variables_and_from_a_file(tmp_path: Path) -> None:
+    assert environment_pairs({"KEELOG_STORE__MAX_INDEX_NUM": "7", "KEELOG_NODE": "x"}) == [
+        "store.max_index_num=7"
+    ]
+    config = tmp_path / "keelog.toml"
+    config.write_text("[store]\nmax_index_num = 9\nmessage_index_enable = false\n")
+    assert config_pairs(config) == ["store.max_index_num=9", "store.message_index_enable=false"]
+    config.write_text("[stores]\n")
+    with pytest.raises(BadRequest, match="stores"):
+        config_pairs(config)
+    config.write_text("[store")
+    with pytest.raises(BadRequest, match="no TOML"):
+        config_pairs(config)
