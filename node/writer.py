@@ -23,6 +23,7 @@ from node.store.process import (
     install_stop_signals,
     now_ms,
     print_error,
+    raise_file_limit,
     report_ready,
     set_title,
 )
@@ -296,6 +297,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the writer of one store until SIGTERM."""
     options = _options(arguments)
     set_title("keelog-writer")
+    raise_file_limit()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(levelname)s writer %(message)s"
     )

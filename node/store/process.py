@@ -6,6 +6,7 @@ Signal handlers only note the signal; the loop that owns the work looks at the n
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -96,3 +97,10 @@ def print_error(what: str, error: MqError) -> None:
 def now_ms() -> int:
     """The wall clock in ms since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def raise_file_limit() -> int:
+    """Moves RLIMIT_NOFILE to its hard limit and answers it; children inherit it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

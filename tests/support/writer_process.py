@@ -1,0 +1,107 @@
+"""A real writer process on a folder, and a raw socket to it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import zmq
+
+from protocol.encode import RecordBatch
+from protocol.wire import VERSION, pack, unpack_answer
+
+START_S = 20
+STOP_S = 30
+
+
+class WriterProcess:
+    """`python -m node.writer`, started with a pipe for its readiness, as a supervisor does."""
+
+    def __init__(self, root: Path, settings: Sequence[str] = ()) -> None:
+        self.root = root
+        read_end, write_end = os.pipe()
+        command = [sys.executable, "-m", "node.writer", str(root), "--bind", "tcp://127.0.0.1:0"]
+        for pair in settings:
+            command += ["-X", pair]
+        self.process = subprocess.Popen(
+            [*command, "--ready-fd", str(write_end)],
+            pass_fds=[write_end],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.close(write_end)
+        with os.fdopen(read_end) as pipe:
+            line = pipe.readline()
+        self.endpoint: str = json.loads(line)["endpoint"] if line else ""
+
+    def stop(self) -> int:
+        """SIGTERM; answers the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.wait()
+
+    def wait(self) -> int:
+        """The exit code of a process that ends by itself."""
+        _, self.stderr = self.process.communicate(timeout=STOP_S)
+        return self.process.returncode
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+class RawClient:
+    """A DEALER socket that speaks frames, good or bad."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.RCVTIMEO, START_S * 1000)
+        self.socket.connect(endpoint)
+        self._id = 0
+
+    def frames(self, *frames: bytes) -> dict[str, Any]:
+        """Sends frames as they are; answers the header of the answer."""
+        self.socket.send_multipart(frames)
+        return unpack_answer(self.socket.recv_multipart()[0])
+
+    def ask(self, op: str, payload: bytes | None = None, **fields: Any) -> dict[str, Any]:
+        """One well-formed request; the answer must name its id."""
+        self._id += 1
+        header = pack({"v": VERSION, "op": op, "id": self._id, **fields})
+        answer = self.frames(header) if payload is None else self.frames(header, payload)
+        assert answer["id"] == self._id
+        return answer
+
+    def append(self, batch: RecordBatch, **fields: Any) -> dict[str, Any]:
+        """An `append` of ready-made records; fields override what the header says."""
+        header: dict[str, Any] = {
+            "count": len(batch.sizes),
+            "bytes": len(batch.records),
+            "crc": zlib.crc32(batch.records),
+        }
+        return self.ask("append", batch.records, **{**header, **fields})
+
+    def close(self) -> None:
+        """Gives the socket back."""
+        self.socket.close(0)
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
