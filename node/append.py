@@ -40,6 +40,8 @@ class AppendRequest:
     count: int
     sizes: bytes = b""
     any_queue: bool = False
+    checked_rows: list[PlainRow] | None = None
+    """Set when the node encoded the records itself, so that they need no check."""
     error: MqError | None = None
     physical_offset: int = -1
     store_timestamp: int = 0
@@ -143,6 +145,8 @@ class Appender:
         return buffer
 
     def _plain_rows(self, request: AppendRequest) -> list[PlainRow]:
+        if request.checked_rows is not None:
+            return request.checked_rows
         rows = check_plain(request.records, self.rules)
         check_sizes(request, [row.size for row in rows])
         return rows

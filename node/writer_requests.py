@@ -10,9 +10,9 @@ from protocol.encode import ANY_QUEUE, Message, encode_message
 from protocol.errors import BadRequest, MessageTooLarge
 from protocol.message_id import Host, offset_message_id, parse_host
 from protocol.names import QUEUE_ID_MAX
-from protocol.patch import AppendRules
+from protocol.patch import AppendRules, PlainRow
 from protocol.properties import CRC32, KEYS, TAGS, UNIQUE_KEY, WAIT, split_keys
-from protocol.record import RECORD_BYTES_MIN
+from protocol.record import BORN_HOST_V6, RECORD_BYTES_MIN
 from protocol.wire import PAYLOAD_BYTES_MAX, Header, answer, take, take_int
 
 PUT_OK = "PUT_OK"
@@ -85,7 +85,9 @@ def parse_send(
         message = replace(message, queue_id=topics.choose_queue(topic))
     topics.check_queue(topic, message.queue_id)
     record = encode_message(message, rules.crc, rules.max_message_bytes)
-    return AppendRequest(record, 1), message
+    host_bits = BORN_HOST_V6 if message.born_host.is_v6 else 0
+    row = PlainRow(0, len(record), message.topic, message.queue_id, host_bits)
+    return AppendRequest(record, 1, checked_rows=[row]), message
 
 
 def _message(header: Header, sender: Host) -> Message:
