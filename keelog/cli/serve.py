@@ -1,0 +1,57 @@
+"""`keelog serve`: a node in the foreground."""
+
+from pathlib import Path
+
+import click
+
+from keelog.cli.failures import doing
+from keelog.cli.options import DEFAULT_NODE, command, settings_options, version
+
+
+@command("serve")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--bind", default=DEFAULT_NODE, show_default=True, metavar="URL", help="The control socket."
+)
+@click.option("--queue-workers", default=2, show_default=True, metavar="N")
+@click.option("--readers", default=1, show_default=True, metavar="M")
+@click.option(
+    "--restart-limit",
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="A process that ends so often within a minute is given up; 0: never.",
+)
+@settings_options
+def serve(
+    directory: Path,
+    bind: str,
+    queue_workers: int,
+    readers: int,
+    restart_limit: int,
+    pairs: tuple[str, ...],
+) -> int:
+    """Runs a node on the store in DIR, which is made when absent.
+
+    It stays in the foreground; SIGTERM or Ctrl-C stops it in order. One line `ready …` on stderr
+    says that appends are accepted. The writer listens one port above --bind, the readers above
+    it; port 0 takes free ones.
+
+    Example: keelog serve ./store
+
+    Example: keelog serve ./store --bind tcp://127.0.0.1:0 -X store.flush_disk_type=SYNC_FLUSH
+    """
+    from node.supervisor import Options, serve
+    from node.supervisor_plan import Limits
+
+    options = Options(
+        root=directory.resolve(),
+        bind=bind,
+        queue_workers=queue_workers,
+        readers=readers,
+        pairs=pairs,
+        limits=Limits(crashes_max=restart_limit),
+        version=version(),
+    )
+    with doing(f"cannot serve {directory}"):
+        return serve(options)

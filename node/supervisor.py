@@ -1,0 +1,369 @@
+"""The supervisor: takes the store's lock, starts the processes of a node, keeps them running.
+
+Signal handlers only note the signal; one loop compares what is with what should be. What to do is
+decided in `node.supervisor_plan`.
+"""
+
+import logging
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+
+from node.children import Process, command
+from node.serving import BadFrames, Server
+from node.store.locks import StoreLock
+from node.store.process import EXIT_FAILED, StopFlag, install_stop_signals, set_title
+from node.store.settings import Settings, load_settings
+from node.supervisor_bind import Place, parse_bind
+from node.supervisor_plan import (
+    Child,
+    Limits,
+    Role,
+    State,
+    has_settled,
+    is_due,
+    must_end,
+    next_due,
+    note_exit,
+    note_ready,
+    note_start,
+    plan_children,
+    summary,
+    takes_appends_and_reads,
+)
+from node.supervisor_status import NodeView, health, routes, status
+from node.supervisor_store import open_directory, wait_for_orphans
+from protocol.errors import BadRequest, MqError, UnknownOperation
+from protocol.wire import Header, answer, check_envelope, refusal, request_id, unpack
+
+log = logging.getLogger("keelog.supervisor")
+
+CONTROL_FRAME_BYTES_MAX = 64 * 1024
+QUEUE_WORKERS_MAX = 64
+READERS_MAX = 64
+_POLL_S_MAX = 1.0
+_ANSWERS_AT_ONCE = 100
+
+MODULES: Mapping[Role, str] = {
+    Role.WRITER: "node.writer",
+    Role.QUEUE: "workers.consume_queue",
+    Role.INDEX: "workers.index_file",
+    Role.READER: "node.reader",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `keelog serve` was asked for. `pairs` are settings as `name=value`."""
+
+    root: Path
+    bind: str = "tcp://127.0.0.1:9870"
+    queue_workers: int = 2
+    readers: int = 1
+    pairs: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    version: str = ""
+    modules: Mapping[Role, str] = field(default_factory=lambda: MODULES)
+
+
+def serve(options: Options) -> int:
+    """Runs a node until SIGTERM or SIGINT; the exit code is 0 after a stop in order.
+
+    Raises BadRequest for options that cannot be, NotAStore, StorePermission, StoreLocked: then
+    nothing was changed. A writer that refuses the store at its first start ends the node with the
+    writer's exit code, 5 for a damaged store.
+    """
+    started_at = time.monotonic()
+    settings = load_settings(options.pairs)
+    for name, value, most in (
+        ("queue-workers", options.queue_workers, QUEUE_WORKERS_MAX),
+        ("readers", options.readers, READERS_MAX),
+    ):
+        if not 1 <= value <= most:
+            raise BadRequest(f"--{name} is {value}, outside [1, {most}]")
+    place = parse_bind(options.bind)
+    set_title("keelog-serve")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(levelname)s supervisor %(message)s"
+    )
+    stop = install_stop_signals()
+    _stop_on_hangup(stop)
+    _raise_open_files_limit()
+    open_directory(options.root)
+    lock = StoreLock.acquire(options.root, flock=True, record=False)
+    try:
+        wait_for_orphans(options.root)
+        with zmq.Context() as context:
+            server = Server(context, options.bind, CONTROL_FRAME_BYTES_MAX)
+            try:
+                place = place.with_port_of(server.endpoint)
+                return Supervisor(options, settings, place, server, started_at).run(stop)
+            finally:
+                server.close()
+    finally:
+        lock.release()
+
+
+class Supervisor:
+    """The loop. It owns the children's processes and the control socket."""
+
+    def __init__(
+        self,
+        options: Options,
+        settings: Settings,
+        place: Place,
+        server: Server,
+        started_at: float,
+    ) -> None:
+        self.options = options
+        self.settings = settings
+        self.place = place
+        self.server = server
+        self.children = plan_children(
+            options.queue_workers, options.readers, settings.message_index_enable
+        )
+        self._processes: dict[int, Process] = {}
+        """By the child's position in `children`."""
+        self._started_at = started_at
+        self._was_ready = False
+        self._stopping_since: float | None = None
+        self._stops_others = False
+        self._killed = False
+
+    def run(self, stop: StopFlag) -> int:
+        """Until all children have ended after a stop, or the writer refuses the store."""
+        if not self.place.is_loopback:
+            log.warning(
+                "%s can be reached from other hosts: anybody there can read, write and delete, "
+                "there is no authentication yet",
+                self.server.endpoint,
+            )
+        try:
+            while True:
+                now = time.monotonic()
+                if stop.is_set and self._stopping_since is None:
+                    self._stopping_since = now
+                    log.info("stopping")
+                code = self._step(now)
+                if code is not None:
+                    return code
+                self._wait(stop, now)
+        finally:
+            self._end_all()
+
+    def _step(self, now: float) -> int | None:
+        """One turn; the exit code when the node is at its end."""
+        self._collect(now)
+        if self._stopping_since is not None:
+            return self._stop_step(now)
+        code = must_end(self.children)
+        if code is not None:
+            self._stopping_since, self._stops_others = now, True
+            self._stop_step(now)
+            return code
+        for number, child in enumerate(self.children):
+            if is_due(child, self.children, now):
+                self._start(number, child, now)
+        self._tell_when_ready(now)
+        return None
+
+    # -- children -----------------------------------------------------------------------------
+
+    def _start(self, number: int, child: Child, now: float) -> None:
+        try:
+            process = Process(self._command(child))
+        except OSError as error:
+            log.error("%s cannot be started: %s", child.name, error)  # noqa: TRY400 (no bug of ours)
+            note_exit(child, EXIT_FAILED, now, self.options.limits)
+            return
+        self._processes[number] = process
+        note_start(child, process.pid, now)
+
+    def _command(self, child: Child) -> list[str]:
+        options, place = self.options, self.place
+        arguments = [str(options.root)]
+        if child.role is Role.WRITER:
+            endpoint = child.endpoint or place.child_endpoint(1)
+            arguments += ["--bind", endpoint, "--control-port", str(place.port)]
+        elif child.role is Role.QUEUE:
+            arguments += ["--shard", str(child.index), "--shards", str(options.queue_workers)]
+        elif child.role is Role.READER:
+            endpoint = child.endpoint or place.child_endpoint(2 + child.index)
+            arguments += ["--bind", endpoint, "--index", str(child.index)]
+            arguments += ["--shards", str(options.queue_workers)]
+        for pair in options.pairs:
+            arguments += ["-X", pair]
+        return command(options.modules[child.role], arguments)
+
+    def _collect(self, now: float) -> None:
+        """Takes note of children that report ready and of those that ended."""
+        for number, process in list(self._processes.items()):
+            child = self.children[number]
+            endpoint = process.read_ready()
+            if endpoint is not None:
+                note_ready(child, endpoint)
+                if self._was_ready:
+                    log.info("%s runs again, pid %d", child.name, process.pid)
+            code = process.exit_code()
+            if code is None:
+                continue
+            process.close()
+            del self._processes[number]
+            note_exit(child, code, now, self.options.limits)
+            self._tell_of_exit(child, code)
+
+    def _tell_of_exit(self, child: Child, code: int) -> None:
+        if child.state is State.STOPPED and code == 0:
+            return
+        how = f"signal {-code}" if code < 0 else f"code {code}"
+        if child.state is State.BACKING_OFF:
+            log.warning("%s ended with %s, is started again", child.name, how)
+        else:
+            log.error("%s ended with %s: %s", child.name, how, child.state)
+
+    def _tell_when_ready(self, now: float) -> None:
+        if self._was_ready or not self._is_ready(now):
+            return
+        self._was_ready = True
+        took = now - self._started_at
+        line = f"ready {self.server.endpoint} ({summary(self.children)}) in {took:.1f} s\n"
+        with suppress(OSError):
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+    def _is_ready(self, now: float) -> bool:
+        if self._stopping_since is not None or not takes_appends_and_reads(self.children):
+            return False
+        return self._was_ready or has_settled(self.children, now, self.options.limits)
+
+    # -- stopping -----------------------------------------------------------------------------
+
+    def _stop_step(self, now: float) -> int | None:
+        """The writer first: it flushes and waits for the workers. Then everybody else."""
+        for child in self.children:
+            if not child.is_alive and child.state in (State.WAITING, State.BACKING_OFF):
+                child.state = State.STOPPED
+        self._ask_to_stop(0)
+        if not self.children[0].is_alive and not self._stops_others:
+            self._stops_others = True
+            self._stopping_since = now
+        if self._stops_others:
+            for number in range(1, len(self.children)):
+                self._ask_to_stop(number)
+        since = self._stopping_since
+        if since is not None and now - since > self.options.limits.stop_s_max:
+            self._kill_late()
+        if self._processes:
+            return None
+        log.info("stopped")
+        return 1 if self._killed else 0
+
+    def _ask_to_stop(self, number: int) -> None:
+        child = self.children[number]
+        if number in self._processes and child.state in (State.STARTING, State.RUNNING):
+            child.state = State.STOPPING
+            self._processes[number].signal(signal.SIGTERM)
+
+    def _kill_late(self) -> None:
+        for number, process in self._processes.items():
+            if self.children[number].state is State.STOPPING:
+                log.error("%s does not stop and is killed", self.children[number].name)
+                process.signal(signal.SIGKILL)
+                self._killed = True
+
+    def _end_all(self) -> None:
+        """Leaves no child behind, whatever happened."""
+        deadline = time.monotonic() + self.options.limits.stop_s_max
+        for process in self._processes.values():
+            process.signal(signal.SIGTERM)
+        while self._processes and time.monotonic() < deadline:
+            self._collect(time.monotonic())
+            time.sleep(0.01)
+        for process in self._processes.values():
+            process.signal(signal.SIGKILL)
+
+    # -- waiting and answering ----------------------------------------------------------------
+
+    def _wait(self, stop: StopFlag, now: float) -> None:
+        """Sleeps until a child, a client or a signal wants something, then answers clients."""
+        poller = zmq.Poller()
+        poller.register(self.server.socket, zmq.POLLIN)
+        if self._stopping_since is None:
+            poller.register(stop.fd, zmq.POLLIN)
+        for process in self._processes.values():
+            poller.register(process.pidfd, zmq.POLLIN)
+            if process.ready_fd is not None:
+                poller.register(process.ready_fd, zmq.POLLIN)
+        due = next_due(self.children)
+        sleep_s = _POLL_S_MAX if due is None else min(max(due - now, 0.0), _POLL_S_MAX)
+        poller.poll(int(sleep_s * 1000) + 1)
+        self._answer_clients()
+
+    def _answer_clients(self) -> None:
+        for _ in range(_ANSWERS_AT_ONCE):
+            received = self.server.receive()
+            if received is None:
+                return
+            if isinstance(received, BadFrames):
+                self.server.send(received.peer, refusal(received.request_id, received.error))
+                continue
+            self.server.send(received.peer, self._answer(received.header, received.payload))
+
+    def _answer(self, frame: bytes, payload: bytes | None) -> Header:
+        """The answer to one request; bad input is refused by kind, the connection goes on."""
+        number = 0
+        try:
+            header = unpack(frame, CONTROL_FRAME_BYTES_MAX)
+            number = request_id(header)
+            operation = check_envelope(header)
+            if payload is not None:
+                raise BadRequest(f"{operation[:40]!a} is one frame, two came")
+            match operation:
+                case "routes":
+                    return answer(number, **routes(self._view()))
+                case "status":
+                    return answer(number, **status(self._view()))
+                case "health":
+                    return answer(number, **health(self._view()))
+                case "ping":
+                    return answer(number)
+            raise UnknownOperation(
+                f"the supervisor knows no operation {operation[:40]!a}",
+                "ask routes where the writer and the readers are",
+            )
+        except MqError as error:
+            return refusal(number, error)
+
+    def _view(self) -> NodeView:
+        now = time.monotonic()
+        return NodeView(
+            root=self.options.root,
+            version=self.options.version,
+            settings=self.settings,
+            shards=self.options.queue_workers,
+            children=self.children,
+            ready=self._is_ready(now),
+            stopping=self._stopping_since is not None,
+            now=now,
+            started_at=self._started_at,
+        )
+
+
+def _stop_on_hangup(stop: StopFlag) -> None:
+    """A closed terminal stops the node in order; `nohup` is left as it is."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda _number, _frame: stop.set())
+
+
+def _raise_open_files_limit() -> None:
+    """To the hard limit; the children inherit it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,46 @@
+"""Where a node listens: control at the port of --bind, the writer one above, then the readers."""
+
+import ipaddress
+import re
+from dataclasses import dataclass, replace
+
+from protocol.errors import BadRequest
+
+_TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
+_PORT_MAX = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The host and port of the control socket; `any_port`: the children take free ones too."""
+
+    host: str
+    port: int
+    any_port: bool
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    def with_port_of(self, endpoint: str) -> "Place":
+        """The same host with the port that was really bound."""
+        return replace(self, port=int(endpoint.rpartition(":")[2]))
+
+    def child_endpoint(self, distance: int) -> str:
+        """Where a child binds: so many ports above the control port, or any free one."""
+        return f"tcp://{self.host}:{0 if self.any_port else self.port + distance}"
+
+
+def parse_bind(text: str) -> Place:
+    """Reads `tcp://HOST:PORT`. Raises BadRequest for anything else."""
+    match = _TCP.fullmatch(text)
+    port = 0 if match is None or match[2] == "*" else int(match[2])
+    if match is None or port > _PORT_MAX:
+        raise BadRequest(f"--bind {text[:80]!a} is no address", "write tcp://127.0.0.1:9870")
+    return Place(match[1], port, any_port=port == 0)

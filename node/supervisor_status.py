@@ -1,0 +1,207 @@
+"""What a supervisor tells of its node: routes, status, health.
+
+Offsets come from the pages that the processes publish, memory and CPU time from psutil.
+"""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from node.store.process import now_ms
+from node.store.settings import Settings
+from node.store.state_page import (
+    DAMAGED,
+    RECOVERING,
+    STATE_NAMES,
+    LogPage,
+    LogState,
+    WorkerPage,
+    WorkerState,
+    queue_slot,
+)
+from node.supervisor_plan import Child, Role, State
+from protocol.errors import StoreDamaged
+
+Fields = dict[str, Any]
+
+SILENCE_MS_MAX = 5_000
+"""A process that has not touched its page for so long is shown as silent."""
+DISK_RATIO_MAX = 0.95
+_NO_LOG = LogState(*(0 for _ in LogState._fields))
+_SHOWN_STATES = (RECOVERING, DAMAGED)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node at one moment."""
+
+    root: Path
+    version: str
+    settings: Settings
+    shards: int
+    children: list[Child]
+    ready: bool
+    stopping: bool
+    now: float
+    started_at: float
+
+
+def routes(view: NodeView) -> Fields:
+    """Where to send and where to read. `writer` is null while there is none to wait for."""
+    writer, *others = view.children
+    known = bool(writer.endpoint) and writer.state not in (State.GIVEN_UP, State.DAMAGED)
+    readers = [child for child in others if child.role is Role.READER and child.endpoint]
+    serving = [child for child in readers if child.state is State.RUNNING] or readers
+    return {
+        "writer": advertised(writer.endpoint) if known and not view.stopping else None,
+        "readers": [advertised(child.endpoint) for child in serving],
+        "crc": view.settings.enabled_append_prop_crc,
+        "max_message_size": view.settings.max_message_size,
+        "epoch": read_log(view.root).epoch,
+        "node": view.version,
+        "shards": view.shards,
+    }
+
+
+def status(view: NodeView) -> Fields:
+    """Everything about the processes, the log and the disk."""
+    log = read_log(view.root)
+    return {
+        "ready": view.ready,
+        "store": str(view.root),
+        "processes": [_process_row(view, child, log) for child in view.children],
+        "log": {
+            "min": log.min_offset,
+            "appended": log.appended,
+            "committed": log.committed,
+            "flushed": log.flushed,
+            "readable": log.readable,
+            "epoch": log.epoch,
+        },
+        "disk": disk(view.root),
+        "supervisor": {
+            "pid": os.getpid(),
+            "state": "stopping" if view.stopping else "running",
+            "uptime_s": round(view.now - view.started_at, 3),
+            **usage(os.getpid()),
+        },
+    }
+
+
+def health(view: NodeView) -> Fields:
+    """The checks; those with `needed` decide whether the node is ready."""
+    free = disk(view.root)
+    log = read_log(view.root)
+    silence_ms = now_ms() - log.heartbeat_ms
+    checks = [
+        _role_check(view, Role.WRITER, "writer", needed=True),
+        _role_check(view, Role.READER, "readers", needed=True),
+        _role_check(view, Role.QUEUE, "queue_workers", needed=False),
+        _role_check(view, Role.INDEX, "index_worker", needed=False),
+        _check("heartbeat", silence_ms <= SILENCE_MS_MAX, f"writer seen {silence_ms} ms ago"),
+        _check(
+            "disk",
+            free["used_ratio"] < DISK_RATIO_MAX,
+            f"{free['free_bytes']} bytes free, {free['used_ratio']:.1%} used",
+        ),
+    ]
+    return {"ready": view.ready, "checks": checks}
+
+
+def _check(name: str, ok: bool, detail: str, needed: bool = False) -> Fields:
+    return {"name": name, "ok": ok, "detail": detail, "needed": needed}
+
+
+def _role_check(view: NodeView, role: Role, name: str, needed: bool) -> Fields:
+    children = [child for child in view.children if child.role is role]
+    running = sum(child.state is State.RUNNING for child in children)
+    others = [f"{child.name} {child.state}" for child in children if child.state != State.RUNNING]
+    detail = ", ".join([f"{running} of {len(children)} running", *others])
+    enough = running >= min(1, len(children)) if needed else running == len(children)
+    return _check(name, enough and not (needed and view.stopping), detail, needed)
+
+
+def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
+    worker = (
+        _NO_WORKER if child.role is Role.WRITER else read_worker(view.root, slot_of(view, child))
+    )
+    own_state = log.state if child.role is Role.WRITER else worker.state
+    state: str = child.state
+    if child.is_alive and own_state in _SHOWN_STATES:
+        state = STATE_NAMES[own_state]
+    offset = log.appended if child.role is Role.WRITER else worker.dispatched
+    behind = log.appended - log.flushed if child.role is Role.WRITER else log.readable - offset
+    return {
+        "role": child.role,
+        "index": child.index,
+        "pid": child.pid,
+        "state": state,
+        "restarts": child.restarts,
+        "uptime_s": round(view.now - child.started_at, 3) if child.is_alive else 0.0,
+        **usage(child.pid),
+        "endpoint": advertised(child.endpoint),
+        "offset": offset,
+        "lag_bytes": max(0, behind),
+        "exit_code": child.exit_code,
+    }
+
+
+def slot_of(view: NodeView, child: Child) -> str:
+    """The name of a worker's or reader's page."""
+    if child.role is Role.QUEUE:
+        return queue_slot(child.index, view.shards)
+    return f"reader-{child.index}" if child.role is Role.READER else "index"
+
+
+_NO_WORKER = WorkerState(*(0 for _ in WorkerState._fields))
+
+
+def read_log(root: Path) -> LogState:
+    """The writer's page; zeros while there is none."""
+    with suppress(FileNotFoundError, StoreDamaged), LogPage.open(root) as page:
+        return page.read()
+    return _NO_LOG
+
+
+def read_worker(root: Path, slot: str) -> WorkerState:
+    """A worker's page; zeros while there is none."""
+    with suppress(FileNotFoundError, StoreDamaged), WorkerPage.open(root, slot) as page:
+        return page.read()
+    return _NO_WORKER
+
+
+def usage(pid: int | None) -> Fields:
+    """Memory and CPU time of a process; nulls when it is gone."""
+    if pid is not None:
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            times = process.cpu_times()
+            rss = process.memory_info().rss
+            return {"rss_bytes": rss, "cpu_s": round(times.user + times.system, 3)}
+    return {"rss_bytes": None, "cpu_s": None}
+
+
+def disk(root: Path) -> Fields:
+    """Free bytes and the used part of the store's file system, as `df` counts."""
+    space = os.statvfs(root)
+    used = space.f_blocks - space.f_bfree
+    usable = used + space.f_bavail
+    return {
+        "free_bytes": space.f_bavail * space.f_frsize,
+        "used_ratio": round(used / usable, 6) if usable else 1.0,
+    }
+
+
+def advertised(endpoint: str) -> str:
+    """An endpoint as a client on another host can use it: no wildcard address."""
+    place, _, port = endpoint.rpartition(":")
+    if place in ("tcp://0.0.0.0", "tcp://*", "tcp://[::]"):
+        # Only here: it brings numpy into the supervisor.
+        from node.writer_store import first_address
+
+        return f"tcp://{first_address()}:{port}"
+    return endpoint

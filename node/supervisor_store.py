@@ -1,0 +1,87 @@
+"""The directory that a supervisor is given: may it be a store, and is somebody still in it?"""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from node.store.state_page import run_dir
+from protocol.errors import NotAStore, StoreLocked, StorePermission
+from protocol.names import (
+    ABORT_FILE,
+    CHECKPOINT_FILE,
+    COMMIT_LOG_DIR,
+    CONFIG_DIR,
+    CONSUME_QUEUE_DIR,
+    INDEX_DIR,
+    KEELOG_DIR,
+    LOCK_FILE,
+)
+
+_OF_A_STORE = frozenset(
+    {
+        *(COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, CONFIG_DIR, KEELOG_DIR),
+        *(CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE),
+    }
+)
+_IN_EMPTY_FILE_SYSTEMS = frozenset({"lost+found"})
+ORPHANS_S_MAX = 10.0
+_RETRY_S = 0.05
+
+
+def open_directory(root: Path) -> None:
+    """Makes the directory when it is absent. Raises NotAStore for what is no store and not empty.
+
+    Raises StorePermission when the system refuses; then, as always, nothing was changed.
+    """
+    try:
+        if root.exists() and not root.is_dir():
+            raise NotAStore(f"{root} is a file", "name a directory")
+        root.mkdir(parents=True, exist_ok=True)
+        names = {path.name for path in root.iterdir()} - _IN_EMPTY_FILE_SYSTEMS
+        log = root / COMMIT_LOG_DIR
+        if log.exists() and not log.is_dir():
+            raise NotAStore(f"{log} is a file", "name the directory of a store")
+    except PermissionError as error:
+        where = error.filename or root
+        raise StorePermission(
+            f"{where}: {error.strerror}", "run as the owner of the store"
+        ) from None
+    except NotADirectoryError as error:
+        raise NotAStore(f"{error.filename}: {error.strerror}", "name a directory") from None
+    if names and not names & _OF_A_STORE:
+        raise NotAStore(
+            f"{root} holds other things than a store ({min(names)[:40]!a})",
+            "name an empty directory, or one that holds commitlog/",
+        )
+
+
+def wait_for_orphans(root: Path, wait_s: float = ORPHANS_S_MAX) -> None:
+    """Waits for the processes of a killed supervisor to end; they hold locks of their slots.
+
+    Raises StoreLocked when one does not.
+    """
+    deadline = time.monotonic() + wait_s
+    for path in sorted(run_dir(root).glob("*.lock")):
+        while not _is_free(path):
+            if time.monotonic() >= deadline:
+                raise StoreLocked(
+                    f"{path} is held by a process of an earlier node",
+                    "stop that process; reading commands need no lock",
+                )
+            time.sleep(_RETRY_S)
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(descriptor)

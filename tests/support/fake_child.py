@@ -1,0 +1,56 @@
+"""A process that behaves towards its supervisor as told: `python -m tests.support.fake_child`.
+
+`<store>/behave-<slot>` holds what to do: `run` (the default), `exit N`, `exit N after S`,
+`deaf` (ignores SIGTERM), `mute` (never ready). Starts and ends go to `<store>/events`.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from node.store.process import die_with_parent, install_stop_signals, report_ready
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dir", type=Path)
+    for name in ("--bind", "--control-port", "--shard", "--shards", "--index", "-X"):
+        parser.add_argument(name)
+    parser.add_argument("--ready-fd", type=int)
+    options = parser.parse_args()
+    stop = install_stop_signals()
+    die_with_parent()
+    slot = _slot(options)
+    behaviour = options.dir / f"behave-{slot}"
+    words = behaviour.read_text().split() if behaviour.exists() else ["run"]
+    _note(options.dir, f"start {slot} {options.bind or ''}".strip())
+    if words[0] == "exit" and len(words) == 2:
+        return int(words[1])
+    if words[0] != "mute":
+        bound = (options.bind or "").replace(":0", ":12345")
+        report_ready(options.ready_fd, bound)
+    deadline = time.monotonic() + (float(words[3]) if words[0] == "exit" else 1e9)
+    while time.monotonic() < deadline and (not stop.is_set or words[0] == "deaf"):
+        time.sleep(0.01)
+    _note(options.dir, f"end {slot}")
+    return int(words[1]) if words[0] == "exit" else 0
+
+
+def _slot(options: argparse.Namespace) -> str:
+    if options.control_port is not None:
+        return "writer"
+    if options.shard is not None:
+        return f"queue-{options.shard}"
+    return "index" if options.bind is None else f"reader-{options.index}"
+
+
+def _note(root: Path, event: str) -> None:
+    descriptor = os.open(root / "events", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, f"{event}\n".encode())
+    os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
