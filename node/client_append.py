@@ -1,0 +1,114 @@
+"""Sends batches: learns how many queues a topic has, repeats and splits, hands out receipts."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+
+from node.client_batch import Batch, Entry, Part, Turns, make_parts, receipts, smaller
+from node.client_calls import Answer, Call, Outcome, Role
+from node.client_io import IoThread
+from node.client_operations import DEFAULT_WRITE_QUEUES
+from node.client_types import TopicInfo
+from protocol.errors import BadRequest, MqError, RefusedError, SendTimeout, UnknownTopic
+
+TOPICS_S_MAX = 30.0
+"""The queues of topics are asked for again after so long, as RocketMQ's clients do."""
+TOPICS_TIMEOUT_S = 2.0
+
+
+class Appender:
+    """One for each client. All but `send` runs on the I/O thread."""
+
+    def __init__(self, io: IoThread) -> None:
+        self._io = io
+        self._turns = Turns()
+        self._write_queues: dict[str, int] = {}
+        self._known_at = -TOPICS_S_MAX
+        self._waiting: deque[Batch] = deque()
+        self._asking = False
+
+    def send(self, batch: Batch) -> bool:
+        """Sends the batch, after those that came before it; False when the client is closed."""
+        return self._io.post(lambda: self._take(batch))
+
+    def _take(self, batch: Batch) -> None:
+        """Batches keep their order, also while one of them waits for the topics."""
+        if self._waiting or not self._knows(batch):
+            self._waiting.append(batch)
+            self._ask()
+        else:
+            self._submit(batch, batch.entries)
+
+    def _knows(self, batch: Batch) -> bool:
+        topics = batch.open_topics()
+        if not topics:
+            return True
+        fresh = monotonic() < self._known_at + TOPICS_S_MAX
+        return fresh and topics <= self._write_queues.keys()
+
+    def _ask(self) -> None:
+        if self._asking:
+            return
+        self._asking = True
+        deadline = max(monotonic() + TOPICS_TIMEOUT_S, self._waiting[0].deadline)
+        self._io.start(Call(Role.WRITER, "topics", {}, deadline, done=self._learned))
+
+    def _learned(self, outcome: Outcome) -> None:
+        """Goes on with the batches that wait, or fails them with the error."""
+        self._asking = False
+        if isinstance(outcome, Answer):
+            found = (TopicInfo.of(item) for item in outcome.header["topics"])
+            self._write_queues = {topic.topic: topic.write_queues for topic in found}
+            self._known_at = monotonic()
+        waiting, self._waiting = self._waiting, deque()
+        for batch in waiting:
+            if isinstance(outcome, MqError):
+                batch.deliver(batch.entries, outcome)
+            else:
+                # A topic that is still unknown will be made by the node.
+                self._submit(batch, batch.entries)
+
+    def _submit(self, batch: Batch, entries: Sequence[Entry]) -> None:
+        parts = make_parts(entries, self._write_queues, self._turns, DEFAULT_WRITE_QUEUES)
+        for part in parts:
+            self._io.start(
+                Call(
+                    Role.WRITER,
+                    "append",
+                    part.fields(batch.wait),
+                    batch.deadline,
+                    payload=part.records,
+                    repeatable=False,
+                    done=partial(self._answered, batch, part),
+                )
+            )
+
+    def _answered(self, batch: Batch, part: Part, outcome: Outcome) -> None:
+        if isinstance(outcome, MqError):
+            self._refused(batch, part, outcome)
+            return
+        try:
+            found = receipts(part, outcome.header)
+        except (MqError, LookupError, ValueError, TypeError) as error:
+            why = f"append: the answer cannot be read ({error!r}), but the messages are stored"
+            batch.deliver(part.entries, SendTimeout(why))
+            return
+        batch.deliver(part.entries, found)
+
+    def _refused(self, batch: Batch, part: Part, error: MqError) -> None:
+        """A refusal has stored nothing, so what may help can be tried."""
+        if isinstance(error, RefusedError):
+            self._known_at = monotonic() - TOPICS_S_MAX
+            if groups := smaller(part.entries, error):
+                for group in groups:
+                    self._submit(batch, group)
+                return
+            if isinstance(error, BadRequest | UnknownTopic) and not batch.relearned:
+                again = replace(batch, entries=list(part.entries), relearned=True)
+                if again.open_topics():
+                    # Perhaps the topic has other queues than it had.
+                    self._take(again)
+                    return
+        batch.deliver(part.entries, error)

@@ -1,0 +1,188 @@
+"""Batches of encoded records: which queue each goes to, the request, and the receipts.
+
+Values in, values out; `node.client_append` sends them.
+"""
+
+import random
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from node.client_message import ordered_queue
+from node.client_types import Receipt
+from protocol.encode import ANY_QUEUE
+from protocol.errors import BadRequest, IllegalMessage, MqError
+from protocol.message_id import offset_message_id, parse_host
+from protocol.record import SHORT_HEAD
+
+_QUEUE_ID = struct.Struct(">i")
+_QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
+OFFSET_HEX_CHARS = 16
+
+
+class Entry(NamedTuple):
+    """One encoded message. `slot` is whatever the one who waits needs to find it again."""
+
+    record: bytes
+    topic: str
+    queue_id: int
+    order_by: str | None
+    unique_key: str
+    slot: Any
+
+
+Results = Sequence[Receipt] | MqError
+Deliver = Callable[[Sequence[Entry], Results], None]
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Entries that go together. `deliver` is called for each part of them that has its answer."""
+
+    deliver: Deliver
+    wait: str | None
+    entries: list[Entry] = field(default_factory=list)
+    bytes: int = 0
+    deadline: float = 0.0
+    relearned: bool = False
+
+    def add(self, entry: Entry) -> None:
+        """Appends an entry."""
+        self.entries.append(entry)
+        self.bytes += len(entry.record)
+
+    def open_topics(self) -> set[str]:
+        """The topics of which the client has to choose a queue."""
+        return {entry.topic for entry in self.entries if entry.queue_id == ANY_QUEUE}
+
+
+class Part(NamedTuple):
+    """What one request carries. `queue` is -1 where the node chooses one queue for all."""
+
+    entries: Sequence[Entry]
+    queue_ids: Sequence[int]
+    records: bytes
+    sizes: Sequence[int]
+    queue: int | None
+
+    def fields(self, wait: str | None) -> dict[str, Any]:
+        """The header of its `append`."""
+        fields: dict[str, Any] = {
+            "count": len(self.sizes),
+            "bytes": len(self.records),
+            "crc": zlib.crc32(self.records),
+            "sizes": struct.pack(f"<{len(self.sizes)}I", *self.sizes),
+        }
+        if self.queue is not None:
+            fields["queue"] = self.queue
+        if wait is not None:
+            fields["wait"] = wait
+        return fields
+
+
+class Turns:
+    """Takes the queues of each topic in turn, from a random start."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def take(self, topic: str, queues: int) -> int:
+        """The next queue of the topic."""
+        turn = self._next.get(topic)
+        if turn is None:
+            turn = random.randrange(queues)
+        self._next[topic] = turn + 1
+        return turn % queues
+
+
+def make_parts(
+    entries: Sequence[Entry], write_queues: Mapping[str, int], turns: Turns, default_queues: int
+) -> list[Part]:
+    """Gives every entry its queue, and each topic that nobody knows yet a part of its own.
+
+    Such a part leaves the choice to the node, which makes the topic; entries with `order_by` take
+    the queue that they would have among `default_queues`.
+    """
+    known: list[Entry] = []
+    unknown: dict[str, list[Entry]] = {}
+    for entry in entries:
+        open_queue = entry.queue_id == ANY_QUEUE and entry.order_by is None
+        if open_queue and not write_queues.get(entry.topic):
+            unknown.setdefault(entry.topic, []).append(entry)
+        else:
+            known.append(entry)
+    parts = [_part(known, write_queues, turns, default_queues)] if known else []
+    for group in unknown.values():
+        records = b"".join(entry.record for entry in group)
+        sizes = [len(entry.record) for entry in group]
+        parts.append(Part(group, [ANY_QUEUE] * len(group), records, sizes, ANY_QUEUE))
+    return parts
+
+
+def _part(
+    entries: list[Entry], write_queues: Mapping[str, int], turns: Turns, default_queues: int
+) -> Part:
+    sizes = [len(entry.record) for entry in entries]
+    queue_ids = [entry.queue_id for entry in entries]
+    if ANY_QUEUE not in queue_ids:
+        return Part(entries, queue_ids, b"".join(entry.record for entry in entries), sizes, None)
+    records = bytearray().join(entry.record for entry in entries)
+    start = _QUEUE_ID_AT
+    for row, (entry, size) in enumerate(zip(entries, sizes, strict=True)):
+        if entry.queue_id == ANY_QUEUE:
+            queues = write_queues.get(entry.topic) or default_queues
+            if entry.order_by is None:
+                queue_ids[row] = turns.take(entry.topic, queues)
+            else:
+                queue_ids[row] = ordered_queue(entry.order_by, queues)
+            _QUEUE_ID.pack_into(records, start, queue_ids[row])
+        start += size
+    return Part(entries, queue_ids, bytes(records), sizes, None)
+
+
+def receipts(part: Part, header: Mapping[str, Any]) -> list[Receipt]:
+    """What the answer to `append` says of each entry, in their order.
+
+    Raises BadRequest when the answer counts other records than the request had.
+    """
+    place = {(topic, queue): first for topic, queue, first, _ in header["queues"]}
+    if sum(count for *_, count in header["queues"]) != len(part.entries):
+        raise BadRequest("the answer to append counts other records than were sent")
+    chosen = header["queues"][0][1] if part.queue == ANY_QUEUE else None
+    host = offset_message_id(parse_host(header["store_host"]), 0)[:-OFFSET_HEX_CHARS]
+    status, flushed, time = header["status"], header["flushed"], header["store_timestamp"]
+    physical = header["physical_offset"]
+    found: list[Receipt] = []
+    for entry, size, own in zip(part.entries, part.sizes, part.queue_ids, strict=True):
+        queue_id = own if chosen is None else chosen
+        queue = (entry.topic, queue_id)
+        offset = place[queue]
+        place[queue] = offset + 1
+        msg_id = f"{host}{physical:0{OFFSET_HEX_CHARS}X}"
+        found.append(
+            Receipt(
+                status, entry.topic, queue_id, offset, physical, msg_id,
+                entry.unique_key, flushed, time,
+            )
+        )  # fmt: skip
+        physical += size
+    return found
+
+
+def smaller(entries: Sequence[Entry], error: MqError) -> list[Sequence[Entry]]:
+    """How to split refused entries, so that the good are not lost with the bad.
+
+    A refusal has stored nothing. First topic by topic; then, where a record may be at fault or
+    the whole be too large for a segment, into halves. Empty when nothing is gained.
+    """
+    topics: dict[str, list[Entry]] = {}
+    for entry in entries:
+        topics.setdefault(entry.topic, []).append(entry)
+    if len(topics) > 1:
+        return list(topics.values())
+    if len(entries) > 1 and isinstance(error, IllegalMessage):
+        middle = len(entries) // 2
+        return [entries[:middle], entries[middle:]]
+    return []

@@ -1,0 +1,288 @@
+"""What the plain client and the asyncio one share: options, connection, and each operation.
+
+A `ClientCore` turns options into operations (see `node.client_operations`) and calls into
+futures; how to wait for those is the business of the two clients.
+"""
+
+import os
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import datetime
+from time import monotonic
+from typing import Any, Literal, TypedDict, cast
+
+from node import client_operations as operations
+from node.client_append import Appender
+from node.client_calls import Answer, Call, Retry, Role, future_of
+from node.client_encode import Encoder, outgoing
+from node.client_io import IoThread
+from node.client_message import Message, MessageOptions, OutgoingMessage
+from node.client_operations import Operation
+from node.client_producer import Acks, Producer, ProducerSettings, Sender
+from node.client_routes import Routes
+from node.client_tail import Tail, TailOptions, TailSettings
+from node.client_types import PullResult, Receipt, TopicCreated
+from node.client_unique_key import UniqueKeys, local_ip
+from protocol.errors import BadRequest, ForkedClient
+from protocol.message_id import Host
+
+DEFAULT_NODE = "tcp://127.0.0.1:9870"
+DEFAULT_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 5.0
+Time = datetime | int
+"""A datetime (without a zone: local time) or ms since 1970."""
+
+
+class SendOptions(MessageOptions, total=False):
+    """What `send` takes beside topic and body.
+
+    `acks="flushed"` answers when the message is on disk; `wait=False` answers after the append
+    even where the node flushes synchronously. `timeout` is for the whole call, in seconds.
+    """
+
+    acks: Acks
+    wait: bool
+    timeout: float | None
+
+
+class PullOptions(TypedDict, total=False):
+    """`wait`: seconds that the node may hold a pull that finds nothing, at most 30."""
+
+    max_messages: int
+    max_bytes: int
+    tags: str | None
+    wait: float
+    timeout: float | None
+
+
+class FindOptions(TypedDict, total=False):
+    """Bounds are inclusive store times. `unique` looks at UNIQ_KEY only."""
+
+    since: Time | None
+    until: Time | None
+    limit: int | None
+    unique: bool
+    timeout: float | None
+
+
+class GetOptions(TypedDict, total=False):
+    """Ways to name one message."""
+
+    physical_offset: int | None
+    topic: str | None
+    unique_key: str | None
+    queue_id: int | None
+    queue_offset: int | None
+    timeout: float | None
+
+
+class SeekOptions(TypedDict, total=False):
+    """Which of several messages of one time: the first ("lower") or the last ("upper")."""
+
+    boundary: Literal["lower", "upper"]
+    timeout: float | None
+
+
+class CreateTopicOptions(TypedDict, total=False):
+    """Without `exist_ok` an existing topic is an error. `perm`: 2 write, 4 read, 6 both."""
+
+    exist_ok: bool
+    perm: int
+    timeout: float | None
+
+
+class ProducerOptions(TypedDict, total=False):
+    """See ProducerSettings."""
+
+    linger: float
+    batch_bytes: int
+    max_in_flight: int
+    acks: Acks
+    when_full: Literal["block", "raise"]
+    timeout: float
+
+
+def settings_of(url: str | None, timeout: float | None) -> tuple[str, float]:
+    """Address and timeout as given, else from KEELOG_NODE and KEELOG_TIMEOUT, else the defaults."""
+    endpoint = url or os.environ.get("KEELOG_NODE") or DEFAULT_NODE
+    if timeout is not None:
+        return endpoint, timeout
+    text = os.environ.get("KEELOG_TIMEOUT") or str(DEFAULT_TIMEOUT_S)
+    try:
+        return endpoint, float(text)
+    except ValueError:
+        raise BadRequest(
+            f"KEELOG_TIMEOUT is {text!r}, not a number of seconds", "set it to 5"
+        ) from None
+
+
+class ClientCore:
+    """One connection to one node, for any number of threads of one process."""
+
+    def __init__(self, url: str | None, timeout: float | None, retry: Retry | None) -> None:
+        """Starts the I/O thread. Raises BadRequest for an address that cannot be."""
+        self.endpoint, self.timeout = settings_of(url, timeout)
+        self.retry = retry or Retry()
+        self._pid = os.getpid()
+        self.io = IoThread(self.endpoint, self.retry)
+        # Also when nobody closes the client: at its collection, or at the end of the program.
+        self._finalizer = weakref.finalize(self, _stop, self.io, self._pid)
+        ip = local_ip(self.endpoint)
+        self._keys = UniqueKeys(ip)
+        self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
+        self._appender = Appender(self.io)
+
+    def check(self) -> None:
+        """Raises ForkedClient in a child process: sockets and thread belong to the parent."""
+        if os.getpid() != self._pid:
+            raise ForkedClient("this client was connected before the fork: connect again")
+
+    def close(self) -> None:
+        """Ends the I/O thread; calls without an answer fail. Does nothing in a forked child."""
+        self._finalizer()
+
+    def start(self, call: Call) -> "Future[Answer]":
+        """Starts a call."""
+        self.check()
+        future = future_of(call)
+        self.io.call(call)
+        return future
+
+    def deadline(self, timeout: float | None) -> float:
+        """When a call that starts now must be over."""
+        return monotonic() + (self.timeout if timeout is None else timeout)
+
+    def open(self) -> Operation[Routes]:
+        """Reaches the node, so that a wrong address is an error of `connect`."""
+        answer = yield Call(Role.CONTROL, "routes", {}, self.deadline(None))
+        return Routes.of(answer.header)
+
+    def producer(self, options: ProducerOptions) -> Producer:
+        """A producer on this connection."""
+        self.check()
+        sender = Sender(self.io, self._appender, self._encoder, self.check)
+        settings = {"timeout": self.timeout, **options}
+        return Producer(sender, ProducerSettings(**settings))  # type: ignore[arg-type]
+
+    def send(
+        self, topic: str, body: bytes | OutgoingMessage, options: SendOptions
+    ) -> Operation[Receipt]:
+        """See Client.send."""
+        rest = dict(options)
+        deadline = self.deadline(cast(float | None, rest.pop("timeout", None)))
+        wait = wait_field(rest.pop("acks", "appended"), rest.pop("wait", True))
+        message = outgoing(body, cast(MessageOptions, rest))
+        return operations.send(topic, message, self._keys.next(), wait, deadline)
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, options: PullOptions
+    ) -> Operation[PullResult]:
+        """See Client.pull."""
+        fields: dict[str, Any] = {
+            "topic": topic,
+            "queue": queue_id,
+            "offset": offset,
+            "max_messages": options.get("max_messages", operations.DEFAULT_MAX_MESSAGES),
+            "max_bytes": options.get("max_bytes", operations.DEFAULT_MAX_BYTES),
+        }
+        if options.get("tags"):
+            fields["tags"] = options["tags"]
+        timeout = options.get("timeout")
+        wait = options.get("wait", 0.0)
+        return operations.pull(fields, wait, self.timeout if timeout is None else timeout)
+
+    def tail(self, topic: str, options: TailOptions) -> Tail:
+        """See Client.tail."""
+        self.check()
+        return Tail(topic, TailSettings.of(options), self.retry, self.timeout)
+
+    def get(self, msg_id: str | None, options: GetOptions) -> Operation[Message]:
+        """See Client.get."""
+        place = {
+            "msg_id": msg_id,
+            "physical_offset": options.get("physical_offset"),
+            "topic": options.get("topic"),
+            "unique_key": options.get("unique_key"),
+            "queue": options.get("queue_id"),
+            "offset": options.get("queue_offset"),
+        }
+        return operations.get(place, self.deadline(options.get("timeout")))
+
+    def find(self, topic: str, key: str, options: FindOptions) -> "Find":
+        """See Client.find."""
+        self.check()
+        fields: dict[str, Any] = {
+            "topic": topic,
+            "key": key,
+            "begin": operations.milliseconds(options.get("since"), 0),
+            "end": operations.milliseconds(options.get("until"), operations.TIME_MS_MAX),
+        }
+        if options.get("unique"):
+            fields["unique"] = True
+        return Find(fields, options.get("limit"), self.deadline, options.get("timeout"))
+
+    def seek(self, topic: str, queue_id: int, time: Time, options: SeekOptions) -> Operation[int]:
+        """See Client.seek."""
+        fields = {
+            "topic": topic,
+            "queue": queue_id,
+            "timestamp": operations.milliseconds(time, 0),
+            "boundary": options.get("boundary", "lower"),
+        }
+        return operations.seek(fields, self.deadline(options.get("timeout")))
+
+    def create_topic(
+        self, topic: str, queues: int, options: CreateTopicOptions
+    ) -> Operation[TopicCreated]:
+        """See Client.create_topic."""
+        deadline = self.deadline(options.get("timeout"))
+        perm = options.get("perm", operations.READ_AND_WRITE)
+        made = yield from operations.create_topic(topic, queues, perm, deadline)
+        if not made.created and not options.get("exist_ok", True):
+            raise BadRequest(f"topic {topic} exists", "leave exist_ok out")
+        return made
+
+
+class Find:
+    """The pages of one `find`: ask `page` until `done`."""
+
+    def __init__(
+        self,
+        fields: dict[str, Any],
+        limit: int | None,
+        deadline: Callable[[float | None], float],
+        timeout: float | None,
+    ) -> None:
+        self._fields = fields
+        self._left = limit
+        self._deadline = deadline
+        self._timeout = timeout
+        self._cursor: str | None = None
+        self.done = limit is not None and limit <= 0
+
+    def page(self) -> Operation[list[Message]]:
+        """The next messages, perhaps none; each page has a timeout of its own."""
+        size = operations.FIND_PAGE if self._left is None else min(self._left, operations.FIND_PAGE)
+        fields = {**self._fields, "max_messages": size}
+        deadline = self._deadline(self._timeout)
+        messages, self._cursor = yield from operations.find_page(fields, self._cursor, deadline)
+        if self._left is not None:
+            messages = messages[: self._left]
+            self._left -= len(messages)
+        self.done = self._cursor is None or self._left == 0
+        return messages
+
+
+def wait_field(acks: object, wait: object) -> str | None:
+    """The field `wait` of a send: None leaves it to the node's flush mode."""
+    if acks not in ("appended", "flushed"):
+        raise BadRequest(f"acks is {acks!r}", "use 'appended' or 'flushed'")
+    if acks == "flushed":
+        return "flushed"
+    return None if wait else "none"
+
+
+def _stop(io: IoThread, pid: int) -> None:
+    if os.getpid() == pid:
+        io.stop(CLOSE_TIMEOUT_S)

@@ -1,0 +1,163 @@
+"""One connection to one process of the node. Only the I/O thread touches it.
+
+ZMQ_IMMEDIATE keeps requests out of ZeroMQ's queues while there is no connection: what waits in
+`pending` was certainly not sent, what is in `in_flight` may have been.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgpack
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from node.client_calls import Answer, Call
+from protocol.errors import BadRequest
+from protocol.wire import VERSION, pack, unpack_answer
+
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+"""The largest frame that is taken from a node."""
+HIGH_WATER_MARK = 1_000
+HANDSHAKE_MS = 2_000
+HEARTBEAT_MS = 2_000
+HEARTBEAT_TIMEOUT_MS = 8_000
+RECONNECT_MS = 50
+RECONNECT_MS_MAX = 500
+LINGER_MS = 1_000
+"""How long closing waits for requests that nobody waits for."""
+RECEIVE_MAX = 512
+"""Answers taken from one connection before the others have their turn."""
+
+_EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+
+
+class LinkNews(NamedTuple):
+    """What happened to the connection since the last look."""
+
+    up: bool
+    refused: bool
+    lost: bool
+
+
+class Link:
+    """A DEALER socket, the calls that wait for it, and those that wait for its answers."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> None:
+        """Starts to connect. Raises BadRequest for an address that cannot be."""
+        self.endpoint = endpoint
+        self.pending: deque[Call] = deque()
+        self.in_flight: dict[int, Call] = {}
+        self.connected = False
+        self.ever_connected = False
+        self.refusals = 0
+        self.watched = int(zmq.POLLIN)
+        self.socket = context.socket(zmq.DEALER)
+        self._set_options()
+        self.monitor = self.socket.get_monitor_socket(_EVENTS)
+        try:
+            self.socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise BadRequest(
+                f"{endpoint!r} is no address of a node: {error.strerror}",
+                "write tcp://127.0.0.1:9870",
+            ) from None
+
+    def _set_options(self) -> None:
+        for option, value in (
+            (zmq.IMMEDIATE, 1),
+            (zmq.LINGER, LINGER_MS),
+            (zmq.SNDHWM, HIGH_WATER_MARK),
+            (zmq.RCVHWM, HIGH_WATER_MARK),
+            (zmq.MAXMSGSIZE, ANSWER_BYTES_MAX),
+            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
+            (zmq.RECONNECT_IVL, RECONNECT_MS),
+            (zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX),
+            (zmq.IPV6, int("[" in self.endpoint)),
+        ):
+            self.socket.setsockopt(option, value)
+
+    def send_pending(self) -> None:
+        """Hands waiting calls to ZeroMQ until it takes no more."""
+        while self.pending:
+            call = self.pending[0]
+            if not call.finished and not self._send(call):
+                return
+            self.pending.popleft()
+
+    def _send(self, call: Call) -> bool:
+        header = pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
+        more = zmq.NOBLOCK if call.payload is None else zmq.NOBLOCK | zmq.SNDMORE
+        try:
+            self.socket.send(header, more)
+        except zmq.Again:
+            return False
+        if call.payload is not None:
+            # The parts of a message go together: after the first, the second is always taken.
+            self.socket.send(call.payload, copy=False)
+        call.sent = True
+        call.attempts += 1
+        self.in_flight[call.id] = call
+        return True
+
+    def receive(self) -> Iterator[tuple[Call, Answer]]:
+        """The answers that have come, each with its call. Frames of no answer are skipped."""
+        for _ in range(RECEIVE_MAX):
+            try:
+                header_frame = self.socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            payload = b""
+            while self.socket.getsockopt(zmq.RCVMORE):
+                payload = self.socket.recv()
+            try:
+                header = unpack_answer(header_frame)
+            except (ValueError, msgpack.UnpackException, BadRequest):
+                # Whoever speaks like this is no node; the call ends at its deadline.
+                continue
+            call = self.in_flight.pop(header.get("id", 0), None)
+            if call is not None:
+                yield call, Answer(header, payload)
+
+    def news(self) -> LinkNews:
+        """Reads what the monitor has seen."""
+        up = refused = lost = False
+        while self.monitor.poll(0):
+            event = parse_monitor_message(self.monitor.recv_multipart())["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                up = self.connected = self.ever_connected = True
+                self.refusals = 0
+            elif event == zmq.EVENT_DISCONNECTED:
+                self.connected = False
+                lost = True
+            else:
+                self.refusals += 1
+                refused = True
+        return LinkNews(up, refused, lost)
+
+    def take_lost(self) -> list[Call]:
+        """The calls whose answers can come no more; the received ones must be taken first."""
+        lost = list(self.in_flight.values())
+        self.in_flight.clear()
+        return lost
+
+    def take_pending(self) -> list[Call]:
+        """The calls that were certainly not sent."""
+        waiting = [call for call in self.pending if not call.finished]
+        self.pending.clear()
+        return waiting
+
+    def close(self) -> None:
+        """Ends the connection; what was handed to ZeroMQ is still sent, for a moment."""
+        self.socket.disable_monitor()
+        self.monitor.close(linger=0)
+        self.socket.close()

@@ -1,0 +1,116 @@
+"""`send_many`: a list of messages as a few large batches, several of them under way at a time."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from node.client_append import Appender
+from node.client_batch import Batch, Entry, Results
+from node.client_encode import Encoder
+from node.client_message import MessageOptions, OutgoingMessage
+from node.client_types import Receipt
+from protocol.errors import MqError, NotConnected
+
+BATCHES_MAX = 8
+"""Batches that wait for their answers."""
+RECORDS_MAX = 5_000
+"""Records in one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A message of `send_many` that was not stored, or about which nothing is known."""
+
+    index: int
+    error: MqError
+
+
+class SendManyError(MqError):
+    """Some messages failed: `succeeded` has the receipts of the others, `failed` their errors.
+
+    `failed` counts in the order of the call. Errors of the class OutcomeUnknownError mean that
+    the message may be stored.
+    """
+
+    def __init__(self, succeeded: list[Receipt], failed: list[Failure]) -> None:
+        first = failed[0]
+        count = len(succeeded) + len(failed)
+        super().__init__(
+            f"{len(failed)} of {count} messages failed; number {first.index}: {first.error}",
+            first.error.hint,
+        )
+        self.succeeded = succeeded
+        self.failed = failed
+
+
+class SendMany:
+    """One `send_many`. Its answers come on the I/O thread, `run` waits in the caller's."""
+
+    def __init__(
+        self, appender: Appender, encoder: Encoder, wait: str | None, timeout: float
+    ) -> None:
+        self._appender = appender
+        self._encoder = encoder
+        self._wait = wait
+        self._timeout = timeout
+        self._condition = threading.Condition()
+        self._bytes_unanswered = 0
+        self._receipts: dict[int, Receipt] = {}
+        self._failed: list[Failure] = []
+
+    def run(
+        self,
+        topic: str,
+        bodies: Iterable[bytes | OutgoingMessage],
+        options: MessageOptions,
+        batch_bytes: int,
+    ) -> list[Receipt]:
+        """Sends all, waits for all. Raises SendManyError when any failed."""
+        batch = Batch(self._deliver, self._wait)
+        for index, body in enumerate(bodies):
+            try:
+                entry = self._encoder.entry(topic, body, options, index)
+            except MqError as error:
+                self._fail([index], error)
+                continue
+            full = batch.bytes + len(entry.record) > batch_bytes
+            if batch.entries and (full or len(batch.entries) >= RECORDS_MAX):
+                self._send(batch, BATCHES_MAX * batch_bytes)
+                batch = Batch(self._deliver, self._wait)
+            batch.add(entry)
+        self._send(batch, BATCHES_MAX * batch_bytes)
+        with self._condition:
+            # Every batch has a deadline of its own, so this ends.
+            self._condition.wait_for(lambda: not self._bytes_unanswered)
+        receipts = [self._receipts[index] for index in sorted(self._receipts)]
+        if self._failed:
+            raise SendManyError(receipts, sorted(self._failed, key=lambda failure: failure.index))
+        return receipts
+
+    def _send(self, batch: Batch, bytes_max: int) -> None:
+        if not batch.entries:
+            return
+        with self._condition:
+            self._condition.wait_for(
+                lambda: (
+                    not self._bytes_unanswered or self._bytes_unanswered + batch.bytes <= bytes_max
+                )
+            )
+            self._bytes_unanswered += batch.bytes
+        batch.deadline = monotonic() + self._timeout
+        if not self._appender.send(batch):
+            self._deliver(batch.entries, NotConnected("the client is closed", "connect again"))
+
+    def _deliver(self, entries: Sequence[Entry], results: Results) -> None:
+        if isinstance(results, MqError):
+            self._fail([entry.slot for entry in entries], results)
+        else:
+            slots = (entry.slot for entry in entries)
+            self._receipts.update(zip(slots, results, strict=True))
+        with self._condition:
+            self._bytes_unanswered -= sum(len(entry.record) for entry in entries)
+            self._condition.notify()
+
+    def _fail(self, indexes: Iterable[int], error: MqError) -> None:
+        self._failed += [Failure(index, error) for index in indexes]

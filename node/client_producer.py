@@ -1,0 +1,242 @@
+"""The producer: gathers messages into batches and sends them while the caller goes on."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from time import monotonic
+from types import TracebackType
+from typing import Literal, NamedTuple, Self, Unpack
+
+from node.client_append import Appender
+from node.client_batch import Batch, Entry, Results
+from node.client_encode import Encoder
+from node.client_io import IoThread
+from node.client_many import SendMany
+from node.client_message import MessageOptions, OutgoingMessage
+from node.client_types import Receipt
+from protocol.errors import BadRequest, MqError, NodeBusy, NotConnected, RequestTimeout
+
+Acks = Literal["appended", "flushed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """How a producer gathers and waits.
+
+    `linger`: seconds that a message waits for others. `batch_bytes`: a batch of this size goes at
+    once. `max_in_flight`: messages without an answer; beyond it `when_full` says whether
+    `send_nowait` waits ("block") or raises NodeBusy ("raise"). `acks`: "appended" answers as the
+    node's flush mode says, "flushed" only when the message is on disk. `timeout`: seconds from
+    the sending of a batch to the end of its last attempt.
+    """
+
+    linger: float = 0.005
+    batch_bytes: int = 256_000
+    max_in_flight: int = 1024
+    acks: Acks = "appended"
+    when_full: Literal["block", "raise"] = "block"
+    timeout: float = 5.0
+
+    def check(self) -> None:
+        """Raises BadRequest for values that make no sense."""
+        if self.acks not in ("appended", "flushed"):
+            raise BadRequest(f"acks is {self.acks!r}", "use 'appended' or 'flushed'")
+        if self.when_full not in ("block", "raise"):
+            raise BadRequest(f"when_full is {self.when_full!r}", "use 'block' or 'raise'")
+        if self.linger < 0 or self.batch_bytes < 1 or self.max_in_flight < 1:
+            raise BadRequest("linger must be at least 0, batch_bytes and max_in_flight at least 1")
+
+
+class Sender(NamedTuple):
+    """What a producer needs from its client."""
+
+    io: IoThread
+    appender: Appender
+    encoder: Encoder
+    check: Callable[[], None]
+
+
+class Producer:
+    """Gathers messages into batches; safe for many threads. Leaving it as a context flushes.
+
+    Messages of one queue are stored in the order of the calls, unless a batch had to be repeated
+    (see `Retry`).
+    """
+
+    def __init__(self, sender: Sender, settings: ProducerSettings) -> None:
+        settings.check()
+        self._io, self._appender, self._encoder, self._check_client = sender
+        self._settings = settings
+        self._batch_bytes = min(settings.batch_bytes, self._encoder.batch_bytes_max)
+        # Half of what may be in flight, so that one half is gathered while the other is sent.
+        self._batch_count = max(1, settings.max_in_flight // 2)
+        self._wait = "flushed" if settings.acks == "flushed" else None
+        self._condition = threading.Condition()
+        self._batch = self._new_batch()
+        self._unanswered = 0
+        self._closed = False
+        self._failed = 0
+
+    @property
+    def failed(self) -> int:
+        """How many messages of `send_nowait` and `send_oneway` have failed so far."""
+        return self._failed
+
+    @property
+    def unanswered(self) -> int:
+        """How many messages of `send_nowait` and `send_oneway` have no answer yet."""
+        return self._unanswered
+
+    def send_nowait(
+        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
+    ) -> "Future[Receipt]":
+        """Takes the message and returns a future of its receipt.
+
+        Raises IllegalMessage and its kinds at once, NodeBusy when the producer stays full. Done
+        callbacks of the future run on the client's I/O thread: they must be short.
+        """
+        future: Future[Receipt] = Future()
+        future.set_running_or_notify_cancel()
+        self._add(self._encode(topic, body, options, future))
+        return future
+
+    def send_oneway(
+        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
+    ) -> None:
+        """As `send_nowait`, but nobody learns the outcome; `failed` counts."""
+        self._add(self._encode(topic, body, options, None))
+
+    def send_many(
+        self,
+        topic: str,
+        bodies: Iterable[bytes | OutgoingMessage],
+        **options: Unpack[MessageOptions],
+    ) -> list[Receipt]:
+        """Sends all and waits for all; the receipts are in the order of `bodies`.
+
+        The options hold for every plain body. Raises SendManyError when any message failed.
+        """
+        self._check()
+        with self._condition:
+            self._seal()
+        many = SendMany(self._appender, self._encoder, self._wait, self._settings.timeout)
+        return many.run(topic, bodies, options, self._batch_bytes)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Sends what was gathered, and waits until every message has its answer.
+
+        Raises RequestTimeout when some have none after `timeout` seconds (None: as long as their
+        own timeouts last); they may still come.
+        """
+        self._check_client()
+        with self._condition:
+            self._seal()
+            if not self._condition.wait_for(lambda: not self._unanswered, timeout):
+                raise RequestTimeout(
+                    f"flush: {self._unanswered} messages have no answer yet", "wait longer"
+                )
+
+    def has_room(self) -> bool:
+        """Whether `send_nowait` would take a message at once."""
+        return self._unanswered < self._settings.max_in_flight
+
+    def wait_for_room(self, timeout: float | None = None) -> None:
+        """Waits until `send_nowait` takes a message at once. Raises NodeBusy after `timeout`."""
+        with self._condition:
+            self._await_room(self._settings.timeout if timeout is None else timeout)
+
+    def close(self) -> None:
+        """Flushes and takes no more messages."""
+        if not self._closed:
+            self._closed = True
+            self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        self._check_client()
+        if self._closed:
+            raise NotConnected("the producer is closed", "make another one")
+
+    def _encode(
+        self,
+        topic: str,
+        body: bytes | OutgoingMessage,
+        options: MessageOptions,
+        slot: "Future[Receipt] | None",
+    ) -> Entry:
+        self._check()
+        return self._encoder.entry(topic, body, options, slot)
+
+    def _add(self, entry: Entry) -> None:
+        with self._condition:
+            if not self.has_room():
+                self._await_room(
+                    self._settings.timeout if self._settings.when_full == "block" else 0
+                )
+            batch = self._batch
+            if batch.entries and batch.bytes + len(entry.record) > self._batch_bytes:
+                self._seal()
+                batch = self._batch
+            batch.add(entry)
+            self._unanswered += 1
+            if batch.bytes >= self._batch_bytes or len(batch.entries) >= self._batch_count:
+                self._seal()
+            elif len(batch.entries) == 1:
+                due = monotonic() + self._settings.linger
+                self._io.call_at(due, lambda: self._lingered(batch))
+
+    def _await_room(self, timeout: float) -> None:
+        """With the condition held. Waiting without sending what is gathered could last for ever."""
+        if self.has_room():
+            return
+        self._seal()
+        if timeout and self._io.on_thread():
+            raise NodeBusy("a done callback may not wait for the producer", "send from a thread")
+        if not self._condition.wait_for(self.has_room, timeout):
+            raise NodeBusy(
+                f"{self._unanswered} messages wait for answers", "raise max_in_flight, or wait"
+            )
+
+    def _lingered(self, batch: Batch) -> None:
+        with self._condition:
+            if batch is self._batch:
+                self._seal()
+
+    def _new_batch(self) -> Batch:
+        return Batch(self._deliver, self._wait)
+
+    def _seal(self) -> None:
+        """With the condition held: sends what is gathered."""
+        if not self._batch.entries:
+            return
+        batch, self._batch = self._batch, self._new_batch()
+        batch.deadline = monotonic() + self._settings.timeout
+        if not self._appender.send(batch):
+            self._deliver(batch.entries, NotConnected("the client is closed", "connect again"))
+
+    def _deliver(self, entries: Sequence[Entry], results: Results) -> None:
+        """Resolves the futures, then makes room."""
+        if isinstance(results, MqError):
+            for entry in entries:
+                if entry.slot is not None:
+                    entry.slot.set_exception(results)
+        else:
+            for entry, receipt in zip(entries, results, strict=True):
+                if entry.slot is not None:
+                    entry.slot.set_result(receipt)
+        with self._condition:
+            self._unanswered -= len(entries)
+            if isinstance(results, MqError):
+                self._failed += len(entries)
+            self._condition.notify_all()

@@ -1,0 +1,38 @@
+"""Where the processes of a node listen, as its control socket tells."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.encode import DEFAULT_MAX_MESSAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The answer to `routes`. `writer` is None while there is none.
+
+    `crc` says whether appended records must leave room for the whole-record checksum.
+    """
+
+    writer: str | None
+    readers: tuple[str, ...]
+    crc: bool
+    max_message_bytes: int
+    epoch: int
+    node: str
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Routes":
+        """From the header of the answer; what is missing gets the node's defaults."""
+        return cls(
+            writer=fields.get("writer") or None,
+            readers=tuple(endpoint for endpoint in fields.get("readers") or () if endpoint),
+            crc=bool(fields.get("crc", True)),
+            max_message_bytes=int(fields.get("max_message_size") or DEFAULT_MAX_MESSAGE_BYTES),
+            epoch=int(fields.get("epoch") or 0),
+            node=str(fields.get("node", "")),
+        )
+
+    def endpoints(self) -> set[str]:
+        """Every address that is in use."""
+        return {*self.readers, *([self.writer] if self.writer else [])}

@@ -1,0 +1,211 @@
+"""Following a topic: which pulls are due, and what their answers mean. No threads, no sockets.
+
+`Tail` is driven by the plain client and by the asyncio one in the same way: start the calls of
+`due`, give each answer to `take`, until `finished`.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple, TypedDict
+
+from node.client_calls import Answer, Call, Retry
+from node.client_message import Message, raw_queue_offset
+from node.client_operations import (
+    Operation,
+    milliseconds,
+    offsets,
+    pull_call,
+    pull_result,
+    seek,
+)
+from node.client_types import QueueOffsets
+from protocol.errors import BadRequest, MqError
+
+Start = Literal["latest", "earliest"] | int | datetime
+PULLS_MAX = 32
+"""Pulls under way; with more queues than that they take turns."""
+WAIT_S = 10.0
+WAIT_S_CROWDED = 0.2
+PAUSE_S = 0.05
+"""Before pulling again where the node did not hold an empty pull."""
+QUEUES_S = 5.0
+"""How often a follower looks for queues that were added to the topic."""
+
+
+class TailOptions(TypedDict, total=False):
+    """`queues`: only these. `tags`: as for pull. `until_end`: stop at the end as it is at the
+    start. `follow=False`: stop where nothing more comes."""
+
+    queues: Iterable[int] | None
+    tags: str | None
+    until_end: bool
+    follow: bool
+    max_messages: int
+    max_bytes: int
+
+
+class TailSettings(NamedTuple):
+    """See TailOptions."""
+
+    queues: frozenset[int] | None = None
+    tags: str | None = None
+    until_end: bool = False
+    follow: bool = True
+    max_messages: int = 32
+    max_bytes: int = 262_144
+
+    @classmethod
+    def of(cls, options: TailOptions) -> "TailSettings":
+        """From options. Raises BadRequest for names that nobody knows."""
+        if unknown := options.keys() - set(cls._fields):
+            raise BadRequest(f"tail has no option {', '.join(sorted(unknown))}")
+        queues = options.get("queues")
+        chosen = None if queues is None else frozenset(queues)
+        return cls(**{**options, "queues": chosen})  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class _Place:
+    """How far one queue was read; `end` is where to stop, None for never."""
+
+    queue_id: int
+    next_offset: int
+    end: int | None
+    failures: int = 0
+    not_before: float = 0.0
+
+
+class Tail:
+    """The state of one follower: a place in each queue, and which of them wait for an answer."""
+
+    def __init__(self, topic: str, settings: TailSettings, retry: Retry, timeout: float) -> None:
+        self._topic = topic
+        self._settings = settings
+        self._retry = retry
+        self._timeout = timeout
+        self._places: dict[int, _Place] = {}
+        self._ready: deque[_Place] = deque()
+        self._pulling: set[int] = set()
+        self._looked_at = 0.0
+
+    def begin(self, start: Start, now: float, deadline: float) -> Operation[None]:
+        """Asks where the queues are, and where in them to start."""
+        self._looked_at = now
+        found = yield from offsets(self._topic, None, deadline)
+        for queue in found:
+            if self._wants(queue.queue_id):
+                offset = yield from start_offset(self._topic, queue, start, deadline)
+                self._add(queue, offset)
+
+    def look_for_queues(self, now: float, deadline: float) -> Operation[None]:
+        """Takes up queues that were added since; they are read from their start."""
+        self._looked_at = now
+        found = yield from offsets(self._topic, None, deadline)
+        for queue in found:
+            if self._wants(queue.queue_id) and queue.queue_id not in self._places:
+                self._add(queue, queue.min_offset)
+
+    def should_look(self, now: float) -> bool:
+        """Whether it is time for `look_for_queues`."""
+        endless = self._settings.follow and not self._settings.until_end
+        return endless and now >= self._looked_at + QUEUES_S
+
+    @property
+    def finished(self) -> bool:
+        """Whether every queue was read to where it ends."""
+        endless = self._settings.follow and not self._settings.until_end
+        return not endless and not self._ready and not self._pulling
+
+    def due(self, now: float) -> list[tuple[int, Call]]:
+        """The pulls to start now, each with its queue."""
+        calls: list[tuple[int, Call]] = []
+        for _ in range(len(self._ready)):
+            if len(self._pulling) >= PULLS_MAX:
+                break
+            place = self._ready.popleft()
+            if place.not_before > now:
+                self._ready.append(place)
+                continue
+            self._pulling.add(place.queue_id)
+            calls.append((place.queue_id, self._call(place)))
+        return calls
+
+    def sleep(self, now: float, longest: float) -> float:
+        """How long to wait for an answer before asking `due` again."""
+        if not self._ready:
+            return longest
+        return min(longest, max(0.0, min(place.not_before for place in self._ready) - now))
+
+    def take(self, queue_id: int, outcome: Answer | MqError, now: float) -> list[Message]:
+        """The messages of an answer, in order. Raises the error when it came too often."""
+        place = self._places[queue_id]
+        self._pulling.discard(queue_id)
+        if isinstance(outcome, MqError):
+            return self._failed(place, outcome, now)
+        place.failures = 0
+        result = pull_result(outcome)
+        moved = result.next_begin_offset != place.next_offset
+        place.next_offset = result.next_begin_offset
+        place.not_before = 0.0 if moved or result.messages else now + PAUSE_S
+        at_end = place.end is not None and place.next_offset >= place.end
+        dry = not self._settings.follow and not moved and not result.messages
+        if not at_end and not dry:
+            self._ready.append(place)
+        if place.end is None:
+            return result.messages
+        end = place.end
+        return [message for message in result.messages if raw_queue_offset(message) < end]
+
+    def _failed(self, place: _Place, error: MqError, now: float) -> list[Message]:
+        place.failures += 1
+        if not error.retriable or place.failures >= self._retry.max_attempts:
+            raise error
+        place.not_before = now + self._retry.backoff * 2**place.failures
+        self._ready.append(place)
+        return []
+
+    def _wants(self, queue_id: int) -> bool:
+        return self._settings.queues is None or queue_id in self._settings.queues
+
+    def _add(self, queue: QueueOffsets, offset: int) -> None:
+        end = queue.max_offset if self._settings.until_end else None
+        place = _Place(queue.queue_id, offset, end)
+        self._places[queue.queue_id] = place
+        if end is None or offset < end:
+            self._ready.append(place)
+
+    def _call(self, place: _Place) -> Call:
+        fields = {
+            "topic": self._topic,
+            "queue": place.queue_id,
+            "offset": place.next_offset,
+            "max_messages": self._settings.max_messages,
+            "max_bytes": self._settings.max_bytes,
+        }
+        if self._settings.tags:
+            fields["tags"] = self._settings.tags
+        return pull_call(fields, self._wait(place), self._timeout)
+
+    def _wait(self, place: _Place) -> float:
+        """How long the node may hold the pull."""
+        if place.end is not None or not self._settings.follow:
+            return 0.0
+        return WAIT_S if len(self._places) <= PULLS_MAX else WAIT_S_CROWDED
+
+
+def start_offset(topic: str, queue: QueueOffsets, start: Start, deadline: float) -> Operation[int]:
+    """The queue offset that `start` names. Negative numbers count back from the end."""
+    if isinstance(start, datetime):
+        at = {"topic": topic, "queue": queue.queue_id, "timestamp": milliseconds(start, 0)}
+        return (yield from seek({**at, "boundary": "lower"}, deadline))
+    if start == "latest":
+        return queue.max_offset
+    if start == "earliest":
+        return queue.min_offset
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise BadRequest(
+            f"start is {start!r}", "use 'latest', 'earliest', an offset, -N or a datetime"
+        )
+    return max(queue.min_offset, queue.max_offset + start) if start < 0 else start

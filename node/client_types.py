@@ -1,0 +1,178 @@
+"""What the client answers with: small immutable values, named as the command line prints them."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from node.client_message import Message
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What the node says about one stored message.
+
+    `status` is RocketMQ's PutMessageStatus; `flushed` whether it was on disk when it answered.
+    `FLUSH_DISK_TIMEOUT` means stored, flush not confirmed in time.
+    """
+
+    status: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    msg_id: str
+    unique_key: str
+    flushed: bool
+    store_timestamp: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as a plain dict."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """One pull's answer; `status` is RocketMQ's GetMessageStatus."""
+
+    status: str
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic; `queues` counts what may be read, of whatever origin."""
+
+    topic: str
+    queues: int
+    read_queues: int
+    write_queues: int
+    perm: int
+
+    @classmethod
+    def of(cls, fields: Fields) -> "TopicInfo":
+        """From an item of `topics`; the writer's has no `queues`."""
+        read = int(fields.get("read_queues", 0))
+        write = int(fields.get("write_queues", 0))
+        queues = int(fields.get("queues", max(read, write)))
+        return cls(str(fields["topic"]), queues, read, write, int(fields.get("perm", 6)))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    """`created` is False when the topic was there already."""
+
+    topic: str
+    queues: int
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffsets:
+    """Where a queue begins and ends: messages have offsets in [min_offset, max_offset)."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """One process of the node; fields that the node did not give are None."""
+
+    role: str
+    index: int | None = None
+    pid: int | None = None
+    state: str | None = None
+    restarts: int | None = None
+    uptime_s: float | None = None
+    rss_bytes: int | None = None
+    cpu_s: float | None = None
+    endpoint: str | None = None
+    offset: int | None = None
+    lag_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """Log offsets: every byte below `flushed` survives a power loss."""
+
+    min: int = 0
+    appended: int = 0
+    committed: int = 0
+    flushed: int = 0
+    readable: int = 0
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DiskStatus:
+    """The file system that holds the store."""
+
+    free_bytes: int | None = None
+    used_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A snapshot of the node. `raw` is the answer as it came, later fields included."""
+
+    ready: bool
+    store: str
+    processes: tuple[ProcessStatus, ...]
+    log: LogStatus
+    disk: DiskStatus
+    raw: dict[str, Any]
+
+    @classmethod
+    def of(cls, fields: Fields) -> "NodeStatus":
+        """From the answer to `status`."""
+        return cls(
+            ready=bool(fields.get("ready")),
+            store=str(fields.get("store", "")),
+            processes=tuple(_known(ProcessStatus, p) for p in fields.get("processes", ())),
+            log=_known(LogStatus, fields.get("log") or {}),
+            disk=_known(DiskStatus, fields.get("disk") or {}),
+            raw=_without_envelope(fields),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """One thing that must be right for the node to be ready."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the node takes appends and serves reads, and why not."""
+
+    ready: bool
+    checks: tuple[HealthCheck, ...]
+    raw: dict[str, Any]
+
+    @classmethod
+    def of(cls, fields: Fields) -> "Health":
+        """From the answer to `health`."""
+        checks = tuple(
+            HealthCheck(str(c["name"]), bool(c["ok"]), str(c.get("detail", "")))
+            for c in fields.get("checks", ())
+        )
+        return cls(bool(fields.get("ready")), checks, _without_envelope(fields))
+
+
+def _known(kind: Any, fields: Fields) -> Any:
+    """`kind` from the fields that it has; others are of a later version."""
+    names = kind.__dataclass_fields__
+    return kind(**{name: value for name, value in fields.items() if name in names})
+
+
+def _without_envelope(fields: Fields) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in ("v", "id", "ok")}
