@@ -1,0 +1,144 @@
+"""A store that nobody runs: RocketMQ's or ours, stopped in order or not.
+
+What is shown is the store as it is after recovery: what the queue and index files lack is made
+in memory from the log, what points beyond the log's end is left out.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+from node.store.condition import Condition, check_is_store, read_condition
+from node.store.derive import NOT_COVERED, Covered, derive_units, walk_start
+from node.store.derive_index import IndexRules, recovered_index
+from node.store.index_file import IndexFile
+from node.store.index_reader import IndexFolder, IndexReader
+from node.store.log_reader import Bounds, LogReader
+from node.store.log_tail import Tail, find_tail
+from node.store.queue_files import QueueFiles
+from node.store.queue_list import (
+    find_queue_file_bytes,
+    list_queues,
+    no_queue_files,
+    open_queue_files,
+    queue_folder,
+)
+from node.store.queue_reader import DerivedUnits, QueueReader
+from node.store.segment_list import SegmentList, list_folder
+from node.store.settings import Settings
+from node.store.store_view import Store
+from protocol.errors import StoreDamaged
+from protocol.ids import Queue
+from protocol.names import COMMIT_LOG_DIR
+from protocol.queue_unit import FILLER_SIZE
+
+_SMALL_SEGMENT_BYTES = 64 << 20
+_HINT_QUEUES_MAX = 2_000
+_ANY_OFFSET = 2**63 - 1
+
+
+class DeadStore(Store):
+    """Bounds are found once, when it is opened. `tail` tells where the log ends and why."""
+
+    def __init__(self, root: Path, settings: Settings) -> None:
+        super().__init__(root, settings)
+        check_is_store(root)
+        self.condition: Condition = read_condition(root)
+        listing = list_folder(root / COMMIT_LOG_DIR)
+        listing.check()
+        if not listing.file_bytes:
+            listing = listing._replace(file_bytes=settings.mapped_file_size_commit_log)
+        segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
+        self._folders = list_queues(root)
+        self._queue_files: dict[Queue, QueueFiles] = {}
+        self._readers: dict[Queue, QueueReader] = {}
+        self.tail: Tail = find_tail(segments, self.condition, self._hints(listing.file_bytes))
+        self.log = LogReader(segments, Bounds(segments.start, self.tail.end))
+        self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
+        self.index = IndexReader(lambda: self._index_files)
+
+    def refresh(self) -> None:
+        """Nothing changes."""
+
+    @cached_property
+    def queue_file_bytes(self) -> int:
+        """Length of a queue file: as found, else as the settings say. Raises StoreDamaged."""
+        return find_queue_file_bytes(iter(self._folders.values()), self.settings.queue_file_bytes)
+
+    def queues(self) -> list[Queue]:
+        return sorted({*self._folders, *self._derived})
+
+    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        queue = Queue(topic, queue_id)
+        if queue in self._readers:
+            return self._readers[queue]
+        derived = self._derived.get(queue)
+        if queue not in self._folders and derived is None:
+            return None
+        files, end = self._files_of(queue), self._covered[queue].next_number
+        if end < 0:
+            files = no_queue_files(files.folder, files.file_bytes, self._files)
+        reader = QueueReader(files, max(end, 0), lambda: self.log.min_offset, derived)
+        self._readers[queue] = reader
+        return reader
+
+    def _files_of(self, queue: Queue) -> QueueFiles:
+        if queue not in self._queue_files:
+            folder = queue_folder(self.root, queue)
+            make = open_queue_files if queue in self._folders else no_queue_files
+            self._queue_files[queue] = make(folder, self.queue_file_bytes, self._files)
+        return self._queue_files[queue]
+
+    def _hints(self, segment_bytes: int) -> Iterator[int]:
+        """Where records may start near the log's end: a long segment need not be walked then."""
+        condition = self.condition
+        if segment_bytes <= _SMALL_SEGMENT_BYTES or not condition.is_clean:
+            return
+        yield from (offset for offset in (condition.queues_done, condition.index_done) if offset)
+        for queue in islice(self._folders, _HINT_QUEUES_MAX):
+            try:
+                files = self._files_of(queue)
+                end = files.end_below(_ANY_OFFSET)
+                last = files.read(end - 1, 1) if end > files.first else ()
+            except StoreDamaged:
+                continue  # Only a hint is lost; who reads this queue meets the damage.
+            yield from (int(unit["physical_offset"]) for unit in last)
+
+    @cached_property
+    def _covered(self) -> dict[Queue, Covered]:
+        covered = {queue: self._cover(self._files_of(queue)) for queue in self._folders}
+        return _WithDefault(covered)
+
+    def _cover(self, files: QueueFiles) -> Covered:
+        end = files.end_below(self.log.end, thorough=not self.condition.is_clean)
+        if end <= files.first:
+            return NOT_COVERED
+        offset, size, _ = files.read(end - 1, 1)[0].tolist()
+        return Covered(end, 0 if size == FILLER_SIZE else offset + size)
+
+    @cached_property
+    def _derived(self) -> dict[Queue, DerivedUnits]:
+        start = walk_start(self.log, self.condition, self._covered, self.tail.walked_from)
+        if start >= self.log.end:
+            return {}
+        levels = self.settings.delay_levels_ms
+        return derive_units(self.log, start, self._covered.__getitem__, levels)
+
+    @cached_property
+    def _index_files(self) -> list[IndexFile]:
+        folder = self.index_folder
+        on_disk = folder.open(folder.names())
+        if not self.settings.message_index_enable:
+            return on_disk
+        settings = self.settings
+        rules = IndexRules(folder.geometry, settings.index_tags_enable, settings.delay_levels_ms)
+        queued_end = max((queue.log_end for queue in self._covered.values()), default=0)
+        return recovered_index(on_disk, self.log, self.condition, rules, queued_end)
+
+
+class _WithDefault(dict[Queue, Covered]):
+    """A queue that has no files covers nothing."""
+
+    def __missing__(self, _queue: Queue) -> Covered:
+        return NOT_COVERED

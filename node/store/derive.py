@@ -1,0 +1,134 @@
+"""Queue units that the log has and the files lack, made in memory as a queue worker would.
+
+A dead store may lack units: the owner was killed, or somebody removed `consumequeue/`. Where to
+begin the walk depends on who vouches for what; when nothing is missing there is no walk.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.condition import Condition
+from node.store.log_damage import Damage, columns_past_damage
+from node.store.log_reader import LogReader
+from node.store.queue_files import Units
+from node.store.queue_reader import DerivedUnits
+from protocol.columns import Columns
+from protocol.dispatch_request import dispatch_requests
+from protocol.ids import Queue
+from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT
+
+_GAP_UNITS_MAX = 1_000_000
+
+
+class Covered(NamedTuple):
+    """What a queue's files hold: the next number, and where the last unit's record ends."""
+
+    next_number: int
+    log_end: int
+
+
+NOT_COVERED = Covered(-1, 0)
+"""Of a queue without units on disk."""
+
+
+class _Rows(NamedTuple):
+    """Units of one queue from one window of the log."""
+
+    number: NDArray[Any]
+    physical_offset: NDArray[Any]
+    size: NDArray[Any]
+    tags_code: NDArray[Any]
+
+
+def walk_start(
+    log: LogReader, condition: Condition, covered: Mapping[Queue, Covered], recovery_start: int
+) -> int:
+    """Below it no unit can be missing.
+
+    `recovery_start` is where the tail's walk began: after an unclean stop a broker dispatches all
+    from there on again.
+    """
+    if not any(queue.log_end for queue in covered.values()):
+        return log.min_offset
+    if condition.tails is not None:
+        for queue, number in condition.tails.next_offset.items():
+            if number > max(covered.get(queue, NOT_COVERED).next_number, 0):
+                return log.min_offset
+    if condition.queues_done is not None:
+        return max(condition.queues_done, log.min_offset)
+    if condition.is_clean:
+        return max(log.min_offset, *(queue.log_end for queue in covered.values()))
+    return max(recovery_start, log.min_offset)
+
+
+def derive_units(
+    log: LogReader,
+    start: int,
+    covered: Callable[[Queue], Covered],
+    delay_levels_ms: tuple[int, ...],
+) -> dict[Queue, DerivedUnits]:
+    """Walks the log from `start` and answers what each queue's files lack.
+
+    Damaged stretches are passed over: their units are fillers, which no pull takes.
+    """
+    rows: dict[Queue, list[_Rows]] = {}
+    for item in columns_past_damage(log, start):
+        if isinstance(item, Damage):
+            continue
+        for queue, found in _by_queue(item, delay_levels_ms):
+            rows.setdefault(queue, []).append(found)
+    derived = {queue: _place(found, covered(queue)) for queue, found in sorted(rows.items())}
+    return {queue: units for queue, units in derived.items() if len(units.units)}
+
+
+def _by_queue(columns: Columns, delay_levels_ms: tuple[int, ...]) -> list[tuple[Queue, _Rows]]:
+    requests = dispatch_requests(columns, delay_levels_ms)
+    queued = np.flatnonzero(requests.is_queued)
+    if not len(queued):
+        return []
+    topic_id, queue_id = requests.topic_id[queued], requests.queue_id[queued]
+    order = np.lexsort((queue_id, topic_id))
+    topic_id, queue_id, queued = topic_id[order], queue_id[order], queued[order]
+    changes = np.flatnonzero((np.diff(topic_id) != 0) | (np.diff(queue_id) != 0)) + 1
+    answer = []
+    for group in np.split(queued, changes):
+        row = int(group[0])
+        queue = Queue(requests.topics[int(requests.topic_id[row])], int(requests.queue_id[row]))
+        answer.append(
+            (
+                queue,
+                _Rows(
+                    requests.consume_queue_offset[group],
+                    requests.commit_log_offset[group],
+                    requests.message_size[group],
+                    requests.tags_code[group],
+                ),
+            )
+        )
+    return answer
+
+
+def _place(parts: list[_Rows], covered: Covered) -> DerivedUnits:
+    """Units by their numbers: what is covered or comes twice is dropped, gaps become fillers."""
+    rows = _Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    first = max(covered.next_number, 0)
+    new = rows.physical_offset + rows.size > covered.log_end
+    seen = np.maximum.accumulate(np.concatenate([[covered.next_number - 1], rows.number]))[:-1]
+    new &= rows.number > np.maximum(seen, -1)
+    rows = _Rows(*(column[new] for column in rows))
+    if not len(rows.number):
+        return DerivedUnits(first, np.empty(0, QUEUE_UNIT.dtype))
+    if covered.next_number < 0:
+        first = int(rows.number[0])
+    position = rows.number - first
+    if position[-1] > 4 * len(position) + _GAP_UNITS_MAX:
+        position = np.arange(len(position))
+    units: Units = np.zeros(int(position[-1]) + 1, QUEUE_UNIT.dtype)
+    units["size"] = FILLER_SIZE
+    units["physical_offset"][position] = rows.physical_offset
+    units["size"][position] = rows.size
+    units["tags_code"][position] = rows.tags_code
+    return DerivedUnits(first, units)

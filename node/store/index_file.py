@@ -1,0 +1,190 @@
+"""One index file: its header, slots and entries, and the walk along a key's chain."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.open_files import OpenFiles
+from protocol.errors import StoreDamaged
+from protocol.index_build import IndexImage, next_entry
+from protocol.index_entry import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    IndexGeometry,
+    IndexHeader,
+)
+
+_SLOT = struct.Struct(">i").unpack_from
+_ENTRY = struct.Struct(">iqii").unpack_from
+
+
+class FoundEntry(NamedTuple):
+    """An entry whose hash is the one looked for."""
+
+    number: int
+    physical_offset: int
+    prev: int
+
+
+class IndexFile:
+    """A view of one file, mapped or in memory.
+
+    `trusts_slots`: a slot may name an entry that the header does not count yet (a live file: its
+    entries are written before its slots, its header last).
+    """
+
+    def __init__(
+        self, name: str, geometry: IndexGeometry, data: memoryview, trusts_slots: bool = False
+    ) -> None:
+        self.name = name
+        self.geometry = geometry
+        self._data = data
+        self._trusts_slots = trusts_slots
+        self._slots_at = geometry.slot_position(0)
+        self._entries_at = geometry.entry_position(0)
+
+    @classmethod
+    def of_image(cls, name: str, image: IndexImage) -> "IndexFile":
+        """A file that only stands in memory."""
+        return cls(name, image.geometry, image.data.data)
+
+    @property
+    def header(self) -> IndexHeader:
+        """As it stands now; `index_count` at least 1 and at most what the file takes."""
+        header = INDEX_HEADER.read(self._data)
+        return header._replace(index_count=min(next_entry(header), self.geometry.index_num))
+
+    def slots(self) -> NDArray[Any]:
+        """The whole slot table."""
+        table = INDEX_SLOT.view(self._data, self._slots_at, self.geometry.slot_count)
+        return table["newest_entry"]
+
+    def entries(self) -> NDArray[Any]:
+        """The entries in use, from number 1 on."""
+        start = self.geometry.entry_position(1)
+        return INDEX_ENTRY.view(self._data, start, self.header.index_count - 1)
+
+    def newest(self, key_hash: int) -> int:
+        """The number of the newest entry of the hash's bucket; 0 when there is none."""
+        position = self._slots_at + INDEX_SLOT.size * (key_hash % self.geometry.slot_count)
+        number = int(_SLOT(self._data, position)[0])
+        limit = self.geometry.index_num - 1 if self._trusts_slots else self.header.index_count
+        return number if 0 < number <= min(limit, self.geometry.index_num - 1) else 0
+
+    def select(self, found: list[int], key_hash: int, count_max: int, begin: int, end: int) -> None:
+        """Adds log offsets to `found`, as IndexFile#selectPhyOffset does, newest first."""
+        header = self.header
+        number = self.newest(key_hash)
+        if number == 0 or header.index_count <= 1:
+            return
+        while len(found) < count_max:
+            hash_, offset, diff, prev = self._entry(number)
+            if diff < 0:
+                return
+            time = header.begin_timestamp + diff * 1000
+            if hash_ == key_hash and begin <= time <= end:
+                found.append(offset)
+            # Chains lead to older entries: what does not is damage, and could go in circles.
+            if not 0 < prev < number or time < begin:
+                return
+            number = prev
+
+    def chain(self, key_hash: int, start: int | None = None) -> Iterator[FoundEntry]:
+        """All entries of a hash, newest first, from entry `start` on; times are not looked at."""
+        number = self.newest(key_hash) if start is None else start
+        while 0 < number < self.geometry.index_num:
+            hash_, offset, _, prev = self._entry(number)
+            if hash_ == key_hash:
+                yield FoundEntry(number, offset, prev)
+            if prev >= number:
+                return
+            number = prev
+
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        entry: tuple[int, int, int, int] = _ENTRY(
+            self._data, self._entries_at + INDEX_ENTRY.size * number
+        )
+        return entry
+
+
+def open_index_file(
+    path: Path, geometry: IndexGeometry, files: OpenFiles, trusts_slots: bool = False
+) -> IndexFile:
+    """A file on disk, mapped, its length checked. Raises StoreDamaged, StorePermission."""
+    file = files.get(path, geometry.file_bytes)
+    file.check()
+    return IndexFile(path.name, geometry, file.view(), trusts_slots)
+
+
+def find_geometry(
+    path: Path, file_bytes: int, likely: list[IndexGeometry], files: OpenFiles
+) -> IndexGeometry | None:
+    """How many slots and entries a file of this length has; None when it is empty and odd.
+
+    The length alone does not tell: the first and last entry must be where the header says, and
+    the last one must head its bucket. Raises StoreDamaged when nothing fits.
+    """
+    fitting = [geometry for geometry in likely if geometry.file_bytes == file_bytes]
+    body = file_bytes - INDEX_HEADER.size
+    if body <= 0 or body % INDEX_SLOT.size:
+        raise _no_geometry(path, file_bytes)
+    data = files.get(path, file_bytes).view()
+    header = INDEX_HEADER.read(data)
+    if next_entry(header) <= 1:
+        return fitting[0] if fitting else None
+    for geometry in fitting:
+        if _agrees(data, header, geometry):
+            return geometry
+    for geometry in _candidates(data, header, body):
+        if _agrees(data, header, geometry):
+            return geometry
+    if fitting:
+        return fitting[0]
+    raise _no_geometry(path, file_bytes)
+
+
+def _no_geometry(path: Path, file_bytes: int) -> StoreDamaged:
+    return StoreDamaged(
+        str(path),
+        0,
+        f"{file_bytes} bytes are no index file",
+        "rebuild it with: keelog store rebuild --index",
+    )
+
+
+def _candidates(data: memoryview, header: IndexHeader, body: int) -> Iterator[IndexGeometry]:
+    """Geometries of that length whose last entry names the log offset that the header names."""
+    last_entry = INDEX_ENTRY.size * (header.index_count - 1)
+    end_offset = header.end_physical_offset.to_bytes(8, "big", signed=True)
+    raw = np.frombuffer(data, np.uint8)
+    # Slot counts that leave whole entries: one residue modulo 5, as 20 bytes are 5 slots.
+    first = (body // INDEX_SLOT.size) % 5 or 5
+    slot_counts = np.arange(first, body // INDEX_SLOT.size, 5, dtype=np.int64)
+    at = INDEX_HEADER.size + INDEX_SLOT.size * slot_counts + last_entry + 4
+    slot_counts, at = slot_counts[at + 16 <= len(raw)], at[at + 16 <= len(raw)]
+    fits = np.ones(len(at), np.bool_)
+    for byte, value in reversed(list(enumerate(end_offset))):
+        rows = np.flatnonzero(fits)
+        fits[rows] = raw[at[rows] + byte] == value
+    for slot_count in slot_counts[fits].tolist():
+        yield IndexGeometry(slot_count, (body - INDEX_SLOT.size * slot_count) // INDEX_ENTRY.size)
+
+
+def _agrees(data: memoryview, header: IndexHeader, geometry: IndexGeometry) -> bool:
+    count = header.index_count
+    if geometry.slot_count < 1 or not 1 < count <= geometry.index_num:
+        return False
+    first, last = (
+        INDEX_ENTRY.read(data, geometry.entry_position(number)) for number in (1, count - 1)
+    )
+    if first.physical_offset != header.begin_physical_offset or first.prev != 0:
+        return False
+    if last.physical_offset != header.end_physical_offset or last.key_hash < 0:
+        return False
+    position = geometry.slot_position(last.key_hash % geometry.slot_count)
+    return INDEX_SLOT.read(data, position).newest_entry >= count - 1

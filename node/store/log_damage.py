@@ -1,0 +1,85 @@
+"""Reads on behind damage: where the next record can be proved, and nowhere else.
+
+A record proves itself by its magic, its own log offset at that place, its lengths and checksum.
+Behind the log's real end old bytes may stand that a broker cut off without wiping them; they are
+told by their store time, which is before that of the last good record.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from node.store.log_reader import WINDOW_BYTES, LogReader
+from protocol.columns import Columns
+from protocol.record import MAGIC_V1, MAGIC_V2, Record, Torn
+
+_MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+_MAGIC_AT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes within the log that are no record; it goes on at `resumed_at`."""
+
+    where: str
+    torn: Torn
+    resumed_at: int
+
+
+def next_record(log: LogReader, position: int, not_before: int = 0) -> int | None:
+    """The next place at or above `position` where a record of at least that store time stands."""
+    while position < log.end:
+        segment = log.segment_at(position)
+        stop = min(segment.end, log.end)
+        for place in _places(log, position, stop):
+            found = log.peek(place)
+            if isinstance(found, Record) and found.head.store_timestamp >= not_before:
+                return place
+        position = segment.end
+    return None
+
+
+def _places(log: LogReader, position: int, stop: int) -> Iterator[int]:
+    """Where a magic code stands as a record would have it, within one segment, in order."""
+    segment = log.segment_at(position)
+    overlap = _MAGIC_AT + len(_MAGICS[0]) - 1
+    while position < stop:
+        count = min(WINDOW_BYTES, stop - position)
+        data = segment.read(position - segment.start, count)
+        found = {at for magic in _MAGICS for at in _find_all(data, magic)}
+        for at in sorted(found):
+            if at >= _MAGIC_AT:
+                yield position + at - _MAGIC_AT
+        if count < WINDOW_BYTES:
+            return
+        position += count - overlap
+
+
+def _find_all(data: bytes, wanted: bytes) -> Iterator[int]:
+    at = data.find(wanted)
+    while at >= 0:
+        yield at
+        at = data.find(wanted, at + 1)
+
+
+def columns_past_damage(
+    log: LogReader, start: int, stop: int | None = None
+) -> Iterator[Columns | Damage]:
+    """As `LogReader.columns`, but damage is an item of its own, and the records go on behind it.
+
+    When nothing can be proved behind it, the records end, and `log.stopped` tells why.
+    """
+    last_time = 0
+    stop = log.end if stop is None else min(stop, log.end)
+    while start < stop:
+        for columns in log.columns(start, stop):
+            last_time = int(columns.store_timestamp[-1])
+            yield columns
+        torn = log.stopped
+        if torn is None:
+            return
+        resumed = next_record(log, torn.position + 1, last_time)
+        if resumed is None:
+            log.stopped = torn
+            return
+        yield Damage(str(log.segment_at(torn.position).path), torn, resumed)
+        start = resumed

@@ -1,0 +1,227 @@
+"""Reads the CommitLog between two bounds: single records, raw bytes, or columns of many.
+
+The bounds are the owner's business: for a dead store what the tail's walk found, for a live one
+what the writer publishes. Nothing outside is ever read.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from node.store.segment import Segment
+from node.store.segment_list import SegmentList
+from protocol.columns import Columns, scan
+from protocol.errors import NotFound, StoreDamaged
+from protocol.record import (
+    BORN_HOST_V6,
+    FILLER_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    SHORT_HEAD,
+    SYS_FLAG_POSITION,
+    Filler,
+    Record,
+    Torn,
+    decode,
+)
+
+WINDOW_BYTES = 1 << 20
+_VERIFY_HINT = "see all damage with: keelog store verify"
+_STORE_TIME_V4 = SHORT_HEAD.offsets["store_timestamp"]
+_HEAD = struct.Struct(">iI20xq").unpack_from
+"""TOTALSIZE, MAGICCODE and PHYSICALOFFSET."""
+_LONG = struct.Struct(">q").unpack_from
+_INT = struct.Struct(">i").unpack_from
+
+
+@dataclass(slots=True)
+class Bounds:
+    """What may be read: from `start` up to `end`, exclusive."""
+
+    start: int
+    end: int
+
+
+class LogReader:
+    """The log of one store.
+
+    `stopped` tells, after `columns` has ended, what stood where the records broke off: None when
+    the end was reached.
+    """
+
+    def __init__(self, segments: SegmentList, bounds: Bounds) -> None:
+        self.segments = segments
+        self.bounds = bounds
+        self.stopped: Torn | None = None
+
+    @property
+    def min_offset(self) -> int:
+        """Where the log begins."""
+        return self.bounds.start
+
+    @property
+    def end(self) -> int:
+        """Where it ends, exclusive."""
+        return self.bounds.end
+
+    @property
+    def segment_bytes(self) -> int:
+        """Length of each segment; 0 when there is none."""
+        return self.segments.segment_bytes
+
+    def holds(self, offset: int, size: int) -> bool:
+        """Whether these bytes lie within the bounds and within one segment."""
+        if offset < self.bounds.start or size < 0 or offset + size > self.bounds.end:
+            return False
+        step = self.segments.segment_bytes
+        return step > 0 and offset % step + size <= step
+
+    def segment_at(self, offset: int) -> Segment:
+        """The segment of an offset within the bounds. Raises NotFound, StoreDamaged."""
+        if not self.bounds.start <= offset < self.bounds.end:
+            raise NotFound(
+                f"offset {offset} is outside the log, which is [{self.min_offset}, {self.end})",
+                "see the bounds with: keelog store info",
+            )
+        segment = self.segments.find(offset)
+        if segment is None:
+            where = str(self.segments.folder)
+            raise StoreDamaged(where, offset, "no segment holds this offset", _VERIFY_HINT)
+        return segment
+
+    def raw(self, offset: int, size: int) -> memoryview:
+        """The bytes of one record; size, magic and place are checked, checksums are not.
+
+        Raises NotFound outside the log, StoreDamaged when no record of `size` stands there.
+        """
+        if not self.holds(offset, size):
+            raise NotFound(f"no record of {size} bytes at offset {offset}: not within the log")
+        segment = self.segment_at(offset)
+        view = segment.view()
+        position = offset - segment.start
+        self._check_head(segment, view, position, size)
+        return view[position : position + size]
+
+    def raw_many(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
+        """As `raw`, for many at once; neighbours come as one piece. All must be within the log."""
+        pieces: list[memoryview] = []
+        run_start = run_end = -1
+        segment: Segment | None = None
+        view = memoryview(b"")
+        for offset, size in zip(offsets, sizes, strict=True):
+            if segment is None or not segment.start <= offset < segment.end:
+                if segment is not None and run_end > run_start:
+                    pieces.append(view[run_start - segment.start : run_end - segment.start])
+                segment = self.segment_at(offset)
+                view = segment.view()
+                run_start = run_end = offset
+            elif offset != run_end:
+                pieces.append(view[run_start - segment.start : run_end - segment.start])
+                run_start = offset
+            self._check_head(segment, view, offset - segment.start, size)
+            run_end = offset + size
+        if segment is not None:
+            pieces.append(view[run_start - segment.start : run_end - segment.start])
+        return pieces
+
+    def _check_head(self, segment: Segment, view: memoryview, position: int, size: int) -> None:
+        if size < SHORT_HEAD.size:
+            raise self._damage(segment, position, f"{size} bytes are no record")
+        total, magic, place = _HEAD(view, position)
+        offset = segment.start + position
+        if total != size or place != offset or (magic != MAGIC_V1 and magic != MAGIC_V2):
+            found = f"size {total}, magic {magic:08x}, place {place} where {size} bytes should be"
+            raise self._damage(segment, position, found)
+
+    @staticmethod
+    def _damage(segment: Segment, position: int, found: str) -> StoreDamaged:
+        return StoreDamaged(str(segment.path), segment.start + position, found, _VERIFY_HINT)
+
+    def store_time(self, offset: int, size: int) -> int:
+        """STORETIMESTAMP of a record, -1 when it is not within the log (pickupStoreTimestamp)."""
+        if size < SHORT_HEAD.size or not self.holds(offset, size):
+            return -1
+        segment = self.segment_at(offset)
+        view = segment.view()
+        position = offset - segment.start
+        (sys_flag,) = _INT(view, position + SYS_FLAG_POSITION)
+        extra = 12 if sys_flag & BORN_HOST_V6 else 0
+        return int(_LONG(view, position + _STORE_TIME_V4 + extra)[0])
+
+    def peek(self, offset: int) -> Record | Filler | Torn:
+        """What stands at an offset within the log. Raises NotFound outside it."""
+        segment = self.segment_at(offset)
+        position = offset - segment.start
+        left = min(segment.end, self.end) - offset
+        size = int.from_bytes(segment.read(position, min(4, left)), "big", signed=True)
+        window = segment.read(position, min(max(size, 8), left))
+        found = decode(window, 0, offset)
+        if isinstance(found, Torn):
+            return Torn(offset, found.kind, found.why)
+        return found
+
+    def record_at(self, offset: int) -> Record:
+        """The record that stands at `offset`, verified.
+
+        Raises NotFound outside the log and at a segment's closing blank, StoreDamaged otherwise.
+        """
+        found = self.peek(offset)
+        if isinstance(found, Record):
+            return found
+        if isinstance(found, Filler):
+            raise NotFound(f"no record at offset {offset}: the segment ends here")
+        where = str(self.segment_at(offset).path)
+        raise StoreDamaged(where, offset, found.why, _VERIFY_HINT)
+
+    def look_up(self, offset: int) -> Record:
+        """As `record_at`, for an offset somebody names: NotFound when no record starts there."""
+        found = self.peek(offset)
+        if isinstance(found, Torn) and found.kind != "bad_crc":
+            raise NotFound(f"no record starts at offset {offset}: {found.why}")
+        return self.record_at(offset)
+
+    def columns(
+        self,
+        start: int,
+        stop: int | None = None,
+        window_bytes: int = WINDOW_BYTES,
+        verify: bool = True,
+    ) -> Iterator[Columns]:
+        """Records that start in [start, stop), window by window, across segments.
+
+        `start` must be where a record starts. Sets `stopped`. Each item keeps its window alive.
+        """
+        self.stopped = None
+        end = self.end
+        stop = end if stop is None else min(stop, end)
+        position, wanted = start, window_bytes
+        while position < stop:
+            segment = self.segment_at(position)
+            left = min(segment.end, end) - position
+            data = segment.read(position - segment.start, min(wanted, left))
+            found = scan(data, position, verify=verify)
+            if len(found.columns):
+                yield _below(found.columns, stop)
+            wanted = window_bytes
+            match found.stop:
+                case None:
+                    position += found.end
+                case Filler():
+                    position = segment.end
+                case Torn(kind="cut") if found.end:
+                    position += found.end
+                case Torn(kind="cut") if len(data) < (size := _stated_size(data)) <= left:
+                    wanted = size
+                case Torn(kind=kind, why=why):
+                    self.stopped = Torn(position + found.end, kind, why)
+                    return
+
+
+def _stated_size(data: bytes) -> int:
+    return max(int.from_bytes(data[:4], "big", signed=True), FILLER_BYTES)
+
+
+def _below(columns: Columns, stop: int) -> Columns:
+    if int(columns.physical_offset[-1]) < stop:
+        return columns
+    return columns.take(columns.physical_offset < stop)

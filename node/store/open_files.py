@@ -1,0 +1,119 @@
+"""Open files of a store, bounded in number: read by `pread`, or through a read-only map.
+
+Whoever reads here never reads outside a file: one that shrank, vanished or may not be opened gives
+a typed error that names it.
+"""
+
+import mmap
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import NoReturn
+
+from protocol.errors import StoreDamaged, StorePermission
+
+FILES_MAX = 256
+"""How many files one process keeps open unless it is told otherwise."""
+
+_OWNER_HINT = "run as the owner of the store"
+_VERIFY_HINT = "see what is left with: keelog store verify"
+
+
+class FileVanished(StoreDamaged):
+    """A file that was there a moment ago: damage, or the work of retention."""
+
+
+def refuse(path: Path, error: OSError) -> NoReturn:
+    """Raises the error of ours that an operating system's error stands for."""
+    if isinstance(error, PermissionError):
+        raise StorePermission(f"{path}: {error.strerror}", _OWNER_HINT) from None
+    if isinstance(error, FileNotFoundError):
+        raise FileVanished(str(path), 0, "the file is gone", _VERIFY_HINT) from None
+    raise StoreDamaged(str(path), 0, f"cannot be read: {error.strerror}", _VERIFY_HINT) from None
+
+
+class OpenFile:
+    """One open file of known length."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._map: memoryview | None = None
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            refuse(path, error)
+        try:
+            self.check()
+        except StoreDamaged:
+            self.close()
+            raise
+
+    def check(self) -> None:
+        """Raises StoreDamaged when the file is shorter than it was: a map of it would kill us."""
+        found = os.fstat(self._descriptor).st_size
+        if found < self.size:
+            raise StoreDamaged(
+                str(self.path), found, f"has {found} bytes, {self.size} are expected", _VERIFY_HINT
+            )
+
+    def read(self, position: int, count: int) -> bytes:
+        """Exactly `count` bytes. Raises StoreDamaged when they are not all there."""
+        assert 0 <= position <= position + count <= self.size
+        parts = []
+        while count:
+            try:
+                part = os.pread(self._descriptor, count, position)
+            except OSError as error:
+                refuse(self.path, error)
+            if not part:
+                self.check()
+                raise StoreDamaged(str(self.path), position, "ends here", _VERIFY_HINT)
+            parts.append(part)
+            position += len(part)
+            count -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def view(self) -> memoryview:
+        """The whole file, mapped; valid as long as anybody holds it. See `check`."""
+        if self._map is None:
+            self._map = memoryview(mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ))
+        return self._map
+
+    def close(self) -> None:
+        """Closes the file; a map lives on while somebody holds a view of it."""
+        self._map = None
+        os.close(self._descriptor)
+
+
+class OpenFiles:
+    """The files opened last; the one not used for longest is closed for the next."""
+
+    def __init__(self, limit: int = FILES_MAX) -> None:
+        self._limit = limit
+        self._files: OrderedDict[Path, OpenFile] = OrderedDict()
+
+    def get(self, path: Path, size: int) -> OpenFile:
+        """The file, opened if it is not. Raises StoreDamaged, FileVanished, StorePermission."""
+        file = self._files.get(path)
+        if file is not None and file.size == size:
+            self._files.move_to_end(path)
+            return file
+        self.forget(path)
+        while len(self._files) >= self._limit:
+            self._files.popitem(last=False)[1].close()
+        file = OpenFile(path, size)
+        self._files[path] = file
+        return file
+
+    def forget(self, path: Path) -> None:
+        """Closes one file, if it is open: its path may name another one now."""
+        file = self._files.pop(path, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Closes all."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()

@@ -1,0 +1,333 @@
+"""One pull: RocketMQ's `getMessage`, its statuses, limits and corrected offsets.
+
+`plain_scan` is the broker's loop (DefaultMessageStore#getMessage) and takes any case;
+`_fast_scan` gives the same answer by columns where every record of the range can be read.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.log_reader import LogReader
+from node.store.queue_files import NO_UNITS, Units
+from node.store.queue_reader import QueueReader
+from node.store.tag_filter import TagFilter
+from protocol.errors import StoreDamaged
+from protocol.queue_unit import UNIT_BYTES
+
+TOTAL_BYTES_MAX = 128 << 20
+TOTAL_BYTES_MIN = 100
+
+
+class PullStatus(Enum):
+    """RocketMQ's GetMessageStatus."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+
+
+class TransferLimits(NamedTuple):
+    """How much one pull carries (maxTransfer…OnMessageInMemory and …InDisk).
+
+    A record counts as cold when it lies more than `memory_bytes` below the log's end; None: never.
+    """
+
+    count_max: int = 32
+    bytes_max: int = 262_144
+    cold_count_max: int = 8
+    cold_bytes_max: int = 65_536
+    memory_bytes: int | None = None
+
+
+IN_MEMORY = TransferLimits()
+"""RocketMQ's defaults, for a store that is in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """What to look for.
+
+    `exact` compares the text of the tags too; a broker compares hashes and leaves that to its
+    client. `filter_bytes_max` bounds how many bytes of units one pull looks at.
+    """
+
+    max_messages: int = 32
+    total_bytes_max: int = TOTAL_BYTES_MAX
+    limits: TransferLimits = IN_MEMORY
+    tags: TagFilter | None = None
+    exact: bool = False
+    filter_bytes_max: int = 16_000
+    files_max: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """The answer. Queue offset, log offset and size of each record taken, and their bytes.
+
+    `pieces` are the records back to back, as stored; neighbours in the log share a piece. They
+    stay valid as long as they are held.
+    """
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    queue_offsets: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    pieces: list[memoryview]
+
+    @property
+    def count(self) -> int:
+        """How many records."""
+        return len(self.sizes)
+
+    @property
+    def payload(self) -> bytes:
+        """All records back to back."""
+        return b"".join(self.pieces)
+
+
+class Scanned(NamedTuple):
+    """What a scan of one file's units took: rows of the units, and how many were consumed."""
+
+    rows: list[int]
+    consumed: int
+    status: PullStatus
+
+
+def get_message(
+    log: LogReader, queue: QueueReader | None, offset: int, request: PullRequest
+) -> PullResult:
+    """Pulls from `queue` (None: there is no such queue) at queue offset `offset`.
+
+    Raises StoreDamaged when the very first record to take is not what its unit says; a later one
+    ends the answer before it.
+    """
+    if queue is None:
+        return _nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+    low, high = queue.min_offset, queue.max_offset
+    if high == 0:
+        return _nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return _nothing(PullStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return _nothing(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    if offset > high:
+        return _nothing(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+    return _scan_files(log, queue, offset, request)
+
+
+def _nothing(status: PullStatus, following: int, low: int, high: int) -> PullResult:
+    empty = np.empty(0, np.int64)
+    return PullResult(status, following, low, high, empty, empty, empty, [])
+
+
+def _scan_files(
+    log: LogReader, queue: QueueReader, offset: int, request: PullRequest
+) -> PullResult:
+    low, high = queue.min_offset, queue.max_offset
+    # A unit is looked at while the bytes of units before it are below the limit.
+    limit = -(-max(request.filter_bytes_max, request.max_messages * UNIT_BYTES) // UNIT_BYTES)
+    following, status = offset, PullStatus.NO_MATCHED_MESSAGE
+    for _ in range(request.files_max):
+        part = queue.file_of(following)
+        if part is None:
+            step = queue.file_units
+            following += step - following % step
+            return _nothing(PullStatus.OFFSET_FOUND_NULL, following, low, high)
+        count = min(part.end, high, offset + limit) - following
+        units = queue.units(following, count) if count > 0 else NO_UNITS
+        found = _scan(log, units, request)
+        first, following = following, following + found.consumed
+        status = found.status if found.consumed else status
+        if found.rows:
+            rows = np.array(found.rows, np.int64)
+            return _with_bytes(
+                log,
+                PullResult(
+                    status,
+                    following,
+                    low,
+                    high,
+                    queue_offsets=first + rows,
+                    physical_offsets=units["physical_offset"][rows].astype(np.int64),
+                    sizes=units["size"][rows].astype(np.int64),
+                    pieces=[],
+                ),
+            )
+        if not found.consumed or following >= high:
+            break
+    return _nothing(status, following, low, high)
+
+
+def _with_bytes(log: LogReader, result: PullResult) -> PullResult:
+    """Reads the records; from the first one that is damaged on they are left for the next pull."""
+    offsets, sizes = result.physical_offsets.tolist(), result.sizes.tolist()
+    count = len(offsets)
+    while True:
+        try:
+            pieces = log.raw_many(offsets[:count], sizes[:count])
+            break
+        except StoreDamaged as damage:
+            good = offsets.index(damage.offset) if damage.offset in offsets[1:count] else 0
+            if not good:
+                raise
+            count = good
+    if count == len(offsets):
+        return replace(result, pieces=pieces)
+    return replace(
+        result,
+        next_begin_offset=int(result.queue_offsets[count]),
+        queue_offsets=result.queue_offsets[:count],
+        physical_offsets=result.physical_offsets[:count],
+        sizes=result.sizes[:count],
+        pieces=pieces,
+    )
+
+
+def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
+    return _fast_scan(log, units, request) or plain_scan(log, units, request)
+
+
+def _total_max(request: PullRequest) -> int:
+    return min(max(request.total_bytes_max, TOTAL_BYTES_MIN), TOTAL_BYTES_MAX)
+
+
+def _fast_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned | None:
+    """None when a unit that passes the filter has no record: the plain loop knows what follows."""
+    offset = units["physical_offset"].astype(np.int64)
+    size = units["size"].astype(np.int64)
+    wanted = (
+        request.tags.takes_units(units)
+        if request.tags is not None
+        else np.ones(len(units), np.bool_)
+    )
+    step = log.segment_bytes
+    readable = (offset >= log.min_offset) & (offset + size <= log.end) & (size > 0)
+    if step:
+        readable &= offset % step + size <= step
+    if not readable[wanted].all():
+        return None
+    count_limit, byte_limit = _limits(offset, log.end, request)
+    checked: dict[int, bool] = {}
+    while True:
+        end = _break_at(wanted, size, count_limit, byte_limit)
+        rows = np.flatnonzero(wanted[:end]).tolist()
+        if request.tags is None or not request.exact:
+            break
+        refused = [row for row in rows if not _text_fits(log, units, row, request, checked)]
+        if not refused:
+            break
+        wanted[refused] = False
+    status = PullStatus.FOUND if rows else PullStatus.NO_MATCHED_MESSAGE
+    return Scanned(rows, end, status)
+
+
+def _limits(
+    offset: NDArray[np.int64], log_end: int, request: PullRequest
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    limits = request.limits
+    if limits.memory_bytes is None:
+        hot = np.ones(len(offset), np.bool_)
+    else:
+        hot = log_end - offset <= limits.memory_bytes
+    count = np.minimum(np.where(hot, limits.count_max, limits.cold_count_max), request.max_messages)
+    size = np.minimum(np.where(hot, limits.bytes_max, limits.cold_bytes_max), _total_max(request))
+    return count, size
+
+
+def _break_at(
+    wanted: NDArray[np.bool_],
+    size: NDArray[np.int64],
+    count_limit: NDArray[np.int64],
+    byte_limit: NDArray[np.int64],
+) -> int:
+    """The first unit that the loop does not consume: every unit's size counts, taken or not."""
+    taken_bytes = np.cumsum(np.where(wanted, size, 0))
+    before_bytes = taken_bytes - np.where(wanted, size, 0)
+    before: NDArray[np.int64] = np.cumsum(wanted) - wanted
+    full = (before > 0) & ((before + 1 > count_limit) | (before_bytes + size > byte_limit))
+    return int(np.argmax(full)) if full.any() else len(wanted)
+
+
+def _text_fits(
+    log: LogReader, units: Units, row: int, request: PullRequest, checked: dict[int, bool]
+) -> bool:
+    if row not in checked:
+        assert request.tags is not None
+        unit = units[row]
+        try:
+            raw = log.raw(int(unit["physical_offset"]), int(unit["size"]))
+        except StoreDamaged:
+            return True  # Whoever takes the record meets the damage, in its place.
+        checked[row] = request.tags.takes_record(raw)
+    return checked[row]
+
+
+def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
+    """The broker's loop over one file's units, one by one."""
+    rows: list[int] = []
+    total, skip_until, consumed = 0, -1, 0
+    status = PullStatus.NO_MATCHED_MESSAGE
+    takes = _filter(log, units, request)
+    for row, (offset, size, _) in enumerate(units.tolist()):
+        if rows and _is_full(len(rows), total, offset, size, log.end, request):
+            break
+        if total >= _total_max(request):
+            break
+        consumed = row + 1
+        if offset < skip_until:
+            continue
+        if not takes(row, by_text=False):
+            status = status if rows else PullStatus.NO_MATCHED_MESSAGE
+            continue
+        if not log.holds(offset, size):
+            step = log.segment_bytes or 1
+            skip_until = offset + step - offset % step
+            status = status if rows else PullStatus.MESSAGE_WAS_REMOVING
+            continue
+        if not takes(row, by_text=True):
+            continue
+        rows.append(row)
+        total += size
+        status = PullStatus.FOUND
+        skip_until = -1
+    return Scanned(rows, consumed, status)
+
+
+def _filter(log: LogReader, units: Units, request: PullRequest) -> Callable[..., bool]:
+    passes = request.tags.takes_units(units) if request.tags is not None else None
+    checked: dict[int, bool] = {}
+
+    def takes(row: int, by_text: bool) -> bool:
+        if passes is None:
+            return True
+        if not by_text:
+            return bool(passes[row])
+        return not request.exact or _text_fits(log, units, row, request, checked)
+
+    return takes
+
+
+def _is_full(
+    count: int, total: int, offset: int, size: int, log_end: int, request: PullRequest
+) -> bool:
+    """DefaultMessageStore#isTheBatchFull, behind its first test."""
+    limits = request.limits
+    if count + 1 > request.max_messages or total + size > _total_max(request):
+        return True
+    if limits.memory_bytes is None or log_end - offset <= limits.memory_bytes:
+        return total + size > limits.bytes_max or count > limits.count_max - 1
+    return total + size > limits.cold_bytes_max or count > limits.cold_count_max - 1

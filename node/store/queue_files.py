@@ -1,0 +1,134 @@
+"""One queue's files on disk: units by number, and how many of them are real."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.open_files import OpenFiles
+from node.store.segment_list import Listing
+from protocol.names import offset_file_name
+from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES
+
+Bools = NDArray[np.bool_]
+Units = NDArray[Any]
+"""Rows of QUEUE_UNIT.dtype."""
+
+NO_UNITS: Units = np.empty(0, QUEUE_UNIT.dtype)
+_STEP_UNITS = 4096
+
+
+def is_real(units: Units, limit: int) -> Bools:
+    """Which units name a record below log offset `limit`, or stand before a queue's first one."""
+    offset, size = units["physical_offset"], units["size"]
+    below = offset + size.astype(np.int64) <= limit
+    answer: Bools = (offset >= 0) & (size > 0) & (below | is_filler(units))
+    return answer
+
+
+def is_filler(units: Units) -> Bools:
+    """Which units only stand before a queue's first one (fillPreBlank)."""
+    answer: Bools = (units["physical_offset"] == 0) & (units["size"] == FILLER_SIZE)
+    return answer
+
+
+class QueueFiles:
+    """The files of one (topic, queue); numbers are queue offsets.
+
+    Read by `pread`: what another process has written is seen at once, and a file that shrinks is
+    an error.
+    """
+
+    def __init__(self, folder: Path, listing: Listing, files: OpenFiles) -> None:
+        self.folder = folder
+        self.file_bytes = listing.file_bytes
+        self._files = files
+        self._paths = dict(listing.files)
+        self._starts = [start for start, _ in listing.files]
+
+    @property
+    def first(self) -> int:
+        """The first file's first number; 0 when there is no file."""
+        return self._starts[0] // UNIT_BYTES if self._starts else 0
+
+    @property
+    def capacity_end(self) -> int:
+        """The number behind the last file's last unit, written or not."""
+        return (self._starts[-1] + self.file_bytes) // UNIT_BYTES if self._starts else 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no file at all."""
+        return not self._starts
+
+    def read(self, start: int, count: int) -> Units:
+        """Units from number `start` on, as they stand; fewer where the files end."""
+        first, last = start * UNIT_BYTES, (start + count) * UNIT_BYTES
+        parts: list[bytes] = []
+        while first < last:
+            file_start = first - first % self.file_bytes if self.file_bytes else first
+            path = self._paths.get(file_start)
+            if path is None:
+                break
+            stop = min(last, file_start + self.file_bytes)
+            file = self._files.get(path, self.file_bytes)
+            parts.append(file.read(first - file_start, stop - first))
+            first = stop
+        return QUEUE_UNIT.view(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def grow(self) -> bool:
+        """Looks whether the file after the last one is there by now."""
+        start = self.capacity_end * UNIT_BYTES
+        path = self.folder / offset_file_name(start)
+        if not path.exists():
+            return False
+        self._paths[start] = path
+        self._starts.append(start)
+        return True
+
+    def drop_vanished(self) -> None:
+        """Forgets files that retention has removed from the front."""
+        while len(self._starts) > 1 and not self._paths[self._starts[0]].exists():
+            self._files.forget(self._paths.pop(self._starts.pop(0)))
+
+    def end_below(self, limit: int, thorough: bool = False) -> int:
+        """The number behind the last real unit below log offset `limit`.
+
+        From the last file backwards, by bisection: units rise and behind them is nothing.
+        `thorough` looks at every unit of the last three files instead, as a broker's recovery does:
+        after a power loss a page may be missing in their middle.
+        """
+        if thorough:
+            return self._end_by_walk(limit)
+        for file_start in reversed(self._starts):
+            low = file_start // UNIT_BYTES
+            if not is_real(self.read(low, 1), limit)[0]:
+                continue
+            high = low + self.file_bytes // UNIT_BYTES
+            return self._bisect(low, high, limit)
+        return self.first
+
+    def _bisect(self, low: int, high: int, limit: int) -> int:
+        """`low` is real, `high` is not or is the file's end."""
+        while high - low > 1:
+            if high - low <= 64:
+                real = is_real(self.read(low, high - low), limit)
+                return low + (len(real) if real.all() else int(np.argmin(real)))
+            middle = (low + high) // 2
+            if is_real(self.read(middle, 1), limit)[0]:
+                low = middle
+            else:
+                high = middle
+        return low + 1
+
+    def _end_by_walk(self, limit: int) -> int:
+        position = self._starts[-3:][0] // UNIT_BYTES if self._starts else 0
+        while True:
+            units = self.read(position, _STEP_UNITS)
+            real = is_real(units, limit)
+            if not real.all():
+                return position + int(np.argmin(real))
+            if not len(units):
+                return position
+            position += len(units)

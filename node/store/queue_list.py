@@ -1,0 +1,66 @@
+"""Which queues have files: `consumequeue/<topic>/<queue id>/`, and how long their files are."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from node.store.open_files import OpenFiles, refuse
+from node.store.queue_files import QueueFiles
+from node.store.segment_list import Listing, list_folder
+from protocol.errors import StoreDamaged
+from protocol.ids import Queue
+from protocol.names import CONSUME_QUEUE_DIR
+from protocol.queue_unit import UNIT_BYTES
+
+
+def queue_folder(root: Path, queue: Queue) -> Path:
+    """Where the files of a queue are."""
+    return root / CONSUME_QUEUE_DIR / queue.topic / str(queue.queue_id)
+
+
+def list_queues(root: Path) -> dict[Queue, Path]:
+    """Every queue that has a folder, sorted. Raises StorePermission."""
+    found = {
+        Queue(topic.name, int(folder.name)): folder
+        for topic in _folders(root / CONSUME_QUEUE_DIR)
+        for folder in _folders(topic)
+        if folder.name.isascii() and folder.name.isdigit()
+    }
+    return dict(sorted(found.items()))
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(parent) as entries:
+            yield from [Path(entry.path) for entry in entries if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        refuse(parent, error)
+
+
+def open_queue_files(folder: Path, file_bytes: int, files: OpenFiles) -> QueueFiles:
+    """The files of one queue. Raises StoreDamaged when they do not join, StorePermission."""
+    listing = list_folder(folder, file_bytes)
+    listing.check()
+    return QueueFiles(folder, listing, files)
+
+
+def no_queue_files(folder: Path, file_bytes: int, files: OpenFiles) -> QueueFiles:
+    """A queue without files."""
+    return QueueFiles(folder, Listing([], file_bytes, []), files)
+
+
+def find_queue_file_bytes(folders: Iterator[Path], otherwise: int) -> int:
+    """The length of a queue file, as the first one found has it. Raises StoreDamaged."""
+    for folder in folders:
+        listing = list_folder(folder)
+        if listing.file_bytes:
+            if listing.file_bytes % UNIT_BYTES:
+                found = f"has {listing.file_bytes} bytes, not a multiple of {UNIT_BYTES}"
+                where = next((str(path) for _, path in listing.files), str(folder))
+                raise StoreDamaged(
+                    where, 0, found, "rebuild it with: keelog store rebuild --queues"
+                )
+            return listing.file_bytes
+    return otherwise

@@ -1,0 +1,202 @@
+"""Reads one queue: its units on disk, and behind them those that only the log tells."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.queue_files import NO_UNITS, QueueFiles, Units, is_filler, is_real
+from protocol.queue_unit import QUEUE_UNIT, QueueUnit
+
+_STEP_UNITS = 1024
+
+
+class DerivedUnits(NamedTuple):
+    """Units that the log has and the files lack: the first one's number, and they."""
+
+    first: int
+    units: Units
+
+
+class FilePart(NamedTuple):
+    """What one file of the queue holds: numbers from `first` up to `end`, exclusive."""
+
+    first: int
+    end: int
+
+
+class QueueReader:
+    """The units of one (topic, queue), with RocketMQ's minimum and maximum offset.
+
+    A dead store's queue is fixed. A live one's end follows `advance`.
+    """
+
+    def __init__(
+        self,
+        files: QueueFiles,
+        end: int,
+        log_start: Callable[[], int],
+        derived: DerivedUnits | None = None,
+    ) -> None:
+        self._files = files
+        self._disk_end = end
+        self._log_start = log_start
+        self._derived = derived if derived is not None and len(derived.units) else None
+        self._min: tuple[int, int] | None = None
+        self._seen_limit = -1
+
+    @property
+    def file_units(self) -> int:
+        """How many units one file takes."""
+        return self._files.file_bytes // QUEUE_UNIT.size
+
+    @property
+    def first(self) -> int:
+        """The number of the first unit that can be read, fillers included."""
+        if self._files.is_empty and self._derived is not None:
+            return self._derived.first - self._derived.first % self.file_units
+        return self._files.first
+
+    @property
+    def disk_end(self) -> int:
+        """The number behind the last unit that stands in a file."""
+        return self._disk_end
+
+    @property
+    def max_offset(self) -> int:
+        """The number behind the last unit; 0 when the queue never had one."""
+        if self._derived is not None:
+            return self._derived.first + len(self._derived.units)
+        return self._disk_end
+
+    @property
+    def min_offset(self) -> int:
+        """The first unit whose record the log still has (ConsumeQueue#correctMinOffset)."""
+        start = self._log_start()
+        if self._min is None or self._min[0] != start:
+            self._min = start, self._correct_min_offset(start)
+        return self._min[1]
+
+    def units(self, start: int, count: int) -> Units:
+        """Units from number `start` on; fewer where the queue ends, none before it begins."""
+        start, stop = max(start, self.first), min(start + count, self.max_offset)
+        if start >= stop:
+            return NO_UNITS
+        if self._derived is None or stop <= self._disk_end:
+            return self._files.read(start, stop - start)
+        first, tail = self._derived
+        parts = []
+        if start < self._disk_end:
+            parts.append(self._files.read(start, self._disk_end - start))
+        elif start < first:
+            # Only before a queue that has no file: the units that make up its first file.
+            parts.append(_fillers(min(first, stop) - start))
+        if stop > first:
+            parts.append(tail[max(start - first, 0) : stop - first])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def unit(self, number: int) -> QueueUnit | None:
+        """One unit; None outside [`first`, `max_offset`)."""
+        if number < self.first:
+            return None
+        found = self.units(number, 1)
+        return QueueUnit(*found[0].tolist()) if len(found) else None
+
+    def file_of(self, number: int) -> FilePart | None:
+        """The file that holds a number, as far as it is filled; None where there is none.
+
+        Units that have no file yet stand where their file would be.
+        """
+        if not self.first <= number < self.max_offset:
+            return None
+        first = number - number % self.file_units
+        return FilePart(first, min(first + self.file_units, self.max_offset))
+
+    def file_parts(self) -> list[FilePart]:
+        """All files, as far as they are filled."""
+        step = self.file_units
+        end = self.max_offset
+        return [
+            FilePart(first, min(first + step, end)) for first in range(self.first, end, step or 1)
+        ]
+
+    def advance(self, limit: int) -> None:
+        """Live: takes in units whose record ends at or below log offset `limit`."""
+        if limit == self._seen_limit:
+            return
+        while True:
+            units = self._files.read(self._disk_end, _STEP_UNITS)
+            if not len(units):
+                if not self._files.grow():
+                    break
+                continue
+            real = is_real(units, limit)
+            count = len(units) if real.all() else int(np.argmin(real))
+            self._disk_end += count
+            if count < len(units):
+                break
+        self._seen_limit = limit
+
+    def rewind(self, limit: int) -> None:
+        """Live: forgets the cached end; the units above `limit` may have been replaced."""
+        self._disk_end = self._files.end_below(limit)
+        self._seen_limit = limit
+        self._min = None
+
+    def drop_vanished(self) -> None:
+        """Live: retention may have removed files from the front."""
+        self._files.drop_vanished()
+        self._min = None
+
+    def _correct_min_offset(self, log_start: int) -> int:
+        """Section by section as the broker has it, but never inside a queue's fillers."""
+        end = self.max_offset
+        if end == 0 or self.first >= end:
+            return end
+        if self._files.is_empty:
+            return self._min_of_rebuilt(log_start)
+        if int(self.units(end - 1, 1)["physical_offset"][0]) < log_start:
+            return end
+        stop = min(self.first + self.file_units, end)
+        if self.first == 0 and int(self.units(0, 1)["physical_offset"][0]) >= log_start:
+            found = 0
+        else:
+            found = self._first_at_or_above(log_start, self.first, stop)
+        return self._after_fillers(found, stop)
+
+    def _min_of_rebuilt(self, log_start: int) -> int:
+        assert self._derived is not None
+        first, units = self._derived
+        below = int(np.count_nonzero(units["physical_offset"] < log_start))
+        return first + below
+
+    def _first_at_or_above(self, log_start: int, low: int, stop: int) -> int:
+        """The broker's bisection over the first file; 0 when no unit of it is that high."""
+        high = stop - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            offset = int(self.units(middle, 1)["physical_offset"][0])
+            if offset > log_start:
+                high = middle
+            elif offset == log_start:
+                low = high = middle
+            else:
+                low = middle
+        for number in range(low, high + 1):
+            if int(self.units(number, 1)["physical_offset"][0]) >= log_start:
+                return number
+        return 0
+
+    def _after_fillers(self, number: int, stop: int) -> int:
+        units = self.units(number, 1)
+        if not len(units) or not is_filler(units)[0]:
+            return number
+        filler = is_filler(self.units(number, stop - number))
+        return stop if filler.all() else number + int(np.argmin(filler))
+
+
+def _fillers(count: int) -> NDArray[Any]:
+    units = np.zeros(count, QUEUE_UNIT.dtype)
+    units["size"] = 0x7FFFFFFF
+    return units

@@ -1,0 +1,50 @@
+"""What every open store offers, live or dead."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Self
+
+from node.store.index_reader import IndexReader
+from node.store.log_reader import LogReader
+from node.store.open_files import OpenFiles
+from node.store.queue_reader import QueueReader
+from node.store.settings import Settings
+from protocol.ids import Queue
+
+
+class Store(ABC):
+    """An open store. It is a context manager, and never writes."""
+
+    def __init__(self, root: Path, settings: Settings) -> None:
+        self.root = root
+        self.settings = settings
+        self._files = OpenFiles()
+
+    log: LogReader
+    index: IndexReader
+
+    @abstractmethod
+    def queues(self) -> list[Queue]:
+        """Every queue that has a unit or a folder, sorted by topic and queue id."""
+
+    @abstractmethod
+    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        """The reader of one queue; None when there is no such queue."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Live: takes in what has been written since. Cheap when nothing has."""
+
+    def topics(self) -> list[str]:
+        """Every topic that has a queue, sorted."""
+        return sorted({queue.topic for queue in self.queues()})
+
+    def close(self) -> None:
+        """Closes all files; records and arrays that were handed out stay valid."""
+        self._files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
