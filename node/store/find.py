@@ -1,0 +1,95 @@
+"""Messages by key and store time, newest first: every hit confirmed by its record's own text."""
+
+from dataclasses import dataclass
+
+from node.store.index_reader import END_OF_TIME, Candidate
+from node.store.store_view import Store
+from protocol.errors import BadRequest, NotFound, UnknownTopic
+from protocol.index_entry import TAGS_KEY_PREFIX
+from protocol.record import Record
+
+CANDIDATES_MAX = 10_000
+"""How many entries one page looks at; a page may be short of records and still have a cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindRequest:
+    """What to look for. `begin` and `end` are store times in ms, inclusive and exact.
+
+    `unique`: only records whose UNIQ_KEY is the key. `cursor` is a former page's.
+    """
+
+    topic: str
+    key: str
+    begin: int = 0
+    end: int = END_OF_TIME
+    limit: int = 64
+    cursor: str | None = None
+    unique: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FindPage:
+    """Records, newest first, and where the next page begins; None: there is nothing more."""
+
+    records: list[Record]
+    cursor: str | None
+
+
+def find(store: Store, request: FindRequest) -> FindPage:
+    """One page. Raises UnknownTopic, BadRequest for a cursor that is none, StoreDamaged."""
+    after, last_offset = _parse_cursor(request.cursor)
+    records: list[Record] = []
+    times = (request.begin, request.end)
+    candidates = store.index.candidates(request.topic, request.key, times, after)
+    for seen, candidate in enumerate(candidates):
+        if len(records) >= request.limit or seen >= CANDIDATES_MAX:
+            assert after is not None
+            return FindPage(records, _cursor(after))
+        after = candidate
+        # After a crash RocketMQ enters the last record of a file again in the next one.
+        if candidate.physical_offset == last_offset:
+            continue
+        last_offset = candidate.physical_offset
+        record = _confirmed(store, candidate.physical_offset, request)
+        if record is not None:
+            records.append(record)
+    if not records and request.cursor is None and request.topic not in store.topics():
+        raise UnknownTopic(
+            f"there is no topic {request.topic[:80]!a}", "see the topics with: keelog topic ls"
+        )
+    return FindPage(records, None)
+
+
+def _confirmed(store: Store, offset: int, request: FindRequest) -> Record | None:
+    try:
+        record = store.log.look_up(offset)
+    except NotFound:
+        return None  # Removed by retention, or not readable yet.
+    if not request.begin <= record.head.store_timestamp <= request.end:
+        return None
+    return record if record.topic == request.topic and _has_key(record, request) else None
+
+
+def _has_key(record: Record, request: FindRequest) -> bool:
+    if record.unique_key == request.key:
+        return True
+    if request.unique:
+        return False
+    return request.key in record.keys or (
+        bool(record.tags) and request.key == TAGS_KEY_PREFIX + record.tags
+    )
+
+
+def _cursor(candidate: Candidate) -> str:
+    return f"{candidate.file}:{candidate.entry}:{candidate.physical_offset}"
+
+
+def _parse_cursor(cursor: str | None) -> tuple[Candidate | None, int]:
+    if cursor is None:
+        return None, -1
+    file, _, rest = cursor.partition(":")
+    entry, _, offset = rest.partition(":")
+    if not (file.isdigit() and entry.isdigit() and offset.isdigit() and cursor.isascii()):
+        raise BadRequest(f"{cursor[:80]!a} is no cursor", "use the cursor of the page before")
+    return Candidate(file, int(entry), int(offset)), int(offset)
