@@ -1,0 +1,182 @@
+"""What a supervisor decides about its children, without one process."""
+
+import pytest
+
+from node.supervisor_bind import parse_bind
+from node.supervisor_plan import (
+    Child,
+    Limits,
+    Role,
+    State,
+    backoff_s,
+    has_settled,
+    is_due,
+    must_end,
+    next_due,
+    note_exit,
+    note_ready,
+    note_start,
+    plan_children,
+    summary,
+    takes_appends_and_reads,
+)
+from protocol.errors import BadRequest
+
+LIMITS = Limits()
+
+
+def running(role: Role = Role.WRITER) -> Child:
+    child = Child(role, 0)
+    note_start(child, 1, 0.0)
+    note_ready(child, "tcp://127.0.0.1:1")
+    return child
+
+
+def test_the_pause_before_a_restart_doubles_up_to_its_maximum() -> None:
+    assert [backoff_s(n, LIMITS) for n in (1, 2, 3, 4)] == [0.1, 0.2, 0.4, 0.8]
+    assert backoff_s(9, LIMITS) == backoff_s(10_000, LIMITS) - 4.4 == pytest.approx(25.6)
+
+
+def test_a_crashed_child_is_due_after_its_pause_and_not_before() -> None:
+    child = running()
+    note_exit(child, -9, 10.0, LIMITS)
+    assert child.state is State.BACKING_OFF
+    assert not is_due(child, [child], 10.05)
+    assert is_due(child, [child], 10.1)
+    assert next_due([child]) == 10.1
+
+
+@pytest.mark.parametrize(
+    ("code", "state"), [(2, State.REFUSED), (5, State.DAMAGED), (6, State.REFUSED)]
+)
+def test_exit_codes_that_ask_for_no_restart_get_none(code: int, state: State) -> None:
+    child = running()
+    note_exit(child, code, 1.0, LIMITS)
+    assert child.state is state
+    assert not is_due(child, [child], 1e9)
+
+
+def test_five_crashes_within_a_minute_are_a_crash_loop() -> None:
+    child = running()
+    for second in range(4):
+        note_exit(child, 1, float(second), LIMITS)
+        assert child.state is State.BACKING_OFF
+        note_start(child, 1, float(second))
+    note_exit(child, 1, 5.0, LIMITS)
+    assert child.state is State.GIVEN_UP
+    assert child.restarts == 4
+
+
+def test_crashes_far_apart_are_no_crash_loop_and_pause_but_shortly() -> None:
+    child = running()
+    for minute in range(20):
+        note_exit(child, 1, minute * 61.0, LIMITS)
+        assert child.state is State.BACKING_OFF
+        assert child.start_at == pytest.approx(minute * 61.0 + 0.1)
+
+
+def test_without_a_limit_a_child_is_never_given_up() -> None:
+    child = running()
+    for second in range(100):
+        note_exit(child, 1, second / 10, Limits(crashes_max=0))
+    assert child.state is State.BACKING_OFF
+
+
+def test_a_child_that_was_asked_to_stop_is_stopped_whatever_its_code() -> None:
+    child = running()
+    child.state = State.STOPPING
+    note_exit(child, 1, 1.0, LIMITS)
+    assert child.state is State.STOPPED
+
+
+def test_a_restarted_child_keeps_its_endpoint() -> None:
+    child = running()
+    note_exit(child, 1, 1.0, LIMITS)
+    note_start(child, 2, 2.0)
+    assert (child.endpoint, child.state) == ("tcp://127.0.0.1:1", State.STARTING)
+
+
+def test_the_others_wait_for_the_first_start_of_the_writer() -> None:
+    children = plan_children(2, 1, with_index=True)
+    assert [child.role for child in children] == ["writer", "queue", "queue", "index", "reader"]
+    assert [is_due(child, children, 0.0) for child in children] == [True, *[False] * 4]
+    note_start(children[0], 1, 0.0)
+    note_ready(children[0], "")
+    assert [is_due(child, children, 0.0) for child in children] == [False, *[True] * 4]
+
+
+def test_the_others_start_when_the_writer_is_given_up_too() -> None:
+    children = plan_children(1, 1, with_index=False)
+    children[0].state = State.GIVEN_UP
+    assert all(is_due(child, children, 0.0) for child in children[1:])
+    assert must_end(children) is None
+    assert not takes_appends_and_reads(children)
+
+
+@pytest.mark.parametrize("code", [2, 5, 6])
+def test_a_writer_that_refuses_the_store_at_its_first_start_ends_the_node(code: int) -> None:
+    children = plan_children(1, 1, with_index=True)
+    note_start(children[0], 1, 0.0)
+    note_exit(children[0], code, 1.0, LIMITS)
+    assert must_end(children) == code
+
+
+def test_a_writer_that_meets_damage_later_leaves_the_node_up_for_reading() -> None:
+    children = plan_children(1, 1, with_index=True)
+    note_start(children[0], 1, 0.0)
+    note_ready(children[0], "")
+    note_exit(children[0], 5, 1.0, LIMITS)
+    assert must_end(children) is None
+
+
+def test_a_node_is_ready_with_its_writer_and_one_reader() -> None:
+    children = plan_children(1, 2, with_index=False)
+    for child in (children[0], children[2]):
+        note_start(child, 1, 0.0)
+        note_ready(child, "tcp://h:1")
+    assert takes_appends_and_reads(children)
+    assert not has_settled(children, 1.0, LIMITS)
+    assert summary(children) == "writer tcp://h:1, 0 queue workers, 1 reader"
+
+
+def test_a_first_start_waits_for_slow_workers_only_so_long() -> None:
+    children = plan_children(1, 1, with_index=False)
+    for child in children:
+        note_start(child, 1, 0.0)
+    for child in (children[0], children[2]):
+        note_ready(child, "")
+    assert not has_settled(children, LIMITS.settle_s_max, LIMITS)
+    assert has_settled(children, LIMITS.settle_s_max + 0.1, LIMITS)
+    note_exit(children[1], 1, 1.0, LIMITS)
+    assert has_settled(children, 1.0, LIMITS)
+
+
+def test_children_listen_above_the_control_port_or_on_free_ports() -> None:
+    place = parse_bind("tcp://127.0.0.1:9870")
+    assert [place.child_endpoint(n) for n in (1, 2)] == [
+        "tcp://127.0.0.1:9871",
+        "tcp://127.0.0.1:9872",
+    ]
+    free = parse_bind("tcp://127.0.0.1:0").with_port_of("tcp://127.0.0.1:4711")
+    assert (free.port, free.child_endpoint(1)) == (4711, "tcp://127.0.0.1:0")
+
+
+@pytest.mark.parametrize(
+    ("bind", "loopback"),
+    [
+        ("tcp://127.0.0.1:1", True),
+        ("tcp://[::1]:1", True),
+        ("tcp://localhost:1", True),
+        ("tcp://0.0.0.0:1", False),
+        ("tcp://*:1", False),
+        ("tcp://10.0.0.1:1", False),
+    ],
+)
+def test_an_address_that_others_can_reach_is_known(bind: str, loopback: bool) -> None:
+    assert parse_bind(bind).is_loopback is loopback
+
+
+@pytest.mark.parametrize("bind", ["", "127.0.0.1:1", "tcp://x", "tcp://x:70000", "ipc:///tmp/x"])
+def test_what_is_no_tcp_address_is_refused(bind: str) -> None:
+    with pytest.raises(BadRequest):
+        parse_bind(bind)

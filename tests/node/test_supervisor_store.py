@@ -1,0 +1,49 @@
+"""Which directories a supervisor takes, and when it waits for an earlier node's processes."""
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from node.supervisor_store import open_directory, wait_for_orphans
+from protocol.errors import NotAStore, StoreLocked
+
+
+def test_a_missing_directory_is_made(tmp_path: Path) -> None:
+    open_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_store_and_an_empty_directory_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    open_directory(tmp_path)
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "other").write_text("x")
+    open_directory(tmp_path)
+
+
+def test_a_file_is_no_store(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    for path in (file, file / "below"):
+        with pytest.raises(NotAStore):
+            open_directory(path)
+    assert file.read_text() == "x"
+
+
+def test_a_directory_with_other_things_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("x")
+    with pytest.raises(NotAStore, match="letter"):
+        open_directory(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_the_processes_of_an_earlier_node_are_waited_for(tmp_path: Path) -> None:
+    wait_for_orphans(tmp_path, 0.0)
+    lock = tmp_path / "keelog" / "run" / "index.lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(StoreLocked, match="index"):
+            wait_for_orphans(tmp_path, 0.1)
+    wait_for_orphans(tmp_path, 0.0)
