@@ -39,8 +39,8 @@ class RunningNode:
     """A node on the folder `root`, as a context: started and ready inside, gone behind it.
 
     It runs in a process group of its own, so that `kill_all` reaches the supervisor and all its
-    children at once. `restart_limit` 0: a test may kill as often as it likes. Leaving the context stops it as SIGTERM does, or kills it when the test
-    has failed already.
+    children at once. `restart_limit` 0: a test may kill as often as it likes. Leaving the context
+    stops the node as SIGTERM does, or kills it when the test has failed already.
     """
 
     def __init__(
