@@ -104,8 +104,6 @@ def check_columns(frame: Bytes, rules: AppendRules) -> CheckedColumns:
     """As `check_plain`, all records at once; of several bad records the first is named."""
     found = scan(frame, base=None, sealed=False)
     columns = found.columns
-    if found.stop is not None:
-        raise _not_a_record(len(columns), found.end, found.stop)
     suspect = (columns.queue_id < ANY_QUEUE) | (columns.queue_id > QUEUE_ID_MAX)
     suspect |= (columns.sys_flag & (FORBIDDEN_SYS_FLAGS | STORE_HOST_V6)) != 0
     suspect |= columns.body_length > rules.max_message_bytes
@@ -119,6 +117,8 @@ def check_columns(frame: Bytes, rules: AppendRules) -> CheckedColumns:
     for row in np.flatnonzero(suspect):
         _check_record(int(row), columns.record(int(row), sealed=False), rules)
     assert not suspect.any(), "the columns suspect what the plain check takes"
+    if found.stop is not None:
+        raise _not_a_record(len(columns), found.end, found.stop)
     return CheckedColumns(columns, topics, topic_id)
 
 
@@ -154,7 +154,9 @@ def _check_record(row: int, record: Record, rules: AppendRules) -> None:
     where = f"record {row} of the batch"
     check_topic_for_send(record.topic)
     if not ANY_QUEUE <= head.queue_id <= QUEUE_ID_MAX:
-        raise BadRequest(f"{where}: queue {head.queue_id} is outside [0, {QUEUE_ID_MAX}]")
+        raise BadRequest(
+            f"{where}: queue {head.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls"
+        )
     if head.sys_flag & FORBIDDEN_SYS_FLAGS:
         raise IllegalMessage(
             f"{where}: sysFlag {head.sys_flag:#x} marks a transaction or an inner batch",
@@ -171,7 +173,9 @@ def _check_record(row: int, record: Record, rules: AppendRules) -> None:
             "split the body, or raise maxMessageSize",
         )
     if record.properties_raw and record.properties_raw[-1] != PAIR_END:
-        raise IllegalMessage(f"{where}: the properties do not end in 0x02")
+        raise IllegalMessage(
+            f"{where}: the properties do not end in 0x02", "end every property in 0x02"
+        )
     if has_crc_property(record.properties_raw) != rules.crc:
         wanted = "must end in" if rules.crc else "must not have"
         raise IllegalMessage(
