@@ -49,7 +49,8 @@ class WorkerState(NamedTuple):
     """What a worker or reader says of itself.
 
     `dispatched`: queues or index hold everything below; `saved`: and it is synced and in the
-    progress file. `damaged_at` is the log offset where it stopped, or -1.
+    progress file. `damaged_at` is the log offset where it stopped, or -1. `hints` is the number of
+    the last hint that a queue worker sent: who has not got it knows that one was lost.
     """
 
     epoch: int
@@ -62,6 +63,7 @@ class WorkerState(NamedTuple):
     damaged_at: int
     requests: int
     held: int
+    hints: int
 
 
 def run_dir(root: Path) -> Path:
