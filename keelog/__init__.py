@@ -1,46 +1,52 @@
 """The front door: what users import.
 
 `connect` for a node, `keelog.aio` for the same with asyncio, `keelog.store` for directories.
+Everything is imported when it is first used: the command line, which is below this package, then
+starts without sockets and numpy.
 """
 
-from node.client import Client, connect
-from node.client_calls import Retry
-from node.client_many import Failure, SendManyError
-from node.client_message import Message, OutgoingMessage
-from node.client_producer import Producer
-from node.client_types import (
-    Health,
-    HealthCheck,
-    NodeStatus,
-    PullResult,
-    QueueOffsets,
-    Receipt,
-    TopicCreated,
-    TopicInfo,
-)
-from protocol.errors import (
-    BadRequest,
-    BusyError,
-    CorruptError,
-    ForkedClient,
-    IllegalMessage,
-    MessageTooLarge,
-    MqError,
-    NodeBusy,
-    NotAllowed,
-    NotConnected,
-    NotFound,
-    OffsetOutOfRange,
-    OutcomeUnknownError,
-    PropertiesTooLarge,
-    RefusedError,
-    RequestTimeout,
-    SendTimeout,
-    ServiceNotAvailable,
-    StoreDamaged,
-    UnknownOperation,
-    UnknownTopic,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from node.client import Client, connect
+    from node.client_calls import Retry
+    from node.client_many import Failure, SendManyError
+    from node.client_message import Message, OutgoingMessage
+    from node.client_producer import Producer
+    from node.client_types import (
+        Health,
+        HealthCheck,
+        NodeStatus,
+        PullResult,
+        QueueOffsets,
+        Receipt,
+        TopicCreated,
+        TopicInfo,
+    )
+    from protocol.errors import (
+        BadRequest,
+        BusyError,
+        CorruptError,
+        ForkedClient,
+        IllegalMessage,
+        MessageTooLarge,
+        MqError,
+        NodeBusy,
+        NotAllowed,
+        NotConnected,
+        NotFound,
+        OffsetOutOfRange,
+        OutcomeUnknownError,
+        PropertiesTooLarge,
+        RefusedError,
+        RequestTimeout,
+        SendTimeout,
+        ServiceNotAvailable,
+        StoreDamaged,
+        UnknownOperation,
+        UnknownTopic,
+    )
 
 __all__ = [
     "BadRequest",
@@ -81,3 +87,25 @@ __all__ = [
     "UnknownTopic",
     "connect",
 ]
+
+_HOMES = (
+    "node.client",
+    "node.client_calls",
+    "node.client_many",
+    "node.client_message",
+    "node.client_producer",
+    "node.client_types",
+    "protocol.errors",
+)
+"""Where the names above are."""
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a name of `__all__` from its home."""
+    if name in __all__:
+        for home in _HOMES:
+            module = importlib.import_module(home)
+            if hasattr(module, name):
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    raise AttributeError(f"module 'keelog' has no attribute {name!r}")
