@@ -38,8 +38,7 @@ def wait_until(done: Callable[[], bool], what: str, timeout_s: float = CATCH_UP_
 class RunningNode:
     """A node on the folder `root`, as a context: started and ready inside, gone behind it.
 
-    It runs in a process group of its own, so that `kill_all` reaches the supervisor and all its
-    children at once. `restart_limit` 0: a test may kill as often as it likes. Leaving the context
+    `restart_limit` 0: a test may kill as often as it likes. Leaving the context
     stops the node as SIGTERM does, or kills it when the test has failed already.
     """
 
@@ -135,8 +134,15 @@ class RunningNode:
         """SIGKILL to the supervisor and all its children at the same moment."""
         assert self._process is not None, "not started"
         children = self._children()
+        # Each child has a process group of its own. The supervisor is held first: its end would
+        # send them SIGTERM, and theirs would have it start new ones.
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.kill(self._process.pid, signal.SIGSTOP)
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait(STOP_S)
         psutil.wait_procs(children, STOP_S)
         self._close_client()
