@@ -34,7 +34,7 @@ class Node:
         self.log = store.parent / f"{store.name}.log"
         with self.log.open("ab") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.fake_node", str(store), *options],
+                [sys.executable, "-m", "tests.support.fake_supervisor", str(store), *options],
                 cwd=ROOT,
                 stderr=stderr,
             )

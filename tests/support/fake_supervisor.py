@@ -1,0 +1,34 @@
+"""A supervisor over fake children: `python -m tests.support.fake_supervisor DIR [name=value]…`."""
+
+import sys
+from pathlib import Path
+
+from node.supervisor import Options, serve
+from node.supervisor_plan import Limits, Role
+from protocol.errors import MqError
+
+
+def main() -> int:
+    root, *pairs = sys.argv[1:]
+    numbers = {name: float(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+    options = Options(
+        root=Path(root),
+        bind="tcp://127.0.0.1:0",
+        limits=Limits(
+            backoff_s_min=numbers.get("backoff_s_min", 0.01),
+            crashes_max=int(numbers.get("crashes_max", 5)),
+            settle_s_max=numbers.get("settle_s_max", 10),
+            stop_s_max=numbers.get("stop_s_max", 10),
+        ),
+        version="test",
+        modules=dict.fromkeys(Role, "tests.support.fake_child"),
+    )
+    try:
+        return serve(options)
+    except MqError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 99
+
+
+if __name__ == "__main__":
+    sys.exit(main())
