@@ -142,7 +142,7 @@ class Client:
     def create_topic(
         self, topic: str, queues: int = 8, **options: Unpack[CreateTopicOptions]
     ) -> TopicCreated:
-        """Makes a topic. An existing one stays as it is, or raises BadRequest without `exist_ok`."""
+        """Makes a topic. An existing one stays; without `exist_ok` it is an error (BadRequest)."""
         return run(self._core, self._core.create_topic(topic, queues, options))
 
     def delete_topic(self, topic: str, timeout: float | None = None) -> bool:

@@ -1,34 +1,442 @@
-"""Runs a supervisor over fake children: `python -m tests.support.fake_node DIR [name=value]…`."""
+"""A node in one thread and in memory, for tests of clients: the wire of docs/protocol.md.
 
-import sys
-from pathlib import Path
+It keeps what it is sent, and misbehaves on demand: lost answers, refusals, restarts, held pulls.
+"""
 
-from node.supervisor import Options, serve
-from node.supervisor_plan import Limits, Role
-from protocol.errors import MqError
+import os
+import threading
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import zmq
+
+from protocol import wire
+from protocol.encode import Message, encode_message
+from protocol.errors import BadRequest, MqError, NotFound, UnknownOperation, UnknownTopic
+from protocol.message_id import offset_message_id, parse_host, parse_offset_message_id
+from protocol.patch import AppendRules, PlainRow, Stamp, check_plain, patch_plain
+from protocol.record import Record, decode
+
+RULES = AppendRules(4 * 1024 * 1024, crc=True)
+STORE_HOST = parse_host("127.0.0.1:9870")
+Header = dict[str, Any]
 
 
-def main() -> int:
-    root, *pairs = sys.argv[1:]
-    numbers = {name: float(value) for name, _, value in (pair.partition("=") for pair in pairs)}
-    options = Options(
-        root=Path(root),
-        bind="tcp://127.0.0.1:0",
-        limits=Limits(
-            backoff_s_min=numbers.get("backoff_s_min", 0.01),
-            crashes_max=int(numbers.get("crashes_max", 5)),
-            settle_s_max=numbers.get("settle_s_max", 10),
-            stop_s_max=numbers.get("stop_s_max", 10),
-        ),
-        version="test",
-        modules=dict.fromkeys(Role, "tests.support.fake_child"),
+class Reply(NamedTuple):
+    """The fields of a good answer, and its payload."""
+
+    fields: Header
+    payload: bytes = b""
+
+
+class Held(NamedTuple):
+    """A pull that waits for messages."""
+
+    until: float
+    identity: bytes
+    header: Header
+
+
+class Memory:
+    """What the fake node has stored."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.starts: list[int] = []
+        self.end = 0
+        self.queues: dict[tuple[str, int], list[Record]] = defaultdict(list)
+        self.topics: dict[str, int] = {}
+        self.auto_create = True
+
+    def need_topic(self, topic: str) -> int:
+        """The number of its queues; makes it where that is allowed."""
+        if topic not in self.topics:
+            if not self.auto_create:
+                raise UnknownTopic(f"topic {topic} does not exist")
+            self.topics[topic] = 8
+        return self.topics[topic]
+
+    def store(self, frame: bytes, queue: int | None) -> Header:
+        """Checks, then stores, as the writer does."""
+        rows = check_plain(frame, RULES)
+        chosen = self._chosen_queue(rows, queue)
+        for row in rows:
+            queue_id = row.queue_id if chosen is None else chosen
+            if not 0 <= queue_id < self.need_topic(row.topic):
+                raise BadRequest(f"queue {queue_id} is outside of topic {row.topic}")
+        buffer = bytearray(frame)
+        first, now = self.end, int(time.time() * 1000)
+        counts: dict[tuple[str, int], list[int]] = {}
+        for row in rows:
+            key = (row.topic, row.queue_id if chosen is None else chosen)
+            offsets = (key[1], len(self.queues[key]), self.end)
+            patch_plain(buffer, row, offsets, Stamp(now, STORE_HOST.to_bytes()), crc=True)
+            self._keep(bytes(buffer[row.start : row.start + row.size]), key)
+            counts.setdefault(key, [offsets[1], 0])[1] += 1
+        return {
+            "status": "PUT_OK",
+            "physical_offset": first,
+            "queues": [[topic, q, *counts[topic, q]] for topic, q in counts],
+            "store_timestamp": now,
+            "store_host": str(STORE_HOST),
+            "flushed": False,
+            "epoch": 1,
+        }
+
+    def _chosen_queue(self, rows: list[PlainRow], queue: int | None) -> int | None:
+        if queue is None:
+            return None
+        if len({row.topic for row in rows}) != 1:
+            raise BadRequest("queue -1 needs records of one topic")
+        return len(self.records) % self.need_topic(rows[0].topic)
+
+    def _keep(self, raw: bytes, key: tuple[str, int]) -> None:
+        record = decode(raw, 0, self.end)
+        assert isinstance(record, Record)
+        self.starts.append(self.end)
+        self.records.append(record)
+        self.queues[key].append(record)
+        self.end += len(raw)
+
+
+class FakeNode:
+    """Control, writer and reader sockets on free ports of 127.0.0.1."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.seen: list[Header] = []
+        self.lose_answers: dict[str, int] = {}
+        self.refuse: dict[str, list[MqError]] = {}
+        self.delay: dict[str, float] = {}
+        self.hold_pulls = True
+        self.readers_count = 1
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._commands: list[tuple[Callable[[], None], threading.Event]] = []
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        self._held: list[Held] = []
+        self._late: list[tuple[float, str, bytes, Header, bytes]] = []
+        self._stopping = False
+        self.endpoints: dict[str, str] = {}
+        for name in ("control", "writer", "reader"):
+            self._bind(name)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The control address."""
+        return self.endpoints["control"]
+
+    def stored(self, topic: str | None = None) -> list[Record]:
+        """What was stored, in order."""
+        return [r for r in self.memory.records if topic in (None, r.topic)]
+
+    def operations(self, op: str) -> list[Header]:
+        """The requests of one kind that have come."""
+        return [header for header in list(self.seen) if header.get("op") == op]
+
+    def close(self) -> None:
+        """Stops the thread."""
+        self._stopping = True
+        self._thread.join(10)
+
+    def stop_process(self, name: str) -> None:
+        """Closes one socket, as the end of the process would."""
+        self._do(lambda: self._unbind(name))
+
+    def start_process(self, name: str, same_port: bool = True) -> None:
+        """Opens it again, at the same address or another one."""
+        self._do(lambda: self._bind(name, self.endpoints[name] if same_port else None))
+
+    def _do(self, command: Callable[[], None]) -> None:
+        done = threading.Event()
+        self._commands.append((command, done))
+        assert done.wait(5)
+
+    def _bind(self, name: str, endpoint: str | None = None) -> None:
+        socket = self._context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.LINGER, 200)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        if endpoint is None:
+            port = socket.bind_to_random_port("tcp://127.0.0.1")
+            endpoint = f"tcp://127.0.0.1:{port}"
+        else:
+            _bind_again(socket, endpoint)
+        self._sockets[name] = socket
+        self.endpoints[name] = endpoint
+
+    def _unbind(self, name: str) -> None:
+        self._sockets.pop(name).close(linger=0)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            while self._commands:
+                command, done = self._commands.pop(0)
+                command()
+                done.set()
+            poller = zmq.Poller()
+            names = {socket: name for name, socket in self._sockets.items()}
+            for socket in names:
+                poller.register(socket, zmq.POLLIN)
+            for socket, _ in poller.poll(2):
+                self._serve(names[socket], socket)
+            self._answer_held()
+            self._answer_late()
+        for socket in self._sockets.values():
+            socket.close()
+        self._context.term()
+
+    def _serve(self, name: str, socket: "zmq.Socket[bytes]") -> None:
+        for _ in range(200):
+            try:
+                identity, frame, *rest = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._one(name, identity, frame, rest[0] if rest else b"")
+
+    def _one(self, name: str, identity: bytes, frame: bytes, payload: bytes) -> None:
+        header = wire.unpack(frame)
+        self.seen.append(header)
+        op, number = wire.check_envelope(header), wire.request_id(header)
+        try:
+            if self.refuse.get(op):
+                raise self.refuse[op].pop(0)
+            reply = getattr(self, f"_{name}_{op}", self._unknown)(header, payload, identity)
+        except MqError as error:
+            self._answer(name, identity, wire.refusal(number, error), b"")
+            return
+        if reply is None:
+            return
+        if self.lose_answers.get(op, 0) > 0:
+            self.lose_answers[op] -= 1
+            return
+        answer = wire.answer(number, **reply.fields)
+        if op in self.delay:
+            self._late.append((time.monotonic() + self.delay[op], name, identity, answer, b""))
+        else:
+            self._answer(name, identity, answer, reply.payload)
+
+    def _answer(self, name: str, identity: bytes, header: Header, payload: bytes) -> None:
+        frames = [identity, wire.pack(header), *([payload] if payload else [])]
+        try:
+            self._sockets[name].send_multipart(frames, zmq.NOBLOCK)
+        except (zmq.ZMQError, KeyError):
+            return
+
+    def _answer_late(self) -> None:
+        now = time.monotonic()
+        for item in [item for item in self._late if item[0] <= now]:
+            self._late.remove(item)
+            self._answer(*item[1:])
+
+    def _answer_held(self) -> None:
+        now = time.monotonic()
+        for held in list(self._held):
+            reply = self._pull_now(held.header)
+            if reply.payload or held.until <= now:
+                self._held.remove(held)
+                answer = wire.answer(wire.request_id(held.header), **reply.fields)
+                self._answer("reader", held.identity, answer, reply.payload)
+
+    def _unknown(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        raise UnknownOperation(f"no operation {header['op']}")
+
+    # Control
+
+    def _control_routes(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        return Reply(
+            {
+                "writer": self.endpoints["writer"],
+                "readers": [self.endpoints["reader"]],
+                "crc": True,
+                "max_message_size": RULES.max_message_bytes,
+                "epoch": 1,
+                "node": "fake",
+                "shards": 1,
+            }
+        )
+
+    def _control_status(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        process = {"role": "writer", "index": 0, "pid": os.getpid(), "state": "running", "new": 1}
+        end = self.memory.end
+        log = {"min": 0, "appended": end, "committed": end, "flushed": 0, "readable": end}
+        disk = {"free_bytes": 1, "used_ratio": 0.5}
+        fields = {"ready": True, "store": "memory", "processes": [process], "log": log}
+        return Reply({**fields, "disk": disk})
+
+    def _control_health(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        return Reply({"ready": True, "checks": [{"name": "writer", "ok": True, "detail": "runs"}]})
+
+    # Writer
+
+    def _writer_topics(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        items = [
+            {"topic": topic, "read_queues": n, "write_queues": n, "perm": 6}
+            for topic, n in self.memory.topics.items()
+        ]
+        return Reply({"topics": items})
+
+    def _writer_create_topic(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        topic = header["topic"]
+        created = topic not in self.memory.topics
+        queues = self.memory.topics.setdefault(topic, header["queues"])
+        return Reply({"topic": topic, "queues": queues, "created": created})
+
+    def _writer_delete_topic(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        deleted = self.memory.topics.pop(header["topic"], None) is not None
+        return Reply({"topic": header["topic"], "deleted": deleted})
+
+    def _writer_append(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        if len(payload) != header["bytes"] or zlib.crc32(payload) != header["crc"]:
+            raise BadRequest("bytes or crc do not agree with the second frame")
+        fields = self.memory.store(payload, header.get("queue"))
+        return Reply({**fields, "flushed": header.get("wait") == "flushed"})
+
+    def _writer_send(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        queue = header.get("queue")
+        message = Message(
+            topic=header["topic"],
+            body=header["body"],
+            queue_id=-1 if queue is None else queue,
+            tags=header.get("tags") or "",
+            keys=tuple(header.get("keys") or ()),
+            properties=header.get("properties") or {},
+            unique_key=header.get("unique_key") or "",
+            flag=header.get("flag") or 0,
+            born_timestamp=header.get("born_timestamp") or int(time.time() * 1000),
+            born_host=parse_host(header.get("born_host") or "127.0.0.1:0"),
+            reconsume_times=header.get("reconsume_times") or 0,
+            wait=header.get("wait") != "none",
+        )
+        record = encode_message(message, crc=True)
+        fields = self.memory.store(record, -1 if queue is None else None)
+        topic, queue_id, offset, _ = fields.pop("queues")[0]
+        del fields["store_host"]
+        return Reply(
+            {
+                **fields,
+                "topic": topic,
+                "queue_id": queue_id,
+                "queue_offset": offset,
+                "msg_id": offset_message_id(STORE_HOST, fields["physical_offset"]),
+                "unique_key": message.unique_key,
+                "flushed": header.get("wait") == "flushed",
+            }
+        )
+
+    # Reader
+
+    def _reader_topics(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        found = self._writer_topics(header, payload, identity)
+        return Reply(
+            {"topics": [{**t, "queues": t["read_queues"]} for t in found.fields["topics"]]}
+        )
+
+    def _reader_pull(self, header: Header, payload: bytes, identity: bytes) -> Reply | None:
+        reply = self._pull_now(header)
+        wait = header.get("wait_ms", 0) / 1000
+        if reply.payload or not wait or not self.hold_pulls:
+            return reply
+        self._held.append(Held(time.monotonic() + wait, identity, header))
+        return None
+
+    def _pull_now(self, header: Header) -> Reply:
+        """Rules 12.1 as far as the tests need them."""
+        queue = self.memory.queues.get((header["topic"], header["queue"]), [])
+        offset, end = header["offset"], len(queue)
+        status, following, found = "FOUND", offset, []
+        if not queue:
+            status, following = "NO_MESSAGE_IN_QUEUE", 0
+        elif offset >= end:
+            status = "OFFSET_OVERFLOW_ONE" if offset == end else "OFFSET_OVERFLOW_BADLY"
+            following = end
+        else:
+            tags = [tag.strip() for tag in (header.get("tags") or "").split("||") if tag.strip()]
+            scanned = queue[offset : offset + header.get("max_messages", 32)]
+            following = offset + len(scanned)
+            found = [r for r in scanned if not tags or r.tags in tags]
+            status = "FOUND" if found else "NO_MATCHED_MESSAGE"
+        fields = {"status": status, "next_begin_offset": following, "min_offset": 0}
+        return _with_records({**fields, "max_offset": end}, found)
+
+    def _reader_get(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        def wanted(record: Record) -> bool:
+            if "physical_offset" in header:
+                return bool(record.physical_offset == header["physical_offset"])
+            if "msg_id" in header:
+                return bool(record.physical_offset == parse_offset_message_id(header["msg_id"])[1])
+            if "unique_key" in header:
+                same = record.unique_key == header["unique_key"]
+                return same and record.topic == header["topic"]
+            place = (record.topic, record.head.queue_id, record.head.queue_offset)
+            return place == (header["topic"], header["queue"], header["offset"])
+
+        for record in self.memory.records:
+            if wanted(record):
+                return Reply({"size": record.size}, record.raw)
+        raise NotFound("nothing is stored there")
+
+    def _reader_find(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        if header["topic"] not in self.memory.topics:
+            raise UnknownTopic(f"topic {header['topic']} does not exist")
+        key = header["key"]
+        found = [
+            r
+            for r in reversed(self.memory.records)
+            if r.topic == header["topic"]
+            and (r.unique_key == key or (key in r.keys and not header.get("unique")))
+            and header.get("begin", 0) <= r.head.store_timestamp <= header.get("end", 2**63 - 1)
+        ]
+        start = int(header.get("cursor") or 0)
+        end = start + header.get("max_messages", 64)
+        return _with_records({"cursor": str(end) if end < len(found) else None}, found[start:end])
+
+    def _reader_offsets(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        topic = header["topic"]
+        if topic not in self.memory.topics:
+            raise UnknownTopic(f"topic {topic} does not exist")
+        wanted = header.get("queue")
+        ids = range(self.memory.topics[topic]) if wanted is None else [wanted]
+        queues = [
+            {"queue_id": i, "min_offset": 0, "max_offset": len(self.memory.queues[topic, i])}
+            for i in ids
+        ]
+        return Reply({"queues": queues})
+
+    def _reader_seek(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        queue = self.memory.queues[header["topic"], header["queue"]]
+        later = (r for r in queue if r.head.store_timestamp >= header["timestamp"])
+        return Reply({"offset": next((r.head.queue_offset for r in later), len(queue))})
+
+
+def _with_records(fields: Header, records: list[Record]) -> Reply:
+    sizes = b"".join(len(r.raw).to_bytes(4, "little") for r in records)
+    return Reply(
+        {**fields, "count": len(records), "sizes": sizes}, b"".join(r.raw for r in records)
     )
+
+
+def _bind_again(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
+    """The old socket of this address closes in the background: a moment later it is free."""
+    for _ in range(200):
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError:
+            time.sleep(0.01)
+        else:
+            return
+    raise AssertionError(f"{endpoint} stays in use")
+
+
+@contextmanager
+def fake_node() -> Iterator[FakeNode]:
+    """A fake node for the time of a `with`."""
+    node = FakeNode()
     try:
-        return serve(options)
-    except MqError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 99
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        yield node
+    finally:
+        node.close()

@@ -1,0 +1,274 @@
+"""The client for asyncio: the names of `keelog`, with `await`, `async with` and `async for`.
+
+The sockets live on the client's own I/O thread; nothing here blocks the event loop.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterable
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from time import monotonic
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from node import client_operations as operations
+from node.client_calls import Outcome, Retry
+from node.client_core import (
+    ClientCore,
+    CreateTopicOptions,
+    Find,
+    FindOptions,
+    GetOptions,
+    ProducerOptions,
+    PullOptions,
+    SeekOptions,
+    SendOptions,
+)
+from node.client_message import Message, MessageOptions, OutgoingMessage
+from node.client_operations import Operation
+from node.client_producer import Producer as PlainProducer
+from node.client_routes import Routes
+from node.client_tail import Start, Tail, TailOptions
+from node.client_types import (
+    Health,
+    NodeStatus,
+    PullResult,
+    QueueOffsets,
+    Receipt,
+    TopicCreated,
+    TopicInfo,
+)
+from protocol.errors import MqError
+
+T = TypeVar("T")
+TURN_S_MAX = 1.0
+"""How long a follower sleeps at most before it looks around again."""
+
+__all__ = ["Client", "Producer", "connect"]
+
+
+def connect(
+    url: str | None = None, timeout: float | None = None, retry: Retry | None = None
+) -> "Client":
+    """As `keelog.connect`: use it with `async with`, or await it."""
+    return Client(ClientCore(url, timeout, retry))
+
+
+async def run(core: ClientCore, operation: Operation[T]) -> T:
+    """Carries an operation out, awaiting each of its calls."""
+    try:
+        call = next(operation)
+        while True:
+            try:
+                answer = await asyncio.wrap_future(core.start(call))
+            except MqError as error:
+                call = operation.throw(error)
+            else:
+                call = operation.send(answer)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+class Client:
+    """What `connect` returns. Every method is that of `keelog.Client`."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core
+
+    @property
+    def endpoint(self) -> str:
+        """The control address."""
+        return self._core.endpoint
+
+    async def open(self) -> Self:
+        """Reaches the node. Raises NotConnected; the client is closed then."""
+        try:
+            await run(self._core, self._core.open())
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    def __await__(self) -> Generator[None, None, Self]:
+        return self.open().__await__()
+
+    async def send(
+        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[SendOptions]
+    ) -> Receipt:
+        """Stores one message and waits for its receipt."""
+        return await run(self._core, self._core.send(topic, body, options))
+
+    def producer(self, **options: Unpack[ProducerOptions]) -> "Producer":
+        """A producer that sends in batches. `when_full` does not apply: see Producer."""
+        return Producer(self._core.producer({**options, "when_full": "raise"}))
+
+    async def pull(
+        self, topic: str, queue_id: int, offset: int, **options: Unpack[PullOptions]
+    ) -> PullResult:
+        """What one queue holds from `offset` on."""
+        return await run(self._core, self._core.pull(topic, queue_id, offset, options))
+
+    def tail(
+        self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
+    ) -> AsyncIterator[Message]:
+        """Iterates over the messages of all queues, in order within each queue."""
+        return self._tail(self._core.tail(topic, options), start)
+
+    async def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
+        """One message. Raises NotFound."""
+        return await run(self._core, self._core.get(msg_id, options))
+
+    def find(self, topic: str, key: str, **options: Unpack[FindOptions]) -> AsyncIterator[Message]:
+        """Messages with a key, newest first."""
+        return self._find(self._core.find(topic, key, options))
+
+    async def topics(self, timeout: float | None = None) -> list[TopicInfo]:
+        """All topics."""
+        return await run(self._core, operations.topics(self._core.deadline(timeout)))
+
+    async def create_topic(
+        self, topic: str, queues: int = 8, **options: Unpack[CreateTopicOptions]
+    ) -> TopicCreated:
+        """Makes a topic. An existing one stays; without `exist_ok` it is an error (BadRequest)."""
+        return await run(self._core, self._core.create_topic(topic, queues, options))
+
+    async def delete_topic(self, topic: str, timeout: float | None = None) -> bool:
+        """Deletes a topic; returns whether it was there."""
+        return await run(self._core, operations.delete_topic(topic, self._core.deadline(timeout)))
+
+    async def offsets(
+        self, topic: str, queue_id: int | None = None, timeout: float | None = None
+    ) -> list[QueueOffsets]:
+        """Where each queue begins and ends."""
+        deadline = self._core.deadline(timeout)
+        return await run(self._core, operations.offsets(topic, queue_id, deadline))
+
+    async def seek(
+        self, topic: str, queue_id: int, time: datetime | int, **options: Unpack[SeekOptions]
+    ) -> int:
+        """The queue offset at a store time."""
+        return await run(self._core, self._core.seek(topic, queue_id, time, options))
+
+    async def status(self, timeout: float | None = None) -> NodeStatus:
+        """Processes, log offsets, disk."""
+        return await run(self._core, operations.status(self._core.deadline(timeout)))
+
+    async def health(self, timeout: float | None = None) -> Health:
+        """Whether the node is ready, check by check."""
+        return await run(self._core, operations.health(self._core.deadline(timeout)))
+
+    async def routes(self, timeout: float | None = None) -> Routes:
+        """Where the node's processes listen."""
+        answer = await run(self._core, operations.routes(self._core.deadline(timeout)))
+        return Routes.of(answer.header)
+
+    async def close(self) -> None:
+        """Ends the connection."""
+        await asyncio.to_thread(self._core.close)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<keelog.aio client of {self.endpoint}>"
+
+    async def _find(self, find: Find) -> AsyncIterator[Message]:
+        while not find.done:
+            for message in await run(self._core, find.page()):
+                yield message
+
+    async def _tail(self, tail: Tail, start: Start) -> AsyncIterator[Message]:
+        """Answers come through a queue, one for each pull under way at most."""
+        core = self._core
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[tuple[int, Outcome]] = asyncio.Queue()
+
+        def put(queue_id: int, outcome: Outcome) -> None:
+            # The loop may be closed by now: then nobody waits for the answer.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(arrived.put_nowait, (queue_id, outcome))
+
+        await run(core, tail.begin(start, monotonic(), core.deadline(None)))
+        while not tail.finished:
+            now = monotonic()
+            if tail.should_look(now):
+                await run(core, tail.look_for_queues(now, core.deadline(None)))
+            for queue_id, call in tail.due(now):
+                call.done = partial(put, queue_id)
+                core.check()
+                core.io.call(call)
+            try:
+                async with asyncio.timeout(tail.sleep(now, TURN_S_MAX)):
+                    queue_id, outcome = await arrived.get()
+            except TimeoutError:
+                continue
+            for message in tail.take(queue_id, outcome, monotonic()):
+                yield message
+
+
+class Producer:
+    """Gathers messages into batches. `send_nowait` never waits: it raises NodeBusy when
+    `max_in_flight` messages have no answer; `await drain()` between sends prevents that."""
+
+    def __init__(self, producer: PlainProducer) -> None:
+        self._producer = producer
+
+    @property
+    def failed(self) -> int:
+        """How many messages of `send_nowait` and `send_oneway` have failed so far."""
+        return self._producer.failed
+
+    def send_nowait(
+        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
+    ) -> "asyncio.Future[Receipt]":
+        """Takes the message; the future gives its receipt."""
+        return asyncio.wrap_future(self._producer.send_nowait(topic, body, **options))
+
+    def send_oneway(
+        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
+    ) -> None:
+        """As `send_nowait`, but nobody learns the outcome; `failed` counts."""
+        self._producer.send_oneway(topic, body, **options)
+
+    async def send_many(
+        self,
+        topic: str,
+        bodies: Iterable[bytes | OutgoingMessage],
+        **options: Unpack[MessageOptions],
+    ) -> list[Receipt]:
+        """Sends all and waits for all. Raises SendManyError when any message failed."""
+        send_many = partial(self._producer.send_many, topic, bodies, **options)
+        return await asyncio.to_thread(send_many)
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """Waits until `send_nowait` takes a message. Raises NodeBusy after `timeout` seconds."""
+        if not self._producer.has_room():
+            await asyncio.to_thread(self._producer.wait_for_room, timeout)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Sends what was gathered, and waits until every message has its answer."""
+        await asyncio.to_thread(self._producer.flush, timeout)
+
+    async def close(self) -> None:
+        """Flushes and takes no more messages."""
+        await asyncio.to_thread(self._producer.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
