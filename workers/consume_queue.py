@@ -1,0 +1,327 @@
+"""The queue worker: ConsumeQueue files of its share of the queues (RocketMQ: ConsumeQueueStore).
+
+Run it as `python -m workers.consume_queue DIR --shard I --shards N`.
+"""
+
+import logging
+import sys
+from collections.abc import Iterator, Set
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.own_files import load_tails
+from node.store.process import raise_file_limit
+from node.store.settings import Settings
+from node.store.state_page import queue_slot, run_dir
+from node.store.topics_file import TopicsFile
+from protocol.dispatch_request import DispatchRequests, dispatch_requests
+from protocol.errors import NotFound, StoreDamaged
+from protocol.ids import Queue, shard_of
+from protocol.names import is_folder_name
+from protocol.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units, unit_array
+from protocol.record import DEFAULT_DELAY_LEVELS_MS
+from workers.feed import Feed
+from workers.process import Job, parser_for, run_worker
+from workers.progress import (
+    load_unfinished,
+    retire_other_counts,
+    save_unfinished,
+    vouched_for_shard,
+)
+from workers.queue_files import QueueBrokenError, QueueFiles, found_file_bytes
+
+log = logging.getLogger("keelog.worker")
+
+STORE_FILES_SHARE = 4
+"""Of the files that a process may open a quarter is kept for the store's."""
+OPEN_FILES_MIN = 16
+
+
+class Shard(NamedTuple):
+    """Which queues are ours: those whose hash falls to `number` of `total`."""
+
+    number: int
+    total: int
+
+    def owns(self, queue: Queue) -> bool:
+        """Whether the queue is this worker's."""
+        return shard_of(queue, self.total) == self.number
+
+
+class Site(NamedTuple):
+    """The store, our share of its queues, and the delays of its levels."""
+
+    root: Path
+    shard: Shard = Shard(0, 1)
+    delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+
+
+class ConsumeQueues:
+    """The handler that places units: `Handler` of workers/dispatch.py."""
+
+    def __init__(
+        self, site: Site, files: QueueFiles, feed: Feed, grown: set[Queue] | None = None
+    ) -> None:
+        """`grown` collects the queues with new units; its owner empties it."""
+        self._root = site.root
+        self._shard = site.shard
+        self._slot = queue_slot(*site.shard)
+        self._delay_levels_ms = site.delay_levels_ms
+        self._files = files
+        self._feed = feed
+        self._grown = set() if grown is None else grown
+        self._ends: dict[Queue, QueueEnd] = {}
+        self._applied = 0
+        self._broken: set[Queue] = set()
+        self._rebuilt: set[Queue] = set()
+        self._warned: set[str] = set()
+        self._owned: dict[tuple[str, int], Queue | None] = {}
+        self._others_retired = False
+
+    # Resuming
+
+    def resume_from(self) -> int:
+        """Drops units that nothing vouches for, rebuilds queues that are not whole, syncs."""
+        limits = self._feed.limits()
+        self._ends, self._rebuilt, self._broken = {}, set(), set()
+        queues = [queue for queue in self._files.queues() if self._shard.owns(queue)]
+        vouched = None
+        if self._files.root.is_dir():
+            vouched = vouched_for_shard(self._root, *self._shard)
+        broken = {queue for queue in load_unfinished(self._root) if self._shard.owns(queue)}
+        if vouched is None:
+            vouched = self._covered(
+                [queue for queue in queues if queue not in broken], limits.readable, broken
+            )
+        start = min(max(vouched, limits.min_offset), limits.readable)
+        for queue in queues:
+            if queue not in broken:
+                self._cut(queue, start, broken)
+        broken |= self._short(start)
+        self._applied = start
+        if broken:
+            self._rebuild(broken, start)
+        self._files.make_root()
+        self._files.sync()
+        return start
+
+    def _covered(self, queues: list[Queue], readable: int, broken: set[Queue]) -> int:
+        """The smallest log offset that the queues' last good units cover; 0 without any queue."""
+        covered: list[int] = []
+        for queue in queues:
+            try:
+                end = self._files.last_good(queue, readable)
+                if end.end is not None and self._agrees(queue, end):
+                    covered.append(end.physical_end)
+                else:
+                    covered.append(0)
+            except QueueBrokenError as error:
+                self._report(error.queue, error.why)
+                broken.add(queue)
+        return max(min(covered, default=0), 0)
+
+    def _agrees(self, queue: Queue, end: QueueEnd) -> bool:
+        """Whether the queue's last unit names a record of this queue; True if it is gone."""
+        assert end.end is not None
+        unit = self._files.read(queue, end.end - 1, 1)[0]
+        try:
+            record = self._feed.record_at(int(unit["physical_offset"]))
+        except NotFound:
+            return int(unit["physical_offset"]) < self._feed.limits().min_offset
+        except StoreDamaged:
+            return False
+        found = (record.topic, record.head.queue_id, record.size)
+        return found == (queue.topic, queue.queue_id, int(unit["size"]))
+
+    def _cut(self, queue: Queue, limit: int, broken: set[Queue]) -> None:
+        try:
+            end = self._files.cut(queue, limit)
+        except QueueBrokenError as error:
+            self._report(queue, error.why)
+            broken.add(queue)
+        else:
+            if end.end is not None:
+                self._ends[queue] = end
+
+    def _short(self, start: int) -> set[Queue]:
+        """Queues that have fewer units than the writer's snapshot says they must have.
+
+        A queue without any file counts only while its topic exists: `topic rm` leaves the others.
+        """
+        tails = load_tails(self._root)
+        if tails is None or tails.at > start:
+            return set()
+        topics = TopicsFile(self._root).topics
+        short = set()
+        for queue, next_offset in tails.next_offset.items():
+            if not next_offset or not self._shard.owns(queue) or not is_folder_name(queue.topic):
+                continue
+            end = self._ends.get(queue, QueueEnd()).end
+            if (end is None and queue.topic in topics) or (end is not None and end < next_offset):
+                self._report(queue, f"ends at {end}, {next_offset} is known")
+                short.add(queue)
+        return short
+
+    def _rebuild(self, queues: set[Queue], stop: int) -> None:
+        """Makes whole queues anew by a walk of the log up to `stop`, and syncs.
+
+        A note names them meanwhile: after a kill in the middle nothing vouches for half a queue.
+        """
+        save_unfinished(self._root, self._slot, queues)
+        for queue in queues:
+            self._files.remove(queue)
+            self._ends.pop(queue, None)
+        self._rebuilt |= queues
+        for columns in self._feed.columns(self._feed.limits().min_offset, stop):
+            self._place(dispatch_requests(columns, self._delay_levels_ms), only=queues)
+        damage = self._feed.damage
+        if damage is not None:
+            path = str(self._feed.path_at(damage.position))
+            raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
+        self._files.sync()
+        save_unfinished(self._root, self._slot, set())
+
+    # Applying
+
+    def apply(self, requests: DispatchRequests) -> None:
+        """Writes each queue's new units in one run. Nothing is remembered until all is written."""
+        self._broken |= self._place(requests, without=self._broken)
+        if self._broken:
+            self._rebuild(self._broken, self._applied)
+            self._place(requests, only=self._broken)
+            self._broken = set()
+        columns = requests.columns
+        self._applied = int(columns.physical_offset[-1] + columns.size[-1])
+
+    def _place(
+        self,
+        requests: DispatchRequests,
+        only: Set[Queue] | None = None,
+        without: Set[Queue] = frozenset(),
+    ) -> set[Queue]:
+        """Places units of own queues, or of some; answers the queues that must be rebuilt."""
+        plans: list[tuple[Queue, QueuePlan]] = []
+        unequal: set[Queue] = set()
+        for queue, batch in self._groups(requests):
+            if queue in without or (only is not None and queue not in only):
+                continue
+            state = self._ends.get(queue, QueueEnd())
+            plan = plan_units(state, self._files.units_per_file, batch)
+            if plan.has_gap:
+                self._warn(
+                    queue.topic, f"queue {queue.queue_id} misses units before {plan.end.end}"
+                )
+            try:
+                if plan.repeated and queue not in self._rebuilt:
+                    self._compare(queue, state, batch.units[: plan.repeated])
+                self._files.write(queue, plan.start, plan.units)
+            except (QueueBrokenError, FileNotFoundError) as error:
+                self._report(queue, str(error))
+                unequal.add(queue)
+            else:
+                plans.append((queue, plan))
+        for queue, plan in plans:
+            if len(plan.units):
+                self._ends[queue] = plan.end
+                self._grown.add(queue)
+        return unequal
+
+    def _groups(self, requests: DispatchRequests) -> Iterator[tuple[Queue, UnitBatch]]:
+        """The batch's own rows, queue by queue, in log order."""
+        rows = np.flatnonzero(requests.is_queued)
+        key = (requests.topic_id[rows] << 32) + requests.queue_id[rows]
+        order = np.argsort(key, kind="stable")
+        key, rows = key[order], rows[order]
+        cuts = np.flatnonzero(key[1:] != key[:-1]) + 1
+        units = unit_array(
+            requests.commit_log_offset[rows], requests.message_size[rows], requests.tags_code[rows]
+        )
+        offsets = requests.consume_queue_offset[rows]
+        starts = [0, *cuts.tolist()] if len(rows) else []
+        for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
+            row = rows[start]
+            topic = requests.topics[int(requests.topic_id[row])]
+            queue = self._own(topic, int(requests.queue_id[row]))
+            if queue is not None:
+                yield queue, UnitBatch(units[start:stop], offsets[start:stop])
+
+    def _own(self, topic: str, queue_id: int) -> Queue | None:
+        """The queue, if it is ours and its topic can be a folder."""
+        try:
+            return self._owned[topic, queue_id]
+        except KeyError:
+            queue = Queue(topic, queue_id)
+            if not is_folder_name(topic):
+                self._warn(topic, "cannot be a folder, its records get no queue")
+            elif self._shard.owns(queue):
+                self._owned[topic, queue_id] = queue
+                return queue
+            self._owned[topic, queue_id] = None
+            return None
+
+    def _compare(self, queue: Queue, state: QueueEnd, units: NDArray[Any]) -> None:
+        """Raises QueueBrokenError unless units that were dispatched before stand in the queue."""
+        assert state.end is not None
+        bases = self._files.bases(queue)
+        stored = self._files.read(queue, bases[0], state.end - bases[0])
+        at = np.searchsorted(stored["physical_offset"], units["physical_offset"])
+        if not np.array_equal(stored[np.minimum(at, len(stored) - 1)], units):
+            raise QueueBrokenError(queue, "has other units than the log")
+
+    # Syncing
+
+    def flush(self) -> int:
+        """Syncs what was written; other numbers of workers are forgotten when all of ours run."""
+        applied = self._applied
+        self._files.sync()
+        if not self._others_retired:
+            self._others_retired = retire_other_counts(self._root, self._shard.total)
+        return applied
+
+    # Telling
+
+    def _warn(self, topic: str, why: str) -> None:
+        """Once a topic."""
+        if topic not in self._warned:
+            self._warned.add(topic)
+            log.warning("queue", extra={"topic": ascii(topic[:80]), "why": why})
+
+    @staticmethod
+    def _report(queue: Queue, why: str) -> None:
+        log.warning(
+            "rebuilding queue", extra={"queue": f"{queue.topic}-{queue.queue_id}", "why": why}
+        )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The process; answers its exit code."""
+    parser = parser_for("workers.consume_queue", __doc__)
+    parser.add_argument("--shard", type=int, required=True, metavar="I")
+    parser.add_argument("--shards", type=int, required=True, metavar="N")
+    options = parser.parse_args(arguments)
+    if not 0 <= options.shard < options.shards:
+        parser.error(f"shard {options.shard} of {options.shards}: the first is 0")
+    shard = Shard(options.shard, options.shards)
+    slot = queue_slot(*shard)
+    grown: set[Queue] = set()
+
+    def make_handler(root: Path, settings: Settings, feed: Feed) -> ConsumeQueues:
+        file_bytes = found_file_bytes(root, settings.queue_file_bytes)
+        open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
+        files = QueueFiles(root, file_bytes, run_dir(root) / f"{slot}.new", open_max)
+        return ConsumeQueues(Site(root, shard, settings.delay_levels_ms), files, feed, grown)
+
+    def take_grown() -> set[Queue]:
+        taken = grown.copy()
+        grown.clear()
+        return taken
+
+    job = Job(slot, f"keelog-queue-{shard.number}", make_handler, take_grown, clashing="queue-*")
+    return run_worker(options, job)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""The shared loop of the workers: RocketMQ's ReputMessageService, a batch of columns at a time.
+
+Files decide, messages announce: a hint only shortens the sleep. A handler is three methods; what
+it has applied is published at once, and vouched for in a progress file after it is synced.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from node.store.own_files import Progress, save_progress
+from node.store.state_page import RUNNING, STOPPING, WorkerPage
+from protocol.columns import Columns
+from protocol.dispatch_request import DispatchRequests, dispatch_requests
+from protocol.errors import StoreDamaged
+from protocol.record import DEFAULT_DELAY_LEVELS_MS
+from workers.feed import Feed, Limits
+from workers.sparse_file import DISK_FULL
+
+log = logging.getLogger("keelog.worker")
+
+IDLE_S = 0.005
+"""How long the loop sleeps at most when no hint comes."""
+DISK_FULL_RETRY_S = 1.0
+HEARTBEAT_S = 0.1
+FINISH_S_MAX = 5.0
+"""How long a stopping worker goes on with what is readable."""
+
+
+class Handler(Protocol):
+    """What a worker makes of the log: the plug-in interface of `workers/`."""
+
+    def resume_from(self) -> int:
+        """Undoes and syncs what cannot be vouched for; answers the log offset to go on from.
+
+        Called at the start and at each new epoch of the log.
+        """
+
+    def apply(self, requests: DispatchRequests) -> None:
+        """Adds a batch. After an OSError the same call with the same batch completes it."""
+
+    def flush(self) -> int:
+        """Syncs; answers the log offset below which all is durable. Runs beside `apply`."""
+
+
+class Stopped(Exception):
+    """The wish to stop came while a handler was at work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often to sync, and what to compute with."""
+
+    flush_interval_s: float = 1.0
+    delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which worker this is: its store, its slot, its state page if others look at it."""
+
+    root: Path
+    slot: str
+    page: WorkerPage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Breaks:
+    """`pause` sleeps so many seconds, shows life, and raises Stopped when it is time to stop."""
+
+    pause: Callable[[float], None] = time.sleep
+    is_stopping: Callable[[], bool] = lambda: False
+
+
+class Dispatcher:
+    """Moves one handler along the log."""
+
+    def __init__(
+        self,
+        place: Place,
+        feed: Feed,
+        handler: Handler,
+        pace: Pace,
+        breaks: Breaks = Breaks(),
+    ) -> None:
+        self.place = place
+        self.done = 0
+        self.saved = 0
+        self.epoch = 0
+        self.is_resuming = False
+        self._feed = feed
+        self._handler = handler
+        self._pace = pace
+        self._pause = breaks.pause
+        self._is_over = breaks.is_stopping
+        self._records = 0
+        self._applied = 0
+        self._flusher = ThreadPoolExecutor(1, "flush")
+        self._flush: Future[int] | None = None
+        self._flushed_at = 0.0
+
+    def start(self) -> None:
+        """Resumes: at the start, and whenever the log has begun a new epoch."""
+        self._await_flush()
+        self.is_resuming = True
+        while True:
+            limits = self._feed.limits()
+            self.done = min(self._handler.resume_from(), limits.readable)
+            if self._feed.limits().epoch == limits.epoch:
+                break
+        self.is_resuming = False
+        self.epoch, self._applied = limits.epoch, self.done
+        self.saved = self._save(self.done, limits)
+        self._flushed_at = time.monotonic()
+        if self.place.page is not None:
+            self.place.page.begin_epoch(self.epoch, dispatched=self.done, saved=self.saved)
+            self.place.page.publish(state=RUNNING)
+
+    def turn(self) -> bool:
+        """Dispatches what is readable, until it is time to stop; answers whether there was any.
+
+        Raises StoreDamaged, with all before the damage dispatched.
+        """
+        limits = self._feed.limits()
+        if limits.epoch != self.epoch:
+            self.start()
+            return True
+        self.done = max(self.done, limits.min_offset)
+        if self.done >= limits.readable:
+            self._flush_if_due()
+            return False
+        for columns in self._feed.columns(self.done, limits.readable):
+            if self._feed.limits().epoch != self.epoch:
+                return True
+            self._apply(columns)
+            self._flush_if_due()
+            if self._is_over():
+                return True
+        if self._feed.limits().epoch != self.epoch:
+            return True
+        damage = self._feed.damage
+        if damage is not None:
+            path = str(self._feed.path_at(damage.position))
+            raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
+        self._publish(limits.readable)
+        return True
+
+    def finish(self) -> None:
+        """What is readable, for FINISH_S_MAX at most; then everything is synced and saved."""
+        if self.place.page is not None:
+            self.place.page.publish(state=STOPPING)
+        deadline = time.monotonic() + FINISH_S_MAX
+        self._is_over = lambda: time.monotonic() >= deadline
+        while not self._is_over() and self.turn():
+            pass
+        self.close()
+
+    def close(self) -> None:
+        """Syncs and saves what was applied."""
+        self._await_flush()
+        self._begin_flush()
+        self._await_flush()
+        self._flusher.shutdown()
+
+    def _apply(self, columns: Columns) -> None:
+        requests = dispatch_requests(columns, self._pace.delay_levels_ms)
+        waited = False
+        while True:
+            try:
+                self._handler.apply(requests)
+                break
+            except OSError as error:
+                if error.errno not in DISK_FULL:
+                    raise
+                if not waited:
+                    log.warning("disk full", extra={"slot": self.place.slot, "at": self.done})
+                waited = True
+            self._pause(DISK_FULL_RETRY_S)
+        self._records += len(requests)
+        end = int(columns.physical_offset[-1] + columns.size[-1])
+        self._applied = end
+        self._publish(end)
+
+    def _publish(self, done: int) -> None:
+        self.done = done
+        if self.place.page is not None:
+            self.place.page.publish(dispatched=done, records=self._records)
+
+    # Syncing: in a thread, so that a slow disk never holds up what readers wait for.
+
+    def _flush_if_due(self) -> None:
+        if self._flush is not None:
+            if self._flush.done():
+                self._await_flush()
+        elif (
+            self.done > self.saved
+            and time.monotonic() - self._flushed_at >= self._pace.flush_interval_s
+        ):
+            self._begin_flush()
+
+    def _begin_flush(self) -> None:
+        done, applied, epoch = self.done, self._applied, self.epoch
+
+        def flush() -> int:
+            synced = self._handler.flush()
+            limits = self._feed.peek()
+            if limits.epoch != epoch or min(synced, limits.flushed) <= self.saved:
+                return 0
+            # Behind the last record only blanks follow, which need no sync.
+            return self._save(done if synced >= applied else synced, limits)
+
+        self._flush = self._flusher.submit(flush)
+        self._flushed_at = time.monotonic()
+
+    def _await_flush(self) -> None:
+        if self._flush is None:
+            return
+        saved = self._flush.result()
+        self._flush = None
+        self.saved = max(self.saved, saved)
+        if self.place.page is not None:
+            self.place.page.publish(saved=self.saved)
+
+    def _save(self, synced: int, limits: Limits) -> int:
+        """Vouches for what is synced here and durable in the log; answers up to where.
+
+        A store that Keelog never wrote to has no epochs, and so nothing to vouch with.
+        """
+        offset = min(synced, limits.flushed)
+        if limits.epoch == 0:
+            return 0
+        try:
+            save_progress(self.place.root, self.place.slot, Progress(limits.epoch, offset))
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            return 0
+        return offset

@@ -1,0 +1,172 @@
+"""Where a worker's log comes from: a running writer's state page, or a store at rest."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from node.store.condition import read_condition
+from node.store.log_reader import Bounds, LogReader
+from node.store.log_tail import find_tail
+from node.store.open_files import OpenFiles
+from node.store.own_files import load_epochs, load_floor
+from node.store.segment_list import SegmentList, list_folder
+from node.store.state_page import LogPage
+from protocol.columns import Columns
+from protocol.errors import StoreDamaged
+from protocol.names import COMMIT_LOG_DIR
+from protocol.record import Record, Torn
+
+WINDOW_BYTES = 2 << 20
+"""Log read at once: large enough for columns to pay, small enough for the processor's caches."""
+SEGMENT_APPEARS_S_MAX = 2.0
+"""The writer makes segments while we list them: how long a strange listing may last."""
+FEED_FILES_MAX = 16
+
+
+class Limits(NamedTuple):
+    """How far the log reaches, as `LogState` has it."""
+
+    epoch: int
+    min_offset: int
+    readable: int
+    flushed: int
+
+
+class Feed(Protocol):
+    """The log as a handler and the dispatch loop see it."""
+
+    def limits(self) -> Limits:
+        """The present ends; what is read afterwards stays within them."""
+
+    def peek(self) -> Limits:
+        """The present ends, and nothing else changes: for another thread."""
+
+    def columns(self, start: int, stop: int) -> Iterator[Columns]:
+        """The records that start in [start, stop), verified; `damage` tells what ended it."""
+
+    @property
+    def damage(self) -> Torn | None:
+        """Where `columns` broke off, None when it came to its end."""
+
+    def record_at(self, offset: int) -> Record:
+        """One verified record. Raises NotFound, StoreDamaged."""
+
+    def path_at(self, offset: int) -> Path:
+        """The segment that holds an offset, for messages."""
+
+    def close(self) -> None:
+        """Closes what is open."""
+
+
+class _LogFeed:
+    """What both feeds share: a log reader, and a call in between for whoever must show life."""
+
+    log: LogReader
+
+    def __init__(self, root: Path, on_window: Callable[[], None]) -> None:
+        self._folder = root / COMMIT_LOG_DIR
+        self._on_window = on_window
+
+    def columns(self, start: int, stop: int) -> Iterator[Columns]:
+        for columns in self.log.columns(start, stop, WINDOW_BYTES):
+            self._on_window()
+            yield columns
+
+    @property
+    def damage(self) -> Torn | None:
+        return self.log.stopped
+
+    def record_at(self, offset: int) -> Record:
+        return self.log.record_at(offset)
+
+    def path_at(self, offset: int) -> Path:
+        found = self.log.segments.find(offset)
+        return self._folder if found is None else found.path
+
+
+class RestingFeed(_LogFeed):
+    """A store that nobody writes to: its end is where its records end."""
+
+    def __init__(self, root: Path, on_window: Callable[[], None] = lambda: None) -> None:
+        super().__init__(root, on_window)
+        listing = list_folder(self._folder)
+        listing.check()
+        self._files = OpenFiles(FEED_FILES_MAX)
+        segments = SegmentList(self._folder, listing, self._files)
+        end = find_tail(segments, read_condition(root)).end
+        self.log = LogReader(segments, Bounds(segments.start, end))
+        epochs = load_epochs(root)
+        self._limits = Limits(
+            epoch=epochs[-1].epoch if epochs else 0,
+            min_offset=self.log.min_offset,
+            readable=self.log.end,
+            flushed=min(load_floor(root), self.log.end),
+        )
+
+    def limits(self) -> Limits:
+        return self._limits
+
+    def peek(self) -> Limits:
+        return self._limits
+
+    def close(self) -> None:
+        """Closes the segments."""
+        self._files.close()
+
+
+class LiveFeed(_LogFeed):
+    """The log of a running writer. Raises FileNotFoundError while no writer ever ran."""
+
+    def __init__(self, root: Path, on_window: Callable[[], None] = lambda: None) -> None:
+        super().__init__(root, on_window)
+        self._page = LogPage.open(root)
+        self._limits = Limits(0, 0, 0, 0)
+        self._files = OpenFiles(FEED_FILES_MAX)
+
+    def peek(self) -> Limits:
+        state = self._page.read()
+        if state.epoch == 0:
+            return self._limits
+        return Limits(state.epoch, state.min_offset, state.readable, state.flushed)
+
+    def limits(self) -> Limits:
+        limits = self.peek()
+        if limits.epoch == 0:
+            return limits
+        if limits.epoch != self._limits.epoch:
+            self._open(limits)
+        elif limits.readable > self.log.segments.end:
+            self._again(self.log.segments.refresh)
+        self.log.bounds.start, self.log.bounds.end = limits.min_offset, limits.readable
+        self._limits = limits
+        return limits
+
+    def _open(self, limits: Limits) -> None:
+        """A reader without memory: a segment of the last epoch may be another file by now."""
+        self._files.close()
+
+        def listed() -> None:
+            listing = list_folder(self._folder)
+            listing.check()
+            segments = SegmentList(self._folder, listing, self._files)
+            self.log = LogReader(segments, Bounds(limits.min_offset, limits.readable))
+
+        self._again(listed)
+
+    @staticmethod
+    def _again(look: Callable[[], None]) -> None:
+        """Looks until the folder makes sense: the writer may be making or deleting a segment."""
+        deadline = time.monotonic() + SEGMENT_APPEARS_S_MAX
+        while True:
+            try:
+                return look()
+            except StoreDamaged:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Closes the page and the segments."""
+        self._page.close()
+        self._files.close()

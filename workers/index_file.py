@@ -1,0 +1,219 @@
+"""The index worker: IndexFile files, all keys of all records (RocketMQ: IndexService).
+
+Run it as `python -m workers.index_file DIR`.
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from node.store.settings import Settings
+from node.store.state_page import run_dir
+from protocol.dispatch_request import DispatchRequests, index_keys
+from protocol.errors import NotFound, StoreDamaged
+from protocol.index_build import EMPTY_HEADER, IndexPlan, KeyBatch, free_entries, plan_entries
+from protocol.names import ABORT_FILE
+from workers.feed import Feed
+from workers.index_folder import IndexFolder, IndexState, found_geometry
+from workers.process import Job, parser_for, run_worker
+from workers.progress import vouched_offset
+
+SLOT = "index"
+
+
+class Tail(NamedTuple):
+    """The last indexed record, and how many entries it has."""
+
+    physical_offset: int = -1
+    entries: int = 0
+
+
+class IndexFiles:
+    """The handler that enters keys: `Handler` of workers/dispatch.py."""
+
+    def __init__(self, root: Path, folder: IndexFolder, feed: Feed, with_tags: bool = True) -> None:
+        self._root = root
+        self._folder = folder
+        self._feed = feed
+        self._with_tags = with_tags
+        self._state: IndexState | None = None
+        self._tail = Tail()
+        self._writes: list[tuple[IndexState, IndexPlan]] = []
+        self._applied = 0
+
+    # Resuming
+
+    def resume_from(self) -> int:
+        """Cuts the files back to what can be vouched for, syncs, answers where to go on."""
+        limits = self._feed.limits()
+        is_kept = self._folder.root.is_dir()
+        self._folder.make_root()
+        vouched = vouched_offset(self._root, SLOT) if is_kept else 0
+        if vouched is None:
+            start = self._resume_unvouched(limits.readable)
+        else:
+            start = min(max(vouched, limits.min_offset), limits.readable)
+            self._cut(self._folder.names(), start)
+        self._applied = max(start, limits.min_offset)
+        self._folder.sync()
+        return self._applied
+
+    def _resume_unvouched(self, readable: int) -> int:
+        """Another owner's files: the last one counts only after a clean stop.
+
+        Goes on with the last indexed record, which may have entries missing. Files of some other
+        log do not count at all.
+        """
+        names = self._folder.names()
+        if names and (self._root / ABORT_FILE).exists():
+            self._folder.remove(names.pop())
+        self._cut(names, readable)
+        offset = max(self._tail.physical_offset, 0)
+        try:
+            if self._tail.entries:
+                self._feed.record_at(offset)
+        except NotFound:
+            if offset < self._feed.limits().min_offset:
+                return offset
+        except StoreDamaged:
+            pass
+        else:
+            return offset
+        self._cut(names, 0)
+        return 0
+
+    def _cut(self, names: list[str], limit: int) -> None:
+        """Undoes every entry of a record at `limit` or above."""
+        self._state, self._tail, self._writes = None, Tail(), []
+        while names:
+            kept = self._kept(names[-1], limit)
+            if kept:
+                self._open(names, kept)
+                return
+            self._folder.remove(names.pop())
+
+    def _kept(self, name: str, limit: int) -> int:
+        header = self._folder.header(name)
+        if header.index_count <= 1 or header.begin_physical_offset >= limit:
+            return 0
+        return self._folder.kept_entries(name, limit)
+
+    def _open(self, names: list[str], kept: int) -> None:
+        name = names[-1]
+        if self._folder.is_whole(name, kept):
+            self._state = self._folder.open_last(name)
+        else:
+            self._state = self._folder.cut(name, kept, self._end_timestamp(name, kept))
+        self._tail = self._last_record(names, kept)
+
+    def _end_timestamp(self, name: str, kept: int) -> int:
+        """Store time of the record of a file's `kept`-th entry; nearly so if it has expired."""
+        header = self._folder.header(name)
+        entry = self._folder.entries(name, kept, kept + 1)[0]
+        offset = int(entry["physical_offset"])
+        if offset == header.end_physical_offset:
+            return header.end_timestamp
+        try:
+            return self._feed.record_at(offset).head.store_timestamp
+        except NotFound:
+            return header.begin_timestamp + 1000 * int(entry["time_diff_s"])
+
+    def _last_record(self, names: list[str], kept: int) -> Tail:
+        """The last record's entries may begin in the file before the last."""
+        offset = int(self._folder.entries(names[-1], kept, kept + 1)[0]["physical_offset"])
+        count = 0
+        for name in reversed(names):
+            last = kept if name == names[-1] else self._folder.header(name).index_count - 1
+            number = last
+            while number and self._folder.entries(name, number, number + 1)[0][
+                "physical_offset"
+            ] == np.int64(offset):
+                number -= 1
+            count += last - number
+            if number:
+                break
+        return Tail(offset, count)
+
+    # Applying
+
+    def apply(self, requests: DispatchRequests) -> None:
+        """Enters the batch's keys, rolling files as they fill.
+
+        All is planned before anything is written: after an error the same writes are made again.
+        """
+        if not self._writes:
+            keys = index_keys(requests, self._with_tags)
+            batch = self._new_keys(
+                KeyBatch(
+                    keys.key_hash,
+                    requests.commit_log_offset[keys.row],
+                    requests.store_timestamp[keys.row],
+                )
+            )
+            self._writes = self._plans(batch)
+            self._tail = self._tail_after(batch)
+        while self._writes:
+            state, plan = self._writes[0]
+            self._folder.write(state, plan)
+            self._state = state
+            self._writes.pop(0)
+        columns = requests.columns
+        self._applied = int(columns.physical_offset[-1] + columns.size[-1])
+
+    def _new_keys(self, batch: KeyBatch) -> KeyBatch:
+        """Without the keys that are entered already: of older records, of half the last one."""
+        offsets = batch.physical_offset
+        first = int(np.searchsorted(offsets, self._tail.physical_offset, "left"))
+        same = int(np.searchsorted(offsets, self._tail.physical_offset, "right")) - first
+        return batch.rows(first + min(same, self._tail.entries), len(offsets))
+
+    def _plans(self, batch: KeyBatch) -> list[tuple[IndexState, IndexPlan]]:
+        """What to write into the present file and into as many new ones as it takes."""
+        plans: list[tuple[IndexState, IndexPlan]] = []
+        geometry = self._folder.geometry
+        state, header = self._state, EMPTY_HEADER
+        if state is not None:
+            header = state.header
+        while len(batch.key_hash):
+            if state is None or not free_entries(header, geometry):
+                before = None if state is None else (state.name, header)
+                state = self._folder.next_file(before, int(batch.store_timestamp[0]))
+                header = state.header
+            plan = plan_entries(header, geometry, state.slots, batch)
+            plans.append((state, plan))
+            header = plan.header
+            batch = batch.rows(plan.taken, len(batch.key_hash))
+        return plans
+
+    def _tail_after(self, batch: KeyBatch) -> Tail:
+        if not len(batch.key_hash):
+            return self._tail
+        last = int(batch.physical_offset[-1])
+        count = int(np.count_nonzero(batch.physical_offset == last))
+        if last == self._tail.physical_offset:
+            count += self._tail.entries
+        return Tail(last, count)
+
+    def flush(self) -> int:
+        """Syncs what was entered."""
+        applied = self._applied
+        self._folder.sync()
+        return applied
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The process; answers its exit code."""
+    options = parser_for("workers.index_file", __doc__).parse_args(arguments)
+
+    def make_handler(root: Path, settings: Settings, feed: Feed) -> IndexFiles:
+        geometry = found_geometry(root, settings.index_geometry)
+        folder = IndexFolder(root, geometry, run_dir(root) / f"{SLOT}.new")
+        return IndexFiles(root, folder, feed, settings.index_tags_enable)
+
+    return run_worker(options, Job(slot=SLOT, title="keelog-index", make_handler=make_handler))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""The IndexFile files of a store as their one writer sees them: found, cut, written, synced."""
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import BadRequest
+from protocol.index_build import EMPTY_HEADER, IndexPlan, fill_slots, next_entry, rolled_header
+from protocol.index_entry import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    IndexGeometry,
+    IndexHeader,
+)
+from protocol.names import INDEX_DIR, is_index_file_name, next_index_file_name
+from workers.sparse_file import make_file, sync_file, sync_folder, write_all, zero_from
+
+_SLOT_DTYPE = np.dtype(">i4")
+_SLOT_GAP_MAX = 1024
+"""Changed slots so near to each other are written in one piece: cheaper than another call."""
+_CHUNK_ENTRIES = 1 << 16
+
+
+@dataclass(slots=True)
+class IndexState:
+    """The file that takes the next key: its name, header, and slot table as on disk."""
+
+    name: str
+    header: IndexHeader
+    slots: NDArray[Any]
+    is_made: bool
+
+
+class IndexFolder:
+    """All index files below one store. One thread writes; `sync` may run in another."""
+
+    def __init__(self, root: Path, geometry: IndexGeometry, temp: Path) -> None:
+        self.root = root / INDEX_DIR
+        self.geometry = geometry
+        self._temp = temp
+        self._open: tuple[str, int] | None = None
+        self._guard = threading.Lock()
+        self._unsynced: set[Path] = set()
+        self._folder_unsynced = False
+
+    # Finding
+
+    def names(self) -> list[str]:
+        """All files, oldest first. Raises BadRequest when one is of another length than ours."""
+        if not self.root.is_dir():
+            return []
+        names = sorted(path.name for path in self.root.iterdir() if is_index_file_name(path.name))
+        for name in names:
+            size = (self.root / name).stat().st_size
+            if size != self.geometry.file_bytes:
+                raise BadRequest(
+                    f"index file {name} has {size} bytes, the settings say "
+                    f"{self.geometry.file_bytes}",
+                    "set max_hash_slot_num and max_index_num as the store was written with",
+                )
+        return names
+
+    def make_root(self) -> None:
+        """Makes the folder: a missing one means that somebody deleted the index."""
+        if not self.root.is_dir():
+            self.root.mkdir()
+            sync_folder(self.root.parent)
+
+    def header(self, name: str) -> IndexHeader:
+        """A file's header as it stands."""
+        return INDEX_HEADER.read(os.pread(self._descriptor(name), INDEX_HEADER.size, 0))
+
+    def entries(self, name: str, first: int, stop: int) -> NDArray[Any]:
+        """The entries with numbers [first, stop)."""
+        position = self.geometry.entry_position(first)
+        size = (stop - first) * INDEX_ENTRY.size
+        return INDEX_ENTRY.view(_read(self._descriptor(name), position, size))
+
+    def slots(self, name: str) -> NDArray[Any]:
+        """A copy of the slot table."""
+        size = self.geometry.slot_count * INDEX_SLOT.size
+        data = _read(self._descriptor(name), self.geometry.slot_position(0), size)
+        return np.frombuffer(data, _SLOT_DTYPE).copy()
+
+    # Cutting
+
+    def open_last(self, name: str) -> IndexState:
+        """A whole file, to go on writing."""
+        header = self.header(name)
+        return IndexState(
+            name, header._replace(index_count=next_entry(header)), self.slots(name), True
+        )
+
+    def next_file(
+        self, previous: tuple[str, IndexHeader] | None, store_timestamp: int
+    ) -> IndexState:
+        """The file after the one of that name and header; it is made by its first `write`."""
+        return IndexState(
+            name=next_index_file_name(store_timestamp, previous[0] if previous else None),
+            header=rolled_header(previous[1]) if previous else EMPTY_HEADER,
+            slots=np.zeros(self.geometry.slot_count, _SLOT_DTYPE),
+            is_made=False,
+        )
+
+    def kept_entries(self, name: str, limit: int) -> int:
+        """How many entries name records below log offset `limit`.
+
+        Those are whole and in order; behind them may stand anything that a crash left.
+        """
+        stop = min(next_entry(self.header(name)), self.geometry.index_num)
+        while stop > 1:
+            first = max(stop - _CHUNK_ENTRIES, 1)
+            found = self.entries(name, first, stop)
+            written = found.view(np.uint8).reshape(-1, INDEX_ENTRY.size).any(axis=1)
+            below = np.flatnonzero((found["physical_offset"] < limit) & written)
+            if len(below):
+                return first + int(below[-1])
+            stop = first
+        return 0
+
+    def cut(self, name: str, kept: int, end_timestamp: int) -> IndexState:
+        """Keeps the first `kept` entries and makes all the rest of the file agree with them.
+
+        `end_timestamp` is the store time of the last kept entry's record.
+        """
+        header = self.header(name)
+        table = np.zeros(self.geometry.slot_count, np.int32)
+        for first in range(1, kept + 1, _CHUNK_ENTRIES):
+            stop = min(first + _CHUNK_ENTRIES, kept + 1)
+            fill_slots(table, first, self.entries(name, first, stop)["key_hash"])
+        last = self.entries(name, kept, kept + 1)[0]
+        header = header._replace(
+            end_timestamp=end_timestamp,
+            end_physical_offset=int(last["physical_offset"]),
+            slot_count=int(np.count_nonzero(table)),
+            index_count=kept + 1,
+        )
+        state = IndexState(name, header, table.astype(_SLOT_DTYPE), True)
+        descriptor = self._descriptor(name)
+        changed = np.flatnonzero(self.slots(name) != state.slots)
+        self._write_slots(descriptor, state.slots, changed)
+        zero_from(descriptor, self.geometry.entry_position(kept + 1), self.geometry.file_bytes)
+        write_all(descriptor, INDEX_HEADER.pack(header), 0)
+        self._note(name)
+        return state
+
+    def is_whole(self, name: str, kept: int) -> bool:
+        """Whether a file ends with its `kept`-th entry, and nothing points or stands behind it."""
+        if next_entry(self.header(name)) != kept + 1 or int(self.slots(name).max()) > kept:
+            return False
+        behind = self.entries(name, kept + 1, min(kept + 2, self.geometry.index_num))
+        return not any(behind.tobytes())
+
+    def remove(self, name: str) -> None:
+        """Deletes a file."""
+        self.close()
+        (self.root / name).unlink(missing_ok=True)
+        with self._guard:
+            self._folder_unsynced = True
+
+    # Writing
+
+    def write(self, state: IndexState, plan: IndexPlan) -> None:
+        """Entries first, then slots, the header last: a reader in between sees less, not nonsense.
+
+        After an OSError `state` is as it was, and the same call again completes the write.
+        """
+        position = self.geometry.entry_position(plan.first_entry)
+        data = plan.entries.view(np.uint8).data
+        if state.is_made:
+            descriptor = self._descriptor(state.name)
+            write_all(descriptor, data, position)
+        else:
+            path = self.root / state.name
+            made = make_file(path, self.geometry.file_bytes, (position, data), self._temp)
+            descriptor = self._keep(state.name, made)
+            state.is_made = True
+            with self._guard:
+                self._folder_unsynced = True
+        before = state.slots[plan.slots]
+        state.slots[plan.slots] = plan.newest
+        try:
+            self._write_slots(descriptor, state.slots, plan.slots)
+            write_all(descriptor, INDEX_HEADER.pack(plan.header), 0)
+        except OSError:
+            state.slots[plan.slots] = before
+            raise
+        state.header = plan.header
+        self._note(state.name)
+
+    def _write_slots(self, descriptor: int, table: NDArray[Any], slots: NDArray[Any]) -> None:
+        """Writes the table's values of `slots` (rising), near ones with what is between them."""
+        if not len(slots):
+            return
+        ends = np.flatnonzero(np.diff(slots) > _SLOT_GAP_MAX)
+        starts = slots[np.concatenate([[0], ends + 1])].tolist()
+        stops = (slots[np.concatenate([ends, [len(slots) - 1]])] + 1).tolist()
+        data = table.view(np.uint8).data
+        origin, width = self.geometry.slot_position(0), INDEX_SLOT.size
+        for start, stop in zip(starts, stops, strict=True):
+            write_all(descriptor, data[start * width : stop * width], origin + start * width)
+
+    # Syncing
+
+    def sync(self) -> None:
+        """Makes durable all that was done before the call."""
+        with self._guard:
+            files, self._unsynced = self._unsynced, set()
+            folder, self._folder_unsynced = self._folder_unsynced, False
+        for path in files:
+            sync_file(path)
+        if folder:
+            sync_folder(self.root)
+
+    def close(self) -> None:
+        """Closes the open file; syncs nothing."""
+        if self._open is not None:
+            os.close(self._open[1])
+            self._open = None
+
+    def _note(self, name: str) -> None:
+        with self._guard:
+            self._unsynced.add(self.root / name)
+
+    def _descriptor(self, name: str) -> int:
+        if self._open is not None and self._open[0] == name:
+            return self._open[1]
+        return self._keep(name, os.open(self.root / name, os.O_RDWR | os.O_CLOEXEC))
+
+    def _keep(self, name: str, descriptor: int) -> int:
+        self.close()
+        self._open = (name, descriptor)
+        return descriptor
+
+
+def _read(descriptor: int, position: int, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size:
+        part = os.pread(descriptor, size, position)
+        if not part:
+            break
+        parts.append(part)
+        position, size = position + len(part), size - len(part)
+    return b"".join(parts)
+
+
+def found_geometry(root: Path, settings: IndexGeometry) -> IndexGeometry:
+    """The geometry of a store's index files: the settings', unless a full file shows another.
+
+    A full file's entry count is known, and with it the number of slots. Without a full file a
+    length tells nothing about the two.
+    """
+    folder = root / INDEX_DIR
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if not is_index_file_name(path.name):
+            continue
+        with path.open("rb") as file:
+            header = INDEX_HEADER.read(file.read(INDEX_HEADER.size).ljust(INDEX_HEADER.size, b"\0"))
+        size = path.stat().st_size
+        slots, rest = divmod(
+            size - INDEX_HEADER.size - INDEX_ENTRY.size * header.index_count, INDEX_SLOT.size
+        )
+        if size == settings.file_bytes or rest or not 0 < header.slot_count <= slots:
+            continue
+        if path.name != max(other.name for other in folder.iterdir()):
+            return IndexGeometry(slots, header.index_count)
+    return settings

@@ -1,0 +1,225 @@
+"""What both workers' processes share: arguments, locks, state page, loop, the way out."""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import zmq
+
+from node.store.locks import FileLock, StoreLock
+from node.store.process import (
+    EXIT_OK,
+    StopFlag,
+    die_with_parent,
+    exit_code,
+    install_stop_signals,
+    now_ms,
+    print_error,
+    raise_file_limit,
+    report_ready,
+    set_title,
+)
+from node.store.settings import Settings, load_settings
+from node.store.state_page import DAMAGED, STOPPED, WorkerPage, run_dir
+from protocol.errors import CorruptError, MqError, NotAStore
+from protocol.ids import Queue
+from workers.dispatch import (
+    HEARTBEAT_S,
+    IDLE_S,
+    Breaks,
+    Dispatcher,
+    Handler,
+    Pace,
+    Place,
+    Stopped,
+)
+from workers.feed import Feed, LiveFeed, RestingFeed
+from workers.hints import GrowthHints, LogHints
+
+STORE_LOCK_S_MAX = 10.0
+"""How long a worker run by hand on a store at rest waits for another one to be done with it."""
+_WRITER_WAIT_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What makes a process this worker and no other.
+
+    `grown` empties and answers the set of queues to tell the readers of; `clashing` is a pattern
+    of the slots that share files with ours.
+    """
+
+    slot: str
+    title: str
+    make_handler: Callable[[Path, Settings, Feed], Handler]
+    grown: Callable[[], set[Queue]] | None = None
+    clashing: str = ""
+
+
+def parser_for(module: str, text: str | None) -> argparse.ArgumentParser:
+    """The options of every worker."""
+    parser = argparse.ArgumentParser(f"python -m {module}", description=text)
+    parser.add_argument("dir", metavar="DIR", type=Path, help="the store")
+    parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--once", action="store_true", help="stop at the end of a log at rest")
+    parser.add_argument("--ready-fd", type=int)
+    return parser
+
+
+def run_worker(options: argparse.Namespace, job: Job) -> int:
+    """The process from its start to its exit code."""
+    raise_file_limit()
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format=f"%(levelname)s {job.slot} %(message)s"
+    )
+    stop = install_stop_signals()
+    if options.ready_fd is not None:
+        die_with_parent()
+    set_title(job.title)
+    try:
+        with _Worker(options, job, stop) as worker:
+            return worker.run()
+    except MqError as error:
+        print_error(f"the worker {job.slot} of {options.dir} stops", error)
+        return exit_code(error)
+
+
+class _Worker:
+    """One worker's process: owns its lock, its page and its sockets."""
+
+    def __init__(self, options: argparse.Namespace, job: Job, stop: StopFlag) -> None:
+        """Raises StoreLocked, NotAStore, BadRequest."""
+        self._settings = load_settings(options.settings)
+        self._root: Path = options.dir.resolve()
+        if not self._root.is_dir():
+            raise NotAStore(f"{self._root} is no folder", "check the path")
+        self._job = job
+        self._stop = stop
+        self._options = options
+        self._dispatcher: Dispatcher | None = None
+        self._beat_at = 0.0
+        run_dir(self._root).mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.chdir(run_dir(self._root))
+        self._locks = _take_locks(self._root, job, options.once)
+        self._page = WorkerPage.create(self._root, job.slot)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._hints = LogHints(self._context, stop.fd)
+        self._growth = None if job.grown is None else GrowthHints(self._context, job.slot)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.destroy(linger=0)
+        self._page.close()
+        for lock in self._locks:
+            lock.release()
+
+    def run(self) -> int:
+        """Follows the log until it is time to stop. Raises StoreDamaged, BadRequest."""
+        try:
+            feed = self._feed()
+        except Stopped:
+            return EXIT_OK
+        handler = self._job.make_handler(self._root, self._settings, feed)
+        interval_s = self._settings.flush_interval_consume_queue / 1000
+        dispatcher = Dispatcher(
+            Place(self._root, self._job.slot, self._page),
+            feed,
+            handler,
+            Pace(interval_s, self._settings.delay_levels_ms),
+            Breaks(self._pause, lambda: self._stop.is_set),
+        )
+        self._dispatcher = dispatcher
+        try:
+            self._follow(dispatcher)
+            dispatcher.finish()
+        except Stopped:
+            dispatcher.close()
+        except CorruptError as error:
+            # All before the damage is kept; starting again cannot help.
+            dispatcher.close()
+            self._page.publish(damaged_at=error.offset, state=DAMAGED)
+            raise
+        finally:
+            feed.close()
+        self._page.publish(state=STOPPED)
+        return EXIT_OK
+
+    def _follow(self, dispatcher: Dispatcher) -> None:
+        dispatcher.start()
+        report_ready(self._options.ready_fd)
+        while not self._stop.is_set:
+            if dispatcher.turn():
+                self._tell(dispatcher.done)
+            elif self._options.once:
+                break
+            else:
+                self._hints.wait(IDLE_S)
+            self._beat()
+
+    def _tell(self, dispatched: int) -> None:
+        if self._growth is not None and self._job.grown is not None:
+            grown = self._job.grown()
+            if grown:
+                self._growth.send(dispatched, grown)
+
+    def _feed(self) -> Feed:
+        """The log: at rest, or of a writer, which may come later than we. Raises Stopped."""
+        if self._options.once:
+            return RestingFeed(self._root, self._on_window)
+        while True:
+            try:
+                feed = LiveFeed(self._root, self._on_window)
+            except FileNotFoundError:
+                self._pause(_WRITER_WAIT_S)
+            else:
+                break
+        while not feed.limits().epoch:
+            self._pause(_WRITER_WAIT_S)
+        return feed
+
+    # Waiting and showing life
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now - self._beat_at >= HEARTBEAT_S:
+            self._beat_at = now
+            self._page.publish(heartbeat_ms=now_ms())
+
+    def _pause(self, seconds: float) -> None:
+        """Sleeps for so long, showing life. Raises Stopped."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._beat()
+            if self._stop.is_set:
+                raise Stopped
+            time.sleep(min(left, HEARTBEAT_S))
+
+    def _on_window(self) -> None:
+        """Between two windows of the log. Resuming may walk all of it, and can be given up."""
+        self._beat()
+        if self._dispatcher is not None and self._dispatcher.done:
+            self._tell(self._dispatcher.done)
+        if self._stop.is_set and (self._dispatcher is None or self._dispatcher.is_resuming):
+            raise Stopped
+
+
+def _take_locks(root: Path, job: Job, whole_store: bool) -> list[FileLock]:
+    """The slot's lock; those of slots that share our files must be free. Raises StoreLocked."""
+    locks: list[FileLock] = []
+    if whole_store:
+        locks.append(StoreLock.acquire(root, wait_s=STORE_LOCK_S_MAX))
+    own = run_dir(root) / f"{job.slot}.lock"
+    locks.append(FileLock.take(own, record=False))
+    others = run_dir(root).glob(f"{job.clashing}.lock") if job.clashing else ()
+    for path in others:
+        if path.name.rpartition("-of-")[2] != own.name.rpartition("-of-")[2]:
+            FileLock.take(path, record=False).release()
+    return locks

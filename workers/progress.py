@@ -1,0 +1,112 @@
+"""Up to where a worker's files can be vouched for: its progress, held against the epochs.
+
+A progress is true of the log as it was in its epoch. Where that epoch ended, the log may have been
+cut and have grown again; so the smaller of the two counts, and never the log's present end.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from node.store.own_files import (
+    EpochLine,
+    Progress,
+    epoch_end,
+    list_progress,
+    load_epochs,
+    load_progress,
+    remove_progress,
+    write_atomically,
+)
+from node.store.state_page import queue_slot, run_dir
+from protocol.ids import Queue
+
+QUEUE_WORKERS = "queue-"
+"""What the slots of queue workers begin with."""
+
+_QUEUE_SLOT = re.compile(r"queue-([0-9]+)-of-([0-9]+)")
+
+
+def vouched_offset(root: Path, slot: str) -> int | None:
+    """The log offset below which the slot's files are right; None when nothing is known."""
+    progress = load_progress(root, slot)
+    return None if progress is None else _reconciled(load_epochs(root), progress)
+
+
+def _reconciled(epochs: list[EpochLine], progress: Progress) -> int:
+    end = epoch_end(epochs, progress.epoch)
+    return progress.offset if end is None else min(progress.offset, end)
+
+
+def vouched_for_shard(root: Path, shard: int, shard_count: int) -> int | None:
+    """As `vouched_offset` for one queue worker, whatever number of them ran before.
+
+    While progress of another number of workers is left, queues may have been dropped down to the
+    least of all: a worker of the new number starts there, and may have been stopped again.
+    """
+    by_count = _by_count(list_progress(root))
+    if set(by_count) == {shard_count}:
+        return vouched_offset(root, queue_slot(shard, shard_count))
+    if not any(len(found) == count for count, found in by_count.items()):
+        return None
+    epochs = load_epochs(root)
+    return min(
+        _reconciled(epochs, progress) for found in by_count.values() for progress in found.values()
+    )
+
+
+def retire_other_counts(root: Path, shard_count: int) -> bool:
+    """Removes the progress of another number of workers, once all of this number have theirs.
+
+    Answers whether none is left.
+    """
+    by_count = _by_count(list_progress(root))
+    others = [count for count in by_count if count != shard_count]
+    if not others:
+        return True
+    if len(by_count.get(shard_count, {})) < shard_count:
+        return False
+    for count in others:
+        for shard in by_count[count]:
+            remove_progress(root, queue_slot(shard, count))
+            _unfinished_path(root, queue_slot(shard, count)).unlink(missing_ok=True)
+    return True
+
+
+def _unfinished_path(root: Path, slot: str) -> Path:
+    return run_dir(root) / f"{slot}.rebuilding"
+
+
+def save_unfinished(root: Path, slot: str, queues: Iterable[Queue]) -> None:
+    """Notes which queues a worker is rebuilding; none removes the note."""
+    path = _unfinished_path(root, slot)
+    names = sorted(queues)
+    if names:
+        write_atomically(path, json.dumps(names).encode())
+    else:
+        path.unlink(missing_ok=True)
+
+
+def load_unfinished(root: Path) -> set[Queue]:
+    """The queues that some worker, of whatever number, had not finished rebuilding."""
+    found: set[Queue] = set()
+    for path in run_dir(root).glob("queue-*.rebuilding"):
+        found |= {Queue(topic, queue_id) for topic, queue_id in json.loads(path.read_bytes())}
+    return found
+
+
+def _by_count(progress: dict[str, Progress]) -> dict[int, dict[int, Progress]]:
+    """Progress of queue workers, by their number and then by shard."""
+    found: dict[int, dict[int, Progress]] = {}
+    for slot, value in progress.items():
+        match = _QUEUE_SLOT.fullmatch(slot)
+        if match is not None and int(match[1]) < int(match[2]):
+            found.setdefault(int(match[2]), {})[int(match[1])] = value
+    return found
+
+
+def clear_unfinished(root: Path) -> None:
+    """Forgets all such notes: every queue is made anew."""
+    for path in run_dir(root).glob("queue-*.rebuilding"):
+        path.unlink()

@@ -1,0 +1,292 @@
+"""The ConsumeQueue files of one worker: found, cut, read, written, synced.
+
+Positions count units from queue offset 0 of the queue. Files are sparse and written by `pwrite`.
+"""
+
+import os
+import threading
+from collections import Counter, OrderedDict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.ids import Queue
+from protocol.names import (
+    CONSUME_QUEUE_DIR,
+    is_folder_name,
+    offset_file_name,
+    parse_offset_file_name,
+)
+from protocol.queue_build import QueueEnd
+from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES, QueueUnit
+from workers.sparse_file import make_file, sync_file, sync_folder, write_all, zero_from
+
+CHECKED_FILES_MAX = 3
+"""Without progress the newest files of a queue are looked through, as many as RocketMQ does."""
+
+
+class QueueBrokenError(Exception):
+    """The files of one queue are not what this worker wrote; the queue must be rebuilt."""
+
+    def __init__(self, queue: Queue, why: str) -> None:
+        super().__init__(f"{queue.topic}-{queue.queue_id}: {why}")
+        self.queue = queue
+        self.why = why
+
+
+class _File(NamedTuple):
+    queue: Queue
+    base: int
+
+
+class QueueFiles:
+    """All queue files below one store. One thread writes; `sync` may run in another."""
+
+    def __init__(self, root: Path, file_bytes: int, temp: Path, open_max: int) -> None:
+        assert file_bytes % UNIT_BYTES == 0
+        self.root = root / CONSUME_QUEUE_DIR
+        self.units_per_file = file_bytes // UNIT_BYTES
+        self._file_bytes = file_bytes
+        self._temp = temp
+        self._open_max = open_max
+        self._open: OrderedDict[_File, int] = OrderedDict()
+        self._guard = threading.Lock()
+        self._unsynced: set[Path] = set()
+        self._unsynced_folders: set[Path] = set()
+
+    def make_root(self) -> None:
+        """Makes the folder of all queues: a missing one means that somebody deleted the queues."""
+        if not self.root.is_dir():
+            self.root.mkdir()
+            with self._guard:
+                self._unsynced_folders.add(self.root.parent)
+
+    # Finding
+
+    def queues(self) -> list[Queue]:
+        """Every queue that has a folder."""
+        found = []
+        for topic in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+            if is_folder_name(topic.name) and topic.is_dir():
+                found += [
+                    Queue(topic.name, int(folder.name))
+                    for folder in sorted(topic.iterdir())
+                    if folder.name.removeprefix("-").isdecimal() and folder.is_dir()
+                ]
+        return found
+
+    def bases(self, queue: Queue) -> list[int]:
+        """The first position of each file of a queue.
+
+        Raises QueueBrokenError for a file of another length or a gap between files.
+        """
+        folder = self._folder(queue)
+        found: list[int] = []
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            start = parse_offset_file_name(path.name)
+            if start is None:
+                continue
+            if path.stat().st_size != self._file_bytes:
+                raise QueueBrokenError(queue, f"{path.name} has {path.stat().st_size} bytes")
+            base, rest = divmod(start, UNIT_BYTES)
+            if (
+                rest
+                or base % self.units_per_file
+                or (found and base != found[-1] + self.units_per_file)
+            ):
+                raise QueueBrokenError(queue, f"{path.name} does not follow the file before it")
+            found.append(base)
+        return found
+
+    # Cutting
+
+    def cut(self, queue: Queue, limit: int) -> QueueEnd:
+        """Drops every unit whose record begins at `limit` or above, and zeroes its place.
+
+        The units below must be whole and in order, as after a sync that vouches for them.
+        """
+        bases = self.bases(queue)
+        while bases and not self._is_below(queue, bases[-1], limit):
+            self._drop_file(queue, bases.pop())
+        if not bases:
+            self._drop_folder(queue)
+            return QueueEnd()
+        low, high = bases[-1], bases[-1] + self.units_per_file
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._is_below(queue, middle, limit) else (low, middle)
+        self._zero(queue, bases[-1], high)
+        return QueueEnd(high, _physical_end(self._unit(queue, high - 1)))
+
+    def last_good(self, queue: Queue, limit: int) -> QueueEnd:
+        """Where the queue's believable units end, without progress to vouch for them.
+
+        Units count while they are not empty, rise, and their records end at `limit` or below.
+        Only the newest files are looked through; nothing believable in them is no end at all.
+        """
+        return self._good_from(queue, self.bases(queue)[-CHECKED_FILES_MAX:], limit)
+
+    def _good_from(self, queue: Queue, bases: list[int], limit: int) -> QueueEnd:
+        state = QueueEnd()
+        for base in bases:
+            units = self.read(queue, base, self.units_per_file)
+            ends = units["physical_offset"].astype(np.int64) + units["size"]
+            filler = (units["physical_offset"] == 0) & (units["size"] == FILLER_SIZE)
+            ends[filler] = 0
+            good = (units["size"] > 0) & (ends <= limit)
+            good[1:] &= (ends[1:] > ends[:-1]) | filler[1:]
+            good[0] &= filler[0] or int(ends[0]) > state.physical_end
+            count = len(good) if good.all() else int(np.argmin(good))
+            if count:
+                state = QueueEnd(base + count, max(int(ends[count - 1]), state.physical_end))
+            if count < len(good):
+                break
+        return state
+
+    def remove(self, queue: Queue) -> None:
+        """Deletes all files of a queue, whatever they are."""
+        folder = self._folder(queue)
+        for file in [file for file in self._open if file.queue == queue]:
+            os.close(self._open.pop(file))
+        for path in folder.iterdir() if folder.is_dir() else ():
+            path.unlink()
+        self._drop_folder(queue)
+
+    # Reading and writing
+
+    def read(self, queue: Queue, start: int, count: int) -> NDArray[Any]:
+        """Units from position `start` on, within one file or across files."""
+        units = np.zeros(count, QUEUE_UNIT.dtype)
+        done = 0
+        while done < count:
+            base = self._base(start + done)
+            part = min(base + self.units_per_file - start - done, count - done)
+            data = os.pread(
+                self._descriptor(_File(queue, base)),
+                part * UNIT_BYTES,
+                (start + done - base) * UNIT_BYTES,
+            )
+            units[done : done + part] = QUEUE_UNIT.view(data)
+            done += part
+        return units
+
+    def write(self, queue: Queue, start: int, units: NDArray[Any]) -> None:
+        """Writes units in one run a file, making files where there are none.
+
+        Raises OSError (a full disk among them) with the run written in part; the same call again
+        completes it. Raises QueueBrokenError when a file has vanished.
+        """
+        data = units.view(np.uint8).data
+        while len(data):
+            file = _File(queue, self._base(start))
+            place = (start - file.base) * UNIT_BYTES
+            part = data[: self._file_bytes - place]
+            self._write_part(file, place, part)
+            data, start = data[len(part) :], start + len(part) // UNIT_BYTES
+
+    def _write_part(self, file: _File, place: int, part: memoryview) -> None:
+        if place:
+            write_all(self._descriptor(file), part, place)
+        else:
+            try:
+                write_all(self._descriptor(file), part, 0)
+            except FileNotFoundError:
+                made = make_file(self._path(file), self._file_bytes, (0, part), self._temp)
+                self._keep(file, made)
+                with self._guard:
+                    folder = self._folder(file.queue)
+                    self._unsynced_folders |= {folder, folder.parent, self.root, self.root.parent}
+        with self._guard:
+            self._unsynced.add(self._path(file))
+
+    def sync(self) -> None:
+        """Makes durable all that `write`, `cut` and `remove` did before the call."""
+        with self._guard:
+            files, self._unsynced = self._unsynced, set()
+            folders, self._unsynced_folders = self._unsynced_folders, set()
+        for path in files:
+            sync_file(path)
+        for path in folders:
+            sync_folder(path)
+
+    def close(self) -> None:
+        """Closes all files; syncs nothing."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    # Inside
+
+    def _folder(self, queue: Queue) -> Path:
+        assert is_folder_name(queue.topic), queue
+        return self.root / queue.topic / str(queue.queue_id)
+
+    def _path(self, file: _File) -> Path:
+        return self._folder(file.queue) / offset_file_name(file.base * UNIT_BYTES)
+
+    def _base(self, position: int) -> int:
+        return position - position % self.units_per_file
+
+    def _descriptor(self, file: _File) -> int:
+        descriptor = self._open.get(file)
+        if descriptor is not None:
+            self._open.move_to_end(file)
+            return descriptor
+        return self._keep(file, os.open(self._path(file), os.O_RDWR | os.O_CLOEXEC))
+
+    def _keep(self, file: _File, descriptor: int) -> int:
+        self._open[file] = descriptor
+        if len(self._open) > self._open_max:
+            os.close(self._open.popitem(last=False)[1])
+        return descriptor
+
+    def _unit(self, queue: Queue, position: int) -> QueueUnit:
+        base = self._base(position)
+        descriptor = self._descriptor(_File(queue, base))
+        return QUEUE_UNIT.read(os.pread(descriptor, UNIT_BYTES, (position - base) * UNIT_BYTES))
+
+    def _is_below(self, queue: Queue, position: int, limit: int) -> bool:
+        unit = self._unit(queue, position)
+        return unit.size > 0 and unit.physical_offset < limit
+
+    def _zero(self, queue: Queue, base: int, position: int) -> None:
+        file = _File(queue, base)
+        start = (position - base) * UNIT_BYTES
+        if zero_from(self._descriptor(file), start, self._file_bytes):
+            with self._guard:
+                self._unsynced.add(self._path(file))
+
+    def _drop_file(self, queue: Queue, base: int) -> None:
+        file = _File(queue, base)
+        descriptor = self._open.pop(file, None)
+        if descriptor is not None:
+            os.close(descriptor)
+        self._path(file).unlink(missing_ok=True)
+        with self._guard:
+            self._unsynced_folders.add(self._folder(queue))
+
+    def _drop_folder(self, queue: Queue) -> None:
+        """Removes a queue's empty folder, and its topic's: RocketMQ takes a folder for a queue."""
+        for folder in (self._folder(queue), self._folder(queue).parent):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+                with self._guard:
+                    self._unsynced_folders.add(folder.parent)
+
+
+def _physical_end(unit: QueueUnit) -> int:
+    """Log offset behind a unit's record; fillers stand for none."""
+    return -1 if unit.size == FILLER_SIZE else unit.physical_offset + unit.size
+
+
+def found_file_bytes(root: Path, otherwise: int) -> int:
+    """The length that most of a store's queue files have: a broker refuses to mix lengths."""
+    lengths = Counter(
+        path.stat().st_size
+        for path in (root / CONSUME_QUEUE_DIR).glob("*/*/*")
+        if parse_offset_file_name(path.name) is not None
+    )
+    found = lengths.most_common(1)
+    is_usable = found and found[0][0] > 0 and found[0][0] % UNIT_BYTES == 0
+    return found[0][0] if is_usable else otherwise

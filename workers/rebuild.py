@@ -1,0 +1,159 @@
+"""Queues and index made anew from the log of a store at rest, by the workers' own handlers."""
+
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.store.locks import StoreLock
+from node.store.own_files import (
+    Progress,
+    list_progress,
+    load_epochs,
+    remove_progress,
+    save_progress,
+    sync_dir,
+)
+from node.store.process import raise_file_limit
+from node.store.settings import Settings
+from node.store.state_page import run_dir
+from protocol.dispatch_request import dispatch_requests
+from protocol.errors import StoreDamaged
+from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+from workers.consume_queue import OPEN_FILES_MIN, STORE_FILES_SHARE, ConsumeQueues, Site
+from workers.dispatch import Handler
+from workers.feed import Feed, RestingFeed
+from workers.index_file import SLOT as INDEX_WORKER
+from workers.index_file import IndexFiles
+from workers.index_folder import IndexFolder, found_geometry
+from workers.progress import QUEUE_WORKERS, clear_unfinished
+from workers.queue_files import QueueFiles, found_file_bytes
+
+Tell = Callable[[str, int, int], None]
+"""Called with what is rebuilt (`queues` or `index`), log bytes done, and all there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """What was made of the records in [start, end) of the log, and what there is now."""
+
+    start: int
+    end: int
+    records: int
+    queues: int
+    queue_files: int
+    index_files: int
+    seconds: float
+
+
+def rebuild(
+    root: Path,
+    queues: bool = True,
+    index: bool = True,
+    settings: Settings | None = None,
+    progress: Tell | None = None,
+) -> RebuildReport:
+    """Throws away and rebuilds `consumequeue/`, `index/`, or both; the log is only read.
+
+    File sizes are those of the files found, else the settings'. Stopped in the middle it leaves
+    files that end early, which the next start of the workers, or another rebuild, makes whole.
+    Raises StoreLocked, NotAStore, BadRequest, StoreDamaged (the log itself), OSError.
+    """
+    settings = settings or Settings()
+    began = time.monotonic()
+    root = root.resolve()
+    with closing(_Locked(root)), closing(RestingFeed(root)) as feed:
+        run_dir(root).mkdir(mode=0o700, parents=True, exist_ok=True)
+        work = _Rebuild(root, feed, settings, progress or (lambda _what, _done, _all: None))
+        if queues:
+            work.queues()
+        if index:
+            work.index()
+        limits = feed.limits()
+    folder = root / CONSUME_QUEUE_DIR
+    return RebuildReport(
+        start=limits.min_offset,
+        end=limits.readable,
+        records=work.records,
+        queues=sum(1 for _ in folder.glob("*/*")),
+        queue_files=sum(1 for _ in folder.glob("*/*/*")),
+        index_files=sum(1 for _ in (root / INDEX_DIR).glob("*")),
+        seconds=time.monotonic() - began,
+    )
+
+
+class _Locked:
+    """The store's lock as something to close."""
+
+    def __init__(self, root: Path) -> None:
+        self._lock = StoreLock.acquire(root)
+
+    def close(self) -> None:
+        self._lock.release()
+
+
+@dataclass(slots=True)
+class _Rebuild:
+    root: Path
+    feed: Feed
+    settings: Settings
+    tell: Tell
+    records: int = 0
+
+    def queues(self) -> None:
+        """All queues, whatever number of workers made them."""
+        file_bytes = found_file_bytes(self.root, self.settings.queue_file_bytes)
+        open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
+        files = QueueFiles(self.root, file_bytes, self._temp(), open_max)
+        site = Site(self.root, delay_levels_ms=self.settings.delay_levels_ms)
+        workers = self._forget(QUEUE_WORKERS, CONSUME_QUEUE_DIR)
+        clear_unfinished(self.root)
+        with closing(files):
+            self._walk("queues", ConsumeQueues(site, files, self.feed))
+        self._vouch(workers)
+
+    def index(self) -> None:
+        """All index files."""
+        geometry = found_geometry(self.root, self.settings.index_geometry)
+        folder = IndexFolder(self.root, geometry, self._temp())
+        workers = self._forget(INDEX_WORKER, INDEX_DIR)
+        with closing(folder):
+            handler = IndexFiles(self.root, folder, self.feed, self.settings.index_tags_enable)
+            self._walk("index", handler)
+        self._vouch(workers)
+
+    def _temp(self) -> Path:
+        return run_dir(self.root) / "rebuild.new"
+
+    def _forget(self, workers: str, folder: str) -> list[str]:
+        """Takes back what the workers vouched for, then deletes it; answers who they were."""
+        slots = [slot for slot in list_progress(self.root) if slot.startswith(workers)]
+        for slot in slots:
+            remove_progress(self.root, slot)
+        if (self.root / folder).is_dir():
+            shutil.rmtree(self.root / folder)
+            sync_dir(self.root)
+        return slots
+
+    def _vouch(self, slots: list[str]) -> None:
+        """What was forgotten is there again, as far as the log is durable."""
+        limits = self.feed.limits()
+        for slot in slots if load_epochs(self.root) else ():
+            save_progress(self.root, slot, Progress(limits.epoch, limits.flushed))
+
+    def _walk(self, what: str, handler: Handler) -> None:
+        limits = self.feed.limits()
+        start = handler.resume_from()
+        self.records = 0
+        for columns in self.feed.columns(start, limits.readable):
+            handler.apply(dispatch_requests(columns, self.settings.delay_levels_ms))
+            self.records += len(columns)
+            done = int(columns.physical_offset[-1] + columns.size[-1])
+            self.tell(what, done - limits.min_offset, limits.readable - limits.min_offset)
+        handler.flush()
+        damage = self.feed.damage
+        if damage is not None:
+            path = str(self.feed.path_at(damage.position))
+            raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")

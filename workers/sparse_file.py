@@ -1,0 +1,107 @@
+"""Files of full length that stay sparse: made whole, written by `pwrite`, zeroed where needed.
+
+A file appears under its name only with its first bytes in it, so that a kill never leaves one that
+RocketMQ would misread. Nobody stores through a map of such a file: a full disk must be an error.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a write answers when there is no room; the same write may succeed later."""
+
+_CHUNK_BYTES = 1 << 20
+
+
+def write_all(descriptor: int, data: memoryview | bytes, position: int) -> None:
+    """`pwrite` until all is written."""
+    view = memoryview(data)
+    while len(view):
+        written = os.pwrite(descriptor, view, position)
+        view, position = view[written:], position + written
+
+
+def make_file(
+    path: Path, file_bytes: int, first: tuple[int, memoryview | bytes], temp: Path
+) -> int:
+    """Makes the file with (position, bytes) in it and answers its descriptor.
+
+    It is filled as `temp` and renamed; where `temp` is on another file system, in place.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = _fill(temp, file_bytes, first)
+    try:
+        temp.rename(path)
+    except OSError as error:
+        os.close(descriptor)
+        temp.unlink(missing_ok=True)
+        if error.errno != errno.EXDEV:
+            raise
+        descriptor = _fill(path, file_bytes, first)
+    return descriptor
+
+
+def _fill(path: Path, file_bytes: int, first: tuple[int, memoryview | bytes]) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.ftruncate(descriptor, file_bytes)
+        write_all(descriptor, first[1], first[0])
+    except OSError:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
+        raise
+    return descriptor
+
+
+def data_extents(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Where in [start, stop) the file may hold anything but zeros."""
+    while start < stop:
+        try:
+            begin = os.lseek(descriptor, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        if begin >= stop:
+            return
+        end = min(os.lseek(descriptor, begin, os.SEEK_HOLE), stop)
+        yield begin, end
+        start = end
+
+
+def zero_from(descriptor: int, start: int, stop: int) -> bool:
+    """Makes [start, stop) zero and holes stay holes; answers whether anything was changed."""
+    changed = False
+    for begin, end in data_extents(descriptor, start, stop):
+        for position in range(begin, end, _CHUNK_BYTES):
+            found = os.pread(descriptor, min(_CHUNK_BYTES, end - position), position)
+            if any(found):
+                write_all(descriptor, bytes(len(found)), position)
+                changed = True
+    return changed
+
+
+def sync_file(path: Path) -> None:
+    """Makes a file's bytes durable. A file that was removed meanwhile needs nothing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Makes the names in a folder durable, if the folder is there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
