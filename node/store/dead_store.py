@@ -31,7 +31,7 @@ from node.store.store_view import Store
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
-from protocol.queue_unit import FILLER_SIZE
+from protocol.queue_unit import FILLER_SIZE, UNIT_BYTES
 
 _SMALL_SEGMENT_BYTES = 64 << 20
 _HINT_QUEUES_MAX = 2_000
@@ -122,8 +122,13 @@ class DeadStore(Store):
         start = walk_start(self.log, self.condition, self._covered, self.tail.walked_from)
         if start >= self.log.end:
             return {}
-        levels = self.settings.delay_levels_ms
-        return derive_units(self.log, start, self._covered.__getitem__, levels)
+        return derive_units(
+            self.log,
+            start,
+            self._covered.__getitem__,
+            self.queue_file_bytes // UNIT_BYTES,
+            self.settings.delay_levels_ms,
+        )
 
     @cached_property
     def _index_files(self) -> list[IndexFile]:
@@ -133,7 +138,7 @@ class DeadStore(Store):
             return on_disk
         settings = self.settings
         rules = IndexRules(folder.geometry, settings.index_tags_enable, settings.delay_levels_ms)
-        queued_end = max((queue.log_end for queue in self._covered.values()), default=0)
+        queued_end = max((queue.log_end for queue in self._covered.values()), default=-1)
         return recovered_index(on_disk, self.log, self.condition, rules, queued_end)
 
 

@@ -18,7 +18,7 @@ from node.store.queue_reader import DerivedUnits
 from protocol.columns import Columns
 from protocol.dispatch_request import dispatch_requests
 from protocol.ids import Queue
-from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT
+from protocol.queue_build import QueueEnd, UnitBatch, filler_units, plan_units, unit_array
 
 _GAP_UNITS_MAX = 1_000_000
 
@@ -30,7 +30,7 @@ class Covered(NamedTuple):
     log_end: int
 
 
-NOT_COVERED = Covered(-1, 0)
+NOT_COVERED = Covered(-1, -1)
 """Of a queue without units on disk."""
 
 
@@ -51,7 +51,7 @@ def walk_start(
     `recovery_start` is where the tail's walk began: after an unclean stop a broker dispatches all
     from there on again.
     """
-    if not any(queue.log_end for queue in covered.values()):
+    if not any(queue.log_end > 0 for queue in covered.values()):
         return log.min_offset
     if condition.tails is not None:
         for queue, number in condition.tails.next_offset.items():
@@ -68,6 +68,7 @@ def derive_units(
     log: LogReader,
     start: int,
     covered: Callable[[Queue], Covered],
+    units_per_file: int,
     delay_levels_ms: tuple[int, ...],
 ) -> dict[Queue, DerivedUnits]:
     """Walks the log from `start` and answers what each queue's files lack.
@@ -80,7 +81,10 @@ def derive_units(
             continue
         for queue, found in _by_queue(item, delay_levels_ms):
             rows.setdefault(queue, []).append(found)
-    derived = {queue: _place(found, covered(queue)) for queue, found in sorted(rows.items())}
+    derived = {
+        queue: _place(found, covered(queue), units_per_file)
+        for queue, found in sorted(rows.items())
+    }
     return {queue: units for queue, units in derived.items() if len(units.units)}
 
 
@@ -111,24 +115,33 @@ def _by_queue(columns: Columns, delay_levels_ms: tuple[int, ...]) -> list[tuple[
     return answer
 
 
-def _place(parts: list[_Rows], covered: Covered) -> DerivedUnits:
-    """Units by their numbers: what is covered or comes twice is dropped, gaps become fillers."""
+def _place(parts: list[_Rows], covered: Covered, units_per_file: int) -> DerivedUnits:
+    """Units by their numbers, as a queue worker puts them; only gaps are handled otherwise."""
     rows = _Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    first = max(covered.next_number, 0)
-    new = rows.physical_offset + rows.size > covered.log_end
-    seen = np.maximum.accumulate(np.concatenate([[covered.next_number - 1], rows.number]))[:-1]
-    new &= rows.number > np.maximum(seen, -1)
-    rows = _Rows(*(column[new] for column in rows))
-    if not len(rows.number):
-        return DerivedUnits(first, np.empty(0, QUEUE_UNIT.dtype))
-    if covered.next_number < 0:
-        first = int(rows.number[0])
-    position = rows.number - first
+    state = QueueEnd() if covered is NOT_COVERED else QueueEnd(*covered)
+    units = unit_array(rows.physical_offset, rows.size, rows.tags_code)
+    plan = plan_units(state, units_per_file, UnitBatch(units, rows.number))
+    if plan.has_gap:
+        return _place_with_gaps(rows.number, units, state)
+    return DerivedUnits(plan.start, plan.units)
+
+
+def _place_with_gaps(number: NDArray[Any], units: Units, state: QueueEnd) -> DerivedUnits:
+    """A damaged record leaves a gap: a filler there keeps the numbers of all that follow right.
+
+    What is covered or does not lie ahead of all before it is dropped.
+    """
+    ends = units["physical_offset"] + units["size"].astype(np.int64)
+    begin = -1 if state.end is None else state.end - 1
+    seen = np.maximum.accumulate(np.concatenate([[begin], number]))[:-1]
+    new = (ends > state.physical_end) & (number > seen)
+    number, units = number[new], units[new]
+    first = int(number[0]) if state.end is None and len(number) else state.end or 0
+    if not len(number):
+        return DerivedUnits(first, units)
+    position = number - first
     if position[-1] > 4 * len(position) + _GAP_UNITS_MAX:
         position = np.arange(len(position))
-    units: Units = np.zeros(int(position[-1]) + 1, QUEUE_UNIT.dtype)
-    units["size"] = FILLER_SIZE
-    units["physical_offset"][position] = rows.physical_offset
-    units["size"][position] = rows.size
-    units["tags_code"][position] = rows.tags_code
-    return DerivedUnits(first, units)
+    placed = filler_units(int(position[-1]) + 1)
+    placed[position] = units
+    return DerivedUnits(first, placed)

@@ -1,10 +1,9 @@
 """Reads one queue: its units on disk, and behind them those that only the log tells."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from node.store.queue_files import NO_UNITS, QueueFiles, Units, is_filler, is_real
 from protocol.queue_unit import QUEUE_UNIT, QueueUnit
@@ -55,7 +54,7 @@ class QueueReader:
     def first(self) -> int:
         """The number of the first unit that can be read, fillers included."""
         if self._files.is_empty and self._derived is not None:
-            return self._derived.first - self._derived.first % self.file_units
+            return self._derived.first
         return self._files.first
 
     @property
@@ -86,15 +85,12 @@ class QueueReader:
         if self._derived is None or stop <= self._disk_end:
             return self._files.read(start, stop - start)
         first, tail = self._derived
-        parts = []
-        if start < self._disk_end:
-            parts.append(self._files.read(start, self._disk_end - start))
-        elif start < first:
-            # Only before a queue that has no file: the units that make up its first file.
-            parts.append(_fillers(min(first, stop) - start))
-        if stop > first:
-            parts.append(tail[max(start - first, 0) : stop - first])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        answer = np.empty(stop - start, QUEUE_UNIT.dtype)
+        split = max(min(self._disk_end, stop) - start, 0)
+        if split:
+            answer[:split] = self._files.read(start, split)
+        answer[split:] = tail[max(start - first, 0) : stop - first]
+        return answer
 
     def unit(self, number: int) -> QueueUnit | None:
         """One unit; None outside [`first`, `max_offset`)."""
@@ -155,7 +151,8 @@ class QueueReader:
         if end == 0 or self.first >= end:
             return end
         if self._files.is_empty:
-            return self._min_of_rebuilt(log_start)
+            # What has just been made from the log begins with the log's first unit.
+            return self._after_fillers(self.first, min(self.first + self.file_units, end))
         if int(self.units(end - 1, 1)["physical_offset"][0]) < log_start:
             return end
         stop = min(self.first + self.file_units, end)
@@ -164,12 +161,6 @@ class QueueReader:
         else:
             found = self._first_at_or_above(log_start, self.first, stop)
         return self._after_fillers(found, stop)
-
-    def _min_of_rebuilt(self, log_start: int) -> int:
-        assert self._derived is not None
-        first, units = self._derived
-        below = int(np.count_nonzero(units["physical_offset"] < log_start))
-        return first + below
 
     def _first_at_or_above(self, log_start: int, low: int, stop: int) -> int:
         """The broker's bisection over the first file; 0 when no unit of it is that high."""
@@ -194,9 +185,3 @@ class QueueReader:
             return number
         filler = is_filler(self.units(number, stop - number))
         return stop if filler.all() else number + int(np.argmin(filler))
-
-
-def _fillers(count: int) -> NDArray[Any]:
-    units = np.zeros(count, QUEUE_UNIT.dtype)
-    units["size"] = 0x7FFFFFFF
-    return units
