@@ -8,6 +8,7 @@ from protocol.errors import BadRequest, NotFound, UnknownTopic
 from protocol.index_entry import TAGS_KEY_PREFIX
 from protocol.record import Record
 
+BYTES_MAX = 1 << 30
 CANDIDATES_MAX = 10_000
 """How many entries one page looks at; a page may be short of records and still have a cursor."""
 
@@ -16,7 +17,8 @@ CANDIDATES_MAX = 10_000
 class FindRequest:
     """What to look for. `begin` and `end` are store times in ms, inclusive and exact.
 
-    `unique`: only records whose UNIQ_KEY is the key. `cursor` is a former page's.
+    `unique`: only records whose UNIQ_KEY is the key. `cursor` is a former page's. The page ends
+    with the record that brings it to `bytes_max`.
     """
 
     topic: str
@@ -26,6 +28,7 @@ class FindRequest:
     limit: int = 64
     cursor: str | None = None
     unique: bool = False
+    bytes_max: int = BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,12 @@ def find(store: Store, request: FindRequest) -> FindPage:
     """One page. Raises UnknownTopic, BadRequest for a cursor that is none, StoreDamaged."""
     after, last_offset = _parse_cursor(request.cursor)
     records: list[Record] = []
+    size = 0
     times = (request.begin, request.end)
     candidates = store.index.candidates(request.topic, request.key, times, after)
     for seen, candidate in enumerate(candidates):
-        if len(records) >= request.limit or seen >= CANDIDATES_MAX:
+        is_full = len(records) >= request.limit or size >= request.bytes_max
+        if is_full or seen >= CANDIDATES_MAX:
             assert after is not None
             return FindPage(records, _cursor(after))
         after = candidate
@@ -54,7 +59,8 @@ def find(store: Store, request: FindRequest) -> FindPage:
         record = _confirmed(store, candidate.physical_offset, request)
         if record is not None:
             records.append(record)
-    if not records and request.cursor is None and request.topic not in store.topics():
+            size += record.size
+    if not records and request.cursor is None and not store.has_topic(request.topic):
         raise UnknownTopic(
             f"there is no topic {request.topic[:80]!a}", "see the topics with: keelog topic ls"
         )

@@ -6,14 +6,20 @@ from node.store.index_file import IndexFile
 from node.store.index_reader import IndexFolder, IndexReader
 from node.store.log_reader import Bounds, LogReader
 from node.store.open_files import FileVanished
-from node.store.queue_list import list_queues, open_queue_files, queue_folder
+from node.store.queue_list import (
+    list_queue_ids,
+    list_queues,
+    list_topics,
+    open_queue_files,
+    queue_folder,
+)
 from node.store.queue_reader import QueueReader
 from node.store.segment_list import SegmentList, list_folder
 from node.store.settings import Settings
 from node.store.state_page import LogPage, LogState, WorkerPage, queue_slot, visible_end
 from node.store.store_view import Store
 from protocol.ids import Queue, shard_of
-from protocol.names import COMMIT_LOG_DIR
+from protocol.names import COMMIT_LOG_DIR, is_folder_name
 
 
 class LiveStore(Store):
@@ -84,6 +90,13 @@ class LiveStore(Store):
 
     def queues(self) -> list[Queue]:
         return [queue for queue in list_queues(self.root) if self.queue(*queue) is not None]
+
+    def topics(self) -> list[str]:
+        # Folders alone: opening every queue would stop a reader for a second.
+        return [topic for topic in list_topics(self.root) if list_queue_ids(self.root, topic)]
+
+    def has_topic(self, topic: str) -> bool:
+        return is_folder_name(topic) and bool(list_queue_ids(self.root, topic))
 
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
         queue = Queue(topic, queue_id)

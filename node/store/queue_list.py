@@ -29,6 +29,17 @@ def list_queues(root: Path) -> dict[Queue, Path]:
     return dict(sorted(found.items()))
 
 
+def list_topics(root: Path) -> list[str]:
+    """Every topic that has a folder, sorted. Raises StorePermission."""
+    return sorted(topic.name for topic in _folders(root / CONSUME_QUEUE_DIR))
+
+
+def list_queue_ids(root: Path, topic: str) -> list[int]:
+    """The queues of one topic that have a folder, sorted. Raises StorePermission."""
+    names = [folder.name for folder in _folders(root / CONSUME_QUEUE_DIR / topic)]
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
 def _folders(parent: Path) -> Iterator[Path]:
     try:
         with os.scandir(parent) as entries:

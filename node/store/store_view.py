@@ -39,6 +39,10 @@ class Store(ABC):
         """Every topic that has a queue, sorted."""
         return sorted({queue.topic for queue in self.queues()})
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether `topics` has it."""
+        return topic in self.topics()
+
     def close(self) -> None:
         """Closes all files; records and arrays that were handed out stay valid."""
         self._files.close()
