@@ -38,8 +38,8 @@ def wait_until(done: Callable[[], bool], what: str, timeout_s: float = CATCH_UP_
 class RunningNode:
     """A node on the folder `root`, as a context: started and ready inside, gone behind it.
 
-    `restart_limit` 0: a test may kill as often as it likes. Leaving the context
-    stops the node as SIGTERM does, or kills it when the test has failed already.
+    `restart_limit` 0: a test may kill as often as it likes. Leaving the context stops the node
+    as SIGTERM does, or kills it when the test has failed already.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class RunningNode:
     def kill_all(self) -> None:
         """SIGKILL to the supervisor and all its children at the same moment."""
         assert self._process is not None, "not started"
-        children = self._children()
         # Each child has a process group of its own. The supervisor is held first: its end would
         # send them SIGTERM, and theirs would have it start new ones.
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGSTOP)
+        children = self._children()
         for child in children:
             with suppress(psutil.NoSuchProcess):
                 child.kill()

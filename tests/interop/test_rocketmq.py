@@ -1,0 +1,305 @@
+"""RocketMQ's own store and Keelog take turns on one directory, and neither notices the other.
+
+Each test tells how much was compared, and how long it took.
+"""
+
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from node.client import Client
+from protocol.errors import MqError
+from tests.interop import probe
+from tests.interop.compare import holds_stored, same_as_keelog, view
+from tests.interop.probe import Report, RocketMQ
+from tests.interop.traffic import (
+    QUEUES,
+    Stored,
+    lookups_of,
+    messages,
+    send_all,
+    send_one,
+    stored_by_rocketmq,
+    stored_of,
+    topics,
+)
+from tests.support.golden import GetStore, facts
+from tests.support.node import RunningNode
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(probe.why_missing()), reason=probe.why_missing()),
+]
+
+COUNT = 20_000
+MIB = 1024 * 1024
+SIZES: dict[str, object] = {
+    "mappedFileSizeCommitLog": 2 * MIB,
+    "mappedFileSizeConsumeQueue": 1000,
+    "maxHashSlotNum": 5000,
+    "maxIndexNum": 8000,
+}
+GOLDEN_SIZES: dict[str, object] = {
+    "mappedFileSizeCommitLog": 262_144,
+    "mappedFileSizeConsumeQueue": 4000,
+    "maxHashSlotNum": 500,
+    "maxIndexNum": 2000,
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built() -> None:
+    probe.build()
+
+
+Tell = Callable[[str], None]
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
+    """Shows a line of figures, also when the test is green."""
+
+    def say(text: str) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n  {text}")
+
+    return say
+
+
+def settings_of(sizes: dict[str, object], *more: str) -> list[str]:
+    """The node's options; it takes RocketMQ's names."""
+    return [f"store.{name}={value}" for name, value in sizes.items()] + list(more)
+
+
+def copy(source: Path, target: Path) -> Path:
+    """A copy of a store, holes kept; sockets of a killed node stay behind."""
+    subprocess.run(
+        ["cp", "-a", "--sparse=always", str(source), str(target)],
+        check=True,
+    )
+    return target
+
+
+def verify_deep(root: Path, settings: Sequence[str] = ()) -> None:
+    """`keelog store verify --deep` has nothing to say."""
+
+    command = [sys.executable, "-m", "keelog", "store", "verify", str(root), "--deep", "--json"]
+    for pair in settings:
+        command += ["-X", pair]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.returncode}: {done.stdout[:3000]}\n{done.stderr}"
+
+
+def next_offsets(stored: Iterable[Stored]) -> Counter[tuple[str, int]]:
+    """The offset behind the last one of each queue."""
+    ends: Counter[tuple[str, int]] = Counter()
+    for one in stored:
+        queue = one.topic, one.queue_id
+        ends[queue] = max(ends[queue], one.queue_offset + 1)
+    return ends
+
+
+def assert_gapless(stored: Iterable[Stored]) -> None:
+    """No queue offset twice, none skipped, and log order is queue order."""
+    queues: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for one in sorted(stored, key=lambda one: one.physical_offset):
+        queues[one.topic, one.queue_id].append(one.queue_offset)
+    for name, offsets in queues.items():
+        assert offsets == list(range(len(offsets))), f"{name}: {offsets[:10]}…"
+
+
+def assert_pulled(client: Client, stored: Sequence[Stored]) -> None:
+    """The node answers these messages at their queue offsets, and ends each queue behind them."""
+    by_queue: dict[tuple[str, int], list[Stored]] = defaultdict(list)
+    for one in sorted(stored, key=lambda one: one.queue_offset):
+        by_queue[one.topic, one.queue_id].append(one)
+    ends = next_offsets(stored)
+    for (topic, queue_id), wanted in by_queue.items():
+        (offsets,) = client.offsets(topic, queue_id)
+        assert offsets.max_offset == ends[topic, queue_id], (topic, queue_id)
+        found = {}
+        position = wanted[0].queue_offset
+        while position < offsets.max_offset:
+            answer = client.pull(topic, queue_id, position, max_messages=32)
+            assert answer.status == "FOUND", (topic, queue_id, position, answer)
+            found.update({message.queue_offset: message for message in answer.messages})
+            position = answer.next_begin_offset
+        for one in wanted:
+            message = found[one.queue_offset]
+            assert message.physical_offset == one.physical_offset
+            assert (message.unique_key, message.flag) == (one.unique_key, one.flag)
+            assert len(message.body) == one.body_length
+
+
+@pytest.mark.parametrize("crc", [True, False], ids=["record-crc", "no-record-crc"])
+def test_a_store_goes_from_keelog_to_rocketmq_and_back(
+    tmp_path: Path, crc: bool, tell: Tell
+) -> None:
+    """Keelog writes, RocketMQ reads and appends, Keelog carries on, RocketMQ reads it all."""
+    root = tmp_path / "store"
+    began = time.monotonic()
+    settings = settings_of(SIZES, f"enabledAppendPropCRC={str(crc).lower()}")
+    java: dict[str, object] = {**SIZES, "enabledAppendPropCRC": str(crc).lower()}
+    rocketmq = RocketMQ(tmp_path / "java", {**java, "forceVerifyPropCRC": str(crc).lower()})
+    names = topics()
+
+    with RunningNode(root, settings) as node:
+        for name in names:
+            node.client.create_topic(name, QUEUES)
+        sent = send_all(node.client, messages(COUNT, names))
+        node.wait_dispatched()
+    tell(f"sent {len(sent)} messages in {time.monotonic() - began:.1f} s")
+    assert len(sent) == COUNT
+    assert_gapless(sent)
+    segments = list((root / "commitlog").iterdir())
+    assert len(segments) > 8, "too few segments rolled to prove anything"
+
+    lookups = lookups_of(sent)
+    seen = view(root, lookups)
+    report = rocketmq.facts(root, lookups)
+    assert not report.state["abortFilePresent"]
+    assert report.state["recovery"] == "normal"
+    assert report.state["removedByRecovery"] == []
+    tell(holds_stored(report, sent))
+    tell(f"{same_as_keelog(report, seen)} in {report.seconds:.1f} s")
+
+    targets = ",".join(f"{name}:{QUEUES}" for name in names[:10]) + ",by-rocketmq:2"
+    theirs = [stored_by_rocketmq(row) for row in rocketmq.append(root, 2000, targets)]
+    both = [*sent, *theirs]
+    assert_gapless(both)
+    with RunningNode(root, settings) as node:
+        assert_pulled(node.client, both)
+        more = send_all(node.client, messages(3000, [*names, "by-rocketmq"], seed=8))
+        node.wait_dispatched()
+        assert_pulled(node.client, [*both, *more])
+    everything = [*both, *more]
+    assert_gapless(everything)
+    verify_deep(root, settings)
+
+    seen = view(root)
+    report = rocketmq.facts(root, lookups_of([*theirs, *more]))
+    tell(holds_stored(report, everything))
+    tell(f"whole run: {time.monotonic() - began:.1f} s, {len(segments)} segments at first")
+
+
+def carry_on(root: Path, settings: Sequence[str], theirs: Report) -> list[Stored]:
+    """Keelog opens what RocketMQ left; `theirs` is what RocketMQ itself recovered of a copy.
+
+    It must come to the same end of the log and of every queue, and go on from there.
+    """
+    queues = {(row["topic"], row["queueId"]): row["maxOffset"] for row in theirs.state["queues"]}
+    with RunningNode(root, settings) as node:
+        assert node.log_state().appended == theirs.state["maxPhyOffsetAfterLoad"]
+        node.wait_dispatched()
+        for topic in sorted({topic for topic, _ in queues}):
+            for queue in node.client.offsets(topic):
+                assert queue.max_offset == queues.get((topic, queue.queue_id), 0), (topic, queue)
+        sent = send_all(node.client, messages(2000, sorted({topic for topic, _ in queues})))
+        node.wait_dispatched()
+        for one in sent:
+            assert one.queue_offset == queues.get((one.topic, one.queue_id), 0), one
+            queues[one.topic, one.queue_id] = one.queue_offset + 1
+    verify_deep(root, settings)
+    return sent
+
+
+@pytest.mark.parametrize("how", ["halted", "killed"])
+def test_keelog_carries_on_where_a_killed_rocketmq_ended(
+    tmp_path: Path, how: str, tell: Tell
+) -> None:
+    """`halted` right after its last append, or killed by SIGKILL in the midst of appending."""
+    root = tmp_path / "store"
+    rocketmq = RocketMQ(tmp_path / "java", SIZES)
+    targets = "alpha:4,beta:2,%RETRY%gamma:1"
+    if how == "halted":
+        rows = rocketmq.append(root, 5000, targets, "kill=true", "maxBody=600")
+    else:
+        rows = rocketmq.append_and_die(root, targets, after=5000)
+    acknowledged = [stored_by_rocketmq(row) for row in rows]
+    theirs = rocketmq.facts(copy(root, tmp_path / "copy"))
+    assert theirs.state["recovery"] == "abnormal"
+
+    sent = carry_on(root, settings_of(SIZES), theirs)
+    report = rocketmq.facts(root, lookups_of(sent))
+    assert not report.state["abortFilePresent"]
+    tell(holds_stored(report, [*acknowledged, *sent], others_max=8 if how == "killed" else 0))
+
+
+@pytest.mark.parametrize("name", ["small-killed", "small-torn"])
+def test_keelog_recovers_a_golden_store_to_the_end_that_rocketmq_found(
+    tmp_path: Path, golden_copy: GetStore, name: str, tell: Tell
+) -> None:
+    """One store whose writer was killed, one that also lost power and so its newest records."""
+    root = golden_copy(name)
+    rocketmq = RocketMQ(tmp_path / "java", GOLDEN_SIZES)
+    theirs = rocketmq.facts(golden_copy(name))
+    assert theirs.state["maxPhyOffset"] == facts(name).state["maxPhyOffset"]
+
+    sent = carry_on(root, settings_of(GOLDEN_SIZES), theirs)
+    report = rocketmq.facts(root, lookups_of(sent))
+    kept = len(theirs.messages)
+    assert report.messages[:kept] == theirs.messages
+    tell(f"{kept} messages kept, {holds_stored(report, sent, others_max=kept)}")
+
+
+def test_rocketmq_finds_all_that_a_killed_node_acknowledged(tmp_path: Path, tell: Tell) -> None:
+    """Supervisor, writer, workers and readers die by SIGKILL at one moment, under load."""
+    root = tmp_path / "store"
+    settings = settings_of(SIZES)
+    rocketmq = RocketMQ(tmp_path / "java", SIZES)
+    names = topics()
+    acknowledged: list[Stored] = []
+    with RunningNode(root, settings) as node:
+        for name in names:
+            node.client.create_topic(name, QUEUES)
+        senders = [
+            threading.Thread(target=_send_until_refused, args=(node.client, seed, acknowledged))
+            for seed in range(4)
+        ]
+        for sender in senders:
+            sender.start()
+        time.sleep(4)
+        node.kill_all()
+        for sender in senders:
+            sender.join()
+    acknowledged.sort(key=lambda one: one.physical_offset)
+    assert len(acknowledged) > 500
+    assert (root / "abort").exists()
+
+    report = rocketmq.facts(copy(root, tmp_path / "copy"), lookups_of(acknowledged))
+    assert report.state["recovery"] == "abnormal"
+    tell(holds_stored(report, acknowledged, others_max=len(acknowledged)))
+
+    with RunningNode(root, settings) as node:
+        assert node.log_state().appended == report.state["maxPhyOffsetAfterLoad"]
+        ends = next_offsets(acknowledged)
+        again = send_all(node.client, messages(1000, names, seed=9))
+        assert all(one.queue_offset >= ends[one.topic, one.queue_id] for one in again)
+    verify_deep(root, settings)
+    report = rocketmq.facts(root, lookups_of(again))
+    everything = [*acknowledged, *again]
+    tell(holds_stored(report, everything, others_max=len(acknowledged)))
+
+
+def _send_until_refused(client: Client, seed: int, acknowledged: list[Stored]) -> None:
+    """Batches and single messages until the node is gone; keeps what was acknowledged."""
+    for number in range(10_000):
+        batch = list(messages(60, topics(), seed=1000 * seed + number, large=0))
+        try:
+            with client.producer(timeout=2.0) as producer:
+                futures = [producer.send_nowait("", message) for message in batch]
+                acknowledged.append(stored_of(batch[0], send_one(client, batch[0])))
+            acknowledged += [
+                stored_of(message, future.result())
+                for message, future in zip(batch, futures, strict=True)
+                if future.exception() is None
+            ]
+        except MqError:
+            return
