@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from node.store.own_files import (
     write_atomically,
 )
 from node.store.settings import Settings
-from node.store.store import Store, open_store
+from node.store.store import DeadStore, Store, open_store
 from protocol.columns import Columns
 from protocol.dispatch_request import dispatch_requests
 from protocol.errors import StoreDamaged
@@ -109,7 +110,7 @@ def _known_tails(store: Store) -> tuple[dict[Queue, int], int]:
     return ends, max(last_segment - store.log.segment_bytes, store.log.min_offset)
 
 
-def _walk(store: Store, found: Recovery) -> None:
+def _walk(store: DeadStore, found: Recovery) -> None:
     for columns in store.log.columns(found.end):
         if len(columns):
             note_tails(found.tails, columns)
@@ -118,9 +119,12 @@ def _walk(store: Store, found: Recovery) -> None:
             )
             found.last_record_offset = int(columns.physical_offset[-1])
     stopped = store.log.stopped
-    found.end = store.log.end if stopped is None else stopped.position
     if stopped is None:
+        stopped = store.tail.stop
+        found.end = store.log.end
         found.end += _filler_bytes(found)
+    else:
+        found.end = stopped.position
     if (stopped is not None and stopped.kind != "end") or _has_bytes(found):
         found.cut = stopped or Torn(found.end, "cut", "what stands here is no whole record")
 
@@ -151,13 +155,11 @@ def note_tails(tails: dict[Queue, int], columns: Columns) -> None:
 
 def _has_bytes(found: Recovery) -> bool:
     """Whether anything but zeros stands at or behind the end."""
-    return any(
-        any(chunk) for _, _, chunk in _bytes_behind(found.root, found.end, found.segment_bytes)
-    )
+    return any(True for _ in _bytes_behind(found.root, found.end, found.segment_bytes))
 
 
 def _bytes_behind(root: Path, end: int, segment_bytes: int) -> Iterator[tuple[int, int, bytes]]:
-    """(segment base, position, bytes) of the data regions at or behind `end`; holes are skipped."""
+    """(segment base, position, bytes) of what is not zero at or behind `end`, by MiB at most."""
     for base in segment_bases(root):
         if base + segment_bytes <= end:
             continue
@@ -171,8 +173,11 @@ def _bytes_behind(root: Path, end: int, segment_bytes: int) -> Iterator[tuple[in
                     position = os.lseek(descriptor, position, os.SEEK_DATA)
                 except OSError:
                     break
-                chunk = os.pread(descriptor, _COPY_BYTES, position)
-                yield base, position, chunk
+                hole = os.lseek(descriptor, position, os.SEEK_HOLE)
+                chunk = os.pread(descriptor, min(_COPY_BYTES, hole - position), position)
+                data = np.flatnonzero(np.frombuffer(chunk, np.uint8))
+                if len(data):
+                    yield base, position, chunk[: int(data[-1]) + 1]
                 position += len(chunk)
         finally:
             os.close(descriptor)
@@ -189,12 +194,9 @@ def carry_out(found: Recovery) -> int:
     _drop_segments_behind(found)
     _make_tail_durable(found)
     epoch = found.epoch
-    kept = [
-        line
-        for line, following in zip(found.epochs, [*found.epochs[1:], None], strict=True)
-        if following is None or following.start >= found.min_offset
-    ]
-    save_epochs(found.root, [*kept, EpochLine(epoch, found.end)])
+    lines = [*found.epochs, EpochLine(epoch, found.end)]
+    kept = [line for line, end in pairwise(lines) if end.start >= found.min_offset]
+    save_epochs(found.root, [*kept, lines[-1]])
     return epoch
 
 
@@ -208,11 +210,10 @@ def _quarantine(found: Recovery) -> None:
     folder.mkdir(parents=True)
     total = 0
     for base, position, chunk in _bytes_behind(found.root, found.end, found.segment_bytes):
-        if any(chunk):
-            with (folder / offset_file_name(base + position)).open("wb") as file:
-                file.write(chunk)
-                os.fsync(file.fileno())
-            total += len(chunk)
+        with (folder / offset_file_name(base + position)).open("wb") as file:
+            file.write(chunk)
+            os.fsync(file.fileno())
+        total += len(chunk)
     report = {
         "cut_at": found.end,
         "kind": found.cut.kind,

@@ -286,7 +286,8 @@ class Writer:
             self.flush_state.waiting = True
             self.step(now)
             flushed = self.flush_state.flushed == self.flush_state.appended
-            if flushed and (self.store.workers_are_done() or now >= deadline):
+            waits = self.store.has_workers() and not self.store.workers_are_done()
+            if flushed and (not waits or now >= deadline):
                 break
             poller.poll(5)
         self.flusher.close()

@@ -120,6 +120,10 @@ class WriterStore:
         self.log.flushed_to(target)
         self.page.publish(flushed=target)
 
+    def has_workers(self) -> bool:
+        """Whether anybody is there to wait for."""
+        return bool(live_workers(self.root))
+
     def workers_are_done(self) -> bool:
         """Whether every derived file is synced up to the log's end."""
         states = live_workers(self.root)

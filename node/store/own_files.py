@@ -8,6 +8,7 @@ an offset above the flushed one, so no owner can have cut the log below it.
 import json
 import os
 import zlib
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,10 +139,10 @@ def epoch_end(epochs: list[EpochLine], epoch: int) -> int | None:
 
     0 for an epoch that the file does not know: nothing of it can be vouched for.
     """
-    for line, following in zip(epochs, [*epochs[1:], None], strict=True):
+    for line, following in pairwise(epochs):
         if line.epoch == epoch:
-            return None if following is None else following.start
-    return 0
+            return following.start
+    return None if epochs and epochs[-1].epoch == epoch else 0
 
 
 def save_tails(root: Path, tails: Tails) -> None:
