@@ -5,6 +5,7 @@ and decides; it changes nothing, so a store that must be refused stays as it is.
 writes what was decided.
 """
 
+import errno
 import json
 import logging
 import os
@@ -167,20 +168,30 @@ def _bytes_behind(root: Path, end: int, segment_bytes: int) -> Iterator[tuple[in
             root / COMMIT_LOG_DIR / offset_file_name(base), os.O_RDONLY | os.O_CLOEXEC
         )
         try:
-            position = max(end - base, 0)
-            while position < segment_bytes:
-                try:
-                    position = os.lseek(descriptor, position, os.SEEK_DATA)
-                except OSError:
-                    break
-                hole = os.lseek(descriptor, position, os.SEEK_HOLE)
-                chunk = os.pread(descriptor, min(_COPY_BYTES, hole - position), position)
-                data = np.flatnonzero(np.frombuffer(chunk, np.uint8))
-                if len(data):
-                    yield base, position, chunk[: int(data[-1]) + 1]
-                position += len(chunk)
+            for position, stop in _extents(descriptor, max(end - base, 0), segment_bytes):
+                for start in range(position, stop, _COPY_BYTES):
+                    chunk = os.pread(descriptor, min(_COPY_BYTES, stop - start), start)
+                    data = np.flatnonzero(np.frombuffer(chunk, np.uint8))
+                    if len(data):
+                        yield base, start, chunk[: int(data[-1]) + 1]
         finally:
             os.close(descriptor)
+
+
+def _extents(descriptor: int, position: int, stop: int) -> list[tuple[int, int]]:
+    """Where a file has data. All are found before any is read: reading ahead makes holes data."""
+    found: list[tuple[int, int]] = []
+    while position < stop:
+        try:
+            position = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break
+        hole = os.lseek(descriptor, position, os.SEEK_HOLE)
+        found.append((position, min(hole, stop)))
+        position = hole
+    return found
 
 
 def carry_out(found: Recovery) -> int:

@@ -102,7 +102,8 @@ def test_a_killed_writer_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_a_torn_tail_is_cut_and_kept_in_quarantine(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    with WriterProcess(root) as writer, RawClient(writer.endpoint) as client:
+    small = ["mapped_file_size_commit_log=1048576"]
+    with WriterProcess(root, small) as writer, RawClient(writer.endpoint) as client:
         for _ in range(5):
             last = client.ask("send", topic="t", queue=1, body=bytes(500))
         writer.kill()
