@@ -89,6 +89,11 @@ class Client:
         """The control address."""
         return self._core.endpoint
 
+    @property
+    def timeout(self) -> float:
+        """The default for every call, in seconds."""
+        return self._core.timeout
+
     # Messages
 
     def send(

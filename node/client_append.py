@@ -6,10 +6,20 @@ from dataclasses import replace
 from functools import partial
 from time import monotonic
 
-from node.client_batch import Batch, Entry, Part, Turns, make_parts, receipts, smaller
+from node.client_batch import (
+    Batch,
+    Entry,
+    Part,
+    Results,
+    Turns,
+    make_parts,
+    receipts,
+    smaller,
+)
 from node.client_calls import Answer, Call, Outcome, Role
 from node.client_io import IoThread
 from node.client_operations import DEFAULT_WRITE_QUEUES
+from node.client_timers import Action
 from node.client_types import TopicInfo
 from protocol.errors import BadRequest, MqError, RefusedError, SendTimeout, UnknownTopic
 
@@ -70,7 +80,8 @@ class Appender:
                 # A topic that is still unknown will be made by the node.
                 self._submit(batch, batch.entries)
 
-    def _submit(self, batch: Batch, entries: Sequence[Entry]) -> None:
+    def _submit(self, batch: Batch, entries: Sequence[Entry], then: Action | None = None) -> None:
+        """Sends the entries; `then` is done when the last of their requests has ended."""
         parts = make_parts(entries, self._write_queues, self._turns, DEFAULT_WRITE_QUEUES)
         for part in parts:
             self._io.start(
@@ -81,34 +92,46 @@ class Appender:
                     batch.deadline,
                     payload=part.records,
                     repeatable=False,
-                    done=partial(self._answered, batch, part),
+                    done=partial(self._answered, batch, part, then if part is parts[-1] else None),
                 )
             )
 
-    def _answered(self, batch: Batch, part: Part, outcome: Outcome) -> None:
-        if isinstance(outcome, MqError):
-            self._refused(batch, part, outcome)
+    def _answered(self, batch: Batch, part: Part, then: Action | None, outcome: Outcome) -> None:
+        if isinstance(outcome, RefusedError) and self._helped(batch, part, then, outcome):
             return
-        try:
-            found = receipts(part, outcome.header)
-        except (MqError, LookupError, ValueError, TypeError) as error:
-            why = f"append: the answer cannot be read ({error!r}), but the messages are stored"
-            batch.deliver(part.entries, SendTimeout(why))
-            return
-        batch.deliver(part.entries, found)
+        batch.deliver(
+            part.entries, outcome if isinstance(outcome, MqError) else _read(part, outcome)
+        )
+        if then is not None:
+            then()
 
-    def _refused(self, batch: Batch, part: Part, error: MqError) -> None:
-        """A refusal has stored nothing, so what may help can be tried."""
-        if isinstance(error, RefusedError):
-            self._known_at = monotonic() - TOPICS_S_MAX
-            if groups := smaller(part.entries, error):
-                for group in groups:
-                    self._submit(batch, group)
-                return
-            if isinstance(error, BadRequest | UnknownTopic) and not batch.relearned:
-                again = replace(batch, entries=list(part.entries), relearned=True)
-                if again.open_topics():
-                    # Perhaps the topic has other queues than it had.
-                    self._take(again)
-                    return
-        batch.deliver(part.entries, error)
+    def _helped(self, batch: Batch, part: Part, then: Action | None, error: RefusedError) -> bool:
+        """A refusal has stored nothing, so what may help is tried."""
+        self._known_at = monotonic() - TOPICS_S_MAX
+        if groups := smaller(part.entries, error):
+            self._in_turn(batch, groups, then)
+            return True
+        if isinstance(error, BadRequest | UnknownTopic) and not batch.relearned:
+            again = replace(batch, entries=list(part.entries), relearned=True)
+            if again.open_topics() and then is None:
+                # Perhaps the topic has other queues than it had.
+                self._take(again)
+                return True
+        return False
+
+    def _in_turn(
+        self, batch: Batch, groups: Sequence[Sequence[Entry]], then: Action | None
+    ) -> None:
+        """One group after the other, so that the order within each queue stays."""
+        first, *rest = groups
+        following = partial(self._in_turn, batch, rest, then) if rest else then
+        self._submit(batch, first, following)
+
+
+def _read(part: Part, answer: Answer) -> Results:
+    try:
+        return receipts(part, answer.header)
+    except (MqError, LookupError, ValueError, TypeError) as error:
+        return SendTimeout(
+            f"append: the answer cannot be read ({error!r}), but the messages are stored"
+        )

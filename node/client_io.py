@@ -286,14 +286,17 @@ class IoThread:
         news = link.news()
         if news.lost:
             self._take_answers(link)
-            self._stale = True
             self._lose(link.take_lost(), f"the connection to {link.endpoint} was lost")
-        if news.refused and link.endpoint == self.control:
-            self._refused_at_first(link)
-        elif news.refused or news.lost:
+        if link.endpoint == self.control:
+            if news.refused:
+                self._refused_at_first(link)
+            return
+        if news.refused or news.lost:
+            # Its address may be another one now, and another reader may do as well.
             self._stale = True
-            if link.pending:
-                self._ask_routes()
+            for call in link.take_pending():
+                self._dispatch(call)
+            self._ask_routes()
         if news.up:
             self._dispatch_unrouted()
 

@@ -1,0 +1,207 @@
+"""What the client does when the node is busy, silent, restarted or gone."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import keelog
+from keelog import Retry
+from protocol.errors import NodeBusy, ServiceNotAvailable
+from tests.support.fake_node import FakeNode, fake_node
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with fake_node() as running:
+        yield running
+
+
+@pytest.fixture
+def mq(node: FakeNode) -> Iterator[keelog.Client]:
+    with keelog.connect(node.url, timeout=5.0) as client:
+        yield client
+
+
+def test_nobody_at_the_address_is_known_long_before_the_timeout() -> None:
+    begin = time.monotonic()
+    with pytest.raises(keelog.NotConnected):
+        keelog.connect("tcp://127.0.0.1:1", timeout=30.0)
+    assert time.monotonic() - begin < 10
+
+
+def test_a_busy_node_is_asked_again(node: FakeNode, mq: keelog.Client) -> None:
+    node.refuse["send"] = [NodeBusy("full"), ServiceNotAvailable("disk_full")]
+    assert mq.send("orders", b"x").status == "PUT_OK"
+    assert len(node.operations("send")) == 3
+    assert len(node.stored()) == 1
+
+
+def test_a_node_that_stays_busy_is_an_error_that_may_be_retried(node: FakeNode) -> None:
+    node.refuse["send"] = [NodeBusy("full") for _ in range(9)]
+    with keelog.connect(node.url, retry=Retry(max_attempts=3)) as mq:
+        with pytest.raises(keelog.NodeBusy) as caught:
+            mq.send("orders", b"x")
+        assert caught.value.retriable
+        assert len(node.operations("send")) == 3
+
+
+def test_a_refused_message_is_not_sent_again(node: FakeNode, mq: keelog.Client) -> None:
+    node.refuse["send"] = [keelog.MessageTooLarge("too large")]
+    with pytest.raises(keelog.MessageTooLarge):
+        mq.send("orders", b"x")
+    assert len(node.operations("send")) == 1
+
+
+def test_a_send_without_an_answer_is_of_unknown_outcome_and_is_not_repeated(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    node.lose_answers["send"] = 1
+    with pytest.raises(keelog.SendTimeout) as caught:
+        mq.send("orders", b"x", timeout=0.2)
+    assert isinstance(caught.value, keelog.OutcomeUnknownError)
+    assert caught.value.retriable is False
+    time.sleep(0.2)
+    assert len(node.stored()) == 1
+
+
+def test_a_question_without_an_answer_is_a_timeout_of_its_own_kind(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    node.lose_answers["topics"] = 1
+    begin = time.monotonic()
+    with pytest.raises(keelog.RequestTimeout):
+        mq.topics(timeout=0.2)
+    assert 0.15 < time.monotonic() - begin < 2
+    assert mq.topics() == []
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_another(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    node.delay["send"] = 0.3
+    with pytest.raises(keelog.SendTimeout):
+        mq.send("first", b"x", timeout=0.1)
+    assert mq.send("second", b"y").topic == "second"
+
+
+@pytest.mark.parametrize("same_port", [True, False])
+def test_a_send_waits_for_a_writer_that_is_restarted(
+    node: FakeNode, mq: keelog.Client, same_port: bool
+) -> None:
+    mq.send("orders", b"1")
+    node.stop_process("writer")
+    time.sleep(0.1)
+    timer = threading.Timer(0.3, lambda: node.start_process("writer", same_port))
+    timer.start()
+    assert mq.send("orders", b"2").status == "PUT_OK"
+    timer.join()
+    assert [r.body for r in node.stored()] == [b"1", b"2"]
+
+
+def test_a_writer_that_ends_with_a_send_unanswered_leaves_its_outcome_unknown(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    node.lose_answers["send"] = 1
+    timer = threading.Timer(0.2, lambda: node.stop_process("writer"))
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(keelog.SendTimeout, match="connection"):
+        mq.send("orders", b"x", timeout=30.0)
+    assert time.monotonic() - begin < 10, "the lost connection was known at once"
+    timer.join()
+
+
+def test_duplicates_ok_repeats_a_send_of_unknown_outcome_with_the_same_key(
+    node: FakeNode,
+) -> None:
+    node.lose_answers["send"] = 1
+    with keelog.connect(node.url, timeout=10.0, retry=Retry(duplicates_ok=True)) as mq:
+
+        def restart() -> None:
+            node.stop_process("writer")
+            time.sleep(0.1)
+            node.start_process("writer", same_port=False)
+
+        timer = threading.Timer(0.2, restart)
+        timer.start()
+        receipt = mq.send("orders", b"x")
+        timer.join()
+    first, second = node.stored()
+    assert first.unique_key == second.unique_key == receipt.unique_key
+    assert receipt.physical_offset == second.physical_offset
+
+
+@pytest.mark.parametrize("same_port", [True, False])
+def test_a_held_pull_lives_through_the_restart_of_its_reader(
+    node: FakeNode, mq: keelog.Client, same_port: bool
+) -> None:
+    mq.create_topic("orders", queues=1)
+
+    def restart() -> None:
+        node.stop_process("reader")
+        time.sleep(0.1)
+        node.start_process("reader", same_port)
+        mq.send("orders", b"x", queue_id=0)
+
+    timer = threading.Timer(0.2, restart)
+    timer.start()
+    result = mq.pull("orders", 0, 0, wait=10.0)
+    timer.join()
+    assert [m.body for m in result.messages] == [b"x"]
+
+
+def test_a_restarted_supervisor_is_asked_again(node: FakeNode, mq: keelog.Client) -> None:
+    node.stop_process("control")
+    time.sleep(0.1)
+    assert mq.send("orders", b"x").status == "PUT_OK"
+    timer = threading.Timer(0.2, lambda: node.start_process("control"))
+    timer.start()
+    assert mq.status().ready
+    timer.join()
+
+
+def test_a_node_that_is_gone_is_not_connected_after_the_timeout(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    mq.topics()
+    for name in ("control", "writer", "reader"):
+        node.stop_process(name)
+    begin = time.monotonic()
+    with pytest.raises(keelog.NotConnected):
+        mq.send("orders", b"x", timeout=0.5)
+    with pytest.raises(keelog.NotConnected):
+        mq.topics(timeout=0.5)
+    assert 0.8 < time.monotonic() - begin < 5
+
+
+def test_closing_ends_calls_of_other_threads(node: FakeNode) -> None:
+    mq = keelog.connect(node.url)
+    mq.create_topic("orders", queues=1)
+    caught: list[BaseException] = []
+
+    def pull() -> None:
+        try:
+            mq.pull("orders", 0, 0, wait=20.0)
+        except keelog.NotConnected as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=pull)
+    thread.start()
+    time.sleep(0.2)
+    mq.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert len(caught) == 1
+
+
+def test_a_client_that_nobody_closes_ends_with_its_owner(node: FakeNode) -> None:
+    before = threading.active_count()
+    mq = keelog.connect(node.url)
+    assert threading.active_count() > before
+    del mq
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
