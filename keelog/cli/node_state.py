@@ -1,0 +1,119 @@
+"""`keelog health` and `keelog status`: what a node says of itself."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+import keelog
+from keelog.cli.failures import OK, UNREACHABLE, doing, report
+from keelog.cli.options import command, node_option, output_options
+from keelog.cli.output import Output
+from protocol.errors import MqError, NotConnected
+
+_ASK_S = 2.0
+_PAUSE_S = 0.1
+
+
+@command("health")
+@node_option
+@click.option(
+    "--wait", default=0.0, metavar="SECONDS", help="Waits so long at most for a ready node."
+)
+@output_options
+def health(node: str, wait: float, output: Output) -> int:
+    """Ends with 0 when the node is ready, with 4 otherwise.
+
+    Example: keelog health --wait 30
+
+    Example: keelog health --json
+    """
+    deadline = time.monotonic() + wait
+    while True:
+        answer = _ask_health(node)
+        if answer["ready"] or time.monotonic() + _PAUSE_S > deadline:
+            break
+        time.sleep(_PAUSE_S)
+    output.document(answer, table=answer["checks"])
+    if answer["ready"]:
+        return OK
+    failing = [
+        f"{check['name']}: {check['detail']}" for check in answer["checks"] if not check["ok"]
+    ]
+    error = NotConnected("; ".join(failing) or "it is starting or stopping", "keelog status")
+    error.add_note(f"the node at {node} is not ready")
+    report(error)
+    return UNREACHABLE
+
+
+def _ask_health(node: str) -> dict[str, Any]:
+    """The node's answer; one of the same form when there is none."""
+    try:
+        with keelog.connect(node, timeout=_ASK_S) as client:
+            return dict(client.health().raw)
+    except MqError as error:
+        if not error.retriable:
+            raise
+        check = {"name": "reachable", "ok": False, "detail": error.reason}
+        return {"ready": False, "checks": [check]}
+
+
+@command("status")
+@node_option
+@output_options
+def status(node: str, output: Output) -> int:
+    """Shows the processes with their offsets and lag, the log and the disk.
+
+    The writer's offset is the end of the log, its lag what is not flushed yet; the others'
+    offset is how far they have followed.
+
+    Example: keelog status
+
+    Example: keelog status --json
+    """
+    with doing(f"cannot ask the node at {node} for its status"), keelog.connect(node) as client:
+        answer = dict(client.status().raw)
+    output.document(answer, table=_table(answer["processes"]), title=_title(answer))
+    return OK
+
+
+def _title(answer: dict[str, Any]) -> str:
+    log, disk = answer["log"], answer["disk"]
+    ready = "ready" if answer["ready"] else "not ready"
+    return (
+        f"{answer['store']}: {ready}, epoch {log['epoch']}\n"
+        f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
+        f"flushed {log['flushed']}, readable {log['readable']}\n"
+        f"disk: {size(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used\n"
+    )
+
+
+def _table(processes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "process": f"{row['role']} {row['index']}",
+            "pid": row["pid"],
+            "state": row["state"],
+            "offset": row["offset"],
+            "lag": row["lag_bytes"],
+            "restarts": row["restarts"],
+            "uptime": f"{row['uptime_s']:.0f} s",
+            "memory": size(row["rss_bytes"]),
+            "cpu": "" if row["cpu_s"] is None else f"{row['cpu_s']:.1f} s",
+            "endpoint": row["endpoint"],
+        }
+        for row in processes
+    ]
+
+
+def size(count: int | None) -> str:
+    """Bytes for people: `3.4 MiB`."""
+    if count is None:
+        return ""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
