@@ -40,8 +40,9 @@ class GrowthHints:
         self._socket.bind(f"ipc://{slot}.ipc")
         self._sequence = 0
 
-    def send(self, dispatched: int, grown: set[Queue]) -> None:
-        """One hint for all queues that have grown since the last."""
+    def send(self, dispatched: int, grown: set[Queue]) -> int:
+        """One hint for all queues that have grown since the last; answers its number."""
         self._sequence += 1
         queues = sorted(grown) if len(grown) <= HINTED_QUEUES_MAX else []
         self._socket.send(msgpack.packb([self._sequence, dispatched, queues]), zmq.NOBLOCK)
+        return self._sequence

@@ -168,7 +168,8 @@ class _Worker:
         if self._growth is not None and self._job.grown is not None:
             grown = self._job.grown()
             if grown:
-                self._growth.send(dispatched, grown)
+                # The page counts hints, so that a reader knows when it missed one.
+                self._page.publish(hints=self._growth.send(dispatched, grown))
 
     def _feed(self) -> Feed:
         """The log: at rest, or of a writer, which may come later than we. Raises Stopped."""
