@@ -1,0 +1,293 @@
+"""The reader process: pulls with long polling, look-ups by id, key and time (format 12 to 14).
+
+Files decide, messages announce: what may be read is in the state pages; a hint from a queue
+worker only shortens a held pull's wait. Run it as `python -m node.reader DIR --index I --shards N`.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import zmq
+
+from node.reader_hints import HintSockets, News, Pages
+from node.reader_service import ReaderService
+from node.serving import Server
+from node.store.live_store import LiveStore
+from node.store.locks import FileLock
+from node.store.process import (
+    EXIT_OK,
+    StopFlag,
+    die_with_parent,
+    exit_code,
+    install_stop_signals,
+    now_ms,
+    print_error,
+    report_ready,
+    set_title,
+)
+from node.store.pull import TransferLimits
+from node.store.settings import Settings, load_settings
+from node.store.state_page import DAMAGED, RUNNING, STOPPED, STOPPING, WorkerPage, run_dir
+from node.store.store import open_live
+from node.store.topics_file import TopicsFile
+from protocol.errors import BadRequest, CorruptError, MqError, NotAStore, ServiceNotAvailable
+
+log = logging.getLogger("keelog.reader")
+
+FRAME_BYTES_MAX = 1 << 20
+REQUESTS_AT_ONCE = 128
+"""Requests between two looks at arrivals and time."""
+TICK_MS = 2
+"""How often the pages are looked at while somebody waits: a lost hint costs less than 5 ms."""
+IDLE_MS = 50
+LISTEN_S = 2.0
+"""How long hints are still read after the last held pull was answered."""
+HEARTBEAT_S = 0.1
+REOPEN_CHECK_S = 1.0
+UNFIT_S_MAX = 2.0
+"""How long the log's folder may not fit to the pages: the writer makes and removes segments."""
+LOCK_WAIT_S = 2.0
+STOP_REQUESTS_MAX = 10_000
+
+
+class Site(NamedTuple):
+    """Where and as which of the node's readers this one runs."""
+
+    root: Path
+    number: int
+    shards: int
+    settings: Settings
+
+    @property
+    def slot(self) -> str:
+        """The name of its page and lock."""
+        return f"reader-{self.number}"
+
+
+class Reader:
+    """The loop: it owns the sockets, the open store and the state page."""
+
+    def __init__(
+        self,
+        site: Site,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        server: Server,
+        page: WorkerPage,
+    ) -> None:
+        self.server = server
+        self.poller = zmq.Poller()
+        self.poller.register(server.socket, zmq.POLLIN)
+        self._site = site
+        self._page = page
+        self._pages = Pages(site.root, site.shards)
+        self._hints = HintSockets(context, self.poller, site.shards)
+        self.service = ReaderService(
+            open_fitting(site),
+            TopicsFile(site.root),
+            transfer_limits(site.settings),
+            server.send,
+            site.shards,
+        )
+        self._epoch = 0
+        self._unfit_since: float | None = None
+        self._listens_until = 0.0
+        self._heartbeat_at = 0.0
+        self._reopen_check_at = 0.0
+
+    def run(self, stop: StopFlag) -> None:
+        """Serves until the flag is set, then answers what it holds."""
+        self.poller.register(stop.fd, zmq.POLLIN)
+        self._page.publish(state=RUNNING)
+        sleep_ms = 0
+        while not stop.is_set:
+            self.poller.poll(sleep_ms)
+            self.step(time.monotonic())
+            sleep_ms = self._sleep_ms(time.monotonic())
+        self._page.publish(state=STOPPING)
+        self._stop()
+
+    def step(self, now: float) -> None:
+        """One turn: the pages, requests, arrivals, time-outs, the heartbeat."""
+        # Hints before the store: whatever they announce is then there to be read.
+        news = self._collect(now)
+        self._refresh(now)
+        for _ in range(REQUESTS_AT_ONCE):
+            received = self.server.receive()
+            if received is None:
+                break
+            self.service.handle(received, now)
+        if news is None:
+            self.service.wake_all()
+        elif news or self.service.has_work:
+            self.service.wake(news)
+        self.service.time_out(now)
+        self._listen(now)
+        self._beat(now)
+
+    def _sleep_ms(self, now: float) -> int:
+        if self.service.has_work:
+            return 0
+        deadline = self.service.holds.next_deadline()
+        if deadline is None:
+            return IDLE_MS
+        return min(TICK_MS, max(0, int((deadline - now) * 1000) + 1))
+
+    def _collect(self, now: float) -> News | None:
+        """Where to look; None: everywhere."""
+        news = News(set(), set())
+        if self._listens_until:
+            news = self._hints.collect(self._pages.hints(), now)
+        epoch = self._pages.epoch()
+        if epoch != self._epoch:
+            self._epoch = epoch
+            return None
+        return news
+
+    def _listen(self, now: float) -> None:
+        if len(self.service.holds):
+            self._listens_until = now + LISTEN_S
+        elif now >= self._listens_until:
+            self._listens_until = 0.0
+        self._hints.listen(bool(self._listens_until))
+
+    def _refresh(self, now: float) -> None:
+        """Follows the pages; requests are refused when that fails for longer than a moment."""
+        if now >= self._reopen_check_at:
+            self._reopen_check_at = now + REOPEN_CHECK_S
+            if self._pages.are_replaced():
+                self._reopen()
+        try:
+            self.service.store.refresh()
+        except MqError as error:
+            if self._unfit_since is None:
+                self._unfit_since = now
+            if now - self._unfit_since >= UNFIT_S_MAX and self.service.trouble is None:
+                log.error("the store cannot be followed: %s", error)  # noqa: TRY400
+                self.service.trouble = error
+                self._page.publish(state=DAMAGED)
+            return
+        self._unfit_since = None
+        if self.service.trouble is not None:
+            self.service.trouble = None
+            self._page.publish(state=RUNNING)
+
+    def _reopen(self) -> None:
+        """Somebody removed the pages and made new ones: the old maps tell nothing any more."""
+        log.warning("the state pages were replaced: opening the store again")
+        self._pages.close()
+        store = open_fitting(self._site)
+        self.service.store.close()
+        self.service.store = store
+        self._epoch = 0
+
+    def _beat(self, now: float) -> None:
+        if now - self._heartbeat_at < HEARTBEAT_S:
+            return
+        self._heartbeat_at = now
+        self._page.publish(
+            heartbeat_ms=now_ms(), requests=self.service.requests, held=len(self.service.holds)
+        )
+
+    def _stop(self) -> None:
+        self._refresh(time.monotonic())
+        self.service.stop()
+        stopping = ServiceNotAvailable("this reader is stopping", "ask another one, or again later")
+        for _ in range(STOP_REQUESTS_MAX):
+            received = self.server.receive()
+            if received is None:
+                break
+            self.service.refuse(received, stopping)
+        self._page.publish(state=STOPPED, held=0, requests=self.service.requests)
+
+    def close(self) -> None:
+        """Closes sockets, pages and files."""
+        self.server.close()
+        self._hints.close()
+        self._pages.close()
+        self.service.store.close()
+
+
+def transfer_limits(settings: Settings) -> TransferLimits:
+    """How much one pull carries, with the share of memory that counts as hot."""
+    memory = psutil.virtual_memory().total * settings.access_message_in_memory_max_ratio // 100
+    return TransferLimits(
+        count_max=settings.max_transfer_count_on_message_in_memory,
+        bytes_max=settings.max_transfer_bytes_on_message_in_memory,
+        cold_count_max=settings.max_transfer_count_on_message_in_disk,
+        cold_bytes_max=settings.max_transfer_bytes_on_message_in_disk,
+        memory_bytes=memory,
+    )
+
+
+def open_fitting(site: Site) -> LiveStore:
+    """Opens the store, again for a moment when the writer is just making or removing a segment."""
+    deadline = time.monotonic() + UNFIT_S_MAX
+    while True:
+        try:
+            return open_live(site.root, site.shards, site.settings)
+        except CorruptError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(0.02)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one reader of a store until SIGTERM."""
+    options = _options(arguments)
+    set_title(f"keelog-reader-{options.index}")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(levelname)s reader %(message)s"
+    )
+    stop = install_stop_signals()
+    if options.ready_fd is not None:
+        die_with_parent()
+    root = Path(options.dir).resolve()
+    try:
+        return _serve(options, root, stop)
+    except MqError as error:
+        print_error(f"reader {options.index} of {root} ended", error)
+        return exit_code(error)
+
+
+def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
+    if options.index < 0 or options.shards < 1:
+        raise BadRequest(f"reader {options.index} of a node with {options.shards} queue workers")
+    if not root.is_dir():
+        raise NotAStore(f"{root} is no folder", "check the path")
+    site = Site(root, options.index, options.shards, load_settings(options.settings))
+    run_dir(root).mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.chdir(run_dir(root))
+    lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with WorkerPage.create(root, site.slot) as page:
+        server = Server(context, options.bind, FRAME_BYTES_MAX, keep_addresses=False)
+        reader = Reader(site, context, server, page)
+        report_ready(options.ready_fd, server.endpoint)
+        reader.run(stop)
+        reader.close()
+        context.term()
+    lock.release()
+    return EXIT_OK
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m node.reader", description=__doc__)
+    parser.add_argument("dir", metavar="DIR", help="the store")
+    parser.add_argument("--bind", default="tcp://127.0.0.1:9872")
+    parser.add_argument("--index", type=int, default=0, metavar="I", help="which reader this is")
+    parser.add_argument(
+        "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
+    )
+    parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--ready-fd", type=int)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

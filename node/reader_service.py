@@ -1,0 +1,247 @@
+"""What a reader does with requests, arrivals and time: answers, or holds. No sockets, no clock.
+
+Answers leave through a function; times are seconds of the caller's monotonic clock.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from node.reader_answers import (
+    Answer,
+    find_messages,
+    get,
+    is_waiting_status,
+    list_all_topics,
+    offsets,
+    pull,
+    pull_answer,
+    seek,
+)
+from node.reader_hints import News
+from node.reader_holds import Held, HoldList
+from node.reader_requests import (
+    Pull,
+    parse_find,
+    parse_get,
+    parse_offsets,
+    parse_pull,
+    parse_seek,
+)
+from node.serving import BadFrames, Received
+from node.store.live_store import LiveStore
+from node.store.open_files import FileVanished
+from node.store.pull import PullResult, PullStatus, TransferLimits
+from node.store.queue_reader import QueueReader
+from node.store.topics_file import TopicsFile
+from protocol.errors import BadRequest, MqError, UnknownOperation
+from protocol.ids import Queue, shard_of
+from protocol.wire import Header, answer, check_envelope, refusal, request_id, unpack
+
+HEADER_BYTES_MAX = 128 * 1024
+"""No request to a reader needs more."""
+SCANS_AT_ONCE = 64
+"""How many scans of one queue a held pull with a filter makes before others have their turn."""
+
+T = TypeVar("T")
+Send = Callable[[bytes, Header, bytes | None], bool]
+_Looked = dict[tuple[int, str, int, int], PullResult]
+
+
+class ReaderService:
+    """Answers requests from `store`, which its owner refreshes, and may replace.
+
+    `trouble` is set by the owner while the store cannot be followed: requests get it as refusal.
+    """
+
+    def __init__(
+        self, store: LiveStore, topics: TopicsFile, limits: TransferLimits, send: Send, shards: int
+    ) -> None:
+        self.store = store
+        self.holds = HoldList()
+        self.requests = 0
+        self.trouble: MqError | None = None
+        self._topics = topics
+        self._limits = limits
+        self._send = send
+        self._shards = shards
+        self._unfinished: set[Queue] = set()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether queues wait to be looked at again, without any news."""
+        return bool(self._unfinished)
+
+    # Requests
+
+    def handle(self, received: Received | BadFrames, now: float) -> None:
+        """Answers one request, or holds it. Never raises for what a client sent."""
+        self.requests += 1
+        if isinstance(received, BadFrames):
+            self._send(received.peer, refusal(received.request_id, received.error), None)
+            return
+        number = 0
+        try:
+            header = unpack(received.header, HEADER_BYTES_MAX)
+            number = request_id(header)
+            operation = check_envelope(header)
+            if received.payload is not None:
+                raise BadRequest("a reader takes one frame, two came")
+            if operation == "pull":
+                self._pull(received.peer, number, header, now)
+                return
+            found = self._again(lambda: self._answer(operation, header))
+        except MqError as error:
+            self._send(received.peer, refusal(number, error), None)
+        else:
+            self._send(received.peer, answer(number, **found.fields), found.payload)
+
+    def refuse(self, received: Received | BadFrames, error: MqError) -> None:
+        """Answers one request with an error, whatever it asks for."""
+        if isinstance(received, BadFrames):
+            number = received.request_id
+        else:
+            try:
+                number = request_id(unpack(received.header, HEADER_BYTES_MAX))
+            except BadRequest:
+                number = 0
+        self._send(received.peer, refusal(number, error), None)
+
+    def _answer(self, operation: str, header: Header) -> Answer:
+        if operation == "ping":
+            return Answer({})
+        if self.trouble is not None:
+            raise self.trouble
+        match operation:
+            case "get":
+                return get(self.store, parse_get(header))
+            case "find":
+                return find_messages(self.store, self._topics, parse_find(header))
+            case "offsets":
+                return offsets(self.store, self._topics, parse_offsets(header))
+            case "seek":
+                return seek(self.store, parse_seek(header))
+            case "topics":
+                return list_all_topics(self.store, self._topics)
+        raise UnknownOperation(
+            f"a reader knows no operation {operation[:40]!a}",
+            "pull, get, find, offsets, seek, topics or ping",
+        )
+
+    def _again(self, look: Callable[[], T]) -> T:
+        """Looks once more where retention has just removed a file."""
+        try:
+            return look()
+        except FileVanished:
+            self.store.refresh()
+            return look()
+
+    # Pulls
+
+    def _pull(self, peer: bytes, number: int, header: Header, now: float) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        wanted = parse_pull(header, self.store.settings, self._limits)
+        result = self._look(wanted)
+        if wanted.wait_ms and is_waiting_status(result, wanted.offset):
+            deadline = now + wanted.wait_ms / 1000
+            self.holds.add(Held(peer, number, wanted, deadline, wanted.offset))
+            return
+        found = pull_answer(result)
+        self._send(peer, answer(number, **found.fields), found.payload)
+
+    def _look(self, wanted: Pull) -> PullResult:
+        return self._again(lambda: pull(self.store, wanted))
+
+    def wake(self, news: News) -> None:
+        """Looks again at the held pulls of queues that may have grown."""
+        wanted = self._unfinished | {queue for queue in news.queues if self.holds.waits_for(queue)}
+        self._unfinished = set()
+        if news.shards:
+            for queue in self.holds.queues():
+                if shard_of(queue, self._shards) in news.shards:
+                    wanted.add(queue)
+        for queue in wanted:
+            self._wake_queue(queue)
+
+    def wake_all(self) -> None:
+        """Looks at every held pull: after a new epoch nothing that was known counts."""
+        self.wake(News(set(), set(range(self._shards))))
+
+    def _wake_queue(self, queue: Queue) -> None:
+        try:
+            reader: QueueReader | None = self._again(lambda: self.store.queue(*queue))
+        except MqError as error:
+            for held in self.holds.of(queue):
+                self._finish(held, refusal(held.request_id, error), None)
+            return
+        end = reader.max_offset if reader is not None else 0
+        looked: _Looked = {}
+        for held in self.holds.of(queue):
+            if held.next_offset != end and not held.is_over:
+                self._wake(held, looked)
+
+    def _wake(self, held: Held, looked: _Looked) -> None:
+        """Answers a held pull when there is something for it. Equal pulls share one look."""
+        try:
+            for _ in range(SCANS_AT_ONCE):
+                request = held.pull.request
+                key = (
+                    held.next_offset,
+                    held.pull.tags,
+                    request.max_messages,
+                    request.total_bytes_max,
+                )
+                result = looked.get(key)
+                if result is None:
+                    result = looked[key] = self._look(held.look())
+                if is_waiting_status(result, held.next_offset):
+                    return
+                if not _refused_all(result, held.next_offset):
+                    self._finish_with(held, result)
+                    return
+                held.next_offset = result.next_begin_offset
+        except MqError as error:
+            self._finish(held, refusal(held.request_id, error), None)
+        else:
+            self._unfinished.add(held.queue)
+
+    # The end of a hold
+
+    def time_out(self, now: float) -> None:
+        """Answers the pulls whose time is up with what there is."""
+        for held in self.holds.take_due(now):
+            self._answer_late(held)
+
+    def stop(self) -> None:
+        """Answers all held pulls as if their time were up."""
+        for held in self.holds.take_all():
+            self._answer_late(held)
+
+    def _answer_late(self, held: Held) -> None:
+        try:
+            if self.trouble is not None:
+                raise self.trouble
+            result = self._look(held.look())
+        except MqError as error:
+            self._finish(held, refusal(held.request_id, error), None)
+            return
+        if held.has_moved and is_waiting_status(result, held.next_offset):
+            # Messages came, its filter refused them: next is behind them, as after any scan.
+            result = replace(result, status=PullStatus.NO_MATCHED_MESSAGE)
+        self._finish_with(held, result)
+
+    def _finish_with(self, held: Held, result: PullResult) -> None:
+        found = pull_answer(result)
+        self._finish(held, answer(held.request_id, **found.fields), found.payload)
+
+    def _finish(self, held: Held, header: Header, payload: bytes | None) -> None:
+        self.holds.remove(held)
+        if not self._send(held.peer, header, payload):
+            self.holds.forget(held.peer)
+
+
+def _refused_all(result: PullResult, offset: int) -> bool:
+    """Whether a scan went on, but its filter took nothing."""
+    no_match = result.status is PullStatus.NO_MATCHED_MESSAGE
+    return no_match and result.next_begin_offset > offset
