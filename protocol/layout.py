@@ -77,5 +77,6 @@ class Layout(Generic[Row]):
         for name, wire in self.wires.items():
             width = self.dtype[name].itemsize
             kind = "bytes" if wire.format == "ip" else f"{wire.format[1]}{8 * width}"
-            lines.append(f"| {self.offsets[name]} | {width} | {kind} | {name} | {wire.meaning} |")
+            meaning = wire.meaning.replace("|", "\\|")
+            lines.append(f"| {self.offsets[name]} | {width} | {kind} | {name} | {meaning} |")
         return "\n".join(lines)
