@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
+from itertools import pairwise
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_queues_are_taken_in_turn(mq: keelog.Client) -> None:
         receipts = producer.send_many("orders", [b"x"] * 40)
     ids = [r.queue_id for r in receipts]
     assert Counter(ids) == {0: 10, 1: 10, 2: 10, 3: 10}
-    assert all((b - a) % 4 == 1 for a, b in zip(ids, ids[1:], strict=False))
+    assert all((b - a) % 4 == 1 for a, b in pairwise(ids))
 
 
 def test_one_batch_may_hold_several_topics_and_queues(node: FakeNode, mq: keelog.Client) -> None:
@@ -260,7 +261,7 @@ def test_settings_that_make_no_sense_are_refused(mq: keelog.Client) -> None:
         {"batch_bytes": 0},
     ):  # fmt: skip
         with pytest.raises(keelog.BadRequest):
-            mq.producer(**options)  # type: ignore[arg-type]
+            mq.producer(**options)
 
 
 def test_many_threads_may_share_a_producer(node: FakeNode, mq: keelog.Client) -> None:

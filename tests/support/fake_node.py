@@ -371,9 +371,9 @@ class FakeNode:
                 return bool(record.physical_offset == parse_offset_message_id(header["msg_id"])[1])
             if "unique_key" in header:
                 same = record.unique_key == header["unique_key"]
-                return same and record.topic == header["topic"]
+                return bool(same and record.topic == header["topic"])
             place = (record.topic, record.head.queue_id, record.head.queue_offset)
-            return place == (header["topic"], header["queue"], header["offset"])
+            return bool(place == (header["topic"], header["queue"], header["offset"]))
 
         for record in self.memory.records:
             if wanted(record):

@@ -1,0 +1,152 @@
+"""The asyncio client: the same names, awaited."""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+
+import pytest
+
+import keelog
+import keelog.aio
+from tests.support.fake_node import FakeNode, fake_node
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with fake_node() as running:
+        yield running
+
+
+def test_both_clients_have_the_same_names() -> None:
+    for plain, awaited in (
+        (keelog.Client, keelog.aio.Client),
+        (keelog.Producer, keelog.aio.Producer),
+    ):
+        names = {name for name in vars(plain) if not name.startswith("_")}
+        only_plain = {"timeout", "unanswered", "has_room", "wait_for_room"}
+        assert names - only_plain <= set(vars(awaited))
+        for name in names - only_plain:
+            if inspect.isfunction(vars(plain)[name]):
+                plain_signature = inspect.signature(vars(plain)[name])
+                assert list(inspect.signature(vars(awaited)[name]).parameters) == list(
+                    plain_signature.parameters
+                )
+
+
+def test_a_message_goes_there_and_back(node: FakeNode) -> None:
+    async def scenario() -> None:
+        async with keelog.aio.connect(node.url) as mq:
+            receipt = await mq.send("orders", b"hello", keys="k", tags="paid")
+            assert (await mq.get(receipt.msg_id)).body == b"hello"
+            result = await mq.pull("orders", receipt.queue_id, 0)
+            assert [m.body for m in result.messages] == [b"hello"]
+            assert [m.body async for m in mq.find("orders", "k")] == [b"hello"]
+            assert [t.topic for t in await mq.topics()] == ["orders"]
+            assert (await mq.create_topic("more", queues=2)).created
+            assert len(await mq.offsets("more")) == 2
+            assert await mq.seek("more", 0, 0) == 0
+            assert await mq.delete_topic("more")
+            assert (await mq.status()).ready
+            assert (await mq.health()).ready
+            assert (await mq.routes()).node == "fake"
+
+    asyncio.run(scenario())
+
+
+def test_connect_may_be_awaited(node: FakeNode) -> None:
+    async def scenario() -> None:
+        mq = await keelog.aio.connect(node.url)
+        assert (await mq.send("orders", b"x")).status == "PUT_OK"
+        await mq.close()
+
+    asyncio.run(scenario())
+
+
+def test_nobody_there_is_an_error_of_connect() -> None:
+    async def scenario() -> None:
+        with pytest.raises(keelog.NotConnected):
+            async with keelog.aio.connect("tcp://127.0.0.1:1"):
+                pass
+
+    asyncio.run(scenario())
+
+
+def test_many_sends_run_at_once(node: FakeNode) -> None:
+    async def scenario() -> None:
+        async with keelog.aio.connect(node.url) as mq:
+            receipts = await asyncio.gather(*(mq.send("orders", b"x") for _ in range(200)))
+            assert len({r.physical_offset for r in receipts}) == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_producer_drains_between_sends(node: FakeNode) -> None:
+    async def scenario() -> None:
+        async with (
+            keelog.aio.connect(node.url) as mq,
+            mq.producer(max_in_flight=10) as producer,
+        ):
+            futures = []
+            for n in range(100):
+                await producer.drain()
+                futures.append(producer.send_nowait("orders", b"%d" % n))
+            await producer.drain()
+            producer.send_oneway("audit", b"x")
+            await producer.flush()
+            receipts = [await future for future in futures]
+            assert len({r.physical_offset for r in receipts}) == 100
+            assert len(await producer.send_many("orders", [b"x"] * 20)) == 20
+
+    asyncio.run(scenario())
+
+
+def test_a_full_producer_never_blocks_the_loop(node: FakeNode) -> None:
+    async def scenario() -> None:
+        node.delay["append"] = 0.2
+        async with (
+            keelog.aio.connect(node.url) as mq,
+            mq.producer(max_in_flight=2) as producer,
+        ):
+            producer.send_nowait("orders", b"1")
+            producer.send_nowait("orders", b"2")
+            with pytest.raises(keelog.NodeBusy):
+                producer.send_nowait("orders", b"3")
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_gets_what_comes_later_while_the_loop_works(node: FakeNode) -> None:
+    async def scenario() -> None:
+        async with keelog.aio.connect(node.url) as mq:
+            await mq.create_topic("orders", queues=2)
+
+            async def feed() -> None:
+                for n in range(5):
+                    await asyncio.sleep(0.02)
+                    await mq.send("orders", b"%d" % n)
+
+            found: list[int] = []
+            async with asyncio.TaskGroup() as group:
+                group.create_task(feed())
+                async for message in mq.tail("orders", "earliest"):
+                    found.append(int(message.body))
+                    if len(found) == 5:
+                        break
+            assert sorted(found) == list(range(5))
+            again = [m async for m in mq.tail("orders", "earliest", until_end=True)]
+            assert len(again) == 5
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_call_does_no_harm(node: FakeNode) -> None:
+    async def scenario() -> None:
+        async with keelog.aio.connect(node.url) as mq:
+            await mq.create_topic("orders", queues=1)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await mq.pull("orders", 0, 0, wait=10.0)
+            assert (await mq.send("orders", b"x", queue_id=0)).queue_offset == 0
+            await asyncio.sleep(0.1)
+
+    asyncio.run(scenario())

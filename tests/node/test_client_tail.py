@@ -1,0 +1,163 @@
+"""Following a topic: where it starts, what it passes over, when it ends."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+
+import pytest
+
+import keelog
+from tests.support.fake_node import FakeNode, fake_node
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with fake_node() as running:
+        yield running
+
+
+@pytest.fixture
+def mq(node: FakeNode) -> Iterator[keelog.Client]:
+    with keelog.connect(node.url, timeout=5.0) as client:
+        client.create_topic("orders", queues=3)
+        yield client
+
+
+def fill(mq: keelog.Client, count: int, first: int = 0) -> None:
+    with mq.producer() as producer:
+        for n in range(first, first + count):
+            producer.send_nowait("orders", b"%d" % n, queue_id=n % 3)
+
+
+def numbers(messages: Iterable[keelog.Message]) -> list[int]:
+    return sorted(int(message.body) for message in messages)
+
+
+def test_every_queue_is_read_to_its_end_in_its_order(mq: keelog.Client) -> None:
+    fill(mq, 1000)
+    queues: dict[int, list[int]] = defaultdict(list)
+    for message in mq.tail("orders", "earliest", until_end=True):
+        queues[message.queue_id].append(int(message.body))
+    assert {q: len(found) for q, found in queues.items()} == {0: 334, 1: 333, 2: 333}
+    assert all(found == sorted(found) for found in queues.values())
+
+
+def test_the_end_is_where_it_was_at_the_start(mq: keelog.Client) -> None:
+    fill(mq, 30)
+    found = mq.tail("orders", "earliest", until_end=True, max_messages=2)
+    first = next(found)
+    fill(mq, 30, first=30)
+    assert numbers([first, *found]) == list(range(30))
+
+
+def test_an_empty_topic_has_an_end_at_once(mq: keelog.Client) -> None:
+    assert list(mq.tail("orders", "earliest", until_end=True)) == []
+    assert list(mq.tail("orders", "earliest", follow=False)) == []
+    assert list(mq.tail("orders", until_end=True)) == []
+
+
+def test_without_follow_it_stops_where_nothing_more_comes(mq: keelog.Client) -> None:
+    fill(mq, 100)
+    assert numbers(mq.tail("orders", "earliest", follow=False)) == list(range(100))
+
+
+def test_starts_are_offsets_counts_from_the_end_and_times(mq: keelog.Client) -> None:
+    fill(mq, 30)
+    assert numbers(mq.tail("orders", 8, until_end=True)) == list(range(24, 30))
+    assert numbers(mq.tail("orders", -1, until_end=True)) == [27, 28, 29]
+    assert numbers(mq.tail("orders", -99, until_end=True)) == list(range(30))
+    past, future = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+    assert numbers(mq.tail("orders", past, until_end=True)) == list(range(30))
+    assert numbers(mq.tail("orders", future, until_end=True)) == []
+    with pytest.raises(keelog.BadRequest):
+        next(mq.tail("orders", "yesterday", until_end=True))  # type: ignore[arg-type]
+
+
+def test_only_the_queues_that_were_asked_for_are_read(mq: keelog.Client) -> None:
+    fill(mq, 30)
+    found = list(mq.tail("orders", "earliest", queues=[1], until_end=True))
+    assert {message.queue_id for message in found} == {1}
+    assert len(found) == 10
+
+
+def test_tags_choose_the_messages_and_the_rest_is_passed_over(mq: keelog.Client) -> None:
+    for n in range(200):
+        mq.send("orders", b"%d" % n, tags="even" if n % 2 == 0 else "odd", queue_id=0)
+    found = mq.tail("orders", "earliest", tags="even || never", until_end=True)
+    assert numbers(found) == list(range(0, 200, 2))
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_follower_gets_what_comes_later(node: FakeNode, mq: keelog.Client, hold: bool) -> None:
+    node.hold_pulls = hold
+    fill(mq, 3)
+    timer = threading.Timer(0.3, lambda: fill(mq, 3, first=3))
+    timer.start()
+    assert numbers(islice(mq.tail("orders", "latest"), 3)) == [3, 4, 5]
+    timer.join()
+    assert len(node.operations("pull")) < 100, "empty pulls are not asked without a pause"
+
+
+def test_a_follower_takes_up_new_queues_from_their_start(
+    mq: keelog.Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.client_tail.QUEUES_S", 0.1)
+    follower = mq.tail("orders", "latest")
+
+    def grow() -> None:
+        node.memory.topics["orders"] = 5
+        mq.send("orders", b"new", queue_id=4)
+
+    timer = threading.Timer(0.3, grow)
+    timer.start()
+    assert next(follower).body == b"new"
+    timer.join()
+
+
+def test_a_follower_lives_through_the_restart_of_the_reader(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    def restart() -> None:
+        node.stop_process("reader")
+        time.sleep(0.2)
+        node.start_process("reader", same_port=False)
+        fill(mq, 3)
+
+    timer = threading.Timer(0.2, restart)
+    timer.start()
+    assert numbers(islice(mq.tail("orders", "latest"), 3)) == [0, 1, 2]
+    timer.join()
+
+
+def test_a_topic_that_is_not_there_is_an_error(mq: keelog.Client) -> None:
+    with pytest.raises(keelog.UnknownTopic):
+        next(mq.tail("nothing", until_end=True))
+
+
+def test_more_queues_than_pulls_take_turns(mq: keelog.Client) -> None:
+    mq.create_topic("wide", queues=70)
+    for queue_id in range(70):
+        mq.send("wide", b"%d" % queue_id, queue_id=queue_id)
+    assert numbers(mq.tail("wide", "earliest", until_end=True)) == list(range(70))
+    assert numbers(islice(mq.tail("wide", "earliest"), 70)) == list(range(70))
+
+
+def test_what_retention_has_deleted_is_passed_over(
+    node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(mq, 30)
+    pull_now = node._pull_now
+
+    def trimmed(header: dict[str, object]) -> object:
+        if header["queue"] == 0 and int(str(header["offset"])) < 5:
+            reply = pull_now({**header, "offset": 10**6})
+            fields = {**reply.fields, "status": "OFFSET_TOO_SMALL", "next_begin_offset": 5}
+            return reply._replace(fields=fields)
+        return pull_now(header)
+
+    monkeypatch.setattr(node, "_pull_now", trimmed)
+    found = numbers(mq.tail("orders", "earliest", until_end=True))
+    assert found == [n for n in range(30) if n % 3 or n >= 15]
