@@ -25,7 +25,7 @@ from node.store.queue_list import (
     queue_folder,
 )
 from node.store.queue_reader import DerivedUnits, QueueReader
-from node.store.segment_list import SegmentList, list_folder
+from node.store.segment_list import Problem, SegmentList, list_folder
 from node.store.settings import Settings
 from node.store.store_view import Store
 from protocol.errors import StoreDamaged
@@ -39,21 +39,29 @@ _ANY_OFFSET = 2**63 - 1
 
 
 class DeadStore(Store):
-    """Bounds are found once, when it is opened. `tail` tells where the log ends and why."""
+    """Bounds are found once, when it is opened. `tail` tells where the log ends and why.
 
-    def __init__(self, root: Path, settings: Settings) -> None:
+    `strict=False` opens a log with missing or odd segments too: `problems` names them, and only
+    the segments behind the last gap tell where the log ends.
+    """
+
+    def __init__(self, root: Path, settings: Settings, strict: bool = True) -> None:
         super().__init__(root, settings)
         check_is_store(root)
         self.condition: Condition = read_condition(root)
         listing = list_folder(root / COMMIT_LOG_DIR)
-        listing.check()
+        if strict:
+            listing.check()
+        self.problems: list[Problem] = listing.problems
+        self.runs = listing.runs()
         if not listing.file_bytes:
             listing = listing._replace(file_bytes=settings.mapped_file_size_commit_log)
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
-        self._folders = list_queues(root)
+        self.folders = list_queues(root)
         self._queue_files: dict[Queue, QueueFiles] = {}
         self._readers: dict[Queue, QueueReader] = {}
-        self.tail: Tail = find_tail(segments, self.condition, self._hints(listing.file_bytes))
+        last_run = SegmentList(segments.folder, listing.last_run(), self._files)
+        self.tail: Tail = find_tail(last_run, self.condition, self._hints(listing.file_bytes))
         self.log = LogReader(segments, Bounds(segments.start, self.tail.end))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
         self.index = IndexReader(lambda: self._index_files)
@@ -64,29 +72,30 @@ class DeadStore(Store):
     @cached_property
     def queue_file_bytes(self) -> int:
         """Length of a queue file: as found, else as the settings say. Raises StoreDamaged."""
-        return find_queue_file_bytes(iter(self._folders.values()), self.settings.queue_file_bytes)
+        return find_queue_file_bytes(iter(self.folders.values()), self.settings.queue_file_bytes)
 
     def queues(self) -> list[Queue]:
-        return sorted({*self._folders, *self._derived})
+        return sorted({*self.folders, *self._derived})
 
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
         queue = Queue(topic, queue_id)
         if queue in self._readers:
             return self._readers[queue]
         derived = self._derived.get(queue)
-        if queue not in self._folders and derived is None:
+        if queue not in self.folders and derived is None:
             return None
-        files, end = self._files_of(queue), self._covered[queue].next_number
+        files, end = self.files_of(queue), self._covered[queue].next_number
         if end < 0:
             files = no_queue_files(files.folder, files.file_bytes, self._files)
         reader = QueueReader(files, max(end, 0), lambda: self.log.min_offset, derived)
         self._readers[queue] = reader
         return reader
 
-    def _files_of(self, queue: Queue) -> QueueFiles:
+    def files_of(self, queue: Queue) -> QueueFiles:
+        """A queue's files as they stand. Raises StoreDamaged, StorePermission."""
         if queue not in self._queue_files:
             folder = queue_folder(self.root, queue)
-            make = open_queue_files if queue in self._folders else no_queue_files
+            make = open_queue_files if queue in self.folders else no_queue_files
             self._queue_files[queue] = make(folder, self.queue_file_bytes, self._files)
         return self._queue_files[queue]
 
@@ -96,9 +105,9 @@ class DeadStore(Store):
         if segment_bytes <= _SMALL_SEGMENT_BYTES or not condition.is_clean:
             return
         yield from (offset for offset in (condition.queues_done, condition.index_done) if offset)
-        for queue in islice(self._folders, _HINT_QUEUES_MAX):
+        for queue in islice(self.folders, _HINT_QUEUES_MAX):
             try:
-                files = self._files_of(queue)
+                files = self.files_of(queue)
                 end = files.end_below(_ANY_OFFSET)
                 last = files.read(end - 1, 1) if end > files.first else ()
             except StoreDamaged:
@@ -107,7 +116,7 @@ class DeadStore(Store):
 
     @cached_property
     def _covered(self) -> dict[Queue, Covered]:
-        covered = {queue: self._cover(self._files_of(queue)) for queue in self._folders}
+        covered = {queue: self._cover(self.files_of(queue)) for queue in self.folders}
         return _WithDefault(covered)
 
     def _cover(self, files: QueueFiles) -> Covered:

@@ -62,7 +62,7 @@ def _find_all(data: bytes, wanted: bytes) -> Iterator[int]:
 
 
 def columns_past_damage(
-    log: LogReader, start: int, stop: int | None = None
+    log: LogReader, start: int, stop: int | None = None, verify: bool = True
 ) -> Iterator[Columns | Damage]:
     """As `LogReader.columns`, but damage is an item of its own, and the records go on behind it.
 
@@ -71,7 +71,7 @@ def columns_past_damage(
     last_time = 0
     stop = log.end if stop is None else min(stop, log.end)
     while start < stop:
-        for columns in log.columns(start, stop):
+        for columns in log.columns(start, stop, verify=verify):
             last_time = int(columns.store_timestamp[-1])
             yield columns
         torn = log.stopped

@@ -75,3 +75,18 @@ def find_queue_file_bytes(folders: Iterator[Path], otherwise: int) -> int:
                 )
             return listing.file_bytes
     return otherwise
+
+
+def list_strangers(root: Path) -> list[Path]:
+    """Files where only folders of topics and queues belong."""
+    base = root / CONSUME_QUEUE_DIR
+    found: list[Path] = []
+    for parent in (base, *_folders(base)):
+        try:
+            with os.scandir(parent) as entries:
+                found += [Path(entry.path) for entry in entries if not entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            refuse(parent, error)
+    return sorted(found)

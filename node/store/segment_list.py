@@ -40,6 +40,21 @@ class Listing(NamedTuple):
         for problem in self.problems:
             raise StoreDamaged(str(problem.path), problem.offset, problem.detail, _HINT)
 
+    def runs(self) -> list[tuple[int, int]]:
+        """The stretches [start, end) that the files cover without a gap."""
+        runs: list[tuple[int, int]] = []
+        for start, _ in self.files:
+            if runs and runs[-1][1] == start:
+                runs[-1] = runs[-1][0], start + self.file_bytes
+            else:
+                runs.append((start, start + self.file_bytes))
+        return runs
+
+    def last_run(self) -> "Listing":
+        """Only the files of the last stretch."""
+        start = self.runs()[-1][0] if self.files else 0
+        return self._replace(files=[file for file in self.files if file[0] >= start])
+
 
 def list_folder(folder: Path, file_bytes: int | None = None) -> Listing:
     """Lists a folder of files that are named by offset; a missing one is empty.

@@ -1,0 +1,24 @@
+"""`keelog store …`: reads, checks and rebuilds a store directory, without a node."""
+
+import click
+
+from keelog.cli.options import Command
+from keelog.cli.store_check import info, rebuild, verify
+from keelog.cli.store_dump import dump
+from keelog.cli.store_look import find, get, seek
+
+
+@click.group()
+def store() -> None:
+    """Reads, checks and repairs a store directory; needs no node.
+
+    Works on a directory that a RocketMQ broker wrote, too. Nothing is changed, except by
+    `rebuild` and `repair --apply`.
+
+    Example: keelog store dump ./store --limit 10
+    """
+
+
+Command.adopt(store)
+for command in (info, dump, get, find, seek, verify, rebuild):
+    store.add_command(command)

@@ -1,0 +1,112 @@
+"""`keelog store info`, `verify` and `rebuild`."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from keelog.cli import failures
+from keelog.cli.failures import doing
+from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.output import Output
+from keelog.cli.store_options import directory, opened
+from node.store.info import describe
+from node.store.settings import load_settings
+from node.store.verify import verify as verify_store
+from workers.rebuild import rebuild as rebuild_store
+
+_TELL_EVERY_S = 1.0
+
+
+@command()
+@directory
+@settings_options
+@output_options
+def info(path: Path, output: Output, pairs: tuple[str, ...]) -> None:
+    """What a store holds: offsets, file sizes, checkpoint, last owner, clean or not.
+
+    Example: keelog store info ./store
+    """
+    with opened(path, pairs) as store, doing(f"cannot describe the store {path}"):
+        document = describe(store)
+    output.document(document)
+
+
+@command()
+@directory
+@click.option("--deep", is_flag=True, help="Every checksum, unit and entry; reads everything.")
+@settings_options
+@output_options
+def verify(path: Path, deep: bool, output: Output, pairs: tuple[str, ...]) -> int:
+    """Checks a store, read-only. Ends with 5 when there is damage.
+
+    What the next start mends anyway (a torn tail after a crash, deleted queue files) is a
+    warning.
+
+    Example: keelog store verify ./store --deep
+    """
+    with doing(f"cannot check the store {path}"):
+        report = verify_store(path, deep, _teller("checked"), load_settings(pairs))
+    shape = report.shape()
+    title = (
+        f"{'no damage' if report.ok else 'DAMAGE'}: {report.records} records,"
+        f" {report.units} units, {report.index_entries} index entries"
+    )
+    findings = [{name: finding[name] for name in finding} for finding in shape["findings"]]
+    output.document(shape, findings or [{"ok": report.ok}], title)
+    return failures.OK if report.ok else failures.DAMAGED
+
+
+@command()
+@directory
+@click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too.")
+@click.option("--index", is_flag=True, help="Only index/, unless --queues is there too.")
+@settings_options
+@output_options
+def rebuild(path: Path, queues: bool, index: bool, output: Output, pairs: tuple[str, ...]) -> None:
+    """Throws queue and index files away and makes them anew from the log.
+
+    Takes the store's lock first: ends with 6 when a node or broker holds it.
+
+    Example: keelog store rebuild ./store --index
+    """
+    everything = not (queues or index)
+    tell: dict[str, Callable[[int, int], None]] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        tell.setdefault(what, _teller(f"{what}: done"))(done, total)
+
+    with doing(f"cannot rebuild the store {path}"):
+        report = rebuild_store(
+            path,
+            queues=queues or everything,
+            index=index or everything,
+            settings=load_settings(pairs),
+            progress=progress,
+        )
+    output.document(
+        {
+            "start": report.start,
+            "end": report.end,
+            "records": report.records,
+            "queues": report.queues,
+            "queue_files": report.queue_files,
+            "index_files": report.index_files,
+            "seconds": round(report.seconds, 3),
+        }
+    )
+
+
+def _teller(what: str) -> Callable[[int, int], None]:
+    """Tells on stderr how far a long walk is, once a second."""
+    told = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= _TELL_EVERY_S:
+            told = now
+            click.echo(f"{what} {done} of {total} bytes ({100 * done // (total or 1)} %)", err=True)
+
+    return tell

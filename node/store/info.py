@@ -1,0 +1,77 @@
+"""What a store directory is, in numbers: `keelog store info`."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from node.store.dead_store import DeadStore
+from node.store.open_files import refuse
+from node.store.own_files import list_progress, load_epochs
+from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
+
+Shape = dict[str, Any]
+
+
+def describe(store: DeadStore) -> Shape:
+    """Sizes are bytes, offsets log offsets. Raises StoreDamaged, StorePermission."""
+    condition = store.condition
+    log = store.log
+    geometry = store.index_folder.geometry
+    return {
+        "path": str(store.root),
+        "last_owner": "keelog" if condition.is_ours else "rocketmq",
+        "clean_shutdown": condition.is_clean,
+        "commit_log": {
+            "min_offset": log.min_offset,
+            "max_offset": log.end,
+            "segments": len(log.segments.segments),
+            "segment_bytes": log.segment_bytes,
+            "torn_tail": _torn(store),
+        },
+        "queues": {
+            "topics": len(store.topics()),
+            "count": len(store.queues()),
+            "file_bytes": store.queue_file_bytes,
+        },
+        "index": {
+            "files": len(store.index_folder.names()),
+            "slots": geometry.slot_count,
+            "entries_max": geometry.index_num - 1,
+        },
+        "checkpoint": condition.checkpoint._asdict(),
+        "keelog": _own(store) if condition.is_ours else None,
+        "disk_bytes": {
+            name: _disk_bytes(store.root / name)
+            for name in (COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR)
+        },
+    }
+
+
+def _torn(store: DeadStore) -> Shape | None:
+    stop = store.tail.stop
+    if stop is None or stop.kind == "end":
+        return None
+    return {"offset": stop.position, "kind": stop.kind, "why": stop.why}
+
+
+def _own(store: DeadStore) -> Shape:
+    epochs = load_epochs(store.root)
+    return {
+        "epoch": epochs[-1].epoch if epochs else 0,
+        "floor": store.condition.floor,
+        "tails_at": store.condition.tails.at if store.condition.tails is not None else None,
+        "progress": {
+            worker: progress.offset for worker, progress in list_progress(store.root).items()
+        },
+    }
+
+
+def _disk_bytes(folder: Path) -> int:
+    """What the files below a folder take on the disk; holes are free."""
+    total = 0
+    try:
+        for parent, _, names in os.walk(folder):
+            total += sum((Path(parent) / name).stat().st_blocks for name in names)
+    except OSError as error:
+        refuse(folder, error)
+    return total * 512

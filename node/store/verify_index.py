@@ -1,0 +1,183 @@
+"""The index's part of `verify`: chains, headers, and every entry against its record."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.dead_store import DeadStore
+from node.store.findings import ALIKE_MAX, Finding, Findings, Severity
+from node.store.index_file import IndexFile
+from protocol.dispatch_request import DispatchRequests, index_keys
+from protocol.errors import StoreDamaged
+from protocol.names import INDEX_DIR, is_index_file_name
+from protocol.record import Record
+
+Ints = NDArray[np.int64]
+_HASH_BITS = 31
+
+
+class IndexCheck:
+    """Holds index entries and records against each other; `entries` counts those on disk."""
+
+    def __init__(self, store: DeadStore, findings: Findings) -> None:
+        self._store = store
+        self._findings = findings
+        self._files: list[IndexFile] = []
+        self._told_missing = False
+        self.files = 0
+        self.entries = 0
+
+    @property
+    def _lenient(self) -> Severity:
+        return "error" if self._store.condition.is_clean else "warning"
+
+    def _add(
+        self, kind: str, file: str, offset: int, detail: str, severity: Severity = "error"
+    ) -> None:
+        where = str(self._store.root / INDEX_DIR / file)
+        self._findings.add(Finding(severity, kind, where, offset, detail))
+
+    def structure(self) -> None:
+        """Names, lengths, headers against the first and last entries."""
+        folder = self._store.index_folder
+        if folder.path.is_dir():
+            for path in sorted(folder.path.iterdir()):
+                if not is_index_file_name(path.name):
+                    detail = "is no index file; a broker passes it over"
+                    self._add("foreign_file", path.name, 0, detail, "warning")
+        names = folder.names()
+        self.files = len(names)
+        for name in names:
+            try:
+                self._files += folder.open([name])
+            except StoreDamaged as damage:
+                kind = "wrong_length" if "bytes" in damage.found else "header_mismatch"
+                self._add(kind, name, 0, damage.found)
+        for file in self._files:
+            self.entries += len(file.entries())
+            self._check_header(file)
+
+    def _check_header(self, file: IndexFile) -> None:
+        header, entries = file.header, file.entries()
+        if not len(entries):
+            return
+        for name, end in (("begin", 0), ("end", -1)):
+            offset = int(entries[end]["physical_offset"])
+            said = getattr(header, f"{name}_physical_offset")
+            if offset != said:
+                detail = f"{name}_physical_offset is {said}, the entry says {offset}"
+                self._add("header_mismatch", file.name, 0, detail, self._lenient)
+                continue
+            log = self._store.log
+            if not log.min_offset <= offset < log.end:
+                continue
+            record = log.peek(offset)
+            said = getattr(header, f"{name}_timestamp")
+            if isinstance(record, Record) and record.head.store_timestamp != said:
+                detail = f"{name}_timestamp is {said}, the record's {record.head.store_timestamp}"
+                self._add("header_mismatch", file.name, 0, detail)
+
+    def chains(self) -> None:
+        """Slots and chains of each file against what its entries call for."""
+        for file in self._files:
+            entries = file.entries()
+            count = len(entries)
+            hashes = entries["key_hash"].astype(np.int64)
+            for row in np.flatnonzero(hashes < 0)[:ALIKE_MAX].tolist():
+                self._add("entry_mismatch", file.name, row + 1, "its hash is negative")
+            slot = hashes % file.geometry.slot_count
+            order = np.argsort(slot, kind="stable")
+            same = np.concatenate([[False], slot[order][1:] == slot[order][:-1]])
+            prev = np.zeros(count, np.int64)
+            prev[order[1:]] = order[:-1] + 1
+            prev[order[~same[:count]]] = 0
+            for row in np.flatnonzero(prev != entries["prev"])[:ALIKE_MAX].tolist():
+                detail = f"leads to entry {int(entries['prev'][row])}, should to {int(prev[row])}"
+                self._add("chain_broken", file.name, row + 1, detail)
+            newest = np.zeros(file.geometry.slot_count, np.int64)
+            np.maximum.at(newest, slot, np.arange(1, count + 1))
+            table = file.slots()
+            for number in np.flatnonzero(table != newest)[:ALIKE_MAX].tolist():
+                detail = (
+                    f"slot {number} names entry {int(table[number])}, not {int(newest[number])}"
+                )
+                self._add("chain_broken", file.name, int(newest[number]), detail, self._lenient)
+            used = int(np.count_nonzero(newest))
+            if file.header.slot_count != used:
+                detail = f"slot_count is {file.header.slot_count}, {used} slots are in use"
+                self._add("header_mismatch", file.name, 0, detail, self._lenient)
+
+    def records(self, requests: DispatchRequests, stop: int) -> None:
+        """Holds a window's records, which end at `stop`, against the entries that name it."""
+        starts = requests.commit_log_offset
+        if not len(starts):
+            return
+        everything = index_keys(requests, with_tags=True)
+        needed = index_keys(requests, with_tags=False)
+        expected = _codes(everything.row, everything.key_hash)
+        required = _codes(needed.row, needed.key_hash)
+        found_codes: list[Ints] = []
+        for file in self._files:
+            header = file.header
+            if header.end_physical_offset < starts[0] or header.begin_physical_offset >= stop:
+                continue
+            found_codes.append(self._check_file(file, requests, stop, expected))
+        found = np.unique(np.concatenate([*found_codes, np.empty(0, np.int64)]))
+        missing = np.unique(required[~np.isin(required, found)] >> _HASH_BITS)
+        self._missing(starts[missing])
+
+    def _check_file(
+        self, file: IndexFile, requests: DispatchRequests, stop: int, expected: Ints
+    ) -> Ints:
+        """The codes of the file's entries that name the window, after a look at each."""
+        entries = file.entries()
+        offsets = entries["physical_offset"].astype(np.int64)
+        starts = requests.commit_log_offset
+        numbers = np.flatnonzero((offsets >= starts[0]) & (offsets < stop))
+        row = np.searchsorted(starts, offsets[numbers])
+        exact = (row < len(starts)) & (starts[np.minimum(row, len(starts) - 1)] == offsets[numbers])
+        for number in numbers[~exact][:ALIKE_MAX].tolist():
+            detail = f"names offset {int(offsets[number])}, where no record starts"
+            self._add("entry_dangling", file.name, number + 1, detail)
+        numbers, row = numbers[exact], row[exact]
+        codes = _codes(row, entries["key_hash"][numbers])
+        for number in numbers[~np.isin(codes, expected)][:ALIKE_MAX].tolist():
+            detail = f"no key of the record at {int(offsets[number])} has its hash"
+            self._add("entry_mismatch", file.name, number + 1, detail)
+        begin = file.header.begin_timestamp
+        diffs = np.clip((requests.store_timestamp[row] - begin) // 1000, 0, 2**31 - 1)
+        # The first entry's time is relative to the file before, odd as that is.
+        wrong = (diffs != entries["time_diff_s"][numbers]) & (numbers > 0)
+        for number in numbers[wrong][:ALIKE_MAX].tolist():
+            self._add("entry_mismatch", file.name, number + 1, "its time is not its record's")
+        return codes
+
+    def _missing(self, offsets: Ints) -> None:
+        if not len(offsets):
+            return
+        if not self._files:
+            if not self._told_missing:
+                detail = "there are no index files at all; a node makes them anew from the log"
+                self._add("entry_missing", "", 0, detail, "warning")
+            self._told_missing = True
+            return
+        for offset in offsets[:ALIKE_MAX].tolist():
+            detail = "a key of this record is in no index file"
+            self._add("entry_missing", "", offset, detail, self._lenient)
+        if len(offsets) > ALIKE_MAX:
+            where = str(self._store.root / INDEX_DIR)
+            self._findings.count_more("entry_missing", where, len(offsets) - ALIKE_MAX)
+
+    def beyond(self) -> None:
+        """Entries that name offsets beyond the log's end."""
+        end = self._store.log.end
+        for file in self._files:
+            offsets = file.entries()["physical_offset"]
+            for row in np.flatnonzero(offsets >= end)[:ALIKE_MAX].tolist():
+                detail = f"names offset {int(offsets[row])}, the log ends at {end}"
+                self._add("entry_dangling", file.name, row + 1, detail, self._lenient)
+
+
+def _codes(row: Ints, key_hash: NDArray[np.int32]) -> Ints:
+    """One number for each (record of the window, key hash)."""
+    codes: Ints = (row.astype(np.int64) << _HASH_BITS) | key_hash.astype(np.int64)
+    return codes

@@ -1,0 +1,114 @@
+"""The log's part of `verify`: segments, every record, the tail, the checkpoint."""
+
+from collections.abc import Callable, Iterator
+
+from node.store.dead_store import DeadStore
+from node.store.findings import Finding, Findings, Severity
+from node.store.log_damage import Damage, columns_past_damage, next_record
+from node.store.log_reader import Bounds, LogReader
+from protocol.columns import Columns
+from protocol.names import CHECKPOINT_FILE
+from protocol.record import Torn
+
+Progress = Callable[[int, int], None]
+"""Called with log bytes done, and all there are."""
+
+
+class LogCheck:
+    """Walks a log; `records` and `last_time` are of what has been walked."""
+
+    def __init__(self, store: DeadStore, findings: Findings, progress: Progress) -> None:
+        self._store = store
+        self._findings = findings
+        self._progress = progress
+        self.records = 0
+        self.last_time = 0
+
+    def structure(self) -> None:
+        """What the names and lengths of the segments tell."""
+        for problem in self._store.problems:
+            severity: Severity = "error"
+            self._findings.add(
+                Finding(severity, problem.kind, str(problem.path), problem.offset, problem.detail)
+            )
+
+    def walk(self, verify: bool) -> Iterator[Columns]:
+        """Every record of every stretch, and a finding for each place that holds none.
+
+        `verify=False` leaves the checksums out.
+        """
+        store = self._store
+        for start, end in store.runs:
+            reader = LogReader(store.log.segments, Bounds(start, min(end, store.log.end)))
+            for columns in self._walk_run(reader, verify):
+                self.records += len(columns)
+                self.last_time = max(self.last_time, int(columns.store_timestamp[-1]))
+                self._progress(
+                    int(columns.physical_offset[-1]) - store.log.min_offset,
+                    store.log.end - store.log.min_offset,
+                )
+                yield columns
+
+    def _walk_run(self, reader: LogReader, verify: bool) -> Iterator[Columns]:
+        items = columns_past_damage(reader, reader.min_offset, verify=verify)
+        for item in items:
+            if isinstance(item, Damage):
+                detail = f"{item.torn.why}; the next record stands at {item.resumed_at}"
+                self._add_torn("error", item.torn, item.where, detail)
+            else:
+                yield item
+        if reader.stopped is not None:
+            where = str(reader.segment_at(reader.stopped.position).path)
+            self._add_torn("error", reader.stopped, where, reader.stopped.why)
+
+    def _add_torn(self, severity: Severity, torn: Torn, where: str, detail: str) -> None:
+        kind = {"end": "gap", "cut": "bad_size"}.get(torn.kind, torn.kind)
+        self._findings.add(Finding(severity, kind, where, torn.position, detail))
+
+    def tail(self) -> None:
+        """A torn tail is what a crash leaves; after a clean stop it is damage."""
+        store = self._store
+        stop = store.tail.stop
+        if stop is None:
+            return
+        segment = store.log.segments.find(stop.position)
+        where = str(segment.path if segment is not None else store.log.segments.folder)
+        severity: Severity = "error" if store.condition.is_clean else "warning"
+        if stop.kind != "end":
+            self._findings.add(Finding(severity, "torn_tail", where, stop.position, stop.why))
+        elif store.condition.is_clean:
+            self._records_behind(stop.position)
+
+    def _records_behind(self, end: int) -> None:
+        """After a clean stop nothing but old bytes stands behind the end."""
+        store = self._store
+        segments = store.log.segments
+        reader = LogReader(segments, Bounds(segments.start, segments.end))
+        segment = segments.find(end)
+        if segment is None:
+            return
+        for later in segments.segments:
+            if later.start < end or isinstance(reader.peek(later.start), Torn):
+                continue
+            found = next_record(reader, later.start, self.last_time)
+            if found is not None:
+                detail = f"nothing stands here, but a record at {found}"
+                self._findings.add(Finding("error", "gap", str(segment.path), end, detail))
+                return
+
+    def checkpoint(self) -> None:
+        """A checkpoint that vouches for more than there is makes a broker skip its recovery."""
+        store = self._store
+        checkpoint = store.condition.checkpoint
+        severity: Severity = "error" if store.condition.is_clean else "warning"
+        where = str(store.root / CHECKPOINT_FILE)
+        for name in ("confirm_physical_offset", "logics_physical_offset"):
+            offset = getattr(checkpoint, name)
+            if offset > store.log.end:
+                detail = f"{name} is {offset}, the log ends at {store.log.end}"
+                self._findings.add(Finding(severity, "checkpoint_ahead", where, offset, detail))
+        for name in ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp"):
+            time = getattr(checkpoint, name)
+            if self.records and time > self.last_time:
+                detail = f"{name} is {time}, the last record is of {self.last_time}"
+                self._findings.add(Finding(severity, "checkpoint_ahead", where, 0, detail))

@@ -1,0 +1,203 @@
+"""The queues' part of `verify`: every unit against its record, every record against its unit."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.dead_store import DeadStore
+from node.store.findings import ALIKE_MAX, Finding, Findings, Severity
+from node.store.queue_files import QueueFiles, is_filler
+from node.store.queue_list import list_strangers, queue_folder
+from node.store.queue_reader import QueueReader
+from node.store.segment_list import list_folder
+from protocol.dispatch_request import DispatchRequests
+from protocol.errors import StoreDamaged
+from protocol.ids import Queue
+from protocol.names import CONSUME_QUEUE_DIR, offset_file_name
+from protocol.queue_build import unit_array
+from protocol.queue_unit import UNIT_BYTES
+from protocol.record import Record, unit_tags_code
+
+_ANY_OFFSET = 2**63 - 1
+
+
+class _Place(NamedTuple):
+    """A unit: its queue and number, and the log offset that it names or should name."""
+
+    queue: Queue
+    number: int
+    offset: int
+
+
+class _Seen:
+    """One queue's files: which of its units a record has called for."""
+
+    def __init__(self, files: QueueFiles, log_start: int) -> None:
+        self.files = files
+        self.end = files.end_below(_ANY_OFFSET, thorough=True)
+        reader = QueueReader(files, self.end, lambda: log_start)
+        self.start = min(reader.min_offset, self.end)
+        self.called = np.zeros(self.end - self.start, np.bool_)
+
+
+class QueueCheck:
+    """Holds units and records against each other; `units` counts those on disk."""
+
+    def __init__(self, store: DeadStore, findings: Findings) -> None:
+        self._store = store
+        self._findings = findings
+        self._seen: dict[Queue, _Seen] = {}
+        self._all_missing = not store.folders
+        self._told_missing = False
+        self.units = 0
+
+    @property
+    def _lenient(self) -> Severity:
+        """What recovery will mend is no damage."""
+        return "error" if self._store.condition.is_clean else "warning"
+
+    def structure(self) -> None:
+        """Names and lengths of all files."""
+        store = self._store
+        for path in list_strangers(store.root):
+            detail = "is no part of a queue: a broker would not load this folder"
+            self._findings.add(Finding("error", "foreign_file", str(path), 0, detail))
+        try:
+            file_bytes = store.queue_file_bytes
+        except StoreDamaged as damage:
+            self._findings.add(Finding("error", "wrong_length", damage.where, 0, damage.found))
+            return
+        for queue, folder in store.folders.items():
+            problems = list_folder(folder, file_bytes).problems
+            for problem in problems:
+                place = _Place(queue, problem.offset // UNIT_BYTES, 0)
+                self._add("error", problem.kind, place, problem.detail, problem.path)
+            if problems:
+                continue
+            self._seen[queue] = seen = _Seen(store.files_of(queue), store.log.min_offset)
+            self.units += seen.end - seen.start
+
+    def _add(
+        self, severity: Severity, kind: str, place: _Place, detail: str, path: Path | None = None
+    ) -> None:
+        queue, number, offset = place
+        folder = queue_folder(self._store.root, queue)
+        if path is None and kind != "unit_missing":
+            position = number * UNIT_BYTES
+            path = folder / offset_file_name(position - position % self._store.queue_file_bytes)
+        where = str(path or folder)
+        self._findings.add(
+            Finding(severity, kind, where, offset, detail, queue.topic, queue.queue_id, number)
+        )
+
+    def ends(self) -> None:
+        """The first and the last unit of each queue against their records."""
+        for queue, seen in self._seen.items():
+            for number in sorted({seen.start, seen.end - 1}):
+                if seen.start <= number < seen.end:
+                    self._check_one(queue, seen, number)
+
+    def _check_one(self, queue: Queue, seen: _Seen, number: int) -> None:
+        log = self._store.log
+        offset, size, code = seen.files.read(number, 1)[0].tolist()
+        if not log.holds(offset, size):
+            if offset >= log.min_offset:
+                detail = f"names {size} bytes beyond the log's end, {log.end}"
+                self._add(self._lenient, "unit_dangling", _Place(queue, number, offset), detail)
+            return
+        try:
+            found = log.peek(offset)
+        except StoreDamaged as damage:
+            self._add("error", "unit_dangling", _Place(queue, number, offset), damage.found)
+            return
+        levels = self._store.settings.delay_levels_ms
+        if not isinstance(found, Record):
+            self._add(
+                "error", "unit_dangling", _Place(queue, number, offset), "no record stands there"
+            )
+        elif (found.size, found.topic, found.head.queue_id, unit_tags_code(found, levels)) != (
+            size,
+            *queue,
+            code,
+        ):
+            self._add(
+                "error", "unit_mismatch", _Place(queue, number, offset), "its record says otherwise"
+            )
+
+    def records(self, requests: DispatchRequests) -> None:
+        """Holds a window's records against the units that they call for."""
+        queued = np.flatnonzero(requests.is_queued)
+        order = np.lexsort((requests.queue_id[queued], requests.topic_id[queued]))
+        queued = queued[order]
+        keys = np.stack([requests.topic_id[queued], requests.queue_id[queued]])
+        cuts = np.flatnonzero((np.diff(keys, axis=1) != 0).any(axis=0)) + 1
+        for rows in np.split(queued, cuts):
+            if len(rows):
+                topic = requests.topics[int(requests.topic_id[rows[0]])]
+                self._check_rows(Queue(topic, int(requests.queue_id[rows[0]])), requests, rows)
+
+    def _check_rows(
+        self, queue: Queue, requests: DispatchRequests, rows: NDArray[np.int64]
+    ) -> None:
+        offsets = requests.commit_log_offset[rows]
+        numbers = requests.consume_queue_offset[rows]
+        seen = self._seen.get(queue)
+        if seen is None:
+            if queue not in self._store.folders:
+                self._missing(queue, numbers, offsets)
+            return
+        inside = (numbers >= seen.start) & (numbers < seen.end)
+        self._missing(queue, numbers[~inside], offsets[~inside])
+        numbers, rows = numbers[inside], rows[inside]
+        if not len(numbers):
+            return
+        expected = unit_array(
+            requests.commit_log_offset[rows], requests.message_size[rows], requests.tags_code[rows]
+        )
+        first = int(numbers.min())
+        found = seen.files.read(first, int(numbers.max()) - first + 1)[numbers - first]
+        seen.called[numbers - seen.start] = True
+        for row in np.flatnonzero(found != expected).tolist():
+            detail = f"is {tuple(found[row].tolist())}, should be {tuple(expected[row].tolist())}"
+            offset = int(requests.commit_log_offset[rows[row]])
+            self._add("error", "unit_mismatch", _Place(queue, int(numbers[row]), offset), detail)
+
+    def _missing(
+        self, queue: Queue, numbers: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> None:
+        if not len(numbers):
+            return
+        if self._all_missing:
+            if not self._told_missing:
+                where = str(self._store.root / CONSUME_QUEUE_DIR)
+                detail = "there are no queue files at all; a node makes them anew from the log"
+                self._findings.add(Finding("warning", "unit_missing", where, 0, detail))
+            self._told_missing = True
+            return
+        for number, offset in zip(numbers[:ALIKE_MAX].tolist(), offsets.tolist(), strict=False):
+            self._add(
+                self._lenient, "unit_missing", _Place(queue, number, offset), "no unit for a record"
+            )
+        more = len(numbers) - ALIKE_MAX
+        if more > 0:
+            where = str(queue_folder(self._store.root, queue))
+            self._findings.count_more("unit_missing", where, more)
+
+    def leftovers(self) -> None:
+        """Units that no record has called for."""
+        log = self._store.log
+        for queue, seen in self._seen.items():
+            for row in np.flatnonzero(~seen.called).tolist():
+                number = seen.start + row
+                unit = seen.files.read(number, 1)
+                if is_filler(unit)[0]:
+                    continue
+                offset, size, _ = unit[0].tolist()
+                is_beyond = offset + size > log.end
+                severity = self._lenient if is_beyond else "error"
+                detail = f"names {size} bytes " + (
+                    f"beyond the log's end, {log.end}" if is_beyond else "where no such record is"
+                )
+                self._add(severity, "unit_dangling", _Place(queue, number, offset), detail)
