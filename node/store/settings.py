@@ -113,8 +113,8 @@ def load_settings(pairs: Iterable[str], base: Settings | None = None) -> Setting
 
 
 def _snake_case(name: str) -> str:
-    """RocketMQ's camelCase is taken too."""
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), name)
+    """RocketMQ's camelCase is taken too, enabledAppendPropCRC as well."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
 
 
 def _value(name: str, kind: type, text: str) -> int | bool | str:
