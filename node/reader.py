@@ -191,7 +191,11 @@ class Reader:
             return
         self._heartbeat_at = now
         self._page.publish(
-            heartbeat_ms=now_ms(), requests=self.service.requests, held=len(self.service.holds)
+            heartbeat_ms=now_ms(),
+            requests=self.service.requests,
+            held=len(self.service.holds),
+            epoch=self._epoch,
+            dispatched=self.service.store.followed,
         )
 
     def _stop(self) -> None:

@@ -88,6 +88,11 @@ class LiveStore(Store):
         """Up to which log offset the units of a queue may be believed, as of the last `refresh`."""
         return self._ends[shard_of(queue, self._shards)]
 
+    @property
+    def followed(self) -> int:
+        """Below it all queues can be read, as of the last `refresh`: this reader's own offset."""
+        return min(self._ends)
+
     def queues(self) -> list[Queue]:
         return [queue for queue in list_queues(self.root) if self.queue(*queue) is not None]
 
