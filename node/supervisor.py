@@ -40,7 +40,13 @@ from node.supervisor_plan import (
 )
 from node.supervisor_status import NodeView, health, routes, status
 from node.supervisor_store import open_directory, wait_for_orphans
-from protocol.errors import BadRequest, MqError, UnknownOperation
+from protocol.errors import (
+    BadRequest,
+    MqError,
+    RefusedError,
+    ServiceNotAvailable,
+    UnknownOperation,
+)
 from protocol.wire import Header, answer, check_envelope, refusal, request_id, unpack
 
 log = logging.getLogger("keelog.supervisor")
@@ -101,7 +107,7 @@ def serve(options: Options) -> int:
     try:
         wait_for_orphans(options.root)
         with zmq.Context() as context:
-            server = Server(context, options.bind, CONTROL_FRAME_BYTES_MAX)
+            server = _bind(context, options.bind)
             try:
                 place = place.with_port_of(server.endpoint)
                 return Supervisor(options, settings, place, server, started_at).run(stop)
@@ -354,6 +360,14 @@ class Supervisor:
             now=now,
             started_at=self._started_at,
         )
+
+
+def _bind(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> Server:
+    try:
+        return Server(context, endpoint, CONTROL_FRAME_BYTES_MAX)
+    except ServiceNotAvailable as error:
+        # For the caller of `serve` a taken address will not become free by waiting.
+        raise RefusedError(error.reason, error.hint) from None
 
 
 def _stop_on_hangup(stop: StopFlag) -> None:

@@ -66,11 +66,17 @@ class Partial(MqError):
     """Some of it was done, some was not; or a limit that was asked for was broken."""
 
 
+class ClosedPipe(Exception):  # noqa: N818  (no error: who read our output has enough)
+    """Nobody reads stdout any more."""
+
+
 @contextmanager
 def doing(what: str) -> Iterator[None]:
     """Names what fails, for the first line of an error: `with doing("cannot send to t"): …`."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except (MqError, OSError) as error:
         error.add_note(what)
         raise

@@ -52,6 +52,13 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does, but a closed pipe is no failure (click would end with 1)."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise failures.ClosedPipe from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without importing one of them."""
         with formatter.section("Commands"):
@@ -90,7 +97,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(args=arguments, prog_name="keelog", standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (failures.ClosedPipe, BrokenPipeError):
         return failures.quiet_end()
     except KeyboardInterrupt:
         return failures.INTERRUPTED
