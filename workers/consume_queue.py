@@ -22,6 +22,7 @@ from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
 from protocol.names import is_folder_name
 from protocol.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units, unit_array
+from protocol.queue_unit import QueueUnit
 from protocol.record import DEFAULT_DELAY_LEVELS_MS
 from workers.feed import Feed
 from workers.process import Job, parser_for, run_worker
@@ -114,7 +115,9 @@ class ConsumeQueues:
         for queue in queues:
             try:
                 end = self._files.last_good(queue, readable)
-                if end.end is not None and self._agrees(queue, end):
+                if end.end is not None and self._is_logged(
+                    queue, end.end - 1, self._files.unit(queue, end.end - 1)
+                ):
                     covered.append(end.physical_end)
                 else:
                     covered.append(0)
@@ -123,22 +126,23 @@ class ConsumeQueues:
                 broken.add(queue)
         return max(min(covered, default=0), 0)
 
-    def _agrees(self, queue: Queue, end: QueueEnd) -> bool:
-        """Whether the queue's last unit names a record of this queue; True if it is gone."""
-        assert end.end is not None
-        unit = self._files.read(queue, end.end - 1, 1)[0]
+    def _is_logged(self, queue: Queue, position: int, unit: QueueUnit) -> bool:
+        """Whether a unit names a record of its queue; an expired record is believed."""
         try:
-            record = self._feed.record_at(int(unit["physical_offset"]))
+            record = self._feed.record_at(unit.physical_offset)
         except NotFound:
-            return int(unit["physical_offset"]) < self._feed.limits().min_offset
+            return unit.physical_offset < self._feed.limits().min_offset
         except StoreDamaged:
             return False
+        # A position below the record's offset is a queue whose offsets once jumped.
         found = (record.topic, record.head.queue_id, record.size)
-        return found == (queue.topic, queue.queue_id, int(unit["size"]))
+        return found == (queue.topic, queue.queue_id, unit.size) and (
+            record.head.queue_offset in (0, position) or position < record.head.queue_offset
+        )
 
     def _cut(self, queue: Queue, limit: int, broken: set[Queue]) -> None:
         try:
-            end = self._files.cut(queue, limit)
+            end = self._files.cut(queue, limit, self._is_logged)
         except QueueBrokenError as error:
             self._report(queue, error.why)
             broken.add(queue)

@@ -11,9 +11,11 @@ import numpy as np
 
 from node.store.settings import Settings
 from node.store.state_page import run_dir
-from protocol.dispatch_request import DispatchRequests, index_keys
+from protocol.dispatch_request import DispatchRequests, index_keys, plain_index_keys
 from protocol.errors import NotFound, StoreDamaged
 from protocol.index_build import EMPTY_HEADER, IndexPlan, KeyBatch, free_entries, plan_entries
+from protocol.index_entry import fold_hash
+from protocol.java_hash import java_hash
 from protocol.names import ABORT_FILE
 from workers.feed import Feed
 from workers.index_folder import IndexFolder, IndexState, found_geometry
@@ -98,7 +100,31 @@ class IndexFiles:
         header = self._folder.header(name)
         if header.index_count <= 1 or header.begin_physical_offset >= limit:
             return 0
-        return self._folder.kept_entries(name, limit)
+        kept = self._folder.kept_entries(name, limit)
+        while kept and not self._is_logged(name, kept):
+            kept -= 1
+        return kept
+
+    def _is_logged(self, name: str, kept: int) -> bool:
+        """Whether a file's last record has, in order, the keys that the log says.
+
+        A file may begin in the middle of a record, and may have been made without TAGS; an
+        expired record is believed.
+        """
+        offset = int(self._folder.entries(name, kept, kept + 1)[0]["physical_offset"])
+        try:
+            record = self._feed.record_at(offset)
+        except NotFound:
+            return offset < self._feed.limits().min_offset
+        except StoreDamaged:
+            return False
+        texts = plain_index_keys(record.topic, record.unique_key, record.keys, record.tags)
+        wanted = [fold_hash(java_hash(text)) for text in texts]
+        found = self._folder.entries(name, max(kept - len(wanted), 0) + 1, kept + 1)
+        hashes = found["key_hash"][found["physical_offset"] == offset].tolist()
+        return any(
+            hashes == wanted[:end][-len(hashes) :] for end in range(len(hashes), len(wanted) + 1)
+        )
 
     def _open(self, names: list[str], kept: int) -> None:
         name = names[-1]

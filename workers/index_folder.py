@@ -109,20 +109,25 @@ class IndexFolder:
         )
 
     def kept_entries(self, name: str, limit: int) -> int:
-        """How many entries name records below log offset `limit`.
+        """How many entries may name records below log offset `limit`.
 
-        Those are whole and in order; behind them may stand anything that a crash left.
+        Those are whole and in order; behind them may stand anything that a crash left, an entry
+        of which only some bytes reached the disk, too: the last record must be looked at.
         """
-        stop = min(next_entry(self.header(name)), self.geometry.index_num)
-        while stop > 1:
-            first = max(stop - _CHUNK_ENTRIES, 1)
-            found = self.entries(name, first, stop)
-            written = found.view(np.uint8).reshape(-1, INDEX_ENTRY.size).any(axis=1)
-            below = np.flatnonzero((found["physical_offset"] < limit) & written)
-            if len(below):
-                return first + int(below[-1])
-            stop = first
-        return 0
+        header = self.header(name)
+        stop = min(next_entry(header), self.geometry.index_num)
+        if header.end_physical_offset < limit:
+            return stop - 1
+        last = 0
+        for first in range(1, stop, _CHUNK_ENTRIES):
+            found = self.entries(name, first, min(first + _CHUNK_ENTRIES, stop))
+            offsets = found["physical_offset"].astype(np.int64)
+            good = (offsets < limit) & (offsets >= np.append(last, offsets[:-1]))
+            good &= found.view(np.uint8).reshape(-1, INDEX_ENTRY.size).any(axis=1)
+            if not good.all():
+                return first - 1 + int(np.argmin(good))
+            last = int(offsets[-1])
+        return stop - 1
 
     def cut(self, name: str, kept: int, end_timestamp: int) -> IndexState:
         """Keeps the first `kept` entries and makes all the rest of the file agree with them.

@@ -6,6 +6,7 @@ Positions count units from queue offset 0 of the queue. Files are sparse and wri
 import os
 import threading
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,12 @@ from workers.sparse_file import make_file, sync_file, sync_folder, write_all, ze
 
 CHECKED_FILES_MAX = 3
 """Without progress the newest files of a queue are looked through, as many as RocketMQ does."""
+
+
+FIRST_UNIT = QueueUnit(0, FILLER_SIZE, 0)
+
+IsLogged = Callable[[Queue, int, QueueUnit], bool]
+"""Whether the log has the record that a unit at a position of a queue names."""
 
 
 class QueueBrokenError(Exception):
@@ -102,23 +109,44 @@ class QueueFiles:
 
     # Cutting
 
-    def cut(self, queue: Queue, limit: int) -> QueueEnd:
+    def cut(self, queue: Queue, limit: int, is_logged: IsLogged) -> QueueEnd:
         """Drops every unit whose record begins at `limit` or above, and zeroes its place.
 
-        The units below must be whole and in order, as after a sync that vouches for them.
+        The units below must be whole and in order, as after a sync that vouches for them. Behind
+        them may stand anything, a unit of which only some bytes reached the disk, too: the last
+        one kept must be `is_logged`.
         """
         bases = self.bases(queue)
-        while bases and not self._is_below(queue, bases[-1], limit):
+        first = bases[0] if bases else 0
+        while bases:
+            end = self._end_below(queue, bases[-1], limit)
+            while end > bases[-1] and not (
+                self._is_in_order(queue, first, end - 1, limit)
+                and is_logged(queue, end - 1, self.unit(queue, end - 1))
+            ):
+                end -= 1
+            if end > bases[-1]:
+                self._zero(queue, bases[-1], end)
+                return QueueEnd(end, _physical_end(self.unit(queue, end - 1)))
             self._drop_file(queue, bases.pop())
-        if not bases:
-            self._drop_folder(queue)
-            return QueueEnd()
-        low, high = bases[-1], bases[-1] + self.units_per_file
+        self._drop_folder(queue)
+        return QueueEnd()
+
+    def _end_below(self, queue: Queue, base: int, limit: int) -> int:
+        """A position in a file that a unit below `limit` precedes and none follows at once."""
+        if not self._is_below(queue, base, limit):
+            return base
+        low, high = base, base + self.units_per_file
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._is_below(queue, middle, limit) else (low, middle)
-        self._zero(queue, bases[-1], high)
-        return QueueEnd(high, _physical_end(self._unit(queue, high - 1)))
+        return high
+
+    def _is_in_order(self, queue: Queue, first: int, position: int, limit: int) -> bool:
+        unit = self.unit(queue, position)
+        before = self.unit(queue, position - 1) if position > first else FIRST_UNIT
+        is_new = unit.physical_offset >= _physical_end(before)
+        return is_new and self._is_below(queue, position, limit)
 
     def last_good(self, queue: Queue, limit: int) -> QueueEnd:
         """Where the queue's believable units end, without progress to vouch for them.
@@ -155,6 +183,12 @@ class QueueFiles:
         self._drop_folder(queue)
 
     # Reading and writing
+
+    def unit(self, queue: Queue, position: int) -> QueueUnit:
+        """One unit, empty or not."""
+        base = self._base(position)
+        descriptor = self._descriptor(_File(queue, base))
+        return QUEUE_UNIT.read(os.pread(descriptor, UNIT_BYTES, (position - base) * UNIT_BYTES))
 
     def read(self, queue: Queue, start: int, count: int) -> NDArray[Any]:
         """Units from position `start` on, within one file or across files."""
@@ -241,13 +275,8 @@ class QueueFiles:
             os.close(self._open.popitem(last=False)[1])
         return descriptor
 
-    def _unit(self, queue: Queue, position: int) -> QueueUnit:
-        base = self._base(position)
-        descriptor = self._descriptor(_File(queue, base))
-        return QUEUE_UNIT.read(os.pread(descriptor, UNIT_BYTES, (position - base) * UNIT_BYTES))
-
     def _is_below(self, queue: Queue, position: int, limit: int) -> bool:
-        unit = self._unit(queue, position)
+        unit = self.unit(queue, position)
         return unit.size > 0 and unit.physical_offset < limit
 
     def _zero(self, queue: Queue, base: int, position: int) -> None:

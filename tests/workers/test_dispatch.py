@@ -1,0 +1,170 @@
+"""The loop: what is dispatched, saved and undone, whatever becomes of the log."""
+
+import errno
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import workers.index_folder
+import workers.queue_files
+import workers.sparse_file
+from node.store.own_files import Progress, load_progress
+from protocol.errors import StoreDamaged
+from tests.workers.bench_of_workers import SLOTS, Running, expected, new_log, of_kind, running
+from tests.workers.living_log import LivingLog, derived
+from workers.sparse_file import write_all
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Any:
+    log = new_log(tmp_path)
+    yield log
+    log.close()
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_following_in_small_steps_gives_what_a_rebuild_gives(slot: str, log: LivingLog) -> None:
+    with running(log, slot) as worker:
+        for count in (1, 2, 40, 1, 200):
+            log.grow(count)
+            worker.catch_up()
+            assert worker.page.read().dispatched == log.end
+    assert of_kind(derived(log.root), slot) == of_kind(expected(log), slot)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_progress_never_passes_what_is_durable_in_the_log(slot: str, log: LivingLog) -> None:
+    log.grow(20)
+    durable = log.end
+    log.grow(20, flush=False)
+    with running(log, slot) as worker:
+        worker.save()
+        assert worker.dispatcher.done == log.end
+        assert load_progress(log.root, slot) == Progress(1, durable)
+        assert worker.page.read().saved == durable
+        log.publish()
+        worker.save()
+        assert load_progress(log.root, slot) == Progress(1, log.end)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_a_blank_that_closes_a_segment_is_passed(slot: str, log: LivingLog) -> None:
+    log.grow(5)
+    left = log.segment_bytes - log.end % log.segment_bytes
+    log.end += left
+    data = (log.root / "commitlog" / ("0" * 20)).read_bytes()
+    blank = left.to_bytes(4, "big") + bytes.fromhex("cbd43194")
+    at = len(data) - left
+    (log.root / "commitlog" / ("0" * 20)).write_bytes(data[:at] + blank + data[at + 8 :])
+    log.publish()
+    with running(log, slot) as worker:
+        assert worker.page.read().dispatched == log.end
+        worker.save()
+        assert worker.page.read().saved == log.end
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_a_full_disk_publishes_nothing_and_the_same_bytes_are_written_again(
+    slot: str, log: LivingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.grow(30)
+    with running(log, slot) as worker:
+        done = worker.dispatcher.done
+        log.grow(300)
+        rnd = random.Random(3)
+        dispatched: list[int] = []
+
+        def failing(descriptor: int, data: Any, position: int) -> None:
+            if rnd.random() < 0.2:
+                write_all(descriptor, bytes(data)[: len(data) // 2], position)
+                dispatched.append(worker.page.read().dispatched)
+                raise OSError(errno.ENOSPC, "no space")
+            write_all(descriptor, data, position)
+
+        with monkeypatch.context() as patch:
+            for module in (workers.queue_files, workers.index_folder, workers.sparse_file):
+                patch.setattr(module, "write_all", failing)
+            worker.catch_up()
+    assert worker.waits
+    assert set(worker.waits) == {1.0}
+    assert dispatched[0] == done
+    assert of_kind(derived(log.root), slot) == of_kind(expected(log), slot)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_damage_stops_the_worker_before_it_and_is_named(slot: str, log: LivingLog) -> None:
+    log.grow(200)
+    bad = log.starts[150]
+    path = log.root / "commitlog" / f"{bad - bad % log.segment_bytes:020d}"
+    with path.open("r+b") as file:
+        file.seek(bad % log.segment_bytes + 4)
+        file.write(b"\0\0\0\0")
+    worker = Running(log, slot)
+    worker.start()
+    with pytest.raises(StoreDamaged, match=path.name) as raised:
+        worker.catch_up()
+    assert raised.value.offset == bad
+    assert worker.page.read().dispatched == bad
+    worker.kill()
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_a_live_worker_undoes_what_the_writer_cut(slot: str, log: LivingLog) -> None:
+    log.grow(100)
+    with running(log, slot) as worker:
+        worker.save()
+        log.grow(60, flush=False)
+        worker.catch_up()
+        log.begin_epoch(cut_at=log.starts[120])
+        log.grow(80)
+        worker.catch_up()
+        assert worker.page.read().epoch == 2
+    assert of_kind(derived(log.root), slot) == of_kind(expected(log), slot)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("grow"), st.integers(1, 60), st.booleans()),
+        st.tuples(st.sampled_from(["turn", "save", "kill", "stop"])),
+        st.tuples(st.just("epoch"), st.integers(0, 40)),
+    ),
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+@given(steps=STEPS, seed=st.integers(0, 5))
+def test_any_history_of_cuts_and_kills_ends_in_what_a_rebuild_gives(
+    slot: str, steps: list[Any], seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    log = new_log(tmp_path_factory.mktemp("history"), seed)
+    worker: Running | None = None
+    for step in [*steps, ("grow", 10, True), ("turn",)]:
+        match step:
+            case ("grow", count, flush):
+                log.grow(count, flush)
+            case ("epoch", lost):
+                # The writer never loses what was flushed.
+                fresh = [start for start in log.starts if start >= log.flushed]
+                log.begin_epoch(cut_at=fresh[-lost:][0] if fresh and lost else None)
+            case ("turn",):
+                if worker is None:
+                    worker = Running(log, slot)
+                    worker.start()
+                worker.catch_up()
+            case ("save",) if worker:
+                worker.save()
+            case ("kill",) if worker:
+                worker.kill()
+                worker = None
+            case ("stop",) if worker:
+                worker.stop()
+                worker = None
+    assert worker is not None
+    worker.stop()
+    log.close()
+    assert of_kind(derived(log.root), slot) == of_kind(expected(log), slot)
