@@ -66,7 +66,7 @@ class Partial(MqError):
     """Some of it was done, some was not; or a limit that was asked for was broken."""
 
 
-class ClosedPipe(Exception):  # noqa: N818  (no error: who read our output has enough)
+class ClosedPipe(Exception):
     """Nobody reads stdout any more."""
 
 

@@ -25,6 +25,9 @@ _LINGER_S = 0.005
 _KEPT_SYS_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE_MASK
 """What a body needs to be read again; the node sets the other bits."""
 TOPIC_FROM_OBJECT = "-"
+LINE_BYTES_MAX = 16 * 1024 * 1024
+"""Room for the largest body in base64, and its properties."""
+BATCH_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Defaults(NamedTuple):
@@ -99,8 +102,9 @@ class _Run:
     ) -> Iterator[dict[str, Any]]:
         """Sends batch by batch and yields the receipts in order, up to the first failure."""
         number = 0
-        for lines in read_batches(sys.stdin.fileno(), batch):
-            messages: list[keelog.OutgoingMessage | bytes] = []
+        batches = self._batches(batch)
+        while self._error is None and (lines := next(batches, None)) is not None:
+            messages: list[keelog.OutgoingMessage] = []
             try:
                 for line in lines:
                     number += 1
@@ -111,8 +115,12 @@ class _Run:
                 self._stored += 1
                 yield receipt_shape(receipt)
             self._output.flush()
-            if self._error is not None:
-                return
+
+    def _batches(self, batch: int) -> Iterator[list[bytes]]:
+        try:
+            yield from read_batches(sys.stdin.fileno(), batch)
+        except MqError as error:
+            self._error = error
 
     def _send(
         self, producer: keelog.Producer, messages: list[Any], topic: str
@@ -139,24 +147,36 @@ class _Run:
 def read_batches(descriptor: int, batch: int) -> Iterator[list[bytes]]:
     """The lines of a descriptor, without their line ends, as many together as are there.
 
-    What comes slowly is given out at once: a batch waits 5 ms for more.
+    What comes slowly is given out at once: a batch waits 5 ms for more. Raises IllegalMessage for
+    a line without an end.
     """
-    rest = b""
+    rest = bytearray()  # not bytes: a line of many reads would be copied with each of them
     lines: list[bytes] = []
+    size = 0
     while True:
-        if lines and not select.select([descriptor], [], [], _LINGER_S)[0]:
+        if lines and (
+            size >= BATCH_BYTES_MAX or not select.select([descriptor], [], [], _LINGER_S)[0]
+        ):
             yield lines
-            lines = []
+            lines, size = [], 0
         data = os.read(descriptor, _READ_BYTES)
         if not data:
             break
-        *whole, rest = (rest + data).split(b"\n")
-        lines += whole
+        size += len(data)
+        first, *others = data.split(b"\n")
+        rest += first
+        if others:
+            lines += [bytes(rest), *others[:-1]]
+            rest = bytearray(others[-1])
+        if len(rest) > LINE_BYTES_MAX:
+            raise IllegalMessage(
+                f"a line has more than {LINE_BYTES_MAX} bytes", "end each message with a newline"
+            )
         while len(lines) >= batch:
             yield lines[:batch]
             lines = lines[batch:]
     if rest:
-        lines.append(rest)
+        lines.append(bytes(rest))
     for start in range(0, len(lines), batch):
         yield lines[start : start + batch]
 
