@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from node.commit_log import CommitLog
+from node.store.own_files import Tails
 from node.topic_table import TopicTable
 from protocol.columns import Ints
 from protocol.errors import BadRequest, MessageTooLarge, MqError
@@ -71,7 +72,17 @@ class Appender:
         self.rules = rules
         self.store_host = store_host
         self.last_store_timestamp = 0
+        self.last_record_offset = 0
         self.records = 0
+
+    def snapshot(self) -> Tails:
+        """The queues' ends as they are now, for our file of them."""
+        return Tails(
+            self.commit_log.end,
+            dict(self.tails),
+            self.last_record_offset,
+            self.last_store_timestamp,
+        )
 
     def append(self, requests: list[AppendRequest], now_ms: int) -> None:
         """Appends all that is good, in order, and fills in each request's outcome.
@@ -141,6 +152,7 @@ class Appender:
                 offsets = (queue_id, offset, request.physical_offset + row.start)
                 patch_plain(buffer, placed, offsets, stamp, self.rules.crc)
             request.queues = [(*queue, first, n) for queue, (first, n) in counts.items()]
+            self.last_record_offset = request.physical_offset + rows[-1].start
             self.records += len(rows)
         return buffer
 
@@ -192,6 +204,7 @@ class Appender:
         for request, start in zip(requests, group.starts.tolist(), strict=True):
             request.physical_offset = base + start
             request.store_timestamp = stamp.store_timestamp
+        self.last_record_offset = base + int(columns.start[-1])
         self.records += len(columns)
         return group.buffer
 

@@ -19,6 +19,7 @@ import numpy as np
 from node.store.own_files import (
     QUARANTINE_DIR,
     EpochLine,
+    Tails,
     load_epochs,
     load_floor,
     load_tails,
@@ -71,9 +72,18 @@ def examine(root: Path, settings: Settings) -> Recovery:
     if not segment_bases(root):
         return Recovery(root, settings.mapped_file_size_commit_log, 0, 0, floor, {}, epochs)
     with open_store(root, settings) as store:
-        tails, walk_from = _known_tails(store)
-        min_offset = store.log.min_offset
-        found = Recovery(root, store.log.segment_bytes, min_offset, walk_from, floor, tails, epochs)
+        tails = _known_tails(store)
+        found = Recovery(
+            root,
+            store.log.segment_bytes,
+            store.log.min_offset,
+            tails.at,
+            floor,
+            tails.next_offset,
+            epochs,
+            last_store_timestamp=tails.store_timestamp,
+            last_record_offset=tails.last_record,
+        )
         _walk(store, found)
     torn = found.cut
     if torn is not None and found.end < floor:
@@ -93,22 +103,23 @@ def segment_bases(root: Path) -> list[int]:
     return sorted(base for name in names if (base := parse_offset_file_name(name)) is not None)
 
 
-def _known_tails(store: Store) -> tuple[dict[Queue, int], int]:
-    """Every queue's next offset at a log offset, and that offset.
+def _known_tails(store: Store) -> Tails:
+    """Every queue's next offset, and the log offset above which to walk.
 
     From our snapshot; where there is none (a Java broker was the owner), or where retention went
     past it, from the queues' last units, with what the log has above them.
     """
     tails = load_tails(store.root)
     if tails is not None and tails.at >= store.log.min_offset:
-        return dict(tails.next_offset), tails.at
+        return tails
     ends = dict(tails.next_offset) if tails is not None else {}
     for queue in store.queues():
         reader = store.queue(queue.topic, queue.queue_id)
         if reader is not None:
             ends[queue] = max(ends.get(queue, 0), reader.max_offset)
     last_segment = segment_bases(store.root)[-1]
-    return ends, max(last_segment - store.log.segment_bytes, store.log.min_offset)
+    walk_from = max(last_segment - store.log.segment_bytes, store.log.min_offset)
+    return Tails(walk_from, ends)
 
 
 def _walk(store: DeadStore, found: Recovery) -> None:

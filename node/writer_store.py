@@ -9,7 +9,9 @@ from pathlib import Path
 from node.append import Appender
 from node.commit_log import CommitLog
 from node.recovery import Recovery, carry_out, examine
+from node.store.index_reader import IndexFolder
 from node.store.locks import StoreLock
+from node.store.open_files import OpenFiles
 from node.store.own_files import (
     Floor,
     Tails,
@@ -69,6 +71,7 @@ class WriterStore:
             self.log, self.topics, found.tails, self.rules, store_host.to_bytes()
         )
         self.appender.last_store_timestamp = found.last_store_timestamp
+        self.appender.last_record_offset = found.last_record_offset
         self.floor = Floor(self.root)
         self.floor.save(found.end)
         self._snapshot: Tails | None = None
@@ -97,7 +100,7 @@ class WriterStore:
     def snapshot_if_due(self) -> None:
         """Takes a copy of the queues' ends now and then; it is saved when its offset is flushed."""
         if self._snapshot is None and self.log.end - self._snapshot_at >= TAILS_EVERY_BYTES:
-            self._snapshot = Tails(self.log.end, dict(self.appender.tails))
+            self._snapshot = self.appender.snapshot()
             self._snapshot_at = self.log.end
 
     def after_flush(self, target: int) -> Callable[[], None]:
@@ -139,7 +142,7 @@ class WriterStore:
         end = self.log.end
         self.floor.save(end)
         self.floor.close()
-        save_tails(self.root, Tails(end, dict(self.appender.tails)))
+        save_tails(self.root, self.appender.snapshot())
         self.log.close(unlink_next=True)
         if workers_done:
             self._save_checkpoint()
@@ -153,14 +156,37 @@ class WriterStore:
         self.lock.release()
 
     def _save_checkpoint(self) -> None:
-        """RocketMQ's file, for a broker that opens the store next."""
-        path = self.root / CHECKPOINT_FILE
+        """RocketMQ's file, for a broker that opens the store next: everything is flushed."""
         timestamp = self.appender.last_store_timestamp
-        checkpoint = Checkpoint(timestamp, timestamp, 0, 0, 0, 0)
+        checkpoint = Checkpoint(
+            physic_msg_timestamp=timestamp,
+            logics_msg_timestamp=timestamp,
+            index_msg_timestamp=last_full_index_end(self.root, self.settings),
+            master_flushed_offset=0,
+            confirm_physical_offset=0,
+            logics_physical_offset=self.appender.last_record_offset,
+        )
+        path = self.root / CHECKPOINT_FILE
         with path.open("r+b" if path.exists() else "w+b") as file:
             file.write(encode_checkpoint(checkpoint))
             file.flush()
             os.fsync(file.fileno())
+
+
+def last_full_index_end(root: Path, settings: Settings) -> int:
+    """The end time of the newest index file that takes no more entries, 0 when there is none.
+
+    After an unclean stop a broker drops the files behind it (IndexService#load).
+    """
+    files = OpenFiles()
+    try:
+        folder = IndexFolder(root, settings.index_geometry, files)
+        for file in reversed(folder.open(folder.names())):
+            if file.header.index_count >= file.geometry.index_num:
+                return file.header.end_timestamp
+        return 0
+    finally:
+        files.close()
 
 
 def live_workers(root: Path) -> dict[str, WorkerState]:

@@ -41,10 +41,16 @@ class EpochLine(NamedTuple):
 
 
 class Tails(NamedTuple):
-    """The next offset of every queue, as it was when the log ended at `at`."""
+    """The next offset of every queue, as it was when the log ended at `at`.
+
+    `last_record` is where the last record below `at` starts, `store_timestamp` its store time in
+    ms; 0 when not known.
+    """
 
     at: int
     next_offset: dict[Queue, int]
+    last_record: int = 0
+    store_timestamp: int = 0
 
 
 def own_dir(root: Path) -> Path:
@@ -148,7 +154,13 @@ def epoch_end(epochs: list[EpochLine], epoch: int) -> int | None:
 def save_tails(root: Path, tails: Tails) -> None:
     """Rewrites the snapshot of the queues' ends."""
     queues = [[queue.topic, queue.queue_id, n] for queue, n in sorted(tails.next_offset.items())]
-    text = json.dumps({"at": tails.at, "queues": queues}, separators=(",", ":")) + "\n"
+    document = {
+        "at": tails.at,
+        "last_record": tails.last_record,
+        "store_timestamp": tails.store_timestamp,
+        "queues": queues,
+    }
+    text = json.dumps(document, separators=(",", ":")) + "\n"
     write_atomically(own_dir(root) / TAILS_FILE, _seal(text))
 
 
@@ -158,7 +170,8 @@ def load_tails(root: Path) -> Tails | None:
     if text is None:
         return None
     data = json.loads(text)
-    return Tails(data["at"], {Queue(topic, queue): n for topic, queue, n in data["queues"]})
+    next_offset = {Queue(topic, queue): n for topic, queue, n in data["queues"]}
+    return Tails(data["at"], next_offset, data["last_record"], data["store_timestamp"])
 
 
 def is_clean(root: Path) -> bool:
