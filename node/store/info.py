@@ -16,6 +16,8 @@ def describe(store: DeadStore) -> Shape:
     """Sizes are bytes, offsets log offsets. Raises StoreDamaged, StorePermission."""
     condition = store.condition
     log = store.log
+    names = store.index_folder.names()
+    store.index_folder.open(names[-1:])
     geometry = store.index_folder.geometry
     return {
         "path": str(store.root),
@@ -34,7 +36,7 @@ def describe(store: DeadStore) -> Shape:
             "file_bytes": store.queue_file_bytes,
         },
         "index": {
-            "files": len(store.index_folder.names()),
+            "files": len(names),
             "slots": geometry.slot_count,
             "entries_max": geometry.index_num - 1,
         },
