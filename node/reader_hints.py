@@ -73,7 +73,7 @@ def _parse(message: bytes) -> tuple[int, list[Queue]] | None:
         number, _, named = msgpack.unpackb(message, max_ext_len=0)
         queues = [Queue(str(topic), int(queue_id)) for topic, queue_id in named]
         return int(number), queues
-    except (ValueError, TypeError, msgpack.UnpackException):
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException):
         return None
 
 

@@ -1,0 +1,70 @@
+"""What a reader makes of hints: which queues to look at, and when one was lost."""
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.reader_hints import GRACE_S, HintCount
+from protocol.ids import Queue
+
+A, B = Queue("a", 0), Queue("b", 7)
+
+
+def hint(number: int, *queues: Queue) -> bytes:
+    return bytes(msgpack.packb([number, 1000 * number, queues]))
+
+
+@pytest.fixture
+def count() -> HintCount:
+    """In step with a worker that has sent 5 hints."""
+    count = HintCount()
+    assert count.receive(hint(5, A)) is None
+    return count
+
+
+def test_hints_in_a_row_name_their_queues(count: HintCount) -> None:
+    assert count.receive(hint(6, A)) == [A]
+    assert count.receive(hint(7, B, A)) == [B, A]
+
+
+def test_an_empty_list_means_all(count: HintCount) -> None:
+    assert count.receive(hint(6)) is None
+
+
+@pytest.mark.parametrize("number", [5, 7, 4, 1, 10**9])
+def test_a_gap_in_the_numbers_means_all_and_the_row_goes_on(count: HintCount, number: int) -> None:
+    assert count.receive(hint(number, A)) is None
+    assert count.receive(hint(number + 1, B)) == [B]
+
+
+def test_a_hint_that_does_not_come_is_missed_after_a_moment(count: HintCount) -> None:
+    assert not count.is_missing(5, 1.0)
+    assert not count.is_missing(6, 1.1)
+    assert not count.is_missing(6, 1.1 + GRACE_S / 2)
+    assert count.is_missing(6, 1.1 + GRACE_S)
+    assert not count.is_missing(6, 9.0)
+
+
+def test_a_hint_that_is_only_late_is_not_missed(count: HintCount) -> None:
+    assert not count.is_missing(6, 1.0)
+    assert count.receive(hint(6, A)) == [A]
+    assert not count.is_missing(6, 9.0)
+
+
+def test_a_worker_that_begins_to_count_again_is_noticed(count: HintCount) -> None:
+    assert not count.is_missing(1, 1.0)
+    assert count.is_missing(1, 1.0 + GRACE_S)
+    assert count.receive(hint(2, A)) == [A]
+
+
+def test_after_a_pause_everything_is_looked_at_at_once(count: HintCount) -> None:
+    count.forget()
+    assert count.is_missing(5, 1.0)
+    assert not count.is_missing(5, 1.0)
+    assert HintCount().is_missing(0, 5.0) is False
+
+
+@given(st.binary(max_size=60) | st.builds(msgpack.packb, st.lists(st.integers() | st.text())))
+def test_what_is_no_hint_means_all(message: bytes) -> None:
+    assert HintCount().receive(message) is None
