@@ -155,16 +155,18 @@ class QueueReader:
             return self._after_fillers(self.first, min(self.first + self.file_units, end))
         if int(self.units(end - 1, 1)["physical_offset"][0]) < log_start:
             return end
-        stop = min(self.first + self.file_units, end)
-        if self.first == 0 and int(self.units(0, 1)["physical_offset"][0]) >= log_start:
-            found = 0
-        else:
-            found = self._first_at_or_above(log_start, self.first, stop)
-        return self._after_fillers(found, stop)
+        first = int(self.units(self.first, 1)["physical_offset"][0])
+        if self.first == 0 and first >= log_start:
+            return self._after_fillers(0, min(self.file_units, end))
+        for part in self.file_parts():
+            # A broker looks at the first file alone; it may be about to be removed.
+            if int(self.units(part.end - 1, 1)["physical_offset"][0]) >= log_start:
+                return self._after_fillers(self._first_at_or_above(log_start, part), part.end)
+        return end
 
-    def _first_at_or_above(self, log_start: int, low: int, stop: int) -> int:
-        """The broker's bisection over the first file; 0 when no unit of it is that high."""
-        high = stop - 1
+    def _first_at_or_above(self, log_start: int, part: FilePart) -> int:
+        """The broker's bisection over one file, whose last unit is that high."""
+        low, high = part.first, part.end - 1
         while high - low > 1:
             middle = (low + high) // 2
             offset = int(self.units(middle, 1)["physical_offset"][0])
@@ -174,10 +176,8 @@ class QueueReader:
                 low = high = middle
             else:
                 low = middle
-        for number in range(low, high + 1):
-            if int(self.units(number, 1)["physical_offset"][0]) >= log_start:
-                return number
-        return 0
+        is_low = int(self.units(low, 1)["physical_offset"][0]) >= log_start
+        return low if is_low else high
 
     def _after_fillers(self, number: int, stop: int) -> int:
         units = self.units(number, 1)

@@ -1,0 +1,209 @@
+"""A running store: what may be read follows what its processes publish."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from node.store.live_store import LiveStore
+from node.store.pull import PullRequest, PullStatus, get_message
+from node.store.settings import Settings
+from node.store.state_page import LogPage, WorkerPage, queue_slot, run_dir
+from node.store.store import open_live, open_store
+from protocol.errors import NotFound
+from protocol.ids import Queue, shard_of
+from tests.support.golden import GetStore
+
+SHARDS = 2
+QUEUE = Queue("orders", 0)
+SETTINGS = Settings(
+    mapped_file_size_commit_log=262_144,
+    mapped_file_size_consume_queue=4000,
+    max_hash_slot_num=500,
+    max_index_num=2000,
+)
+
+
+@dataclass
+class Stage:
+    """A golden store whose pages the test writes, as the node's processes would."""
+
+    root: Path
+    end: int
+    log: LogPage
+    workers: list[WorkerPage]
+
+    def publish(self, readable: int, dispatched: int | None = None, epoch: int = 1) -> None:
+        """All of the log up to `readable`, all shards up to `dispatched`."""
+        self.log.begin_epoch(epoch, epoch_start=0, min_offset=0, readable=readable)
+        for worker in self.workers:
+            worker.begin_epoch(epoch, dispatched=readable if dispatched is None else dispatched)
+
+
+@pytest.fixture
+def stage(golden_copy: GetStore) -> Iterator[Stage]:
+    root = golden_copy("small-clean")
+    with open_store(root) as dead:
+        end = dead.log.end
+    run_dir(root).mkdir(parents=True)
+    slots = [queue_slot(shard, SHARDS) for shard in range(SHARDS)]
+    built = Stage(root, end, LogPage.create(root), [WorkerPage.create(root, s) for s in slots])
+    yield built
+    for page in (built.log, *built.workers):
+        page.close()
+
+
+@pytest.fixture
+def live(stage: Stage) -> Iterator[LiveStore]:
+    with open_live(stage.root, SHARDS, SETTINGS) as store:
+        yield store
+
+
+def expected_end(root: Path, limit: int) -> int:
+    with open_store(root) as dead:
+        reader = dead.queue(*QUEUE)
+        assert reader is not None
+        units = reader.units(0, reader.max_offset)
+        return int(((units["physical_offset"] + units["size"]) <= limit).sum())
+
+
+def test_nothing_is_there_before_the_writer_has_said_so(live: LiveStore) -> None:
+    assert (live.log.min_offset, live.log.end) == (0, 0)
+    reader = live.queue(*QUEUE)
+    assert reader is not None
+    assert get_message(live.log, reader, 0, PullRequest()).status is PullStatus.NO_MESSAGE_IN_QUEUE
+
+
+def test_a_store_that_has_no_writer_yet_is_empty_and_comes_alive(
+    stage: Stage, golden_copy: GetStore
+) -> None:
+    root = golden_copy("small-clean")
+    with open_live(root, SHARDS, SETTINGS) as store:
+        assert store.log.end == 0
+        shutil.copytree(run_dir(stage.root), run_dir(root))
+        store.refresh()
+        assert store.log.end == 0
+
+
+def test_a_queue_ends_where_its_worker_has_got_to(stage: Stage, live: LiveStore) -> None:
+    for limit in (0, 100_000, 100_000, 2_500_000, stage.end):
+        stage.publish(stage.end, limit)
+        live.refresh()
+        reader = live.queue(*QUEUE)
+        assert reader is not None
+        assert reader.max_offset == expected_end(stage.root, limit)
+        result = get_message(live.log, reader, reader.max_offset, PullRequest())
+        assert result.count == 0
+    assert live.visible_end(QUEUE) == stage.end
+    assert shard_of(QUEUE, SHARDS) in range(SHARDS)
+
+
+def test_no_unit_counts_whose_record_is_not_readable(stage: Stage, live: LiveStore) -> None:
+    stage.publish(readable=1_000_000, dispatched=stage.end)
+    live.refresh()
+    reader = live.queue(*QUEUE)
+    assert reader is not None
+    assert reader.max_offset == expected_end(stage.root, 1_000_000)
+    with pytest.raises(NotFound):
+        live.log.record_at(1_000_000)
+
+
+def test_new_segments_queue_files_and_topics_are_noticed(stage: Stage, golden: GetStore) -> None:
+    root = stage.root
+    hidden = root / "hidden"
+    hidden.mkdir()
+    late = sorted((root / "commitlog").iterdir())[5:]
+    more = sorted((root / "consumequeue" / "orders" / "0").iterdir())[1:]
+    for path in (*late, *more, root / "consumequeue" / "x"):
+        path.rename(hidden / f"{path.parent.name}-{path.name}")
+    limit = 200_000
+    stage.publish(limit)
+    with open_live(root, SHARDS, SETTINGS) as live:
+        before = live.queue(*QUEUE)
+        assert before is not None
+        first_end = before.max_offset
+        assert live.queue("x", 0) is None
+        for path in (*late, *more, root / "consumequeue" / "x"):
+            (hidden / f"{path.parent.name}-{path.name}").rename(path)
+        stage.publish(stage.end)
+        live.refresh()
+        with open_store(golden("small-clean")) as dead:
+            for queue in dead.queues():
+                reader, expected = live.queue(*queue), dead.queue(*queue)
+                assert reader is not None
+                assert expected is not None
+                assert reader.max_offset == expected.max_offset
+            assert live.queues() == dead.queues()
+            assert live.topics() == dead.topics()
+            last = expected_end(root, stage.end) - 1
+            assert last > first_end
+            result = get_message(live.log, live.queue(*QUEUE), last, PullRequest())
+            assert result.status is PullStatus.FOUND
+
+
+def test_another_epoch_forgets_the_ends_that_were_known(stage: Stage, live: LiveStore) -> None:
+    stage.publish(stage.end)
+    live.refresh()
+    reader = live.queue(*QUEUE)
+    assert reader is not None
+    assert reader.max_offset == expected_end(stage.root, stage.end)
+    # The log was cut, and the worker has taken its units back.
+    folder = stage.root / "consumequeue" / "orders" / "0"
+    kept = expected_end(stage.root, 3_000_000)
+    for file in folder.iterdir():
+        data = bytearray(file.read_bytes())
+        start = max(kept * 20 - int(file.name), 0)
+        data[start:] = bytes(len(data) - min(start, len(data)))
+        file.write_bytes(data)
+    stage.publish(3_000_000, epoch=2)
+    live.refresh()
+    reader = live.queue(*QUEUE)
+    assert reader is not None
+    assert reader.max_offset == kept
+    result = get_message(live.log, reader, kept + 5, PullRequest())
+    assert result.status is PullStatus.OFFSET_OVERFLOW_BADLY
+    assert result.next_begin_offset == kept
+
+
+def test_numbers_that_are_being_replaced_change_nothing(stage: Stage, live: LiveStore) -> None:
+    stage.publish(stage.end)
+    live.refresh()
+    stage.log.publish(epoch=0, readable=5)
+    live.refresh()
+    assert live.log.end == stage.end
+
+
+def test_what_retention_removes_goes_from_log_and_queues(stage: Stage, live: LiveStore) -> None:
+    stage.publish(stage.end)
+    live.refresh()
+    reader = live.queue(*QUEUE)
+    assert reader is not None
+    assert reader.min_offset == 0
+    assert live.log.raw(0, live.log.record_at(0).size)
+    start = 262_144 * 12
+    stage.log.publish(min_offset=start)
+    for path in sorted((stage.root / "commitlog").iterdir())[:12]:
+        path.unlink()
+    live.refresh()
+    reader = live.queue(*QUEUE)
+    assert reader is not None
+    unit = reader.unit(reader.min_offset)
+    assert unit is not None
+    assert unit.physical_offset >= start
+    assert get_message(live.log, reader, 0, PullRequest()).status is PullStatus.OFFSET_TOO_SMALL
+    with pytest.raises(NotFound):
+        live.log.record_at(0)
+
+
+def test_keys_are_found_while_the_index_is_written(stage: Stage, live: LiveStore) -> None:
+    stage.publish(stage.end)
+    live.refresh()
+    assert live.index.query("lonely", "k190") == [191]
+    # A slot that names an entry the header does not count yet hides nothing.
+    path = min((stage.root / "index").iterdir())
+    with path.open("r+b") as file:
+        file.seek(36)
+        file.write((2).to_bytes(4, "big"))
+    assert [found.physical_offset for found in live.index.candidates("lonely", "k190")] == [191]

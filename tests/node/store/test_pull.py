@@ -1,0 +1,151 @@
+"""Pulls: the columns answer what the broker's loop answers, text is compared when asked for."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from node.store import pull
+from node.store.pull import IN_MEMORY, PullRequest, PullStatus, TransferLimits, get_message
+from node.store.store import DeadStore, open_store
+from node.store.tag_filter import TagFilter, parse_tags
+from protocol.errors import BadRequest, StoreDamaged
+from tests.support.golden import GetStore
+
+
+@pytest.fixture(scope="module")
+def store(golden: GetStore) -> Iterator[DeadStore]:
+    with open_store(golden("trimmed")) as opened:
+        yield opened
+
+
+LIMITS = st.builds(
+    TransferLimits,
+    count_max=st.integers(1, 60),
+    bytes_max=st.integers(1, 400_000),
+    cold_count_max=st.integers(1, 10),
+    cold_bytes_max=st.integers(1, 70_000),
+    memory_bytes=st.one_of(st.none(), st.integers(0, 8_000_000)),
+)
+REQUESTS = st.builds(
+    PullRequest,
+    max_messages=st.integers(1, 1200),
+    total_bytes_max=st.integers(1, 500_000),
+    limits=LIMITS,
+    tags=st.sampled_from(["*", "TagA", "TagA || BB", "Aa||BB", "no-such-tag"]).map(parse_tags),
+    exact=st.booleans(),
+    filter_bytes_max=st.integers(1, 16_000),
+    files_max=st.integers(1, 3),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(request=REQUESTS, data=st.data())
+def test_columns_answer_what_the_brokers_loop_answers(
+    store: DeadStore, request: PullRequest, data: st.DataObject
+) -> None:
+    queue = store.queue(*data.draw(st.sampled_from(store.queues())))
+    assert queue is not None
+    number = data.draw(st.integers(queue.first, queue.max_offset - 1))
+    # Below the minimum there are units whose records are gone.
+    units = queue.units(number, data.draw(st.integers(1, 300)))
+    fast = pull._fast_scan(store.log, units, request)
+    assert fast is None or fast == pull.plain_scan(store.log, units, request)
+
+
+def test_units_whose_records_are_gone_are_stepped_over(store: DeadStore) -> None:
+    queue = store.queue("orders", 0)
+    assert queue is not None
+    gone = queue.min_offset - queue.first
+    assert gone > 0
+    units = queue.units(queue.first, gone)
+    assert pull._fast_scan(store.log, units, PullRequest()) is None
+    scanned = pull.plain_scan(store.log, units, PullRequest())
+    assert scanned == pull.Scanned([], gone, PullStatus.MESSAGE_WAS_REMOVING)
+
+
+def test_the_text_of_tags_is_compared_only_when_asked_for(store: DeadStore) -> None:
+    def tags_found(exact: bool) -> set[str]:
+        # The hash is that of the tag that is really there, the text is another.
+        known = parse_tags("TagA")
+        assert known is not None
+        request = PullRequest(tags=TagFilter(frozenset({"x"}), known.hashes), exact=exact)
+        found: set[str] = set()
+        for queue in store.queues():
+            reader = store.queue(*queue)
+            assert reader is not None
+            result = get_message(store.log, reader, reader.min_offset, request)
+            found |= {store.log.record_at(o).tags for o in result.physical_offsets.tolist()}
+        return found
+
+    assert tags_found(exact=False) == {"TagA"}
+    assert tags_found(exact=True) == set()
+
+
+def test_records_come_back_to_back_as_stored(store: DeadStore) -> None:
+    queue = store.queue("orders", 1)
+    result = get_message(store.log, queue, 700, PullRequest(20))
+    assert result.count == 20
+    expected = b"".join(store.log.record_at(o).raw for o in result.physical_offsets.tolist())
+    assert result.payload == expected
+
+
+def test_neighbours_in_the_log_come_as_one_piece(golden: GetStore) -> None:
+    with open_store(golden("mixed-kinds")) as store:
+        offsets = [0]
+        while len(offsets) < 4:
+            offsets.append(offsets[-1] + store.log.record_at(offsets[-1]).size)
+        sizes = [store.log.record_at(offset).size for offset in offsets]
+        assert [len(piece) for piece in store.log.raw_many(offsets, sizes)] == [sum(sizes)]
+        assert len(store.log.raw_many(offsets[::2], sizes[::2])) == 2
+
+
+def test_a_damaged_record_ends_the_pull_before_it_and_is_named_by_the_next(
+    golden_copy: GetStore,
+) -> None:
+    root = golden_copy("crc32-property")
+    with open_store(root) as store:
+        queue = next(q for q in store.queues() if (r := store.queue(*q)) and r.max_offset > 10)
+        reader = store.queue(*queue)
+        assert reader is not None
+        unit = reader.unit(5)
+        assert unit is not None
+    segment = root / "commitlog" / "00000000000000000000"
+    with segment.open("r+b") as file:
+        file.seek(unit.physical_offset + 28)
+        file.write(b"\xff")
+    with open_store(root) as store:
+        first = get_message(store.log, store.queue(*queue), 0, PullRequest())
+        assert (first.status, first.next_begin_offset, first.count) == (PullStatus.FOUND, 5, 5)
+        with pytest.raises(StoreDamaged) as caught:
+            get_message(store.log, store.queue(*queue), 5, PullRequest())
+        assert caught.value.offset == unit.physical_offset
+        assert str(segment) == caught.value.where
+
+
+def test_more_files_can_be_visited_when_the_filter_takes_nothing(store: DeadStore) -> None:
+    queue = store.queue("orders", 0)
+    assert queue is not None
+    request = PullRequest(tags=parse_tags("no-such-tag"))
+    one = get_message(store.log, queue, queue.min_offset, request)
+    all_ = get_message(store.log, queue, queue.min_offset, replace(request, files_max=99))
+    assert one.next_begin_offset % queue.file_units == 0
+    assert one.next_begin_offset < all_.next_begin_offset == queue.max_offset
+    assert all_.status is PullStatus.NO_MATCHED_MESSAGE
+
+
+def test_a_subscription_without_a_tag_is_refused() -> None:
+    assert parse_tags("*") is parse_tags("") is parse_tags(None) is None
+    with pytest.raises(BadRequest, match="names no tag"):
+        parse_tags(" || ")
+
+
+def test_cold_records_count_against_their_own_limits(store: DeadStore) -> None:
+    limits = IN_MEMORY._replace(memory_bytes=0)
+    queue = store.queue("orders", 0)
+    result = get_message(store.log, queue, 600, PullRequest(limits=limits))
+    assert result.count == 8
+    assert np.array_equal(result.queue_offsets, np.arange(600, 608))
