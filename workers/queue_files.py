@@ -7,6 +7,7 @@ import os
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,11 +76,11 @@ class QueueFiles:
     def queues(self) -> list[Queue]:
         """Every queue that has a folder."""
         found = []
-        for topic in sorted(self.root.iterdir()) if self.root.is_dir() else ():
-            if is_folder_name(topic.name) and topic.is_dir():
+        for topic in _entries(self.root):
+            if is_folder_name(topic.name):
                 found += [
                     Queue(topic.name, int(folder.name))
-                    for folder in sorted(topic.iterdir())
+                    for folder in _entries(topic)
                     if folder.name.removeprefix("-").isdecimal() and folder.is_dir()
                 ]
         return found
@@ -298,10 +299,21 @@ class QueueFiles:
     def _drop_folder(self, queue: Queue) -> None:
         """Removes a queue's empty folder, and its topic's: RocketMQ takes a folder for a queue."""
         for folder in (self._folder(queue), self._folder(queue).parent):
-            if folder.is_dir() and not any(folder.iterdir()):
+            try:
                 folder.rmdir()
-                with self._guard:
-                    self._unsynced_folders.add(folder.parent)
+            except OSError:
+                # Not empty, or gone: the topic's folder is also the other workers'.
+                return
+            with self._guard:
+                self._unsynced_folders.add(folder.parent)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in a folder, sorted; nothing in one that another worker has just removed."""
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _physical_end(unit: QueueUnit) -> int:
@@ -311,11 +323,13 @@ def _physical_end(unit: QueueUnit) -> int:
 
 def found_file_bytes(root: Path, otherwise: int) -> int:
     """The length that most of a store's queue files have: a broker refuses to mix lengths."""
-    lengths = Counter(
-        path.stat().st_size
-        for path in (root / CONSUME_QUEUE_DIR).glob("*/*/*")
-        if parse_offset_file_name(path.name) is not None
-    )
+    lengths: Counter[int] = Counter()
+    for topic in _entries(root / CONSUME_QUEUE_DIR):
+        for path in (path for folder in _entries(topic) for path in _entries(folder)):
+            # Another worker may be cutting its queues at this moment.
+            with suppress(FileNotFoundError):
+                if parse_offset_file_name(path.name) is not None:
+                    lengths[path.stat().st_size] += 1
     found = lengths.most_common(1)
     is_usable = found and found[0][0] > 0 and found[0][0] % UNIT_BYTES == 0
     return found[0][0] if is_usable else otherwise
