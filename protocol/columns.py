@@ -245,6 +245,16 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
+def group_topics(columns: Columns) -> tuple[list[str], Ints]:
+    """The topics in order of appearance, and each record's place among them."""
+    seen: dict[bytes, int] = {}
+    data = columns.data.data
+    begin = columns.topic_start.tolist()
+    end = (columns.topic_start + columns.topic_length).tolist()
+    ids = [seen.setdefault(bytes(data[a:b]), len(seen)) for a, b in zip(begin, end, strict=True)]
+    return [topic.decode() for topic in seen], np.array(ids, np.int64)
+
+
 def gather_ragged(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
     """The pieces `data[start:start+length]` joined, and where each ends in the result."""
     ends = np.cumsum(length)

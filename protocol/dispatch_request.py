@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.columns import Bools, Bytes, Columns, Gather, Ints, gather_ragged
+from protocol.columns import Bools, Bytes, Columns, Gather, Ints, gather_ragged, group_topics
 from protocol.index_entry import TAGS_KEY_PREFIX
 from protocol.java_hash import hash_pieces, java_hash, java_text, powers_of_31
 from protocol.names import SCHEDULE_TOPIC
@@ -122,7 +122,7 @@ def dispatch_requests(
     columns: Columns, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
 ) -> DispatchRequests:
     """Computes what the builders need from verified records."""
-    topics, topic_id = _topics(columns)
+    topics, topic_id = group_topics(columns)
     flat, ends = gather_ragged(columns.data, columns.properties_start, columns.properties_length)
     found = _find_properties(flat, ends, columns.properties_length)
     tags = found[b"TAGS"]
@@ -154,15 +154,6 @@ def dispatch_requests(
         unique_key=found[b"UNIQ_KEY"],
         bit_map=[None] * len(columns),
     )
-
-
-def _topics(columns: Columns) -> tuple[list[str], Ints]:
-    seen: dict[bytes, int] = {}
-    view = columns.data.data
-    begin = columns.topic_start.tolist()
-    end = (columns.topic_start + columns.topic_length).tolist()
-    ids = [seen.setdefault(bytes(view[a:b]), len(seen)) for a, b in zip(begin, end, strict=True)]
-    return [topic.decode() for topic in seen], np.array(ids, np.int64)
 
 
 def split_ragged(flat: Bytes, ends: Ints, separator: int) -> tuple[Ints, Ints, Ints]:
@@ -209,12 +200,6 @@ def _find_properties(flat: Bytes, ends: Ints, length: Ints) -> dict[bytes, Piece
         found[name].start[row[rows_of]] = middle[rows_of] + 1
         found[name].length[row[rows_of]] = (start + size - middle - 1)[rows_of]
     return found
-
-
-def queue_rows(requests: DispatchRequests, topic_id: int) -> Bools:
-    """The queued rows of one topic."""
-    rows: Bools = requests.is_queued & (requests.topic_id == topic_id)
-    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from protocol.columns import (
     Columns,
     Ints,
     crc_property_rows,
+    group_topics,
     scan,
 )
 from protocol.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS
@@ -120,16 +121,6 @@ def check_columns(frame: Bytes, rules: AppendRules) -> CheckedColumns:
     if found.stop is not None:
         raise _not_a_record(len(columns), found.end, found.stop)
     return CheckedColumns(columns, topics, topic_id)
-
-
-def group_topics(columns: Columns) -> tuple[list[str], Ints]:
-    """The topics in order of appearance, and each record's place among them."""
-    seen: dict[bytes, int] = {}
-    data = columns.data.data
-    begin = columns.topic_start.tolist()
-    end = (columns.topic_start + columns.topic_length).tolist()
-    ids = [seen.setdefault(bytes(data[a:b]), len(seen)) for a, b in zip(begin, end, strict=True)]
-    return [topic.decode() for topic in seen], np.array(ids, np.int64)
 
 
 def _not_a_record(row: int, position: int, found: Filler | Torn) -> IllegalMessage:

@@ -10,7 +10,6 @@ from protocol.dispatch_request import (
     dispatch_requests,
     index_keys,
     plain_index_keys,
-    queue_rows,
     split_ragged,
 )
 from protocol.index_entry import fold_hash
@@ -66,10 +65,6 @@ def test_requests_say_what_the_plain_decoder_says(items: list[Draft]) -> None:
         kind = head.sys_flag & 0xC
         assert bool(requests.is_queued[row]) == (code is not None and kind in (0, 8))
         assert bool(requests.is_indexed[row]) == (code is not None and kind != 0xC)
-    for number, topic in enumerate(requests.topics):
-        rows = [row for row, record in enumerate(records) if record.topic == topic]
-        queued = [row for row in rows if requests.is_queued[row]]
-        assert np.flatnonzero(queue_rows(requests, number)).tolist() == queued
 
 
 @given(LISTS, st.booleans())
