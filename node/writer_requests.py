@@ -11,7 +11,7 @@ from protocol.errors import BadRequest, MessageTooLarge
 from protocol.message_id import Host, offset_message_id, parse_host
 from protocol.names import QUEUE_ID_MAX
 from protocol.patch import AppendRules, PlainRow
-from protocol.properties import CRC32, KEYS, TAGS, UNIQUE_KEY, WAIT, split_keys
+from protocol.properties import UNIQUE_KEY, WAIT, split_keys
 from protocol.record import BORN_HOST_V6, RECORD_BYTES_MIN
 from protocol.wire import PAYLOAD_BYTES_MAX, Header, answer, take, take_int
 
@@ -21,7 +21,6 @@ WAIT_NONE = "none"
 WAIT_FLUSHED = "flushed"
 _INT32 = 2**31
 _INT64 = 2**63
-_LIFTED = (TAGS, KEYS, UNIQUE_KEY, WAIT, CRC32)
 
 
 @dataclass(slots=True)
@@ -91,7 +90,7 @@ def parse_send(
 
 
 def _message(header: Header, sender: Host) -> Message:
-    properties = dict(_text_map(header, "properties"))
+    properties = _text_map(header, "properties")
     keys = header.get("keys")
     if isinstance(keys, str):
         keys = split_keys(keys)
@@ -100,21 +99,22 @@ def _message(header: Header, sender: Host) -> Message:
     ):
         raise BadRequest("field keys is no list of strings")
     born_host = take(header, "born_host", str, "")
-    lifted = {name: properties.pop(name, "") for name in _LIFTED}
+    # Reserved names that come as properties stay as they came (two spaces in KEYS, WAIT=true):
+    # the fields only win over them.
     return Message(
         topic=take(header, "topic", str),
         body=take(header, "body", bytes),
         queue_id=take_int(header, "queue", ANY_QUEUE, QUEUE_ID_MAX, ANY_QUEUE),
-        tags=take(header, "tags", str, lifted[TAGS]),
-        keys=tuple(keys if keys is not None else split_keys(lifted[KEYS])),
+        tags=take(header, "tags", str, ""),
+        keys=tuple(keys or ()),
         properties=properties,
-        unique_key=take(header, "unique_key", str, lifted[UNIQUE_KEY]),
+        unique_key=take(header, "unique_key", str, properties.get(UNIQUE_KEY, "")),
         flag=take_int(header, "flag", -_INT32, _INT32 - 1, 0),
         sys_flag=take_int(header, "sys_flag", -_INT32, _INT32 - 1, 0),
         born_timestamp=take_int(header, "born_timestamp", -_INT64, _INT64 - 1, 0),
         born_host=parse_host(born_host) if born_host else sender,
         reconsume_times=take_int(header, "reconsume_times", -_INT32, _INT32 - 1, 0),
-        wait=parse_wait(header) != WAIT_NONE and lifted[WAIT] != "false",
+        wait=parse_wait(header) != WAIT_NONE and properties.get(WAIT) != "false",
     )
 
 
