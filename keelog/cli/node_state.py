@@ -73,9 +73,14 @@ def status(node: str, output: Output) -> int:
     Example: keelog status --json
     """
     with doing(f"cannot ask the node at {node} for its status"), keelog.connect(node) as client:
-        answer = dict(client.status().raw)
-    output.document(answer, table=_table(answer["processes"]), title=_title(answer))
+        show_status(client, output)
     return OK
+
+
+def show_status(client: keelog.Client, output: Output) -> None:
+    """Asks for the status and writes it."""
+    answer = dict(client.status().raw)
+    output.document(answer, table=_table(answer["processes"]), title=_title(answer))
 
 
 def _title(answer: dict[str, Any]) -> str:
