@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,9 +111,11 @@ def same_as_keelog(report: Report, seen: View) -> str:
     messages = _differences("messages", zip(seen.messages, report.messages, strict=True))
     queues = {name for name, units in seen.units.items() if units}
     assert queues == set(theirs), queues ^ set(theirs)
+    for name, rows in theirs.items():
+        assert len(seen.units[name]) == len(rows), name
     units = sum(
-        _differences(f"units of {name}", _zip_longest(seen.units[name], theirs[name]))
-        for name in theirs
+        _differences(f"units of {name}", zip(seen.units[name], rows, strict=True))
+        for name, rows in theirs.items()
     )
     answers = [row["phyOffsets"] for row in report.lookups]
     asked = [(row["topic"], row["key"]) for row in report.lookups]
@@ -122,11 +124,6 @@ def same_as_keelog(report: Report, seen: View) -> str:
         (((*key, a), (*key, b)) for key, a, b in zip(asked, seen.answers, answers, strict=True)),
     )
     return f"Keelog's own reading: {messages} messages, {units} units, {found} look-ups equal"
-
-
-def _zip_longest(ours: Sequence[Any], theirs: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    yield len(ours), len(theirs)
-    yield from zip(ours, theirs, strict=True)
 
 
 def holds_stored(report: Report, stored: Sequence[Stored], others_max: int = 0) -> str:
