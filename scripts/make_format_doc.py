@@ -237,7 +237,9 @@ def _progress(root: Path) -> None:
 
 def _tails(root: Path) -> None:
     ends = {Queue("FooBar", 3): 8, Queue("orders", 0): 1_200}
-    own_files.save_tails(root, own_files.Tails(4_096, ends))
+    own_files.save_tails(
+        root, own_files.Tails(4_096, ends, last_record=3_931, store_timestamp=1_700_000_061_123)
+    )
 
 
 def _floor(root: Path) -> None:
