@@ -91,7 +91,7 @@ def examine(root: Path, settings: Settings) -> Recovery:
             str(root / COMMIT_LOG_DIR),
             found.end,
             f"{torn.why}; everything below {floor} was durable, so this is damage and no torn tail",
-            f"keelog store repair {root}",
+            f"keelog store verify {root} --deep",
         )
     return found
 
