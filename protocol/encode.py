@@ -20,6 +20,7 @@ from protocol.properties import (
     KEY_SEPARATOR,
     KEYS,
     TAGS,
+    TRANSACTION,
     UNIQUE_KEY,
     WAIT,
     check_properties_length,
@@ -45,7 +46,15 @@ ANY_QUEUE = -1
 """The node chooses the queue."""
 
 FORBIDDEN_SYS_FLAGS = 0xC | INNER_BATCH | NEED_UNWRAP
-_DELAY_PROPERTIES = (DELAY, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_NOT_OFFERED = {
+    DELAY: "delayed delivery",
+    "TIMER_DELAY_SEC": "delayed delivery",
+    "TIMER_DELAY_MS": "delayed delivery",
+    "TIMER_DELIVER_MS": "delayed delivery",
+    "INNER_NUM": "inner batches",
+    TRANSACTION: "transactions",
+}
+"""Properties by which a broker would do more than store the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +92,10 @@ def message_properties(message: Message) -> bytes:
         pairs.append((WAIT, "false"))
     named = {name for name, _ in pairs}
     for name, value in message.properties.items():
-        if name in _DELAY_PROPERTIES:
+        if name in _NOT_OFFERED and (name != TRANSACTION or value == "true"):
             raise NotAllowed(
-                f"property {name} asks for delayed delivery, which this node does not offer",
-                "send the message when it is due",
+                f"property {name} asks for {_NOT_OFFERED[name]}, which this node does not offer",
+                "leave the property out, and send the message when it is due",
             )
         if name != CRC32 and name not in named and value:
             pairs.append((name, value))

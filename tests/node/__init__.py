@@ -1,0 +1,1 @@
+"""Tests of the node's own processes."""

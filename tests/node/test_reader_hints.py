@@ -65,6 +65,9 @@ def test_after_a_pause_everything_is_looked_at_at_once(count: HintCount) -> None
     assert HintCount().is_missing(0, 5.0) is False
 
 
-@given(st.binary(max_size=60) | st.builds(msgpack.packb, st.lists(st.integers() | st.text())))
+@given(
+    st.binary(max_size=60)
+    | st.builds(msgpack.packb, st.lists(st.integers(-(2**63), 2**63) | st.text()))
+)
 def test_what_is_no_hint_means_all(message: bytes) -> None:
     assert HintCount().receive(message) is None

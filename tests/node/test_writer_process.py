@@ -202,6 +202,8 @@ BAD_SENDS: dict[str, tuple[dict[str, Any], str]] = {
     "a property that is a number": ({"properties": {"p": 7}}, "BadRequest"),
     "a delay": ({"properties": {"DELAY": "3"}}, "NotAllowed"),
     "a transaction": ({"sys_flag": 4}, "IllegalMessage"),
+    "half a transaction": ({"properties": {"TRAN_MSG": "true"}}, "NotAllowed"),
+    "an inner batch": ({"properties": {"INNER_NUM": "2"}}, "NotAllowed"),
     "no such wait": ({"wait": "maybe"}, "BadRequest"),
     "no address": ({"born_host": "nowhere"}, "BadRequest"),
     "a flag of 40 bits": ({"flag": 2**40}, "BadRequest"),

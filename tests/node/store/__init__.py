@@ -1,0 +1,1 @@
+"""Tests of reading a store, and of our own files in it."""
