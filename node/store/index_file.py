@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.store.open_files import OpenFiles
-from protocol.errors import StoreDamaged
 from protocol.index_build import IndexImage, next_entry
 from protocol.index_entry import (
     INDEX_ENTRY,
@@ -124,37 +123,23 @@ def open_index_file(
 def find_geometry(
     path: Path, file_bytes: int, likely: list[IndexGeometry], files: OpenFiles
 ) -> IndexGeometry | None:
-    """How many slots and entries a file of this length has; None when it is empty and odd.
+    """How many slots and entries a file of this length has; None when it does not tell.
 
-    The length alone does not tell: the first and last entry must be where the header says, and
-    the last one must head its bucket. Raises StoreDamaged when nothing fits.
+    The length alone is no proof: the first and last entry must be where the header says, and the
+    last one must head its bucket. An empty file has the first likely sizes of its length.
     """
     fitting = [geometry for geometry in likely if geometry.file_bytes == file_bytes]
     body = file_bytes - INDEX_HEADER.size
     if body <= 0 or body % INDEX_SLOT.size:
-        raise _no_geometry(path, file_bytes)
+        return None
     data = files.get(path, file_bytes).view()
     header = INDEX_HEADER.read(data)
     if next_entry(header) <= 1:
         return fitting[0] if fitting else None
-    for geometry in fitting:
+    for geometry in [*fitting, *_candidates(data, header, body)]:
         if _agrees(data, header, geometry):
             return geometry
-    for geometry in _candidates(data, header, body):
-        if _agrees(data, header, geometry):
-            return geometry
-    if fitting:
-        return fitting[0]
-    raise _no_geometry(path, file_bytes)
-
-
-def _no_geometry(path: Path, file_bytes: int) -> StoreDamaged:
-    return StoreDamaged(
-        str(path),
-        0,
-        f"{file_bytes} bytes are no index file",
-        "rebuild it with: keelog store rebuild --index",
-    )
+    return None
 
 
 def _candidates(data: memoryview, header: IndexHeader, body: int) -> Iterator[IndexGeometry]:

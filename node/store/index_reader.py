@@ -61,33 +61,46 @@ class IndexFolder:
 
     def open(self, names: list[str], trusts_slots: bool = False) -> list[IndexFile]:
         """The files with these names. Raises StoreDamaged, StorePermission."""
-        for name in reversed(names):
-            if name not in self._known:
-                self._find_geometry(name)
-        for name in names:
-            self._known.setdefault(name, self.geometry)
+        unclear = [name for name in reversed(names) if name not in self._known]
+        while unclear:
+            left = [name for name in unclear if not self._find_geometry(name)]
+            if len(left) == len(unclear):
+                self._known[left[0]] = self._geometry_by_length(left[0])
+            unclear = [name for name in left if name not in self._known]
         return [
             open_index_file(self.path / name, self._known[name], self._files, trusts_slots)
             for name in names
         ]
 
-    def _find_geometry(self, name: str) -> None:
+    def _find_geometry(self, name: str) -> bool:
+        """Whether the file tells its sizes, or another one of its length has told them."""
         path = self.path / name
         try:
             size = path.stat().st_size
         except OSError as error:
             refuse(path, error)
-        likely = [*self._known.values(), *self._likely]
-        geometry = find_geometry(path, size, likely, self._files)
+        same = [known for known in self._known.values() if known.file_bytes == size]
+        geometry = find_geometry(path, size, [*same, *self._likely], self._files)
+        if geometry is None and same:
+            geometry = same[0]
         if geometry is not None:
             self._known[name] = geometry
-        elif size != self.geometry.file_bytes:
-            raise StoreDamaged(
-                str(path),
-                0,
-                f"has {size} bytes and no entry that tells its sizes",
-                "name them with -X store.max_hash_slot_num=… -X store.max_index_num=…",
-            )
+        return geometry is not None
+
+    def _geometry_by_length(self, name: str) -> IndexGeometry:
+        """For a file whose header and entries tell nothing: likely sizes that make its length."""
+        path = self.path / name
+        size = path.stat().st_size
+        for geometry in self._likely:
+            if geometry.file_bytes == size:
+                return geometry
+        raise StoreDamaged(
+            str(path),
+            0,
+            f"{size} bytes are no index file, or none whose sizes can be told",
+            "name them with -X store.max_hash_slot_num=… -X store.max_index_num=…,"
+            " or make it anew with: keelog store rebuild --index",
+        )
 
 
 class IndexReader:

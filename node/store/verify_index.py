@@ -46,12 +46,12 @@ class IndexCheck:
                     self._add("foreign_file", path.name, 0, detail, "warning")
         names = folder.names()
         self.files = len(names)
-        for name in names:
+        # The newest first, as one that is whole tells the sizes of the others.
+        for name in reversed(names):
             try:
-                self._files += folder.open([name])
+                self._files[:0] = folder.open([name])
             except StoreDamaged as damage:
-                kind = "wrong_length" if "bytes" in damage.found else "header_mismatch"
-                self._add(kind, name, 0, damage.found)
+                self._add("wrong_length", name, 0, damage.found)
         for file in self._files:
             self.entries += len(file.entries())
             self._check_header(file)

@@ -1,0 +1,318 @@
+"""Reading the log, one queue and the index by the files alone."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from node.store.find import FindRequest, find
+from node.store.index_reader import IndexFolder
+from node.store.log_damage import Damage, columns_past_damage
+from node.store.open_files import OpenFiles
+from node.store.queue_files import QueueFiles
+from node.store.queue_reader import DerivedUnits, QueueReader
+from node.store.seek import Boundary, offset_by_time
+from node.store.segment_list import list_folder
+from node.store.settings import Settings
+from node.store.store import DeadStore, open_store
+from protocol.columns import Columns
+from protocol.errors import BadRequest, NotFound, StoreDamaged, UnknownTopic
+from protocol.ids import Queue
+from protocol.index_entry import IndexGeometry
+from protocol.queue_build import filler_units, unit_array
+from tests.support.golden import STORES, GetStore, facts
+
+NO_INDEX_SIZES = Settings(max_hash_slot_num=3, max_index_num=7)
+
+
+# The log.
+
+
+@pytest.mark.parametrize("window", [300, 4096, 100_000])
+def test_windows_of_any_size_give_the_same_records(golden: GetStore, window: int) -> None:
+    with open_store(golden("small-clean")) as store:
+        offsets: list[int] = []
+        for columns in store.log.columns(0, window_bytes=window):
+            offsets += columns.physical_offset.tolist()
+    assert offsets == [fact["physicalOffset"] for fact in facts("small-clean").messages]
+
+
+def test_columns_begin_and_stop_where_they_are_told(golden: GetStore) -> None:
+    known = [fact["physicalOffset"] for fact in facts("small-clean").messages]
+    with open_store(golden("small-clean")) as store:
+        for first, last in ((0, 1), (17, 1000), (6999, 7000), (300, 300)):
+            stop = known[last] if last < len(known) else None
+            found = [o for c in store.log.columns(known[first], stop) for o in c.physical_offset]
+            assert found == known[first:last]
+        # A record that starts below the stop is whole, though it ends above it.
+        found = [o for c in store.log.columns(known[5], known[9] + 1) for o in c.physical_offset]
+        assert found == known[5:10]
+
+
+def test_an_offset_outside_the_log_or_at_a_blank_has_no_record(golden: GetStore) -> None:
+    with open_store(golden("trimmed")) as store:
+        for offset in (-1, 0, store.log.min_offset - 1, store.log.end, store.log.end + 1):
+            with pytest.raises(NotFound, match="outside the log"):
+                store.log.record_at(offset)
+            assert store.log.store_time(offset, 100) == -1
+        with pytest.raises(NotFound, match="the segment ends here"):
+            store.log.record_at(4_194_284)
+        with pytest.raises(NotFound, match="no record starts"):
+            store.log.look_up(store.log.min_offset + 1)
+        with pytest.raises(StoreDamaged):
+            store.log.record_at(store.log.min_offset + 1)
+
+
+def test_damage_is_passed_where_the_next_record_proves_itself(golden_copy: GetStore) -> None:
+    root = golden_copy("small-clean")
+    known = [fact["physicalOffset"] for fact in facts("small-clean").messages]
+    hit = [known[100], known[101], known[5000]]
+    for offset in hit:
+        damage_at(root, offset + 30)
+    with open_store(root) as store:
+        items = list(columns_past_damage(store.log, 0))
+        assert store.log.stopped is None
+    places = [(d.torn.position, d.resumed_at) for d in items if isinstance(d, Damage)]
+    assert places == [(known[100], known[102]), (known[5000], known[5001])]
+    found = [o for c in items if isinstance(c, Columns) for o in c.physical_offset.tolist()]
+    assert found == [offset for offset in known if offset not in hit]
+
+
+def damage_at(root: Path, offset: int) -> None:
+    segment = root / "commitlog" / f"{offset - offset % 262_144:020d}"
+    with segment.open("r+b") as file:
+        file.seek(offset % 262_144)
+        file.write(b"\x77\x77")
+
+
+def test_old_bytes_behind_the_end_are_not_taken_for_records(golden_copy: GetStore) -> None:
+    # As a broker leaves it that cut its log and wrote on: the old records stand at their places.
+    root = golden_copy("small-clean")
+    known = facts("small-clean").messages
+    last_segment = 7_602_176
+    inside = [fact for fact in known if fact["physicalOffset"] >= last_segment]
+    cut, stale = inside[20], inside[30:]
+    segment = root / "commitlog" / f"{last_segment:020d}"
+    with segment.open("r+b") as file:
+        for fact in stale:
+            file.seek(fact["physicalOffset"] - last_segment + 56)
+            file.write((fact["storeTimestamp"] - 86_400_000).to_bytes(8, "big"))
+        file.seek(cut["physicalOffset"] - last_segment)
+        file.write(b"\0" * 40)
+    with open_store(root) as store:
+        assert store.log.end == cut["physicalOffset"]
+        assert store.tail.stop is not None
+
+
+def test_a_log_whose_last_segment_is_closed_ends_at_its_blank(golden_copy: GetStore) -> None:
+    root = golden_copy("small-killed")
+    (root / "abort").unlink()
+    for path in sorted((root / "commitlog").iterdir())[5:]:
+        path.unlink()
+    with open_store(root) as store:
+        assert store.log.end == 1_310_708
+        assert store.tail.stop is None
+
+
+# Queues.
+
+
+def units_of(offsets: list[int], size: int = 10) -> np.ndarray:
+    column = np.array(offsets, np.int64)
+    return unit_array(column, np.full(len(column), size), column)
+
+
+def reader_of(folder: Path, units: np.ndarray, file_units: int, log_start: int) -> QueueReader:
+    """A queue whose units lie in files of `file_units`, the last one filled with zeros."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for first in range(0, len(units), file_units):
+        path = folder / f"{first * 20:020d}"
+        path.write_bytes(units[first : first + file_units].tobytes().ljust(file_units * 20, b"\0"))
+    files = QueueFiles(folder, list_folder(folder, file_units * 20), OpenFiles())
+    return QueueReader(files, files.end_below(2**62), lambda: log_start)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(count=st.integers(0, 60), file_units=st.integers(1, 9), limit=st.integers(0, 700))
+def test_a_queues_end_is_found_by_bisection_and_by_walking_alike(
+    tmp_path_factory: pytest.TempPathFactory, count: int, file_units: int, limit: int
+) -> None:
+    folder = tmp_path_factory.mktemp("queue")
+    reader_of(folder, units_of([10 * n for n in range(count)]), file_units, 0)
+    files = QueueFiles(folder, list_folder(folder, file_units * 20), OpenFiles())
+    expected = min(count, limit // 10)
+    assert files.end_below(limit) == expected
+    # A broker looks no further back than three files.
+    if expected >= (max(-(-count // file_units), 1) - 3) * file_units:
+        assert files.end_below(limit, thorough=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("log_start", "expected"), [(0, 0), (1, 1), (95, 10), (300, 30), (599, 60)]
+)
+def test_the_minimum_is_the_first_unit_that_the_log_still_has(
+    tmp_path: Path, log_start: int, expected: int
+) -> None:
+    reader = reader_of(tmp_path, units_of([10 * n for n in range(60)]), 7, log_start)
+    assert (reader.min_offset, reader.max_offset) == (expected, 60)
+
+
+@pytest.mark.parametrize("log_start", [0, 500])
+def test_the_minimum_is_never_inside_the_fillers(tmp_path: Path, log_start: int) -> None:
+    units = filler_units(20)
+    units[4:] = units_of([1000 + 10 * n for n in range(16)])
+    assert reader_of(tmp_path, units, 30, log_start).min_offset == 4
+
+
+def test_units_on_disk_and_from_the_log_read_as_one_queue(tmp_path: Path) -> None:
+    every = units_of([10 * n for n in range(25)])
+    reader_of(tmp_path, every[:11], 4, 0)
+    files = QueueFiles(tmp_path, list_folder(tmp_path, 80), OpenFiles())
+    reader = QueueReader(files, 11, lambda: 0, DerivedUnits(11, every[11:]))
+    assert reader.max_offset == 25
+    for start in range(-2, 27):
+        for count in range(1, 28):
+            expected = every[max(start, 0) : max(start + count, 0)]
+            assert np.array_equal(reader.units(start, count), expected)
+    assert [part.first for part in reader.file_parts()] == [0, 4, 8, 12, 16, 20, 24]
+    assert reader.file_of(23) == (20, 24)
+    assert reader.file_of(24) == (24, 25)
+    assert reader.file_of(25) is None
+    assert reader.unit(25) is None
+    assert reader.unit(-1) is None
+
+
+# Times.
+
+
+def plain_offset_by_time(times: list[int], low: int, timestamp: int, boundary: Boundary) -> int:
+    """The rules for a queue of one file, over its units' times."""
+    if boundary is Boundary.LOWER:
+        return next(
+            (low + n for n, time in enumerate(times) if time >= timestamp), low + len(times)
+        )
+    return max((low + n for n, time in enumerate(times) if time <= timestamp), default=low)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_time_is_found_as_by_looking_at_every_record(
+    golden: GetStore, data: st.DataObject
+) -> None:
+    with open_store(golden("default-sizes")) as store:
+        queue = store.queue(*data.draw(st.sampled_from(store.queues())))
+        assert queue is not None
+        units = queue.units(0, queue.max_offset).tolist()
+        times = [store.log.store_time(offset, size) for offset, size, _ in units]
+        near = st.builds(lambda time, by: time + by, st.sampled_from(times), st.integers(-3, 3))
+        timestamp, boundary = data.draw(near), data.draw(st.sampled_from(Boundary))
+        expected = plain_offset_by_time(times, 0, timestamp, boundary)
+        assert offset_by_time(store.log, queue, timestamp, boundary) == expected
+
+
+def test_a_queue_that_is_not_there_answers_0(golden: GetStore) -> None:
+    with open_store(golden("crc32-property")) as store:
+        assert offset_by_time(store.log, None, 5, Boundary.UPPER) == 0
+
+
+# The index.
+
+
+@pytest.mark.parametrize("name", [name for name in STORES if "missing" not in name])
+def test_sizes_of_an_index_file_are_found_from_the_file(golden: GetStore, name: str) -> None:
+    config = facts(name).state["config"]
+    folder = IndexFolder(golden(name), NO_INDEX_SIZES.index_geometry, OpenFiles())
+    assert folder.open(folder.names())
+    assert folder.geometry == IndexGeometry(config["maxHashSlotNum"], config["maxIndexNum"])
+
+
+def test_an_index_file_of_odd_length_is_named(golden_copy: GetStore) -> None:
+    root = golden_copy("crc32-property")
+    path = max((root / "index").iterdir())
+    os.truncate(path, 4099)
+    with (
+        open_store(root, NO_INDEX_SIZES) as store,
+        pytest.raises(StoreDamaged, match="4099 bytes are no index file") as caught,
+    ):
+        store.index.files()
+    assert str(path) == caught.value.where
+
+
+def test_a_chain_that_leads_in_a_circle_ends(golden_copy: GetStore) -> None:
+    root = golden_copy("small-clean")
+    with open_store(root) as store:
+        found = next(iter(store.index.candidates("lonely", "k190")))
+    path = root / "index" / found.file
+    with path.open("r+b") as file:
+        file.seek(40 + 4 * 500 + 20 * found.entry + 16)
+        file.write((1999).to_bytes(4, "big"))
+    with open_store(root) as store:
+        assert store.index.query("lonely", "k190") == [191]
+        assert len(list(store.index.candidates("lonely", "k190"))) == 1
+
+
+def all_found(store: DeadStore, request: FindRequest, limit: int) -> list[int]:
+    offsets: list[int] = []
+    cursor: str | None = None
+    while True:
+        page = find(
+            store,
+            FindRequest(request.topic, request.key, request.begin, request.end, limit, cursor),
+        )
+        assert len(page.records) <= limit
+        offsets += [record.physical_offset for record in page.records]
+        cursor = page.cursor
+        if cursor is None:
+            return offsets
+
+
+def test_find_has_no_cap_and_its_pages_join(golden: GetStore) -> None:
+    messages = facts("small-clean").messages
+    tagged = [
+        m
+        for m in messages
+        if (m["topic"], (m["properties"] or {}).get("TAGS")) == ("orders", "TagA")
+    ]
+    expected = [message["physicalOffset"] for message in reversed(tagged)]
+    assert len(expected) > 64
+    with open_store(golden("small-clean")) as store:
+        for limit in (1, 7, 64, 1000):
+            assert all_found(store, FindRequest("orders", "T#TagA"), limit) == expected
+        begin, end = tagged[10]["storeTimestamp"], tagged[-10]["storeTimestamp"]
+        inside = [
+            m["physicalOffset"] for m in reversed(tagged) if begin <= m["storeTimestamp"] <= end
+        ]
+        # Exact to the millisecond, unlike the index's own seconds.
+        assert all_found(store, FindRequest("orders", "T#TagA", begin, end), 20) == inside
+
+
+def test_find_looks_at_the_unique_key_alone_when_told(golden: GetStore) -> None:
+    with open_store(golden("small-clean")) as store:
+        record = store.log.record_at(191)
+        by_key = find(store, FindRequest("lonely", "k190", unique=True))
+        assert by_key.records == []
+        by_unique = find(store, FindRequest("lonely", record.unique_key, unique=True))
+        assert [found.raw for found in by_unique.records] == [record.raw]
+
+
+def test_find_refuses_an_unknown_topic_and_a_cursor_that_is_none(golden: GetStore) -> None:
+    with open_store(golden("crc32-property")) as store:
+        with pytest.raises(UnknownTopic):
+            find(store, FindRequest("no-such-topic", "k"))
+        topic = store.topics()[0]
+        assert find(store, FindRequest(topic, "no-such-key")).records == []
+        for cursor in ("", "x", "1:2", "1:2:x", "-1:2:3"):
+            with pytest.raises(BadRequest, match="is no cursor"):
+                find(store, FindRequest(topic, "k", cursor=cursor))
+
+
+def test_queues_and_topics_are_sorted(golden: GetStore) -> None:
+    with open_store(golden("small-clean")) as store:
+        assert store.queues() == sorted(store.queues())
+        assert store.queue("orders", 1) is store.queue("orders", 1)
+        assert store.queue("orders", 9) is None
+        assert Queue("orders", 1) in store.queues()
+        assert store.topics() == sorted({queue.topic for queue in store.queues()})

@@ -1,0 +1,231 @@
+"""What `verify` finds: nothing in a good store, each kind of damage by its name and place."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node.store.findings import ALIKE_MAX, KINDS, Finding, Findings
+from node.store.store import open_store
+from node.store.verify import Report, verify
+from protocol.checkpoint import decode_checkpoint, encode_checkpoint
+from protocol.errors import NotAStore
+from tests.support.golden import GetStore
+
+SEGMENT = "commitlog/00000000000000000000"
+TOPIC = "S533_orders"
+
+
+def patch(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def queue_file(root: Path) -> Path:
+    return root / "consumequeue" / TOPIC / "0" / ("0" * 20)
+
+
+def index_file(root: Path, number: int = 0) -> Path:
+    return sorted((root / "index").iterdir())[number]
+
+
+def entry_at(root: Path, entry: int) -> int:
+    assert index_file(root).stat().st_size == 40 + 4 * 500 + 20 * 2000
+    return 40 + 4 * 500 + 20 * entry
+
+
+def unit(root: Path, number: int) -> tuple[int, int]:
+    with open_store(root) as store:
+        reader = store.queue(TOPIC, 0)
+        assert reader is not None
+        found = reader.unit(number)
+        assert found is not None
+        return found.physical_offset, found.size
+
+
+def flip_body(root: Path) -> None:
+    offset, size = unit(root, 3)
+    patch(root / SEGMENT, offset + size // 2, b"\xff\xfe\xfd")
+
+
+def change_magic(root: Path) -> None:
+    patch(root / SEGMENT, unit(root, 3)[0] + 4, b"\0\1\2\3")
+
+
+def change_size(root: Path) -> None:
+    patch(root / SEGMENT, unit(root, 3)[0], (100).to_bytes(4, "big"))
+
+
+def change_place(root: Path) -> None:
+    patch(root / SEGMENT, unit(root, 3)[0] + 28, (77).to_bytes(8, "big"))
+
+
+def wipe_the_rest_of_a_segment(root: Path) -> None:
+    offset, _ = unit(root, 3)
+    patch(root / SEGMENT, offset, bytes(262_144 - offset))
+
+
+def tear_the_tail(root: Path) -> None:
+    with open_store(root) as store:
+        end = store.log.end
+    patch(root / f"commitlog/{end - end % 262_144:020d}", end % 262_144, b"\0\0\1\0torn")
+
+
+def remove_a_segment(root: Path) -> None:
+    (root / f"commitlog/{262_144:020d}").unlink()
+
+
+def shorten_a_segment(root: Path) -> None:
+    os.truncate(root / f"commitlog/{262_144:020d}", 100)
+
+
+def lay_down_a_stranger(root: Path) -> None:
+    (root / "commitlog" / "x.tmp").touch()
+
+
+def lay_down_a_stranger_among_queues(root: Path) -> None:
+    (root / "consumequeue" / TOPIC / "notes").touch()
+
+
+def change_a_unit(root: Path) -> None:
+    patch(queue_file(root), 20 * 5 + 12, b"\1")
+
+
+def add_a_unit(root: Path) -> None:
+    with open_store(root) as store:
+        reader = store.queue(TOPIC, 0)
+        assert reader is not None
+        end = reader.max_offset
+    folder = queue_file(root).parent
+    path = folder / f"{end * 20 - end * 20 % 4000:020d}"
+    data = (900).to_bytes(8, "big") + (120).to_bytes(4, "big") + bytes(8)
+    patch(path, end * 20 % 4000, data)
+
+
+def remove_a_queue(root: Path) -> None:
+    shutil.rmtree(queue_file(root).parent)
+
+
+def change_an_entrys_hash(root: Path) -> None:
+    patch(index_file(root), entry_at(root, 50) + 2, b"\x12")
+
+
+def change_an_entrys_place(root: Path) -> None:
+    patch(index_file(root), entry_at(root, 50) + 4, (17).to_bytes(8, "big"))
+
+
+def change_an_entrys_chain(root: Path) -> None:
+    patch(index_file(root), entry_at(root, 1500) + 16, (1).to_bytes(4, "big"))
+
+
+def change_a_header(root: Path) -> None:
+    patch(index_file(root), 16, (123).to_bytes(8, "big"))
+
+
+def remove_an_index_file(root: Path) -> None:
+    index_file(root, 2).unlink()
+
+
+def move_the_checkpoint_ahead(root: Path) -> None:
+    path = root / "checkpoint"
+    checkpoint = decode_checkpoint(path.read_bytes())
+    path.write_bytes(encode_checkpoint(checkpoint._replace(logics_physical_offset=1 << 40)))
+
+
+DAMAGE: list[tuple[Callable[[Path], None], str]] = [
+    (flip_body, "bad_crc"),
+    (change_magic, "bad_magic"),
+    (change_size, "bad_size"),
+    (change_place, "wrong_place"),
+    (wipe_the_rest_of_a_segment, "gap"),
+    (tear_the_tail, "torn_tail"),
+    (remove_a_segment, "missing_segment"),
+    (shorten_a_segment, "wrong_length"),
+    (lay_down_a_stranger, "foreign_file"),
+    (lay_down_a_stranger_among_queues, "foreign_file"),
+    (change_a_unit, "unit_mismatch"),
+    (add_a_unit, "unit_dangling"),
+    (remove_a_queue, "unit_missing"),
+    (change_an_entrys_hash, "entry_mismatch"),
+    (change_an_entrys_place, "entry_dangling"),
+    (change_an_entrys_chain, "chain_broken"),
+    (change_a_header, "header_mismatch"),
+    (remove_an_index_file, "entry_missing"),
+    (move_the_checkpoint_ahead, "checkpoint_ahead"),
+]
+SEEN_WITHOUT_DEEP = {
+    *("bad_magic", "bad_size", "wrong_place", "gap", "torn_tail", "missing_segment"),
+    *("wrong_length", "foreign_file", "header_mismatch", "checkpoint_ahead"),
+}
+
+
+def errors(report: Report) -> set[str]:
+    return {finding.kind for finding in report.findings if finding.severity == "error"}
+
+
+def test_every_kind_of_finding_has_its_damage_here() -> None:
+    assert {kind for _, kind in DAMAGE} == KINDS
+
+
+@pytest.mark.parametrize(("damage", "kind"), DAMAGE, ids=[d.__name__ for d, _ in DAMAGE])
+def test_damage_is_found_and_named(
+    golden_copy: GetStore, damage: Callable[[Path], None], kind: str
+) -> None:
+    root = golden_copy("small-clean-533")
+    damage(root)
+    report = verify(root, deep=True)
+    assert not report.ok
+    assert kind in errors(report)
+    assert all(finding.file.startswith(str(root)) for finding in report.findings)
+    if kind in SEEN_WITHOUT_DEEP:
+        assert kind in errors(verify(root))
+
+
+def test_one_damaged_record_is_one_place_and_the_rest_is_counted(golden_copy: GetStore) -> None:
+    root = golden_copy("small-clean-533")
+    whole = verify(root, deep=True)
+    flip_body(root)
+    offset, size = unit(root, 3)
+    report = verify(root, deep=True)
+    found = next(finding for finding in report.findings if finding.kind == "bad_crc")
+    assert (found.offset, found.file) == (offset, str(root / SEGMENT))
+    assert str(offset + size) in found.detail
+    assert report.records == whole.records - 1
+    assert errors(report) <= {"bad_crc", "unit_dangling", "entry_dangling"}
+
+
+def test_what_recovery_mends_is_a_warning(golden_copy: GetStore) -> None:
+    root = golden_copy("small-clean-533")
+    tear_the_tail(root)
+    add_a_unit(root)
+    assert not verify(root, deep=True).ok
+    (root / "abort").touch()
+    report = verify(root)
+    assert {f.severity for f in report.findings if f.kind == "torn_tail"} == {"warning"}
+
+
+def test_a_store_that_is_none_raises(tmp_path: Path) -> None:
+    with pytest.raises(NotAStore):
+        verify(tmp_path)
+
+
+def test_progress_is_told(golden_copy: GetStore) -> None:
+    told: list[tuple[int, int]] = []
+    report = verify(golden_copy("crc32-property"), progress=lambda *at: told.append(at))
+    assert told == sorted(told)
+    assert told[-1][0] <= told[-1][1] == report.max_offset
+
+
+def test_a_thousand_alike_are_a_few_lines_with_a_number() -> None:
+    findings = Findings()
+    for number in range(1000):
+        findings.add(Finding("warning", "unit_missing", "a", number, "x"))
+    findings.count_more("unit_missing", "a", 5)
+    findings.add(Finding("error", "gap", "b", 1, "y"))
+    found = findings.all()
+    assert found[0].kind == "gap"
+    assert len(found) == 1 + ALIKE_MAX
+    assert found[-1].detail == f"x (and {1005 - ALIKE_MAX} more)"
