@@ -291,13 +291,11 @@ class ConsumeQueues:
         """Once a topic."""
         if topic not in self._warned:
             self._warned.add(topic)
-            log.warning("queue", extra={"topic": ascii(topic[:80]), "why": why})
+            log.warning("topic %s: %s", ascii(topic[:80]), why)
 
     @staticmethod
     def _report(queue: Queue, why: str) -> None:
-        log.warning(
-            "rebuilding queue", extra={"queue": f"{queue.topic}-{queue.queue_id}", "why": why}
-        )
+        log.warning("rebuilding queue %s-%d: %s", queue.topic, queue.queue_id, why)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -177,7 +177,7 @@ class Dispatcher:
                 if error.errno not in DISK_FULL:
                     raise
                 if not waited:
-                    log.warning("disk full", extra={"slot": self.place.slot, "at": self.done})
+                    log.warning("disk full at log offset %d: %s", self.done, error)
                 waited = True
             self._pause(DISK_FULL_RETRY_S)
         self._records += len(requests)

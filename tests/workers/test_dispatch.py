@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workers.index_folder
@@ -126,6 +126,9 @@ def test_a_live_worker_undoes_what_the_writer_cut(slot: str, log: LivingLog) -> 
     assert of_kind(derived(log.root), slot) == of_kind(expected(log), slot)
 
 
+FEWER = settings(max_examples=settings().max_examples // 3)
+"""Each example is a whole life of a store."""
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("grow"), st.integers(1, 60), st.booleans()),
@@ -137,6 +140,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("slot", SLOTS)
+@FEWER
 @given(steps=STEPS, seed=st.integers(0, 5))
 def test_any_history_of_cuts_and_kills_ends_in_what_a_rebuild_gives(
     slot: str, steps: list[Any], seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workers.index_folder
@@ -19,6 +19,9 @@ from tests.workers.living_log import derived
 
 WRITERS = (workers.queue_files, workers.index_folder, workers.sparse_file)
 SECTOR_BYTES = 64
+FEWER = settings(max_examples=settings().max_examples // 3)
+"""Each example is a whole life of a store."""
+
 write_all = workers.sparse_file.write_all
 
 
@@ -57,6 +60,7 @@ def live(worker: Running, work: Callable[[Running], None], writes: int) -> None:
 
 
 @pytest.mark.parametrize("slot", SLOTS)
+@FEWER
 @given(
     lives=st.lists(st.tuples(st.integers(1, 60), st.booleans()), min_size=1, max_size=6),
     seed=st.integers(0, 3),
@@ -104,6 +108,7 @@ def lose_power(durable: Path, current: Path, rnd: random.Random) -> None:
 
 
 @pytest.mark.parametrize("slot", SLOTS)
+@FEWER
 @given(seed=st.integers(0, 10**6), rounds=st.integers(1, 4))
 def test_a_power_loss_that_keeps_any_part_of_what_was_not_synced_does_no_harm(
     slot: str, seed: int, rounds: int, tmp_path_factory: pytest.TempPathFactory
