@@ -1,6 +1,7 @@
 """A store that a node is running: what may be read is what its processes publish."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from node.store.index_file import IndexFile
 from node.store.index_reader import IndexFolder, IndexReader
@@ -16,10 +17,17 @@ from node.store.queue_list import (
 from node.store.queue_reader import QueueReader
 from node.store.segment_list import SegmentList, list_folder
 from node.store.settings import Settings
-from node.store.state_page import LogPage, LogState, WorkerPage, queue_slot, visible_end
+from node.store.state_page import STARTING, LogPage, LogState, WorkerPage, queue_slot, visible_end
 from node.store.store_view import Store
 from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR, is_folder_name
+
+
+class _OpenQueue(NamedTuple):
+    """A queue, and the turn of its shard in which it was opened."""
+
+    turn: int
+    reader: QueueReader
 
 
 class LiveStore(Store):
@@ -33,11 +41,14 @@ class LiveStore(Store):
         self._shards = shards
         self._page: LogPage | None = None
         self._workers: list[WorkerPage | None] = [None] * shards
-        self._readers: dict[Queue, QueueReader] = {}
+        self._readers: dict[Queue, _OpenQueue] = {}
         self._ends: list[int] = [0] * shards
+        self._workers_seen: list[tuple[int, bool]] = [(0, True)] * shards
+        """Process id of each worker, and whether it is still resuming."""
+        self._turns: list[int] = [0] * shards
+        """Goes up whenever units that were seen may have been taken back."""
         self._epoch = 0
-        self._epoch_start = 0
-        self._rewound: dict[Queue, int] = {}
+        self._queue_file_bytes = 0
         listing = list_folder(root / COMMIT_LOG_DIR)
         listing.check()
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
@@ -63,14 +74,17 @@ class LiveStore(Store):
 
     def _follow_log(self, state: LogState) -> None:
         if state.epoch != self._epoch:
-            self._epoch, self._epoch_start = state.epoch, state.epoch_start
+            self._epoch = state.epoch
+            self._turns = [turn + 1 for turn in self._turns]
+            # What recovery cut off may have come back as another file of the same name.
+            self.log.segments.forget_above(state.epoch_start)
             self.log.segments.refresh()
         bounds = self.log.bounds
         if state.readable > self.log.segments.end or state.min_offset != bounds.start:
             self.log.segments.refresh()
         if state.min_offset != bounds.start:
-            for reader in self._readers.values():
-                reader.drop_vanished()
+            for queue in self._readers.values():
+                queue.reader.drop_vanished()
         bounds.start, bounds.end = state.min_offset, state.readable
 
     def _end_of(self, shard: int, state: LogState) -> int:
@@ -82,11 +96,31 @@ class LiveStore(Store):
                 return 0
             self._workers[shard] = page
         worker = page.read()
-        return visible_end(state, worker) if worker.epoch else self._ends[shard]
+        end = visible_end(state, worker) if worker.epoch else self._ends[shard]
+        resuming = worker.state == STARTING or worker.epoch != state.epoch
+        seen = worker.pid, resuming
+        if end < self._ends[shard] or seen != self._workers_seen[shard]:
+            # A worker that resumes takes back the units that it cannot vouch for.
+            self._turns[shard] += 1
+            self._workers_seen[shard] = seen
+        return end
 
     def visible_end(self, queue: Queue) -> int:
         """Up to which log offset the units of a queue may be believed, as of the last `refresh`."""
         return self._ends[shard_of(queue, self._shards)]
+
+    def is_behind(self, queue: Queue) -> bool:
+        """Whether a queue may have more units than can be seen: its worker is not at the end."""
+        return self.is_resuming(queue) or self.visible_end(queue) < self.log.end
+
+    def is_resuming(self, queue: Queue) -> bool:
+        """Whether units may be missing that were there before: their worker takes up its work."""
+        return not self.knows_log or self._workers_seen[shard_of(queue, self._shards)][1]
+
+    @property
+    def knows_log(self) -> bool:
+        """Whether a writer has ever said where the log ends."""
+        return self._epoch != 0
 
     @property
     def followed(self) -> int:
@@ -105,31 +139,35 @@ class LiveStore(Store):
 
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
         queue = Queue(topic, queue_id)
-        limit = self.visible_end(queue)
-        reader = self._readers.get(queue)
-        if reader is None:
-            reader = self._open(queue)
-            if reader is None:
-                return None
-            self._readers[queue] = reader
-            self._rewound[queue] = self._epoch
-            reader.rewind(limit)
-        if self._rewound[queue] != self._epoch:
-            # Units above the new epoch's start may have been taken back and written anew.
-            reader.rewind(limit)
-            self._rewound[queue] = self._epoch
-        try:
-            reader.advance(limit)
-        except FileVanished:
+        shard = shard_of(queue, self._shards)
+        limit, turn = self._ends[shard], self._turns[shard]
+        known = self._readers.get(queue)
+        if known is not None and known.turn == turn:
+            try:
+                known.reader.advance(limit)
+            except FileVanished:
+                pass
+            else:
+                return known.reader
+        if known is not None:
             del self._readers[queue]
-            return self.queue(topic, queue_id)
+            known.reader.forget_files()
+        reader = self._open(queue)
+        if reader is not None:
+            reader.rewind(limit)
+            self._readers[queue] = _OpenQueue(turn, reader)
         return reader
 
     def _open(self, queue: Queue) -> QueueReader | None:
+        if not is_folder_name(queue.topic):
+            return None
         folder = queue_folder(self.root, queue)
-        files = open_queue_files(folder, self.settings.queue_file_bytes, self._files)
+        file_bytes = self._queue_file_bytes or list_folder(folder).file_bytes
+        files = open_queue_files(folder, file_bytes, self._files)
         if files.is_empty:
             return None
+        # All queues of a store have files of one length, whatever the settings say.
+        self._queue_file_bytes = files.file_bytes
         return QueueReader(files, files.first, lambda: self.log.min_offset)
 
     def _index_files(self) -> list[IndexFile]:

@@ -57,6 +57,11 @@ class OpenFile:
                 str(self.path), found, f"has {found} bytes, {self.size} are expected", _VERIFY_HINT
             )
 
+    def check_linked(self) -> None:
+        """Raises FileVanished when its name stands for another file by now, or for none."""
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise FileVanished(str(self.path), 0, "the file is gone", _VERIFY_HINT)
+
     def read(self, position: int, count: int) -> bytes:
         """Exactly `count` bytes. Raises StoreDamaged when they are not all there."""
         assert 0 <= position <= position + count <= self.size

@@ -87,6 +87,18 @@ class QueueFiles:
         self._starts.append(start)
         return True
 
+    def check_linked(self, number: int) -> None:
+        """Raises FileVanished when the open file that would hold a number was removed."""
+        start = number * UNIT_BYTES
+        path = self._paths.get(start - start % self.file_bytes)
+        if path is not None:
+            self._files.get(path, self.file_bytes).check_linked()
+
+    def forget(self) -> None:
+        """Closes the files that are open: their names may stand for others by now."""
+        for path in self._paths.values():
+            self._files.forget(path)
+
     def drop_vanished(self) -> None:
         """Forgets files that retention has removed from the front."""
         while len(self._starts) > 1 and not self._paths[self._starts[0]].exists():

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from node.store.open_files import FileVanished
 from node.store.queue_files import NO_UNITS, QueueFiles, Units, is_filler, is_real
 from protocol.queue_unit import QUEUE_UNIT, QueueUnit
 
@@ -74,7 +75,11 @@ class QueueReader:
         """The first unit whose record the log still has (ConsumeQueue#correctMinOffset)."""
         start = self._log_start()
         if self._min is None or self._min[0] != start:
-            self._min = start, self._correct_min_offset(start)
+            try:
+                self._min = start, self._correct_min_offset(start)
+            except FileVanished:
+                self._files.drop_vanished()
+                self._min = start, self._correct_min_offset(start)
         return self._min[1]
 
     def units(self, start: int, count: int) -> Units:
@@ -118,9 +123,13 @@ class QueueReader:
         ]
 
     def advance(self, limit: int) -> None:
-        """Live: takes in units whose record ends at or below log offset `limit`."""
+        """Live: takes in units whose record ends at or below log offset `limit`.
+
+        Raises FileVanished when the queue's files were made anew: open the queue again.
+        """
         if limit == self._seen_limit:
             return
+        before = self._disk_end
         while True:
             units = self._files.read(self._disk_end, _STEP_UNITS)
             if not len(units):
@@ -132,6 +141,8 @@ class QueueReader:
             self._disk_end += count
             if count < len(units):
                 break
+        if self._disk_end == before:
+            self._files.check_linked(before)
         self._seen_limit = limit
 
     def rewind(self, limit: int) -> None:
@@ -139,6 +150,10 @@ class QueueReader:
         self._disk_end = self._files.end_below(limit)
         self._seen_limit = limit
         self._min = None
+
+    def forget_files(self) -> None:
+        """Live: closes the files; this reader is done with."""
+        self._files.forget()
 
     def drop_vanished(self) -> None:
         """Live: retention may have removed files from the front."""

@@ -151,6 +151,12 @@ class SegmentList:
         segment = self.segments[index]
         return segment if offset < segment.end else None
 
+    def forget_above(self, offset: int) -> None:
+        """Closes the files that reach above an offset: their names may stand for others by now."""
+        for segment in self.segments:
+            if segment.end > offset:
+                self._files.forget(segment.path)
+
     def refresh(self) -> None:
         """Looks at the folder again. Raises StoreDamaged, StorePermission."""
         listing = list_folder(self.folder, self.segment_bytes or None)
