@@ -126,6 +126,7 @@ class Reader:
             self.service.wake_all()
         elif news or self.service.has_work:
             self.service.wake(news)
+        self.service.settle()
         self.service.time_out(now)
         self._listen(now)
         self._beat(now)

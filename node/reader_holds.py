@@ -18,7 +18,11 @@ _DEAD_MAX = 1_024
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One pull that waits. `next_offset` is where the next look begins, behind what was scanned."""
+    """One pull that waits. `next_offset` is where the next look begins, behind what was scanned.
+
+    `undecided_below`: nothing may be said of the queue's end before its worker has come to this
+    log offset; None when the pull only waits for messages.
+    """
 
     peer: bytes
     request_id: int
@@ -26,6 +30,7 @@ class Held:
     deadline: float
     next_offset: int
     is_over: bool = False
+    undecided_below: int | None = None
 
     @property
     def queue(self) -> Queue:

@@ -34,7 +34,13 @@ from node.store.open_files import FileVanished
 from node.store.pull import PullResult, PullStatus, TransferLimits
 from node.store.queue_reader import QueueReader
 from node.store.topics_file import TopicsFile
-from protocol.errors import BadRequest, MqError, UnknownOperation
+from protocol.errors import (
+    BadRequest,
+    CorruptError,
+    MqError,
+    ServiceNotAvailable,
+    UnknownOperation,
+)
 from protocol.ids import Queue, shard_of
 from protocol.wire import Header, answer, check_envelope, refusal, request_id, unpack
 
@@ -43,9 +49,13 @@ HEADER_BYTES_MAX = 128 * 1024
 SCANS_AT_ONCE = 64
 """How many scans of one queue a held pull with a filter makes before others have their turn."""
 
+UNDECIDED_MS = 1_000
+"""How long a pull that does not wait is kept until the end of its queue is known."""
+
 T = TypeVar("T")
 Send = Callable[[bytes, Header, bytes | None], bool]
-_Looked = dict[tuple[int, str, int, int], PullResult]
+_Looked = dict[tuple[int, str, int, int], PullResult | None]
+_OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
 
 
 class ReaderService:
@@ -66,6 +76,7 @@ class ReaderService:
         self._send = send
         self._shards = shards
         self._unfinished: set[Queue] = set()
+        self._undecided: dict[Held, None] = {}
 
     @property
     def has_work(self) -> bool:
@@ -143,6 +154,12 @@ class ReaderService:
             raise self.trouble
         wanted = parse_pull(header, self.store.settings, self._limits)
         result = self._look(wanted)
+        if result is None:
+            wait_s = max(wanted.wait_ms, UNDECIDED_MS) / 1000
+            held = Held(peer, number, wanted, now + wait_s, wanted.offset)
+            self.holds.add(held)
+            self._leave_undecided(held)
+            return
         if wanted.wait_ms and is_waiting_status(result, wanted.offset):
             deadline = now + wanted.wait_ms / 1000
             self.holds.add(Held(peer, number, wanted, deadline, wanted.offset))
@@ -150,8 +167,42 @@ class ReaderService:
         found = pull_answer(result)
         self._send(peer, answer(number, **found.fields), found.payload)
 
-    def _look(self, wanted: Pull) -> PullResult:
-        return self._again(lambda: pull(self.store, wanted))
+    def _look(self, wanted: Pull, is_final: bool = False) -> PullResult | None:
+        """One look; None while the queue's worker is behind, and its end can't be told yet.
+
+        Without that a worker's restart would send consumers back to where it is by then.
+        """
+        queue = wanted.queue
+        try:
+            result = self._again(lambda: pull(self.store, wanted))
+        except CorruptError:
+            if self.store.is_resuming(queue):
+                return None
+            raise
+        if is_final or not self.store.is_behind(queue):
+            return result
+        if is_waiting_status(result, wanted.offset) or result.status not in _OF_THE_END:
+            return result
+        return None
+
+    def _leave_undecided(self, held: Held) -> None:
+        held.undecided_below = self.store.log.end if self.store.knows_log else 0
+        self._undecided[held] = None
+
+    def settle(self) -> None:
+        """Looks at the pulls whose queue's end was not known, where it is known now."""
+        for held in list(self._undecided):
+            if held.is_over:
+                del self._undecided[held]
+            elif not held.undecided_below:
+                self._leave_undecided(held)
+            elif (
+                not self.store.is_resuming(held.queue)
+                and self.store.visible_end(held.queue) >= held.undecided_below
+            ):
+                del self._undecided[held]
+                held.undecided_below = None
+                self._wake(held, {}, is_final=True)
 
     def wake(self, news: News) -> None:
         """Looks again at the held pulls of queues that may have grown."""
@@ -178,10 +229,10 @@ class ReaderService:
         end = reader.max_offset if reader is not None else 0
         looked: _Looked = {}
         for held in self.holds.of(queue):
-            if held.next_offset != end and not held.is_over:
+            if held.next_offset != end and not held.is_over and held.undecided_below is None:
                 self._wake(held, looked)
 
-    def _wake(self, held: Held, looked: _Looked) -> None:
+    def _wake(self, held: Held, looked: _Looked, is_final: bool = False) -> None:
         """Answers a held pull when there is something for it. Equal pulls share one look."""
         try:
             for _ in range(SCANS_AT_ONCE):
@@ -192,10 +243,13 @@ class ReaderService:
                     request.max_messages,
                     request.total_bytes_max,
                 )
-                result = looked.get(key)
+                if key not in looked:
+                    looked[key] = self._look(held.look(), is_final)
+                result = looked[key]
                 if result is None:
-                    result = looked[key] = self._look(held.look())
-                if is_waiting_status(result, held.next_offset):
+                    self._leave_undecided(held)
+                    return
+                if is_waiting_status(result, held.next_offset) and held.pull.wait_ms:
                     return
                 if not _refused_all(result, held.next_offset):
                     self._finish_with(held, result)
@@ -223,6 +277,11 @@ class ReaderService:
             if self.trouble is not None:
                 raise self.trouble
             result = self._look(held.look())
+            if result is None:
+                raise ServiceNotAvailable(
+                    f"the queue worker of {held.queue.topic} is behind the log",
+                    "pull again later; see keelog status",
+                )
         except MqError as error:
             self._finish(held, refusal(held.request_id, error), None)
             return

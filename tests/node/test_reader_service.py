@@ -17,11 +17,12 @@ from node.reader_service import ReaderService
 from node.serving import BadFrames, Received
 from node.store.live_store import LiveStore
 from node.store.pull import TransferLimits
+from node.store.state_page import RUNNING, STARTING
 from node.store.store import open_live
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest
 from protocol.ids import Queue
-from protocol.names import TOPICS_FILE, offset_file_name
+from protocol.names import CONSUME_QUEUE_DIR, TOPICS_FILE, offset_file_name
 from protocol.record import Record, decode
 from protocol.wire import Header, pack
 from tests.support.golden import GetStore, Row, facts, unpack
@@ -631,3 +632,85 @@ def test_a_filter_that_refuses_thousands_of_messages_lets_others_have_their_turn
     assert looks >= 2
     assert held.next_offset == where.offset
     assert len(reader.service.holds) == 1
+
+
+# While a queue worker is behind
+
+
+def lag(reader: Desk, end: int, state: int = RUNNING) -> None:
+    """The queue workers have come back, and have only got to `end` of the log so far."""
+    for worker in reader.living.workers:
+        worker.publish(dispatched=end, pid=worker.read().pid + 1, state=state)
+    reader.store.refresh()
+    reader.service.wake_all()
+    reader.service.settle()
+
+
+def test_a_worker_that_starts_again_sends_no_consumer_back(waiting: tuple[Desk, Spot]) -> None:
+    reader, where = waiting
+    hold(reader, where)
+    lag(reader, where.before // 2)
+    lag(reader, where.before // 2, STARTING)
+    lag(reader, where.before - 1)
+    assert reader.sent == []
+    lag(reader, where.before)
+    assert reader.sent == []
+    reader.grow(where.after, where.queue)
+    assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
+
+
+def test_a_pull_beyond_what_a_late_worker_has_seen_is_answered_when_it_has_caught_up(
+    waiting: tuple[Desk, Spot],
+) -> None:
+    reader, where = waiting
+    lag(reader, where.before // 2)
+    for offset in (where.offset, where.offset + 1):
+        hold(reader, where, offset=offset, wait_ms=0)
+    lag(reader, where.before)
+    found = [(reply.header["status"], reply.header["next_begin_offset"]) for reply in reader.sent]
+    assert found == [("OFFSET_OVERFLOW_ONE", where.offset), ("OFFSET_OVERFLOW_BADLY", where.offset)]
+
+
+def test_a_late_worker_is_waited_for_a_second_and_no_longer(waiting: tuple[Desk, Spot]) -> None:
+    reader, where = waiting
+    lag(reader, where.before // 2)
+    hold(reader, where, wait_ms=0)
+    reader.service.time_out(reader.now + 0.9)
+    assert reader.sent == []
+    reader.service.time_out(reader.now + 1.1)
+    assert [reply.error for reply in reader.sent] == ["ServiceNotAvailable"]
+
+
+def test_the_end_of_a_queue_is_decided_although_the_log_grows_on(
+    waiting: tuple[Desk, Spot],
+) -> None:
+    reader, where = waiting
+    lag(reader, where.before // 2)
+    hold(reader, where, offset=where.offset + 9)
+    reader.living.log.publish(readable=where.after)
+    lag(reader, where.before)
+    assert [reply.header["status"] for reply in reader.sent] == ["OFFSET_OVERFLOW_BADLY"]
+
+
+def test_what_a_late_worker_has_seen_is_answered_at_once(waiting: tuple[Desk, Spot]) -> None:
+    reader, where = waiting
+    lag(reader, where.before // 2)
+    topic, queue = where.queue
+    assert reader.get("pull", topic=topic, queue=queue, offset=0).header["status"] == "FOUND"
+
+
+def test_a_queue_whose_files_were_made_anew_is_read_on(golden_copy: GetStore) -> None:
+    reader = Desk(LivingStore(golden_copy("small-clean"), facts("small-clean")))
+    where = spot("small-clean")
+    reader.living.begin_epoch(where.before)
+    hold(reader, where)
+    topic, queue = where.queue
+    folder = reader.living.root / CONSUME_QUEUE_DIR / topic / str(queue)
+    for path in folder.iterdir():
+        anew = path.with_suffix(".new")
+        anew.write_bytes(path.read_bytes())
+        path.write_bytes(bytes(len(path.read_bytes())))
+        anew.rename(path)
+    reader.grow(where.after, where.queue)
+    assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
+    reader.close()

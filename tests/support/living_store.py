@@ -36,6 +36,7 @@ class LivingStore:
         self.log.publish(state=RUNNING)
         for worker in self.workers:
             worker.begin_epoch(epoch, dispatched=end, saved=end)
+            worker.publish(state=RUNNING)
 
     def publish(self, end: int) -> None:
         """The log grows, or is seen, up to `end`, and the workers follow."""
