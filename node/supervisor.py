@@ -9,10 +9,8 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import replace
 
 import zmq
 
@@ -22,9 +20,9 @@ from node.store.locks import StoreLock
 from node.store.process import EXIT_FAILED, StopFlag, install_stop_signals, set_title
 from node.store.settings import Settings, load_settings
 from node.supervisor_bind import Place, parse_bind
+from node.supervisor_options import Options
 from node.supervisor_plan import (
     Child,
-    Limits,
     Role,
     State,
     has_settled,
@@ -47,36 +45,14 @@ from protocol.errors import (
     ServiceNotAvailable,
     UnknownOperation,
 )
+from protocol.names import COMMIT_LOG_DIR
 from protocol.wire import Header, answer, check_envelope, refusal, request_id, unpack
 
 log = logging.getLogger("keelog.supervisor")
 
 CONTROL_FRAME_BYTES_MAX = 64 * 1024
-QUEUE_WORKERS_MAX = 64
-READERS_MAX = 64
 _POLL_S_MAX = 1.0
 _ANSWERS_AT_ONCE = 100
-
-MODULES: Mapping[Role, str] = {
-    Role.WRITER: "node.writer",
-    Role.QUEUE: "workers.consume_queue",
-    Role.INDEX: "workers.index_file",
-    Role.READER: "node.reader",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What `keelog serve` was asked for. `pairs` are settings as `name=value`."""
-
-    root: Path
-    bind: str = "tcp://127.0.0.1:9870"
-    queue_workers: int = 2
-    readers: int = 1
-    pairs: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
-    version: str = ""
-    modules: Mapping[Role, str] = field(default_factory=lambda: MODULES)
 
 
 def serve(options: Options) -> int:
@@ -88,12 +64,7 @@ def serve(options: Options) -> int:
     """
     started_at = time.monotonic()
     settings = load_settings(options.pairs)
-    for name, value, most in (
-        ("queue-workers", options.queue_workers, QUEUE_WORKERS_MAX),
-        ("readers", options.readers, READERS_MAX),
-    ):
-        if not 1 <= value <= most:
-            raise BadRequest(f"--{name} is {value}, outside [1, {most}]")
+    options.check()
     place = parse_bind(options.bind)
     set_title("keelog-serve")
     logging.basicConfig(
@@ -107,6 +78,7 @@ def serve(options: Options) -> int:
     try:
         wait_for_orphans(options.root)
         with zmq.Context() as context:
+            options = replace(options, pairs=_all_pairs(options))
             server = _bind(context, options.bind)
             try:
                 place = place.with_port_of(server.endpoint)
@@ -171,8 +143,6 @@ class Supervisor:
             return self._stop_step(now)
         code = must_end(self.children)
         if code is not None:
-            self._stopping_since, self._stops_others = now, True
-            self._stop_step(now)
             return code
         for number, child in enumerate(self.children):
             if is_due(child, self.children, now):
@@ -226,8 +196,8 @@ class Supervisor:
             self._tell_of_exit(child, code)
 
     def _tell_of_exit(self, child: Child, code: int) -> None:
-        if child.state is State.STOPPED and code == 0:
-            return
+        if (child.state is State.STOPPED and code == 0) or must_end(self.children) is not None:
+            return  # in the latter case the writer's own three lines are the last word
         how = f"signal {-code}" if code < 0 else f"code {code}"
         if child.state is State.BACKING_OFF:
             log.warning("%s ended with %s, is started again", child.name, how)
@@ -368,6 +338,16 @@ def _bind(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> Server:
     except ServiceNotAvailable as error:
         # For the caller of `serve` a taken address will not become free by waiting.
         raise RefusedError(error.reason, error.hint) from None
+
+
+def _all_pairs(options: Options) -> tuple[str, ...]:
+    """The settings, with the sizes of a store that is there already."""
+    if not (options.root / COMMIT_LOG_DIR).is_dir():
+        return options.pairs
+    # Only here: it brings numpy into the supervisor.
+    from node.supervisor_sizes import with_found_sizes
+
+    return with_found_sizes(options.root, options.pairs)
 
 
 def _stop_on_hangup(stop: StopFlag) -> None:

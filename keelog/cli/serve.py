@@ -41,7 +41,8 @@ def serve(
 
     Example: keelog serve ./store --bind tcp://127.0.0.1:0 -X store.flush_disk_type=SYNC_FLUSH
     """
-    from node.supervisor import Options, serve
+    from node.supervisor import serve
+    from node.supervisor_options import Options
     from node.supervisor_plan import Limits
 
     options = Options(

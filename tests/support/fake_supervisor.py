@@ -3,7 +3,8 @@
 import sys
 from pathlib import Path
 
-from node.supervisor import Options, serve
+from node.supervisor import serve
+from node.supervisor_options import Options
 from node.supervisor_plan import Limits, Role
 from protocol.errors import MqError
 

@@ -1,0 +1,68 @@
+"""The sizes of a store's files, found once by the supervisor and told to every process.
+
+The processes must agree, also about files that do not exist yet: so what the files of a store say
+wins over settings, and settings count for what has no file.
+"""
+
+import logging
+from itertools import islice
+from pathlib import Path
+
+from node.store.index_reader import IndexFolder
+from node.store.open_files import OpenFiles
+from node.store.queue_list import find_queue_file_bytes, list_queues
+from node.store.segment_list import list_folder
+from node.store.settings import Settings, load_settings
+from protocol.errors import CorruptError
+from protocol.names import COMMIT_LOG_DIR
+
+log = logging.getLogger("keelog.supervisor")
+
+INDEX_FILES_ASKED = 3
+"""So many of the newest index files are asked for their sizes."""
+
+
+def with_found_sizes(root: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
+    """`pairs` and, behind them, the sizes of the files that are there. Raises StorePermission.
+
+    Damaged files say nothing here: the process that owns them meets the damage.
+    """
+    settings = load_settings(pairs)
+    found = {**_log_size(root), **_queue_size(root), **_index_sizes(root, settings)}
+    for name, value in found.items():
+        said = getattr(settings, name)
+        if said != value and any(name in pair for pair in pairs):
+            log.warning("%s is %d, as the files of this store have it, not %d", name, value, said)
+    return (*pairs, *(f"{name}={value}" for name, value in found.items()))
+
+
+def _log_size(root: Path) -> dict[str, int]:
+    size = list_folder(root / COMMIT_LOG_DIR).file_bytes
+    return {"mapped_file_size_commit_log": size} if size else {}
+
+
+def _queue_size(root: Path) -> dict[str, int]:
+    folders = list_queues(root)
+    try:
+        size = find_queue_file_bytes(iter(folders.values()), 0)
+    except CorruptError as error:
+        log.warning("%s", error)
+        return {}
+    return {"mapped_file_size_consume_queue": size} if size else {}
+
+
+def _index_sizes(root: Path, settings: Settings) -> dict[str, int]:
+    files = OpenFiles()
+    try:
+        folder = IndexFolder(root, settings.index_geometry, files)
+        for name in islice(reversed(folder.names()), INDEX_FILES_ASKED):
+            try:
+                folder.open([name])
+            except CorruptError as error:
+                log.warning("%s", error)
+                continue
+            slots, entries = folder.geometry
+            return {"max_hash_slot_num": slots, "max_index_num": entries}
+    finally:
+        files.close()
+    return {}
