@@ -32,6 +32,7 @@ HALVES = (
 )
 INDEX = ("workers.index_file",)
 WAIT_S = 20.0
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Process:
@@ -44,6 +45,7 @@ class Process:
         self.child = subprocess.Popen(
             [sys.executable, "-m", module, str(root), *options],
             pass_fds=[write_end],
+            cwd=REPOSITORY,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -82,14 +84,16 @@ def test_workers_alone_on_a_store_at_rest_make_rocketmqs_files(golden_copy: GetS
     assert found_files(root) == expected_files("small-clean")
 
 
-def test_following_workers_keep_up_tell_readers_and_stop_in_order(tmp_path: Path) -> None:
+def test_following_workers_keep_up_tell_readers_and_stop_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = new_log(tmp_path)
     log.grow(40)
     workers = [Process(log.root, worker) for worker in (*HALVES, INDEX)]
     slots = ["queue-0-of-2", "queue-1-of-2", "index"]
     assert [json.loads(worker.ready)["ready"] for worker in workers] == [True] * 3
-    os.chdir(run_dir(log.root))
-    hints = zmq.Context.instance().socket(zmq.SUB)
+    monkeypatch.chdir(run_dir(log.root))
+    hints: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
     hints.setsockopt(zmq.SUBSCRIBE, b"")
     hints.connect("ipc://queue-0-of-2.ipc")
     hints.connect("ipc://queue-1-of-2.ipc")
