@@ -105,31 +105,31 @@ class LogReader:
     def raw_many(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
         """As `raw`, for many at once; neighbours come as one piece. All must be within the log."""
         pieces: list[memoryview] = []
-        run_start = run_end = -1
-        segment: Segment | None = None
+        start = end = run_start = run_end = -1
         view = memoryview(b"")
         for offset, size in zip(offsets, sizes, strict=True):
-            if segment is None or not segment.start <= offset < segment.end:
-                if segment is not None and run_end > run_start:
-                    pieces.append(view[run_start - segment.start : run_end - segment.start])
+            if not start <= offset < end:
+                if run_end > run_start:
+                    pieces.append(view[run_start - start : run_end - start])
                 segment = self.segment_at(offset)
-                view = segment.view()
-                run_start = run_end = offset
-            elif offset != run_end:
-                pieces.append(view[run_start - segment.start : run_end - segment.start])
+                start, end, view = segment.start, segment.end, segment.view()
                 run_start = offset
-            self._check_head(segment, view, offset - segment.start, size)
+            elif offset != run_end:
+                pieces.append(view[run_start - start : run_end - start])
+                run_start = offset
+            if size < SHORT_HEAD.size or not _is_head(view, offset - start, offset, size):
+                self._check_head(segment, view, offset - start, size)
             run_end = offset + size
-        if segment is not None:
-            pieces.append(view[run_start - segment.start : run_end - segment.start])
+        if run_end > run_start:
+            pieces.append(view[run_start - start : run_end - start])
         return pieces
 
     def _check_head(self, segment: Segment, view: memoryview, position: int, size: int) -> None:
         if size < SHORT_HEAD.size:
             raise self._damage(segment, position, f"{size} bytes are no record")
-        total, magic, place = _HEAD(view, position)
         offset = segment.start + position
-        if total != size or place != offset or (magic != MAGIC_V1 and magic != MAGIC_V2):
+        if not _is_head(view, position, offset, size):
+            total, magic, place = _HEAD(view, position)
             found = f"size {total}, magic {magic:08x}, place {place} where {size} bytes should be"
             raise self._damage(segment, position, found)
 
@@ -215,6 +215,11 @@ class LogReader:
                 case Torn(kind=kind, why=why):
                     self.stopped = Torn(position + found.end, kind, why)
                     return
+
+
+def _is_head(view: memoryview, position: int, offset: int, size: int) -> bool:
+    total, magic, place = _HEAD(view, position)
+    return bool(total == size and place == offset and magic in (MAGIC_V1, MAGIC_V2))
 
 
 def _stated_size(data: bytes) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from node.store.open_files import OpenFiles
+from node.store.open_files import OpenFile, OpenFiles
 from node.store.segment_list import Listing
 from protocol.names import offset_file_name
 from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES
@@ -17,6 +17,7 @@ Units = NDArray[Any]
 
 NO_UNITS: Units = np.empty(0, QUEUE_UNIT.dtype)
 _STEP_UNITS = 4096
+_UNIT = QUEUE_UNIT.struct.unpack
 
 
 def is_real(units: Units, limit: int) -> Bools:
@@ -114,25 +115,11 @@ class QueueFiles:
         if thorough:
             return self._end_by_walk(limit)
         for file_start in reversed(self._starts):
-            low = file_start // UNIT_BYTES
-            if not is_real(self.read(low, 1), limit)[0]:
-                continue
-            high = low + self.file_bytes // UNIT_BYTES
-            return self._bisect(low, high, limit)
+            file = self._files.get(self._paths[file_start], self.file_bytes)
+            count = _count_real(file, self.file_bytes // UNIT_BYTES, limit)
+            if count:
+                return file_start // UNIT_BYTES + count
         return self.first
-
-    def _bisect(self, low: int, high: int, limit: int) -> int:
-        """`low` is real, `high` is not or is the file's end."""
-        while high - low > 1:
-            if high - low <= 64:
-                real = is_real(self.read(low, high - low), limit)
-                return low + (len(real) if real.all() else int(np.argmin(real)))
-            middle = (low + high) // 2
-            if is_real(self.read(middle, 1), limit)[0]:
-                low = middle
-            else:
-                high = middle
-        return low + 1
 
     def _end_by_walk(self, limit: int) -> int:
         position = self._starts[-3:][0] // UNIT_BYTES if self._starts else 0
@@ -144,3 +131,17 @@ class QueueFiles:
             if not len(units):
                 return position
             position += len(units)
+
+
+def _count_real(file: OpenFile, count: int, limit: int) -> int:
+    """How many units at the file's head are real, by bisection."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        offset, size, _ = _UNIT(file.read(middle * UNIT_BYTES, UNIT_BYTES))
+        is_blank = offset == 0 and size == FILLER_SIZE
+        if is_blank or (offset >= 0 and size > 0 and offset + size <= limit):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -3,6 +3,7 @@
 A broker compares hashes only and leaves the text to its client (DefaultMessageFilter, FilterAPI).
 """
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,13 @@ from node.store.queue_files import Units
 from protocol.errors import BadRequest
 from protocol.java_hash import java_hash
 from protocol.layout import Readable
-from protocol.record import Record, decode
+from protocol.properties import decode_raw_properties
+from protocol.record import MAGIC_V1, RECORD_BYTES_MIN, SYS_FLAG_POSITION, record_head
 
 ALL = "*"
 _SEPARATOR = "||"
+_MAGIC_V1 = MAGIC_V1.to_bytes(4, "big")
+_INT = struct.Struct(">i").unpack_from
 _EXT_ADDRESS_MAX = -(2**31) - 1
 """At or below this a unit's code is no hash but an address in another file (ConsumeQueueExt)."""
 
@@ -35,8 +39,28 @@ class TagFilter:
 
     def takes_record(self, raw: Readable) -> bool:
         """By text; what is no record passes, so that whoever reads it finds out."""
-        found = decode(raw, 0)
-        return not isinstance(found, Record) or found.tags in self.tags
+        properties = _properties(bytes(raw))
+        if properties is None:
+            return True
+        tags = decode_raw_properties(properties).get(b"TAGS", b"")
+        return tags.decode("utf-8", "replace") in self.tags
+
+
+def _properties(raw: bytes) -> bytes | None:
+    """A record's properties by its lengths alone; None when these do not agree."""
+    if len(raw) < RECORD_BYTES_MIN:
+        return None
+    (sys_flag,) = _INT(raw, SYS_FLAG_POSITION)
+    head_bytes = record_head(sys_flag).size
+    topic_length_bytes = 1 if raw[4:8] == _MAGIC_V1 else 2
+    if len(raw) < head_bytes:
+        return None
+    (body_length,) = _INT(raw, head_bytes - 4)
+    topic_at = head_bytes + body_length
+    topic_length = int.from_bytes(raw[topic_at : topic_at + topic_length_bytes], "big")
+    start = topic_at + topic_length_bytes + topic_length + 2
+    length = int.from_bytes(raw[start - 2 : start], "big")
+    return raw[start:] if body_length >= 0 and start + length == len(raw) else None
 
 
 def parse_tags(expression: str | None) -> TagFilter | None:

@@ -85,6 +85,18 @@ def test_the_text_of_tags_is_compared_only_when_asked_for(store: DeadStore) -> N
     assert tags_found(exact=True) == set()
 
 
+@pytest.mark.parametrize("name", ["mixed-kinds", "crc32-property"])
+def test_the_tags_of_every_kind_of_record_are_found(golden: GetStore, name: str) -> None:
+    nothing = np.empty(0, np.int32)
+    with open_store(golden(name)) as opened:
+        for columns in opened.log.columns(0):
+            for record in (columns.record(row) for row in range(len(columns))):
+                assert TagFilter(frozenset({record.tags}), nothing).takes_record(record.raw)
+                assert not TagFilter(frozenset({"x y"}), nothing).takes_record(record.raw)
+                # What is no record passes: whoever takes it finds out.
+                assert TagFilter(frozenset({"x y"}), nothing).takes_record(record.raw[:-1])
+
+
 def test_records_come_back_to_back_as_stored(store: DeadStore) -> None:
     queue = store.queue("orders", 1)
     result = get_message(store.log, queue, 700, PullRequest(20))
