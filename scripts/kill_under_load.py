@@ -1,8 +1,9 @@
 """Kills workers and readers with SIGKILL while producers send at full speed; nothing may be lost.
 
 Starts a node, sends from several processes, and kills each queue worker, the index worker and each
-reader in turn, again and again. Afterwards every acknowledged message must be pulled exactly once
-and in order within its queue, be found by its key, and `keelog store verify --deep` must be clean.
+reader in turn, again and again, while a follower reads along. It must see every message once and
+in order within its queue, whichever reader dies. Afterwards every acknowledged message must be
+pulled exactly once and in order, be found by its key, and `keelog store verify --deep` be clean.
 
     python scripts/kill_under_load.py --rounds 10 --producers 8
 
@@ -16,43 +17,27 @@ import os
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass
+from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from node.client import Client, connect
-from node.client_types import ProcessStatus, Receipt
-from protocol.columns import scan
-from protocol.errors import MqError, OutcomeUnknownError
+from node.client_types import ProcessStatus
+from scripts.load_checks import Outcome, check_files, check_finds, check_pulls
+from scripts.load_processes import QUEUES, TOPICS, Ints, follow, produce, send_last
 
-Ints = NDArray[np.int64]
-
-BATCHED, SINGLE = "load-batched", "load-single"
-"""Each way of sending has its own topic: the order of the one says nothing about the other's."""
-TOPICS = (BATCHED, SINGLE)
-QUEUES = 8
-BURST = 200
-"""Messages between two looks at the stop flag; one more is sent as a single request."""
-BODY = struct.Struct(">qq")
-ROW = struct.Struct("=6q")
-BODY_BYTES = 100
-FILL = bytes(BODY_BYTES - BODY.size)
 KILLED_ROLES = ("queue", "index", "reader")
 START_S = 60
 CATCH_UP_S = 300
@@ -66,100 +51,8 @@ SETTINGS = (
     "store.max_transfer_count_on_message_in_disk=4000",
     "store.max_transfer_bytes_on_message_in_disk=1048576",
 )
+"""Small files, so that many roll; large pulls, so that the check is quick."""
 _READY = re.compile(r"^ready (\S+)")
-
-
-# -- the producers: processes of their own ----------------------------------------------------
-
-
-def key_of(producer: int, number: int) -> str:
-    """The key of a message."""
-    return f"p{producer}-{number}"
-
-
-class Receipts:
-    """What one producer was told, a row a message: topic, number, queue, offsets, moment in ns."""
-
-    columns = ("topic", "number", "queue_id", "queue_offset", "physical_offset", "at_ns")
-
-    def __init__(self) -> None:
-        self._rows = array("q")
-        self.errors: Counter[str] = Counter()
-        self.unknown = 0
-
-    def note(self, topic: int, number: int, outcome: "Future[Receipt]") -> None:
-        """Takes the outcome of one message."""
-        error = outcome.exception()
-        if error is None:
-            self.add(topic, number, outcome.result())
-        else:
-            self.fail(error)
-
-    def add(self, topic: int, number: int, receipt: Receipt) -> None:
-        """A message was stored."""
-        row = (topic, number, receipt.queue_id, receipt.queue_offset, receipt.physical_offset)
-        # One call: two threads add rows, and an extend could be interrupted between two items.
-        self._rows.frombytes(ROW.pack(*row, time.monotonic_ns()))
-
-    def fail(self, error: BaseException) -> None:
-        """A message was refused, or nobody knows."""
-        self.errors[type(error).__name__] += 1
-        self.unknown += isinstance(error, OutcomeUnknownError)
-
-    def save(self, path: Path) -> None:
-        """For the parent process."""
-        rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(self.columns))
-        np.savez(path, rows=rows, errors=json.dumps(self.errors), unknown=self.unknown)
-
-
-def produce(endpoint: str, producer: int, result: Path, stop: Event) -> None:
-    """Sends at full speed until `stop` is set, then saves what it was told."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    receipts = Receipts()
-    with (
-        connect(endpoint, timeout=30.0) as client,
-        client.producer(timeout=30.0, max_in_flight=4096) as sender,
-    ):
-        for number in _numbers(stop):
-            body = BODY.pack(producer, number) + FILL
-            key = key_of(producer, number)
-            if number % (BURST + 1) == BURST:
-                _send_single(client, body, key, partial(receipts.add, 1, number), receipts)
-            else:
-                outcome = sender.send_nowait(BATCHED, body, keys=[key], tags="load")
-                outcome.add_done_callback(partial(receipts.note, 0, number))
-    receipts.save(result)
-
-
-def _numbers(stop: Event) -> Iterator[int]:
-    number = 0
-    while not stop.is_set():
-        yield from range(number, number + BURST + 1)
-        number += BURST + 1
-
-
-def _send_single(
-    client: Client, body: bytes, key: str, add: Callable[[Receipt], None], receipts: Receipts
-) -> None:
-    try:
-        add(client.send(SINGLE, body, keys=[key], tags="load"))
-    except MqError as error:
-        receipts.fail(error)
-
-
-def find_some(endpoint: str, producer: int, numbers: list[tuple[int, int, int]]) -> list[str]:
-    """Looks messages up by key: (topic, number, log offset) each. Answers what is wrong."""
-    wrong = []
-    with connect(endpoint, timeout=30.0) as client:
-        for topic, number, offset in numbers:
-            key = key_of(producer, number)
-            found = [message.physical_offset for message in client.find(TOPICS[topic], key)]
-            if found != [offset]:
-                wrong.append(f"{key} stands at {offset}, found at {found}")
-    return wrong
-
-
-# -- the node ---------------------------------------------------------------------------------
 
 
 class Node:
@@ -259,139 +152,6 @@ def await_workers(client: Client) -> float:
     raise SystemExit(f"the workers did not catch up within {CATCH_UP_S} s")
 
 
-# -- the check --------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Outcome:
-    """The figures of a run. `faults` are sentences; a run without any has lost nothing."""
-
-    producers: int = 0
-    load_s: float = 0.0
-    acknowledged: int = 0
-    singles: int = 0
-    per_second: int = 0
-    not_acknowledged: int = 0
-    outcome_unknown: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
-    pulled: int = 0
-    pulled_unacknowledged: int = 0
-    found_by_key: int = 0
-    kills: int = 0
-    restarts: dict[str, int] = field(default_factory=dict)
-    back_s_max: dict[str, float] = field(default_factory=dict)
-    gap_ms_max: float = 0.0
-    gap_ms_p999: float = 0.0
-    gap_after: str = ""
-    catch_up_s: float = 0.0
-    verify_exit: int = -1
-    verify_s: float = 0.0
-    faults: list[str] = field(default_factory=list)
-
-
-def pull_queue(client: Client, topic: str, queue_id: int) -> dict[str, Ints]:
-    """A whole queue, every record verified: queue offset, log offset, producer and number."""
-    (ends,) = client.offsets(topic, queue_id)
-    parts: list[tuple[Ints, Ints, Ints]] = []
-    position = ends.min_offset
-    while position < ends.max_offset:
-        answer = client.pull(topic, queue_id, position, max_messages=4000, max_bytes=1 << 20)
-        if answer.status != "FOUND":
-            break
-        found = scan(b"".join(message.raw for message in answer.messages), None)
-        columns = found.columns
-        bodies = columns.data[columns.body_start[:, None] + np.arange(BODY.size)]
-        parts.append(
-            (columns.queue_offset, columns.physical_offset, bodies.view(">i8").astype(np.int64))
-        )
-        position = answer.next_begin_offset
-    if not parts:
-        empty = np.zeros(0, np.int64)
-        return {"queue_offset": empty, "physical_offset": empty, "producer": empty, "number": empty}
-    offsets, places, who = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return {
-        "queue_offset": offsets,
-        "physical_offset": places,
-        "producer": who[:, 0],
-        "number": who[:, 1],
-    }
-
-
-def check_queue(name: str, pulled: dict[str, Ints], told: Ints) -> list[str]:
-    """What is wrong with one queue. `told`: producer and then Receipts.columns, a row a message."""
-    faults = []
-    count = len(pulled["queue_offset"])
-    if not np.array_equal(pulled["queue_offset"], np.arange(count)):
-        faults.append(f"{name}: queue offsets are not 0 to {count - 1}, each once")
-        return faults
-    if not (np.diff(pulled["physical_offset"]) > 0).all():
-        faults.append(f"{name}: log order and queue order differ")
-    for producer in np.unique(pulled["producer"]):
-        numbers = pulled["number"][pulled["producer"] == producer]
-        if not (np.diff(numbers) > 0).all():
-            faults.append(f"{name}: messages of producer {producer} are out of order, or twice")
-    rows = told[:, 4]
-    lost = int((rows >= count).sum())
-    if lost:
-        faults.append(f"{name}: {lost} acknowledged messages are not there")
-        told, rows = told[rows < count], rows[rows < count]
-    same = (
-        (pulled["producer"][rows] == told[:, 0])
-        & (pulled["number"][rows] == told[:, 2])
-        & (pulled["physical_offset"][rows] == told[:, 5])
-    )
-    if not same.all():
-        faults.append(f"{name}: {int((~same).sum())} acknowledged messages are not where they were")
-    return faults
-
-
-def check_pulls(client: Client, told: Ints, outcome: Outcome) -> None:
-    """Pulls everything and holds it against what was acknowledged."""
-    everything: list[Ints] = []
-    for topic, name in enumerate(TOPICS):
-        for queue in client.offsets(name):
-            mine = told[(told[:, 1] == topic) & (told[:, 3] == queue.queue_id)]
-            pulled = pull_queue(client, name, queue.queue_id)
-            outcome.faults += check_queue(f"{name} {queue.queue_id}", pulled, mine)
-            outcome.pulled += len(pulled["number"])
-            everything.append(np.stack((pulled["producer"], pulled["number"]), axis=1))
-    messages = np.concatenate(everything)
-    twice = len(messages) - len(np.unique(messages, axis=0))
-    if twice:
-        outcome.faults.append(f"{twice} messages were pulled more than once")
-    outcome.pulled_unacknowledged = outcome.pulled - len(told)
-    if outcome.pulled_unacknowledged > outcome.outcome_unknown:
-        outcome.faults.append(f"{outcome.pulled_unacknowledged} messages more than acknowledged")
-
-
-def check_finds(endpoint: str, told: Ints, count: int, outcome: Outcome) -> None:
-    """Looks `count` messages up by key (0: all), spread evenly, two processes at a time."""
-    step = max(1, len(told) // count) if count else 1
-    sample = told[::step]
-    jobs = [
-        (endpoint, int(producer), sample[sample[:, 0] == producer][:, [1, 2, 5]].tolist())
-        for producer in np.unique(sample[:, 0])
-    ]
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        wrong = [fault for faults in pool.starmap(find_some, jobs) for fault in faults]
-    outcome.found_by_key = len(sample) - len(wrong)
-    if wrong:
-        outcome.faults.append(f"{len(wrong)} messages not found by key: {wrong[:3]}")
-
-
-def check_files(root: Path, outcome: Outcome) -> None:
-    """`keelog store verify --deep` of the stopped store."""
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "keelog", "store", "verify", str(root), "--deep", "--json"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    outcome.verify_exit, outcome.verify_s = done.returncode, time.monotonic() - began
-    if done.returncode:
-        said = (done.stdout + done.stderr)[:2000]
-        outcome.faults.append(f"store verify --deep ended with {done.returncode}: {said}")
-
-
 def measure_gaps(told: Ints, kills: list[Kill], outcome: Outcome) -> None:
     """The longest time without an acknowledgement to anybody, and what was killed before it."""
     moments = np.unique(told[:, 6])
@@ -408,53 +168,82 @@ def measure_gaps(told: Ints, kills: list[Kill], outcome: Outcome) -> None:
         outcome.gap_after = f"{at - last.at:.1f} s after {last.role} {last.index} was killed"
 
 
-# -- the run ----------------------------------------------------------------------------------
-
-
 @contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
     """A line that says what goes on; nothing where nobody looks."""
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
-
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("")
         yield lambda text: bar.update(task, description=text)
 
 
+@dataclass(slots=True)
+class Helpers:
+    """The processes beside the node: those that send, and those that read along."""
+
+    producers: list[SpawnProcess]
+    receipts: list[Path]
+    stop: Event
+    followers: list[SpawnProcess]
+    readings: list[Path]
+
+
+def start_helpers(options: argparse.Namespace, node: Node) -> Helpers:
+    """Starts them all."""
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    receipts = [node.root.with_name(f"producer-{n}.npz") for n in range(options.producers)]
+    readings = [node.root.with_name(f"follower-{n}.json") for n in range(options.followers)]
+    producers = [
+        context.Process(target=produce, args=(node.endpoint, number, path, stop), daemon=True)
+        for number, path in enumerate(receipts)
+    ]
+    followers = [
+        context.Process(target=follow, args=(node.endpoint, options.producers, path), daemon=True)
+        for path in readings
+    ]
+    for process in (*producers, *followers):
+        process.start()
+    return Helpers(producers, receipts, stop, followers, readings)
+
+
 def load(options: argparse.Namespace, node: Node, client: Client, outcome: Outcome) -> Ints:
     """Producers send while the killer kills. Answers all receipts, producer number in front."""
     for topic in TOPICS:
         client.create_topic(topic, QUEUES)
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    results = [node.root.with_name(f"producer-{n}.npz") for n in range(options.producers)]
-    workers = [
-        context.Process(target=produce, args=(node.endpoint, number, path, stop), daemon=True)
-        for number, path in enumerate(results)
-    ]
-    killer = Killer(client, options.rounds, options.tell)
-    thread = threading.Thread(target=killer.run)
     began = time.monotonic()
-    for worker in workers:
-        worker.start()
-    thread.start()
-    time.sleep(max(0.0, options.seconds))
-    thread.join()
-    stop.set()
+    helpers = start_helpers(options, node)
+    killer = Killer(client, options.rounds, options.tell)
+    killer.run()
+    time.sleep(max(0.0, began + options.seconds - time.monotonic()))
+    helpers.stop.set()
     options.tell("waiting for the last acknowledgements")
-    for worker in workers:
-        worker.join()
-        if worker.exitcode:
-            outcome.faults.append(f"a producer ended with {worker.exitcode}")
-    outcome.load_s = time.monotonic() - began
+    join("a producer", helpers.producers, outcome)
+    outcome.load_s = round(time.monotonic() - began, 2)
     note_kills(killer, outcome)
-    told = collect([path for path in results if path.exists()], outcome)
+    told = collect([path for path in helpers.receipts if path.exists()], outcome)
     measure_gaps(told, killer.kills, outcome)
-    return told
+    last = send_last(client, options.producers)
+    options.tell("waiting for those who read along")
+    join("a follower", helpers.followers, outcome)
+    for path in helpers.readings:
+        if path.exists():
+            reading: dict[str, Any] = json.loads(path.read_text())
+            outcome.followed.append(reading["followed"])
+            outcome.faults += reading["faults"]
+    return np.concatenate((told, last))
+
+
+def join(what: str, helpers: list[SpawnProcess], outcome: Outcome) -> None:
+    """Waits for processes to end by themselves."""
+    for process in helpers:
+        process.join(CATCH_UP_S)
+        if process.exitcode != 0:
+            outcome.faults.append(f"{what} ended with {process.exitcode}")
+            process.kill()
 
 
 def note_kills(killer: Killer, outcome: Outcome) -> None:
@@ -525,7 +314,8 @@ def show(outcome: Outcome) -> None:
         f" (99.9 %: {outcome.gap_ms_p999} ms)"
     )
     print(
-        f"{outcome.pulled:,} pulled, {outcome.found_by_key:,} found by key,"
+        f"{outcome.pulled:,} pulled, {sum(outcome.followed):,} read along,"
+        f" {outcome.found_by_key:,} found by key,"
         f" store verify --deep: {outcome.verify_exit} in {outcome.verify_s:.1f} s"
     )
     if outcome.errors:
@@ -544,6 +334,7 @@ def arguments() -> argparse.Namespace:
     add("--rounds", type=int, default=10, help="how often each process is killed (default 10)")
     add("--queue-workers", type=int, default=2)
     add("--readers", type=int, default=2)
+    add("--followers", type=int, default=1, help="processes that read along (default 1)")
     add("--finds", type=int, default=20_000, help="look-ups by key, 0: all (default 20000)")
     add("--store", type=Path, help="an empty folder to work in, kept (default: temporary)")
     add("--json", action="store_true", help="one JSON document on stdout")
