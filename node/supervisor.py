@@ -32,12 +32,13 @@ from node.supervisor_plan import (
     note_exit,
     note_ready,
     note_start,
+    page_slot,
     plan_children,
     summary,
     takes_appends_and_reads,
 )
 from node.supervisor_status import NodeView, health, routes, status
-from node.supervisor_store import open_directory, wait_for_orphans
+from node.supervisor_store import open_directory, remove_old_pages, wait_for_orphans
 from protocol.errors import (
     BadRequest,
     MqError,
@@ -184,6 +185,10 @@ class Supervisor:
             child = self.children[number]
             endpoint = process.read_ready()
             if endpoint is not None:
+                if child.role is Role.WRITER and not child.was_ready:
+                    shards = self.options.queue_workers
+                    slots = {page_slot(one, shards) for one in self.children}
+                    remove_old_pages(self.options.root, slots)
                 note_ready(child, endpoint)
                 if self._was_ready:
                     log.info("%s runs again, pid %d", child.name, process.pid)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from node.store.process import DO_NOT_RESTART, EXIT_DAMAGED
+from node.store.state_page import LOG_SLOT, queue_slot
 
 
 class Role(StrEnum):
@@ -99,6 +100,15 @@ def plan_children(queue_workers: int, readers: int, with_index: bool) -> list[Ch
         *([Child(Role.INDEX, 0)] if with_index else []),
         *(Child(Role.READER, index) for index in range(readers)),
     ]
+
+
+def page_slot(child: Child, shards: int) -> str:
+    """The name of a child's state page."""
+    if child.role is Role.WRITER:
+        return LOG_SLOT
+    if child.role is Role.QUEUE:
+        return queue_slot(child.index, shards)
+    return f"reader-{child.index}" if child.role is Role.READER else "index"
 
 
 def backoff_s(crashes: int, limits: Limits) -> float:

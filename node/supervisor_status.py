@@ -21,9 +21,8 @@ from node.store.state_page import (
     LogState,
     WorkerPage,
     WorkerState,
-    queue_slot,
 )
-from node.supervisor_plan import Child, Role, State
+from node.supervisor_plan import Child, Role, State, page_slot
 from protocol.errors import StoreDamaged
 
 Fields = dict[str, Any]
@@ -127,7 +126,9 @@ def _role_check(view: NodeView, role: Role, name: str, needed: bool) -> Fields:
 
 def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
     worker = (
-        _NO_WORKER if child.role is Role.WRITER else read_worker(view.root, slot_of(view, child))
+        _NO_WORKER
+        if child.role is Role.WRITER
+        else read_worker(view.root, page_slot(child, view.shards))
     )
     own_state = log.state if child.role is Role.WRITER else worker.state
     state: str = child.state
@@ -148,13 +149,6 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         "lag_bytes": max(0, behind),
         "exit_code": child.exit_code,
     }
-
-
-def slot_of(view: NodeView, child: Child) -> str:
-    """The name of a worker's or reader's page."""
-    if child.role is Role.QUEUE:
-        return queue_slot(child.index, view.shards)
-    return f"reader-{child.index}" if child.role is Role.READER else "index"
 
 
 _NO_WORKER = WorkerState(*(0 for _ in WorkerState._fields))

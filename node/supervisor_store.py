@@ -25,6 +25,7 @@ _OF_A_STORE = frozenset(
     }
 )
 _IN_EMPTY_FILE_SYSTEMS = frozenset({"lost+found"})
+_COUNTED_SLOTS = ("queue-", "reader-")
 ORPHANS_S_MAX = 10.0
 _RETRY_S = 0.05
 
@@ -70,6 +71,16 @@ def wait_for_orphans(root: Path, wait_s: float = ORPHANS_S_MAX) -> None:
                     "stop that process; reading commands need no lock",
                 )
             time.sleep(_RETRY_S)
+
+
+def remove_old_pages(root: Path, slots: set[str]) -> None:
+    """Removes the pages of queue workers and readers that this node does not have.
+
+    The writer looks at all pages when it stops, and a page's pid may be somebody else's by then.
+    """
+    for path in run_dir(root).glob("*.page"):
+        if path.stem.startswith(_COUNTED_SLOTS) and path.stem not in slots:
+            path.unlink(missing_ok=True)
 
 
 def _is_free(path: Path) -> bool:

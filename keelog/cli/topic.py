@@ -88,7 +88,7 @@ def describe(name: str, node: str, output: Output) -> int:
 @node_option
 @output_options
 def create(name: str, queues: int, perm: int, node: str, output: Output) -> int:
-    """Makes a topic; one that is there already stays as it is.
+    """Makes a topic, or changes the number of queues of one that is there.
 
     Example: keelog topic create orders --queues 4
     """

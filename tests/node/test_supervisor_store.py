@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.supervisor_store import open_directory, wait_for_orphans
+from node.supervisor_store import open_directory, remove_old_pages, wait_for_orphans
 from protocol.errors import NotAStore, StoreLocked
 
 
@@ -47,3 +47,14 @@ def test_the_processes_of_an_earlier_node_are_waited_for(tmp_path: Path) -> None
         with pytest.raises(StoreLocked, match="index"):
             wait_for_orphans(tmp_path, 0.1)
     wait_for_orphans(tmp_path, 0.0)
+
+
+def test_pages_of_workers_that_are_no_more_are_removed(tmp_path: Path) -> None:
+    run = tmp_path / "keelog" / "run"
+    run.mkdir(parents=True)
+    names = ("log", "index", "queue-0-of-2", "queue-0-of-1", "reader-0", "reader-1")
+    for name in names:
+        (run / f"{name}.page").touch()
+    remove_old_pages(tmp_path, {"log", "index", "queue-0-of-1", "reader-0"})
+    left = {path.stem for path in run.iterdir()}
+    assert left == {"log", "index", "queue-0-of-1", "reader-0"}

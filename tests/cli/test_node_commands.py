@@ -1,0 +1,286 @@
+"""Commands that talk to a node, as processes: what they print, and how they end."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keelog.cli import shapes
+from tests.support.node import RunningNode
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cli-node")]
+
+RECEIPT = {
+    *("status", "topic", "queue_id", "queue_offset", "physical_offset", "msg_id"),
+    *("unique_key", "flushed"),
+}
+NOWHERE = "tcp://127.0.0.1:9"
+Done = subprocess.CompletedProcess[bytes]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    root = tmp_path_factory.mktemp("cli") / "store"
+    with RunningNode(root, ["mapped_file_size_commit_log=1048576"], readers=1) as running:
+        yield running
+
+
+def keelog(node: RunningNode | str, *words: str, stdin: bytes = b"") -> Done:
+    url = node if isinstance(node, str) else node.endpoint
+    return subprocess.run(
+        [sys.executable, "-m", "keelog", *words],
+        input=stdin,
+        capture_output=True,
+        env={**os.environ, "KEELOG_NODE": url},
+        timeout=60,
+        check=False,
+    )
+
+
+def rows(done: Done) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def assert_three_lines(done: Done) -> None:
+    assert done.stdout == b""
+    heads = [line.split(b":")[0] for line in done.stderr.splitlines()]
+    assert heads == [b"error", b"cause", b"try"], done.stderr
+
+
+def test_lines_become_messages_and_come_back(node: RunningNode) -> None:
+    receipts = rows(
+        keelog(
+            node, "produce", "lines", "--queue", "3", "--tags", "paid", "--key", "k1",
+            "-p", "tenant=a", stdin=b"one\ntwo\n\nthree",
+        )
+    )  # fmt: skip
+    assert all(set(receipt) == RECEIPT for receipt in receipts)
+    assert [receipt["queue_offset"] for receipt in receipts] == [0, 1, 2, 3]
+    messages = rows(keelog(node, "consume", "lines", "-e"))
+    assert [message["body"] for message in messages] == ["one", "two", "", "three"]
+    first = messages[0]
+    assert set(first) == set(shapes.MESSAGE_COLUMNS) - {"body_b64"}
+    assert (first["queue_id"], first["tags"], first["keys"]) == (3, "paid", ["k1"])
+    assert first["properties"]["tenant"] == "a"
+    assert first["msg_id"] == receipts[0]["msg_id"]
+    assert first["unique_key"] == receipts[0]["unique_key"]
+
+
+def test_what_consume_prints_produce_takes(node: RunningNode) -> None:
+    objects = [
+        {"topic": "from", "queue_id": 1, "body": "a", "tags": "t", "keys": ["x", "y"], "flag": 7},
+        {"topic": "from", "queue_id": 1, "body_b64": "AP8=", "born_timestamp": 5},
+        {"topic": "from", "queue_id": 1, "body": "", "born_host": "1.2.3.4:5",
+         "reconsume_times": 2, "properties": {"KEYS": "p  q", "WAIT": "true"}},
+    ]  # fmt: skip
+    lines = "\n".join(json.dumps(one) for one in objects).encode()
+    assert len(rows(keelog(node, "produce", "-", "--jsonl", stdin=lines))) == 3
+    printed = keelog(node, "consume", "from", "-e")
+    first = rows(printed)
+    assert (first[0]["flag"], first[1]["born_timestamp"]) == (7, 5)
+    assert (first[2]["born_host"], first[2]["reconsume_times"]) == ("1.2.3.4:5", 2)
+    assert len(rows(keelog(node, "produce", "to", "--jsonl", stdin=printed.stdout))) == 3
+    second = rows(keelog(node, "consume", "to", "-e"))
+    of_a_place = {"topic", "physical_offset", "msg_id", "store_size", "store_timestamp"}
+    for before, after in zip(first, second, strict=True):
+        for one in (before, after):
+            one["properties"].pop("__CRC32#")
+        assert {k: v for k, v in before.items() if k not in of_a_place} == {
+            k: v for k, v in after.items() if k not in of_a_place
+        }
+
+
+def test_places_counts_and_formats(node: RunningNode) -> None:
+    stdin = b"".join(b"%d\n" % number for number in range(20))
+    rows(keelog(node, "produce", "places", "--queue", "0", stdin=stdin))
+
+    def values(*words: str) -> list[bytes]:
+        done = keelog(node, "consume", "places", "-f", r"%v\n", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    everything = [b"%d" % number for number in range(20)]
+    assert values("-e") == everything
+    assert values("-o", "5:8") == everything[5:8]
+    assert values("-o", "-3", "-e") == everything[-3:]
+    assert values("-o", "+18", "-e") == everything[18:]
+    assert values("-o", "end", "-e") == []
+    assert values("-o", "@-1h:end") == everything
+    assert values("-n", "4") == everything[:4]
+    assert values("-o", "-2", "-n", "2") == everything[-2:]
+    assert values("-o", "+18", "-n", "1") == everything[18:19]
+    assert values("-e", "--tags", "none-has-this") == []
+
+
+def test_consume_follows_what_is_produced_later(node: RunningNode) -> None:
+    rows(keelog(node, "produce", "later", stdin=b"old\n"))
+    command = [sys.executable, "-m", "keelog", "consume", "later", "-n", "3", "-f", "%v\n"]
+    environment = {**os.environ, "KEELOG_NODE": node.endpoint}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b"old\n"
+        rows(keelog(node, "produce", "later", stdin=b"new\n"))
+        assert follower.stdout.readline() == b"new\n"
+        rows(keelog(node, "produce", "later", stdin=b"last\n"))
+        assert follower.stdout.readline() == b"last\n"
+        assert follower.wait(30) == 0
+
+
+def test_a_closed_pipe_ends_consume_with_0(node: RunningNode) -> None:
+    rows(keelog(node, "produce", "pipe", stdin=b"x" * 500 + b"\n" + b"y\n" * 5000))
+    command = [sys.executable, "-m", "keelog", "consume", "pipe", "-e"]
+    environment = {**os.environ, "KEELOG_NODE": node.endpoint}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""
+
+
+def test_formats_of_output(node: RunningNode) -> None:
+    rows(keelog(node, "produce", "formats", "--queue", "0", stdin=b"a\nb\n"))
+    document = json.loads(keelog(node, "consume", "formats", "-e", "--json").stdout)
+    assert [message["body"] for message in document] == ["a", "b"]
+    text = keelog(node, "consume", "formats", "-e", "--format", "csv").stdout.decode()
+    assert [row["body"] for row in csv.DictReader(text.splitlines())] == ["a", "b"]
+    table = keelog(node, "consume", "formats", "-e", "--format", "table").stdout.splitlines()
+    assert table[0].split() == [name.encode() for name in shapes.MESSAGE_TABLE]
+    assert len(table) == 3
+    bare = rows(keelog(node, "consume", "formats", "-e", "--no-body"))
+    assert all("body" not in row and "body_b64" not in row for row in bare)
+    assert rows(keelog(node, "consume", "formats", "-e", "--raw-body"))[0]["body_b64"] == "YQ=="
+
+
+def test_topics_are_made_listed_described_and_removed(node: RunningNode) -> None:
+    made = {"topic": "made", "queues": 3, "created": True}
+    assert rows(keelog(node, "topic", "create", "made", "--queues", "3")) == [made]
+    again = rows(keelog(node, "topic", "create", "made", "--queues", "5"))
+    assert again == [{"topic": "made", "queues": 5, "created": False}]
+    rows(keelog(node, "produce", "made", "--queue", "2", stdin=b"x\n"))
+    assert len(rows(keelog(node, "consume", "made", "-e"))) == 1
+    described = rows(keelog(node, "topic", "describe", "made"))[0]
+    assert described["queues"][2] == {
+        "topic": "made", "queue_id": 2, "min_offset": 0, "max_offset": 1,
+    }  # fmt: skip
+    assert described["write_queues"] == 5
+    listed = {row["topic"]: row for row in rows(keelog(node, "topic", "ls"))}
+    assert listed["made"]["messages"] == 1
+    assert rows(keelog(node, "topic", "rm", "made")) == [{"topic": "made", "deleted": True}]
+    assert keelog(node, "topic", "rm", "made").returncode == 3
+
+
+def test_messages_are_found_by_id_place_and_key(node: RunningNode) -> None:
+    receipt = rows(keelog(node, "produce", "finds", "--key", "f-1", stdin=b"found\n"))[0]
+    node.wait_dispatched()
+    place = [str(receipt[name]) for name in ("queue_id", "queue_offset", "physical_offset")]
+    for words in (
+        [receipt["msg_id"]],
+        ["--physical-offset", place[2]],
+        ["--topic", "finds", "--queue", place[0], "--offset", place[1]],
+        ["--topic", "finds", "--unique-key", receipt["unique_key"]],
+    ):
+        assert rows(keelog(node, "msg", "get", *words))[0]["body"] == "found"
+    find = ["msg", "find", "--topic", "finds", "--key"]
+    assert [row["body"] for row in rows(keelog(node, *find, "f-1"))] == ["found"]
+    assert len(rows(keelog(node, *find, "f-1", "--since", "-1h", "--until", "-0s"))) <= 1
+    nothing = keelog(node, *find, "f-2")
+    assert nothing.returncode == 3
+    assert_three_lines(nothing)
+
+
+def test_status_and_health_tell_of_every_process(node: RunningNode) -> None:
+    status = json.loads(keelog(node, "status", "--json").stdout)
+    assert {"ready", "store", "processes", "log", "disk"} <= set(status)
+    assert set(status["log"]) == {*("min", "appended", "committed", "flushed", "readable", "epoch")}
+    row = {
+        *("role", "index", "pid", "state", "restarts", "uptime_s", "rss_bytes", "cpu_s"),
+        *("endpoint", "offset", "lag_bytes"),
+    }
+    assert all(row <= set(process) for process in status["processes"])
+    table = keelog(node, "status", "--format", "table").stdout.decode()
+    for name in ("writer 0", "queue 0", "queue 1", "index 0", "reader 0", "offset", "lag"):
+        assert name in table
+    health = keelog(node, "health", "--json")
+    assert health.returncode == 0
+    checks = json.loads(health.stdout)["checks"]
+    assert all({"name", "ok", "detail"} <= set(check) for check in checks)
+
+
+def test_sync_waits_for_the_disk(node: RunningNode) -> None:
+    receipts = rows(keelog(node, "produce", "synced", "--sync", stdin=b"a\nb\n"))
+    assert all(receipt["flushed"] is True for receipt in receipts)
+
+
+def test_a_bad_line_after_good_ones_is_a_partial_success(node: RunningNode) -> None:
+    done = keelog(node, "produce", "partial", "--jsonl", stdin=b'{"body":"a"}\n{"body":1}\n')
+    assert done.returncode == 7
+    assert len(done.stdout.splitlines()) == 1
+    assert b"line 2" in done.stderr
+    alone = keelog(node, "produce", "partial", "--jsonl", stdin=b'{"body":1}\n')
+    assert alone.returncode == 1
+    assert_three_lines(alone)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["consume", "no-such-topic", "-e"], 3),
+        (["topic", "describe", "no-such-topic"], 3),
+        (["msg", "get", "--physical-offset", "999999999"], 3),
+        (["consume", "lines", "-e", "--queue", "999"], 3),
+        (["msg", "get"], 2),
+        (["consume", "lines", "-o", "nowhere"], 2),
+        (["consume", "lines", "-f", "%z"], 2),
+        (["produce", "-"], 2),
+        (["produce", "lines", "-p", "x"], 2),
+        (["topic", "create", "bad topic"], 1),
+    ],
+)
+def test_what_cannot_be_has_its_exit_code_and_three_lines(
+    node: RunningNode, words: list[str], code: int
+) -> None:
+    rows(keelog(node, "produce", "lines", "--queue", "3", stdin=b"one\n"))
+    done = keelog(node, *words)
+    assert done.returncode == code, done.stderr
+    assert_three_lines(done)
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["topic", "ls"], ["consume", "t", "-e"], ["produce", "t"]]
+)
+def test_a_node_that_is_not_there_is_exit_code_4(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEELOG_TIMEOUT", "1")
+    done = keelog(NOWHERE, *words, stdin=b"x\n")
+    assert done.returncode == 4
+    assert_three_lines(done)
+
+
+def test_health_of_no_node_is_4_and_still_a_document() -> None:
+    done = keelog(NOWHERE, "health", "--json")
+    assert done.returncode == 4
+    assert json.loads(done.stdout)["ready"] is False
+
+
+def test_the_demo_ends_with_0_on_a_real_store(tmp_path: Path) -> None:
+    done = keelog(
+        NOWHERE, "demo", "--from", "small-clean-533", "--directory", str(tmp_path), "--json"
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    summary = json.loads(done.stdout)
+    assert summary["sent"] == summary["stored"] == summary["pulled_equal"] == 3000
+    assert summary["found_by_key"] == summary["found_by_time"] == summary["looked_up"]
+    assert summary["verified"]["findings"] == 0
+    assert Path(summary["store"]).is_dir()
