@@ -1,0 +1,86 @@
+"""Fills the settings table of README.md from `node/store/settings.py`.
+
+`python -m scripts.make_settings_table` rewrites it, `--check` only says whether it is stale.
+"""
+
+import argparse
+import dataclasses
+import re
+import sys
+from pathlib import Path
+
+from node.store.settings import Settings
+
+PAGE = Path(__file__).resolve().parents[1] / "README.md"
+_PART = re.compile(r"(<!-- generated: settings -->\n).*?(<!-- end -->)", re.DOTALL)
+
+MEANINGS = {
+    "mapped_file_size_commit_log": "length of a log segment; its disk space is taken at once",
+    "mapped_file_size_consume_queue": "length of a queue file (sparse)",
+    "max_hash_slot_num": "hash slots of an index file (sparse)",
+    "max_index_num": "entries of an index file, one is never used",
+    "message_index_enable": "whether there is an index of keys at all",
+    "index_tags_enable": "index the tag of a message too, as RocketMQ 5.4 and later do",
+    "flush_disk_type": "`ASYNC_FLUSH`, or `SYNC_FLUSH`: every answer waits for the disk",
+    "flush_interval_commit_log": "ASYNC_FLUSH: ms between two flushes",
+    "flush_commit_log_least_pages": "ASYNC_FLUSH: pages of 4 KiB that a flush must be worth",
+    "flush_commit_log_thorough_interval": "ASYNC_FLUSH: after so many ms even one byte is flushed",
+    "sync_flush_timeout": "ms that an answer waits for the disk; then `FLUSH_DISK_TIMEOUT`",
+    "flush_interval_consume_queue": "ms between two syncs of queue files, and of index files",
+    "flush_consume_queue_thorough_interval": "taken from RocketMQ; has no effect yet",
+    "max_message_size": "largest body",
+    "enabled_append_prop_crc": "seal each record with a checksum over all of it "
+    "([why](docs/decisions/0002-whole-record-checksum.md)); off in RocketMQ",
+    "auto_create_topic_enable": "make a topic when the first message for it comes",
+    "default_topic_queue_nums": "queues of a topic made so",
+    "message_delay_level": "delays of the levels of DELAY, for reading delayed messages",
+    "max_transfer_bytes_on_message_in_memory": "bytes of one pull, recent messages",
+    "max_transfer_count_on_message_in_memory": "messages of one pull, recent messages",
+    "max_transfer_bytes_on_message_in_disk": "bytes of one pull, old messages",
+    "max_transfer_count_on_message_in_disk": "messages of one pull, old messages",
+    "access_message_in_memory_max_ratio": "% of memory; messages further back in the log are old",
+    "max_filter_message_size": "bytes of queue units that a pull with tags looks through",
+    "travel_cq_file_num_when_get_message": "queue files that one pull looks into",
+    "send_thread_pool_queue_capacity": "requests that may wait for the disk; then SYSTEM_BUSY",
+    "waiting_bytes_max": "bytes of records that may wait for the disk; then SYSTEM_BUSY",
+    "long_polling_ms_max": "longest wait of a pull that finds nothing",
+}
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def table() -> str:
+    """One row a setting, in the order of the code. Raises KeyError for one without a meaning."""
+    rows = [
+        f"| `{field.name}` | {_shown(field.default)} | {MEANINGS[field.name]} |"
+        for field in dataclasses.fields(Settings)
+    ]
+    return "\n".join(("| setting | default | what it does |", "|---|---|---|", *rows))
+
+
+def render(text: str) -> str:
+    """The page with its table made anew."""
+    return _PART.sub(lambda part: f"{part[1]}\n{table()}\n\n{part[2]}", text)
+
+
+def main() -> int:
+    """0 when the page is, or has become, what the code says; 1 when `--check` finds it stale."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when stale")
+    options = parser.parse_args()
+    text = PAGE.read_text(encoding="utf-8")
+    fresh = render(text)
+    if fresh == text:
+        return 0
+    if options.check:
+        print(f"{PAGE} is stale: python -m scripts.make_settings_table", file=sys.stderr)
+        return 1
+    PAGE.write_text(fresh, encoding="utf-8")
+    print(f"{PAGE} written")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
