@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,7 +137,8 @@ def find_geometry(
     header = INDEX_HEADER.read(data)
     if next_entry(header) <= 1:
         return fitting[0] if fitting else None
-    for geometry in [*fitting, *_candidates(data, header, body)]:
+    # One after the other: a first record at log offset 0 has millions of candidates.
+    for geometry in chain(fitting, _candidates(data, header, body)):
         if _agrees(data, header, geometry):
             return geometry
     return None
