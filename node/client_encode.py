@@ -7,13 +7,10 @@ from node.client_batch import Entry
 from node.client_io import IoThread
 from node.client_message import MessageOptions, OutgoingMessage
 from node.client_unique_key import UniqueKeys
-from protocol.encode import (
-    DEFAULT_MAX_MESSAGE_BYTES,
-    RECORD_EXTRA_BYTES_MAX,
-    encode_message,
-)
+from protocol.encode import DEFAULT_MAX_MESSAGE_BYTES, encode_message
 from protocol.errors import BadRequest
 from protocol.message_id import Host
+from protocol.wire import PAYLOAD_BYTES_MAX
 
 
 def outgoing(body: bytes | OutgoingMessage, options: MessageOptions) -> OutgoingMessage:
@@ -43,7 +40,7 @@ class Encoder:
     @property
     def batch_bytes_max(self) -> int:
         """The largest record batch that the node takes."""
-        return self.max_message_bytes + RECORD_EXTRA_BYTES_MAX
+        return PAYLOAD_BYTES_MAX
 
     def entry(
         self, topic: str, body: bytes | OutgoingMessage, options: MessageOptions, slot: Any

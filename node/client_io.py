@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from itertools import count
 from time import monotonic
+from typing import Any
 
 import zmq
 
@@ -254,10 +255,7 @@ class IoThread:
         if self._wake_fd in ready:
             os.eventfd_read(self._wake_fd)
         for link in list(self._links.values()):
-            if link.monitor in ready:
-                self._read_news(link)
-            if link.socket in ready:
-                self._take_answers(link)
+            self._look_at(link, ready)
         for action in self._timers.take_due(monotonic()):
             action()
         for _ in range(len(self._posted)):
@@ -265,10 +263,18 @@ class IoThread:
         for link in list(self._links.values()):
             self._push(link)
 
+    def _look_at(self, link: Link, ready: dict[Any, int]) -> None:
+        """Reads what has come for a link. The answers of another one may have ended it."""
+        if link.monitor in ready and not link.closed:
+            self._read_news(link)
+        if link.socket in ready and not link.closed:
+            self._take_answers(link)
+
     def _push(self, link: Link) -> None:
-        """Sends what waits. POLLOUT is watched only while something does."""
+        """Sends what waits. POLLOUT is watched only while ZeroMQ's own queue is full."""
         link.send_pending()
-        wanted = zmq.POLLIN | zmq.POLLOUT if link.pending else zmq.POLLIN
+        full = link.pending and link.connected
+        wanted = zmq.POLLIN | zmq.POLLOUT if full else zmq.POLLIN
         if link.watched != wanted:
             link.watched = wanted
             self._poller.modify(link.socket, wanted)

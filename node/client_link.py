@@ -57,6 +57,7 @@ class Link:
         self.connected = False
         self.ever_connected = False
         self.refusals = 0
+        self.closed = False
         self.watched = int(zmq.POLLIN)
         self.socket = context.socket(zmq.DEALER)
         self._set_options()
@@ -87,8 +88,13 @@ class Link:
             self.socket.setsockopt(option, value)
 
     def send_pending(self) -> None:
-        """Hands waiting calls to ZeroMQ until it takes no more."""
-        while self.pending:
+        """Hands waiting calls to ZeroMQ until it takes no more.
+
+        Only while the monitor has seen the connection come up and not go down: ZeroMQ reports the
+        end of a connection a moment before it takes its queue away, and what is put in there in
+        between is lost without a word.
+        """
+        while self.pending and self.connected:
             call = self.pending[0]
             if not call.finished and not self._send(call):
                 return
@@ -158,6 +164,7 @@ class Link:
 
     def close(self) -> None:
         """Ends the connection; what was handed to ZeroMQ is still sent, for a moment."""
+        self.closed = True
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
         self.socket.close()

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -205,3 +206,35 @@ def test_a_client_that_nobody_closes_ends_with_its_owner(node: FakeNode) -> None
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() == before
+
+
+def test_no_call_is_forgotten_while_processes_restart_again_and_again(node: FakeNode) -> None:
+    with keelog.connect(node.url, timeout=20.0) as mq:
+        mq.create_topic("orders", queues=2)
+        acked: list[str] = []
+        slowest = 0.0
+        stop = threading.Event()
+
+        def send() -> None:
+            nonlocal slowest
+            while not stop.is_set():
+                begin = time.monotonic()
+                with suppress(keelog.SendTimeout):
+                    acked.append(mq.send("orders", b"x").unique_key)
+                slowest = max(slowest, time.monotonic() - begin)
+
+        follower = mq.tail("orders", "earliest")
+        thread = threading.Thread(target=send)
+        thread.start()
+        for turn in range(12):
+            name = ("writer", "reader")[turn % 2]
+            node.stop_process(name)
+            time.sleep(0.02 * (turn % 4))
+            node.start_process(name, same_port=turn % 3 == 0)
+            time.sleep(0.1)
+        stop.set()
+        thread.join(30)
+        stored = [record.unique_key for record in node.stored()]
+        assert set(acked) <= set(stored)
+        assert slowest < 10, "a call whose connection was lost must not wait for its deadline"
+        assert sorted(next(follower).unique_key for _ in stored) == sorted(stored)
