@@ -10,6 +10,7 @@ from keelog.cli import failures
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
+from keelog.cli.shapes import Shape
 from keelog.cli.store_options import directory, opened
 from node.store.info import describe
 from node.store.settings import load_settings
@@ -30,7 +31,7 @@ def info(path: Path, output: Output, pairs: tuple[str, ...]) -> None:
     """
     with opened(path, pairs) as store, doing(f"cannot describe the store {path}"):
         document = describe(store)
-    output.document(document)
+    output.document(document, _fields(document))
 
 
 @command()
@@ -53,8 +54,7 @@ def verify(path: Path, deep: bool, output: Output, pairs: tuple[str, ...]) -> in
         f"{'no damage' if report.ok else 'DAMAGE'}: {report.records} records,"
         f" {report.units} units, {report.index_entries} index entries"
     )
-    findings = [{name: finding[name] for name in finding} for finding in shape["findings"]]
-    output.document(shape, findings or [{"ok": report.ok}], title)
+    output.document(shape, shape["findings"] or [{"ok": report.ok}], title)
     return failures.OK if report.ok else failures.DAMAGED
 
 
@@ -96,6 +96,17 @@ def rebuild(path: Path, queues: bool, index: bool, output: Output, pairs: tuple[
             "seconds": round(report.seconds, 3),
         }
     )
+
+
+def _fields(document: Shape, prefix: str = "") -> list[Shape]:
+    """One row a number, for people: `commit_log.min_offset`, …"""
+    rows: list[Shape] = []
+    for name, value in document.items():
+        if isinstance(value, dict):
+            rows += _fields(value, f"{prefix}{name}.")
+        else:
+            rows.append({"field": prefix + name, "value": value})
+    return rows
 
 
 def _teller(what: str) -> Callable[[int, int], None]:
