@@ -27,6 +27,8 @@ IDLE_S = 0.005
 """How long the loop sleeps at most when no hint comes."""
 DISK_FULL_RETRY_S = 1.0
 HEARTBEAT_S = 0.1
+ENDING_FLUSH_S = 0.02
+"""While the writer stops it waits for what is synced."""
 FINISH_S_MAX = 5.0
 """How long a stopping worker goes on with what is readable."""
 
@@ -95,6 +97,7 @@ class Dispatcher:
         self._feed = feed
         self._handler = handler
         self._pace = pace
+        self._interval_s = pace.flush_interval_s
         self._pause = breaks.pause
         self._is_over = breaks.is_stopping
         self._records = 0
@@ -129,6 +132,7 @@ class Dispatcher:
         if limits.epoch != self.epoch:
             self.start()
             return True
+        self._interval_s = ENDING_FLUSH_S if limits.is_ending else self._pace.flush_interval_s
         self.done = max(self.done, limits.min_offset)
         if self.done >= limits.readable:
             self._flush_if_due()
@@ -196,10 +200,7 @@ class Dispatcher:
         if self._flush is not None:
             if self._flush.done():
                 self._await_flush()
-        elif (
-            self.done > self.saved
-            and time.monotonic() - self._flushed_at >= self._pace.flush_interval_s
-        ):
+        elif self.done > self.saved and time.monotonic() - self._flushed_at >= self._interval_s:
             self._begin_flush()
 
     def _begin_flush(self) -> None:

@@ -11,7 +11,7 @@ from node.store.log_tail import find_tail
 from node.store.open_files import OpenFiles
 from node.store.own_files import load_epochs, load_floor
 from node.store.segment_list import SegmentList, list_folder
-from node.store.state_page import LogPage
+from node.store.state_page import STOPPING, LogPage
 from protocol.columns import Columns
 from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR
@@ -31,6 +31,8 @@ class Limits(NamedTuple):
     min_offset: int
     readable: int
     flushed: int
+    is_ending: bool = False
+    """The writer stops, and waits for the workers to vouch for everything."""
 
 
 class Feed(Protocol):
@@ -128,7 +130,13 @@ class LiveFeed(_LogFeed):
         state = self._page.read()
         if state.epoch == 0:
             return self._limits
-        return Limits(state.epoch, state.min_offset, state.readable, state.flushed)
+        return Limits(
+            epoch=state.epoch,
+            min_offset=state.min_offset,
+            readable=state.readable,
+            flushed=state.flushed,
+            is_ending=state.state == STOPPING,
+        )
 
     def limits(self) -> Limits:
         limits = self.peek()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from node.store.own_files import EpochLine, Floor, load_epochs, save_epochs
 from node.store.settings import Settings
-from node.store.state_page import RUNNING, LogPage, run_dir
+from node.store.state_page import RUNNING, STOPPING, LogPage, run_dir
 from protocol.encode import Message, message_properties, pack_record
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
@@ -99,6 +99,10 @@ class LivingLog:
             floor.save(self.flushed)
             floor.close()
         self._page.publish(appended=self.end, readable=self.end, flushed=self.flushed)
+
+    def end_in_order(self) -> None:
+        """As a writer that stops and waits for the workers."""
+        self._page.publish(state=STOPPING)
 
     def close(self) -> None:
         self._page.close()

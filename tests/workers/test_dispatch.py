@@ -2,6 +2,7 @@
 
 import errno
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,19 @@ def test_progress_never_passes_what_is_durable_in_the_log(slot: str, log: Living
         log.publish()
         worker.save()
         assert load_progress(log.root, slot) == Progress(1, log.end)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_a_writer_that_stops_is_not_kept_waiting_for_progress(slot: str, log: LivingLog) -> None:
+    log.grow(20)
+    with running(log, slot) as worker:
+        assert load_progress(log.root, slot) == Progress(1, 0)
+        log.end_in_order()
+        deadline = time.monotonic() + 10
+        while worker.page.read().saved < log.end:
+            assert time.monotonic() < deadline
+            worker.dispatcher.turn()
+    assert load_progress(log.root, slot) == Progress(1, log.end)
 
 
 @pytest.mark.parametrize("slot", SLOTS)
