@@ -80,6 +80,7 @@ def status(view: NodeView) -> Fields:
             "flushed": log.flushed,
             "readable": log.readable,
             "epoch": log.epoch,
+            "records": log.records,
         },
         "disk": disk(view.root),
         "supervisor": {
