@@ -54,6 +54,7 @@ class DeadStore(Store):
             listing.check()
         self.problems: list[Problem] = listing.problems
         self.runs = listing.runs()
+        self.unfinished = listing.unfinished
         if not listing.file_bytes:
             listing = listing._replace(file_bytes=settings.mapped_file_size_commit_log)
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)

@@ -15,6 +15,7 @@ from node.store.open_files import OpenFiles, refuse
 from node.store.segment import Segment
 from protocol.errors import StoreDamaged
 from protocol.names import offset_file_name, parse_offset_file_name
+from protocol.record import FILLER_BYTES
 
 _HINT = "see all findings with: keelog store verify"
 
@@ -29,11 +30,15 @@ class Problem(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What stands in a folder: (first offset, path) of each file, their length, what is wrong."""
+    """What stands in a folder: (first offset, path) of each file, their length, what is wrong.
+
+    `unfinished` is a last file that is still getting its length and holds nothing yet.
+    """
 
     files: list[tuple[int, Path]]
     file_bytes: int
     problems: list[Problem]
+    unfinished: Path | None = None
 
     def check(self) -> None:
         """Raises StoreDamaged for the first problem."""
@@ -59,8 +64,9 @@ class Listing(NamedTuple):
 def list_folder(folder: Path, file_bytes: int | None = None) -> Listing:
     """Lists a folder of files that are named by offset; a missing one is empty.
 
-    `file_bytes` is the length to hold them against; None: what most of them have. An empty file
-    at the end does not count (a broker removes it), folders are passed over.
+    `file_bytes` is the length to hold them against; None: what most of them have. A file at the
+    end that is too short and holds nothing does not count: its owner is making it, or was killed
+    then (a broker removes an empty one). Folders are passed over.
     Raises StorePermission.
     """
     found: list[tuple[int, Path, int]] = []
@@ -80,11 +86,22 @@ def list_folder(folder: Path, file_bytes: int | None = None) -> Listing:
         return Listing([], file_bytes or 0, [])
     except OSError as error:
         refuse(folder, error)
-    if found and found[-1][2] == 0:
-        found.pop()
     expected = file_bytes or _common_length(found)
+    unfinished = None
+    if found and found[-1][2] < max(expected, 1) and _holds_nothing(found[-1][1]):
+        unfinished = found.pop()[1]
     files, wrong = _join(found, expected)
-    return Listing(files, expected, problems + wrong)
+    return Listing(files, expected, problems + wrong, unfinished)
+
+
+def _holds_nothing(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return not file.read(FILLER_BYTES).strip(b"\0")
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        refuse(path, error)
 
 
 def _common_length(found: list[tuple[int, Path, int]]) -> int:
@@ -159,7 +176,9 @@ class SegmentList:
 
     def refresh(self) -> None:
         """Looks at the folder again. Raises StoreDamaged, StorePermission."""
-        listing = list_folder(self.folder, self.segment_bytes or None)
+        # One file alone may have been listed before it had its length.
+        known = self.segment_bytes if len(self.segments) > 1 else None
+        listing = list_folder(self.folder, known)
         listing.check()
         gone = set(self._starts) - {start for start, _ in listing.files}
         for segment in self.segments:

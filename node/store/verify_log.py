@@ -27,10 +27,13 @@ class LogCheck:
     def structure(self) -> None:
         """What the names and lengths of the segments tell."""
         for problem in self._store.problems:
-            severity: Severity = "error"
             self._findings.add(
-                Finding(severity, problem.kind, str(problem.path), problem.offset, problem.detail)
+                Finding("error", problem.kind, str(problem.path), problem.offset, problem.detail)
             )
+        if self._store.unfinished is not None:
+            detail = "is too short and holds nothing: a node makes it anew, a broker may refuse it"
+            where = str(self._store.unfinished)
+            self._findings.add(Finding("warning", "wrong_length", where, 0, detail))
 
     def walk(self, verify: bool) -> Iterator[Columns]:
         """Every record of every stretch, and a finding for each place that holds none.

@@ -76,6 +76,35 @@ def test_an_empty_last_segment_does_not_count(golden_copy: GetStore) -> None:
         assert store.log.end == end
 
 
+def test_a_segment_that_was_being_made_does_not_count(golden_copy: GetStore) -> None:
+    root = golden_copy("crc32-property")
+    with open_store(root) as store:
+        end = store.log.end
+    unfinished = root / LOG / "00000000000002097152"
+    unfinished.write_bytes(bytes(4096))
+    with open_store(root) as store:
+        assert store.log.end == end
+        assert store.unfinished == unfinished
+        segments = store.log.segments
+        os.truncate(unfinished, 1_048_576)
+        segments.refresh()
+        assert len(segments.segments) == 3
+    unfinished.write_bytes(b"\1" * 4096)
+    with pytest.raises(StoreDamaged, match="has 4096 bytes"):
+        open_store(root)
+
+
+def test_a_first_segment_that_was_being_made_gets_its_length(tmp_path: Path) -> None:
+    segment = tmp_path / LOG / ("0" * 20)
+    segment.parent.mkdir()
+    segment.write_bytes(bytes(4096))
+    with open_store(tmp_path) as store:
+        assert store.log.end == 0
+        os.truncate(segment, 1_048_576)
+        store.log.segments.refresh()
+        assert store.log.segment_bytes == 1_048_576
+
+
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_a_refused_folder_or_file_is_a_matter_of_permission(
     golden: GetStore, monkeypatch: pytest.MonkeyPatch, what: str
