@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.store.own_files import sync_dir
+from node.store.state_page import run_dir
 from protocol.errors import ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.record import FILLER_BYTES, filler
@@ -29,33 +30,50 @@ class Segment:
     descriptor: int
 
 
-def make_segment(directory: Path, base: int, segment_bytes: int) -> Segment:
-    """Makes (or opens, when a predecessor prepared it) the segment that starts at `base`.
+def make_segment(root: Path, base: int, segment_bytes: int) -> Segment:
+    """Makes the segment that starts at `base`, or opens it when it is there.
 
-    Raises ServiceNotAvailable with reason disk_full when there is no room; nothing is left then.
+    A new one gets its whole length beside the log and is then renamed: nobody, a broker after a
+    crash included, ever sees a segment of another length. Raises ServiceNotAvailable with reason
+    disk_full when there is no room; nothing is left then.
     """
-    path = directory / offset_file_name(base)
+    path = root / COMMIT_LOG_DIR / offset_file_name(base)
+    if path.exists():
+        # A broker's segments are sparse: the space is taken now, what stands there stays.
+        return Segment(base, path, _allocated(path, segment_bytes))
+    temporary = run_dir(root) / f"{path.name}.new"
+    temporary.unlink(missing_ok=True)
+    try:
+        descriptor = _allocated(temporary, segment_bytes)
+    except (OSError, ServiceNotAvailable):
+        temporary.unlink()
+        raise
+    temporary.rename(path)
+    sync_dir(path.parent)
+    return Segment(base, path, descriptor)
+
+
+def _allocated(path: Path, size: int) -> int:
+    """An open file of which every block is there, and durably so."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.posix_fallocate(descriptor, 0, segment_bytes)
+        os.posix_fallocate(descriptor, 0, size)
         os.fsync(descriptor)
-        sync_dir(directory)
     except OSError as error:
         os.close(descriptor)
-        path.unlink()
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise ServiceNotAvailable(
                 f"disk_full: no room for the segment {path}", "free space; appends then go on"
             ) from None
         raise
-    return Segment(base, path, descriptor)
+    return descriptor
 
 
 class CommitLog:
     """Appends bytes at the log's end and rolls segments. Knows nothing of what is in them."""
 
     def __init__(self, root: Path, segment_bytes: int, end: int) -> None:
-        self.directory = root / COMMIT_LOG_DIR
+        self.root = root
         self.segment_bytes = segment_bytes
         self.end = end
         self._current: Segment | None = None
@@ -81,7 +99,7 @@ class CommitLog:
     def open_tail(self) -> None:
         """Opens the segment that holds the log's end, or makes the first one."""
         base = self.end - self.end % self.segment_bytes
-        self._current = make_segment(self.directory, base, self.segment_bytes)
+        self._current = make_segment(self.root, base, self.segment_bytes)
         self._unflushed = [self._current]
         self.prepare_next()
 
@@ -135,7 +153,7 @@ class CommitLog:
 
     def _prepare(self, base: int) -> None:
         try:
-            self._next = make_segment(self.directory, base, self.segment_bytes)
+            self._next = make_segment(self.root, base, self.segment_bytes)
         except (OSError, ServiceNotAvailable) as error:
             self._failed = error
 
@@ -184,7 +202,7 @@ class CommitLog:
             os.close(self._next.descriptor)
             if unlink_next:
                 self._next.path.unlink()
-                sync_dir(self.directory)
+                sync_dir(self._next.path.parent)
 
 
 @dataclass(frozen=True, slots=True)

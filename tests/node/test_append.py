@@ -29,6 +29,7 @@ class Log:
     def __init__(self, root: Path, crc: bool = True, settings: Settings | None = None) -> None:
         self.root = root
         (root / "commitlog").mkdir(parents=True)
+        (root / "keelog/run").mkdir(parents=True)
         self.log = CommitLog(root, SEGMENT_BYTES, 0)
         self.log.open_tail()
         topics = TopicTable(TopicsFile(root), settings or Settings(), [], lambda: 1_000)
