@@ -286,7 +286,7 @@ def test_a_directory_that_is_no_store_is_refused_and_left_alone(tmp_path: Path, 
         (root / "commitlog").mkdir(parents=True)
         for name in names:
             size = 999 if (shape, name) == ("length", 1000) else 1000
-            (root / "commitlog" / f"{name:020d}").write_bytes(bytes(size))
+            (root / "commitlog" / f"{name:020d}").write_bytes(b"x" * size)
         if shape == "foreign":
             (root / "commitlog/notes.txt").write_text("mine")
     before = sorted(os.walk(root))
