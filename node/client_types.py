@@ -95,6 +95,7 @@ class ProcessStatus:
     endpoint: str | None = None
     offset: int | None = None
     lag_bytes: int | None = None
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class LogStatus:
     flushed: int = 0
     readable: int = 0
     epoch: int = 0
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +145,12 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One thing that must be right for the node to be ready."""
+    """One thing that should be right; `needed` says whether readiness depends on it."""
 
     name: str
     ok: bool
     detail: str
+    needed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ class Health:
     def of(cls, fields: Fields) -> "Health":
         """From the answer to `health`."""
         checks = tuple(
-            HealthCheck(str(c["name"]), bool(c["ok"]), str(c.get("detail", "")))
+            HealthCheck(c["name"], bool(c["ok"]), str(c.get("detail", "")), bool(c.get("needed")))
             for c in fields.get("checks", ())
         )
         return cls(bool(fields.get("ready")), checks, _without_envelope(fields))
