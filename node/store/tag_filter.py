@@ -12,10 +12,17 @@ from numpy.typing import NDArray
 
 from node.store.queue_files import Units
 from protocol.errors import BadRequest
-from protocol.java_hash import java_hash
+from protocol.java_hash import java_hash, java_text
 from protocol.layout import Readable
 from protocol.properties import decode_raw_properties
-from protocol.record import MAGIC_V1, RECORD_BYTES_MIN, SYS_FLAG_POSITION, record_head
+from protocol.record import (
+    MAGIC_V1,
+    RECORD_BYTES_MIN,
+    SYS_FLAG_POSITION,
+    Record,
+    decode,
+    record_head,
+)
 
 ALL = "*"
 _SEPARATOR = "||"
@@ -43,7 +50,10 @@ class TagFilter:
         if properties is None:
             return True
         tags = decode_raw_properties(properties).get(b"TAGS", b"")
-        return tags.decode("utf-8", "replace") in self.tags
+        if java_text(tags) in self.tags:
+            return True
+        # Rare: another tag of the same hash, or damage, which must not be passed over in silence.
+        return not isinstance(decode(raw, 0), Record)
 
 
 def _properties(raw: bytes) -> bytes | None:

@@ -22,7 +22,7 @@ from node.store.store import open_live
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest
 from protocol.ids import Queue
-from protocol.names import CONSUME_QUEUE_DIR, TOPICS_FILE, offset_file_name
+from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, TOPICS_FILE, offset_file_name
 from protocol.record import Record, decode
 from protocol.wire import Header, pack
 from tests.support.golden import GetStore, Row, facts, unpack
@@ -713,4 +713,21 @@ def test_a_queue_whose_files_were_made_anew_is_read_on(golden_copy: GetStore) ->
         anew.rename(path)
     reader.grow(where.after, where.queue)
     assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
+    reader.close()
+
+
+def test_a_record_whose_tags_are_damaged_is_not_passed_over(golden_copy: GetStore) -> None:
+    reader = Desk(LivingStore(golden_copy("crc32-property"), facts("crc32-property")))
+    where = spot("crc32-property", tagged=True)
+    segment = reader.living.settings.mapped_file_size_commit_log
+    start = where.before - where.before % segment
+    path = reader.living.root / COMMIT_LOG_DIR / offset_file_name(start)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"TAGS\x01", where.before - start) + 5
+    data[at] ^= 1
+    path.write_bytes(data)
+    topic, queue = where.queue
+    pull = {"topic": topic, "queue": queue, "offset": where.offset, "tags": where.tags}
+    reply = reader.get("pull", **pull)
+    assert reply.payload == data[where.before - start : where.after - start]
     reader.close()
