@@ -138,7 +138,7 @@ def test_what_was_acknowledged_as_flushed_survives_a_power_loss(
 ) -> None:
     rnd = random.Random(seed)
     log = Log(tmp_path_factory.mktemp("power") / "store")
-    own_dir(log.root).mkdir()
+    own_dir(log.root).mkdir(exist_ok=True)
     disk, flushed = Disk(log.root / "commitlog"), 0
     for _ in range(rnd.randrange(1, 25)):
         job: FlushJob = log.log.flush_job()
