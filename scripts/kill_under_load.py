@@ -35,7 +35,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from node.client import Client, connect
 from node.client_types import ProcessStatus
-from scripts.load_checks import Outcome, check_files, check_finds, check_pulls
+from scripts.load_checks import Outcome, check_files, check_finds, check_index, check_pulls
 from scripts.load_processes import QUEUES, TOPICS, Ints, follow, produce, send_last
 
 KILLED_ROLES = ("queue", "index", "reader")
@@ -295,6 +295,8 @@ def run(options: argparse.Namespace, folder: Path) -> Outcome:
     except BaseException:
         node.kill()
         raise
+    options.tell("finding every key in the index files")
+    check_index(node.root, told, outcome)
     options.tell("verifying the files")
     check_files(node.root, outcome)
     return outcome
@@ -315,7 +317,8 @@ def show(outcome: Outcome) -> None:
     )
     print(
         f"{outcome.pulled:,} pulled, {sum(outcome.followed):,} read along,"
-        f" {outcome.found_by_key:,} found by key,"
+        f" {outcome.found_by_key:,} found by key in {outcome.finds_s:.1f} s,"
+        f" {outcome.found_in_index:,} in the index files in {outcome.index_s:.1f} s,"
         f" store verify --deep: {outcome.verify_exit} in {outcome.verify_s:.1f} s"
     )
     if outcome.errors:
@@ -335,7 +338,9 @@ def arguments() -> argparse.Namespace:
     add("--queue-workers", type=int, default=2)
     add("--readers", type=int, default=2)
     add("--followers", type=int, default=1, help="processes that read along (default 1)")
-    add("--finds", type=int, default=20_000, help="look-ups by key, 0: all (default 20000)")
+    add(
+        "--finds", type=int, default=20_000, help="look-ups through readers, 0: all (default 20000)"
+    )
     add("--store", type=Path, help="an empty folder to work in, kept (default: temporary)")
     add("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args()

@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from node.client import Client
+from node.store.store import open_store
 from protocol.columns import scan
-from scripts.load_processes import BODY, TOPICS, Ints, find_some
+from scripts.load_processes import BODY, TOPICS, Ints, find_some, key_of
+
+PROCESSES = 2
 
 
 @dataclass(slots=True)
@@ -31,6 +34,11 @@ class Outcome:
     pulled: int = 0
     pulled_unacknowledged: int = 0
     found_by_key: int = 0
+    """Through the readers, one look-up each."""
+    finds_s: float = 0.0
+    found_in_index: int = 0
+    """In the files of the stopped store."""
+    index_s: float = 0.0
     kills: int = 0
     restarts: dict[str, int] = field(default_factory=dict)
     back_s_max: dict[str, float] = field(default_factory=dict)
@@ -119,18 +127,42 @@ def check_pulls(client: Client, told: Ints, outcome: Outcome) -> None:
 
 
 def check_finds(endpoint: str, told: Ints, count: int, outcome: Outcome) -> None:
-    """Looks `count` messages up by key (0: all), spread evenly, two processes at a time."""
+    """Looks `count` messages up by key (0: all), spread evenly, some processes at a time."""
+    began = time.monotonic()
     step = max(1, len(told) // count) if count else 1
     sample = told[::step]
     jobs = [
         (endpoint, int(producer), sample[sample[:, 0] == producer][:, [1, 2, 5]].tolist())
         for producer in np.unique(sample[:, 0])
     ]
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
         wrong = [fault for faults in pool.starmap(find_some, jobs) for fault in faults]
     outcome.found_by_key = len(sample) - len(wrong)
+    outcome.finds_s = round(time.monotonic() - began, 2)
     if wrong:
         outcome.faults.append(f"{len(wrong)} messages not found by key: {wrong[:3]}")
+
+
+def missing_keys(root: Path, rows: list[list[int]]) -> int:
+    """How many messages the index of a stopped store lacks: producer, topic, number, log offset."""
+    with open_store(root) as store:
+        return sum(
+            offset not in store.index.query(TOPICS[topic], key_of(producer, number))
+            for producer, topic, number, offset in rows
+        )
+
+
+def check_index(root: Path, told: Ints, outcome: Outcome) -> None:
+    """Looks every message up in the index files, by its key, in two processes."""
+    began = time.monotonic()
+    rows = told[:, [0, 1, 2, 5]]
+    jobs = [(root, part.tolist()) for part in np.array_split(rows, PROCESSES)]
+    with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
+        missing = sum(pool.starmap(missing_keys, jobs))
+    outcome.found_in_index = len(rows) - missing
+    outcome.index_s = round(time.monotonic() - began, 2)
+    if missing:
+        outcome.faults.append(f"{missing} messages are not found in the index files")
 
 
 def check_files(root: Path, outcome: Outcome) -> None:
@@ -140,7 +172,7 @@ def check_files(root: Path, outcome: Outcome) -> None:
         [sys.executable, "-m", "keelog", "store", "verify", str(root), "--deep", "--json"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    outcome.verify_exit, outcome.verify_s = done.returncode, time.monotonic() - began
+    outcome.verify_exit, outcome.verify_s = done.returncode, round(time.monotonic() - began, 2)
     if done.returncode:
         said = (done.stdout + done.stderr)[:2000]
         outcome.faults.append(f"store verify --deep ended with {done.returncode}: {said}")

@@ -32,6 +32,7 @@ def test_no_acknowledged_message_is_lost_when_workers_and_readers_are_killed(
     assert len(outcome["restarts"]) == 5, "two queue workers, the index worker, two readers"
     assert outcome["pulled"] >= outcome["acknowledged"] > 10_000
     assert outcome["followed"][0] > 10_000
+    assert outcome["found_in_index"] >= outcome["acknowledged"]
     assert outcome["verify_exit"] == 0
 
 
