@@ -106,9 +106,12 @@ class Reader:
         self._page.publish(state=RUNNING)
         sleep_ms = 0
         while not stop.is_set:
-            self.poller.poll(sleep_ms)
-            self.step(time.monotonic())
-            sleep_ms = self._sleep_ms(time.monotonic())
+            events = self.poller.poll(sleep_ms)
+            now = time.monotonic()
+            if events or self._is_anything_due(now):
+                self.step(now)
+                now = time.monotonic()
+            sleep_ms = self._sleep_ms(now)
         self._page.publish(state=STOPPING)
         self._stop()
 
@@ -130,6 +133,19 @@ class Reader:
         self.service.time_out(now)
         self._listen(now)
         self._beat(now)
+
+    def _is_anything_due(self, now: float) -> bool:
+        """Whether a turn without any event is worth its while: most of a holder's ticks are not."""
+        deadline = self.service.holds.next_deadline()
+        if self.service.has_work or self.service.is_unsettled:
+            return True
+        if now - self._heartbeat_at >= HEARTBEAT_S:
+            return True
+        if deadline is None:
+            return False
+        if deadline <= now or self._pages.epoch() != self._epoch:
+            return True
+        return not self._hints.are_up_to_date(self._pages.hints())
 
     def _sleep_ms(self, now: float) -> int:
         if self.service.has_work:

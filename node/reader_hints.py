@@ -54,6 +54,10 @@ class HintCount:
         self._number = number
         return queues if follows and queues else None
 
+    def is_up_to_date(self, published: int) -> bool:
+        """Whether every hint that the worker sent has come."""
+        return published == self._number
+
     def is_missing(self, published: int, now: float) -> bool:
         """Whether a hint is lost, as the worker sent `published` of them; True once for each."""
         if published == self._number:
@@ -126,6 +130,13 @@ class HintSockets:
             if count.is_missing(published[shard], now):
                 news.shards.add(shard)
         return news
+
+    def are_up_to_date(self, published: list[int]) -> bool:
+        """Whether every hint that the workers have sent has come."""
+        return all(
+            count.is_up_to_date(number)
+            for count, number in zip(self._counts, published, strict=True)
+        )
 
     def close(self) -> None:
         """Closes the sockets."""

@@ -80,8 +80,13 @@ class ReaderService:
 
     @property
     def has_work(self) -> bool:
-        """Whether queues wait to be looked at again, without any news."""
+        """Whether queues wait to be looked at again at once, without any news."""
         return bool(self._unfinished)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether pulls wait for a queue worker to catch up."""
+        return bool(self._undecided)
 
     # Requests
 

@@ -39,6 +39,8 @@ UNSENT_MAX = 10_000
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
 """Answers kept here for peers that do not read theirs; beyond it they are dropped."""
 LINGER_MS = 500
+ZERO_COPY_BYTES_MIN = 65_536
+"""Below it copying a payload costs less than handing it over."""
 
 _LOCAL = Host(bytes([127, 0, 0, 1]), 0)
 _BAD_ADDRESS = {
@@ -188,7 +190,7 @@ class Server:
             socket.send(answer.header)
         else:
             socket.send(answer.header, zmq.SNDMORE)
-            socket.send(answer.payload, copy=False)
+            socket.send(answer.payload, 0, len(answer.payload) < ZERO_COPY_BYTES_MIN)
         return True
 
     def _keep(self, peer: bytes, answer: _Unsent) -> bool:

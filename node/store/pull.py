@@ -21,7 +21,7 @@ from protocol.queue_unit import UNIT_BYTES
 
 TOTAL_BYTES_MAX = 128 << 20
 TOTAL_BYTES_MIN = 100
-PLAIN_UNITS_MAX = 40
+FEW_UNITS_MAX = 40
 """So few units go faster one by one than as columns."""
 
 
@@ -219,9 +219,32 @@ def _scan_file(
 
 
 def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
-    if len(units) <= PLAIN_UNITS_MAX:
-        return plain_scan(log, units, request)
-    return _fast_scan(log, units, request) or plain_scan(log, units, request)
+    if request.tags is None and len(units) <= FEW_UNITS_MAX:
+        found = _short_scan(log, units, request)
+    else:
+        found = _fast_scan(log, units, request)
+    return found or plain_scan(log, units, request)
+
+
+def _short_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned | None:
+    """A few units, no filter, one by one; None when one has no record."""
+    limits, start, end, step = request.limits, log.min_offset, log.end, log.segment_bytes
+    total, total_max = 0, _total_max(request)
+    row = -1
+    for row, (offset, size, _) in enumerate(units.tolist()):
+        if offset < start or size <= 0 or offset + size > end or offset % step + size > step:
+            return None
+        is_hot = limits.memory_bytes is None or end - offset <= limits.memory_bytes
+        count_max = limits.count_max if is_hot else limits.cold_count_max
+        bytes_max = limits.bytes_max if is_hot else limits.cold_bytes_max
+        total += size
+        if row and (
+            row >= min(count_max, request.max_messages) or total > min(bytes_max, total_max)
+        ):
+            break
+    else:
+        row += 1
+    return Scanned(list(range(row)), row, PullStatus.FOUND) if row else None
 
 
 def _total_max(request: PullRequest) -> int:

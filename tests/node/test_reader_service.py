@@ -729,5 +729,5 @@ def test_a_record_whose_tags_are_damaged_is_not_passed_over(golden_copy: GetStor
     topic, queue = where.queue
     pull = {"topic": topic, "queue": queue, "offset": where.offset, "tags": where.tags}
     reply = reader.get("pull", **pull)
-    assert reply.payload == data[where.before - start : where.after - start]
+    assert reply.payload == bytes(data[where.before - start : where.after - start])
     reader.close()
