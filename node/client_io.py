@@ -65,6 +65,7 @@ class IoThread:
         self._asleep = False
         self._stopping = False
         self._closed = False
+        self._failed = False
         try:
             self._link(endpoint)
         except MqError:
@@ -89,7 +90,7 @@ class IoThread:
     def call(self, call: Call) -> None:
         """Starts a call; its `done` will be called once."""
         if not self.post(lambda: self.start(call)):
-            call.done(_closed_error())
+            call.done(self._closed_error())
 
     def call_at(self, when: float, action: Action) -> None:
         """Runs `action` on the I/O thread at a time of the monotonic clock."""
@@ -118,7 +119,7 @@ class IoThread:
     def start(self, call: Call) -> None:
         """Takes on a new call, or refuses it when there are too many."""
         if self._stopping:
-            call.done(_closed_error())
+            call.done(self._closed_error())
             return
         if len(self._live) >= CALLS_MAX and call.role is not Role.CONTROL:
             call.done(NodeBusy(f"{CALLS_MAX} requests wait for answers", "send in batches"))
@@ -236,6 +237,7 @@ class IoThread:
             while not self._stopping:
                 self._turn()
         finally:
+            self._failed = not self._stopping
             self._stopping = True
             with self._gate:
                 self._closed = True
@@ -365,8 +367,13 @@ class IoThread:
 
     def _closing_error(self, call: Call) -> MqError:
         if call.repeatable or not (call.sent or call.maybe_done):
-            return NotConnected(f"{call.op}: the client was closed", "connect again")
+            return self._closed_error()
         return at_deadline(call, "the node before the client was closed")
+
+    def _closed_error(self) -> MqError:
+        if self._failed:
+            return NotConnected("the client's I/O thread has failed", "report its traceback")
+        return NotConnected("the client is closed", "connect again")
 
     def _begin_stop(self) -> None:
         self._stopping = True
@@ -376,7 +383,3 @@ class IoThread:
             self._drop(link)
         self._context.term()
         os.close(self._wake_fd)
-
-
-def _closed_error() -> MqError:
-    return NotConnected("the client is closed", "connect again")

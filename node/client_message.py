@@ -68,6 +68,7 @@ class OutgoingMessage:
             raise BadRequest(
                 f"the body is {type(self.body).__name__}, not bytes", "encode text as UTF-8"
             )
+        self._check_types(topic)
         if self.queue_id is not None and self.order_by is not None:
             raise BadRequest("queue_id and order_by exclude each other", "leave one of them out")
         return Draft(
@@ -84,6 +85,24 @@ class OutgoingMessage:
             born_host=host if self.born_host is None else parse_host(self.born_host),
             reconsume_times=self.reconsume_times,
         )
+
+    def _check_types(self, topic: str) -> None:
+        """Raises BadRequest, where the encoder would raise some TypeError."""
+        texts = (topic, self.topic, self.tags, self.order_by, self.unique_key, self.born_host)
+        pairs = self.properties.items() if isinstance(self.properties, Mapping) else ((None, None),)
+        whole = (self.queue_id, self.born_timestamp, self.flag, self.sys_flag, self.reconsume_times)
+        fine = (
+            all(text is None or isinstance(text, str) for text in texts)
+            and isinstance(self.keys, Sequence)
+            and all(isinstance(key, str) for key in self.keys)
+            and all(isinstance(name, str) and isinstance(value, str) for name, value in pairs)
+            and all(number is None or isinstance(number, int) for number in whole)
+        )
+        if not fine:
+            raise BadRequest(
+                "a field of the message has another type than it should",
+                "topic, tags, keys and properties are text, the numbers are integers",
+            )
 
 
 def ordered_queue(order_by: str, queues: int) -> int:

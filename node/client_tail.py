@@ -134,7 +134,7 @@ class Tail:
 
     def sleep(self, now: float, longest: float) -> float:
         """How long to wait for an answer before asking `due` again."""
-        if not self._ready:
+        if not self._ready or len(self._pulling) >= PULLS_MAX:
             return longest
         return min(longest, max(0.0, min(place.not_before for place in self._ready) - now))
 

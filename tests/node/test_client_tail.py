@@ -161,3 +161,15 @@ def test_what_retention_has_deleted_is_passed_over(
     monkeypatch.setattr(node, "_pull_now", trimmed)
     found = numbers(mq.tail("orders", "earliest", until_end=True))
     assert found == [n for n in range(30) if n % 3 or n >= 15]
+
+
+def test_a_follower_of_many_queues_sleeps_while_its_pulls_are_held(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    mq.create_topic("wide", queues=50)
+    timer = threading.Timer(0.5, lambda: mq.send("wide", b"x", queue_id=49))
+    timer.start()
+    begin = time.thread_time()
+    assert next(mq.tail("wide", "latest")).body == b"x"
+    assert time.thread_time() - begin < 0.25
+    timer.join()

@@ -1,0 +1,146 @@
+"""When a request is repeated, and which error its caller gets: the rules as a table."""
+
+import time
+
+import pytest
+
+from node.client_calls import (
+    Call,
+    GiveUp,
+    RepeatAfter,
+    Retry,
+    Role,
+    after_loss,
+    after_refusal,
+    at_deadline,
+)
+from node.client_timers import Timers
+from node.client_unique_key import UniqueKeys, local_ip
+from protocol.errors import (
+    BadRequest,
+    MqError,
+    NodeBusy,
+    NotConnected,
+    RequestTimeout,
+    SendTimeout,
+)
+
+NOW = 100.0
+
+
+def call(*, repeatable: bool, sent: bool = False, maybe: bool = False, attempts: int = 1) -> Call:
+    made = Call(Role.WRITER, "send", {}, NOW + 5, repeatable=repeatable)
+    made.sent, made.maybe_done, made.attempts = sent, maybe, attempts
+    return made
+
+
+def error_of(decision: RepeatAfter | GiveUp) -> type[MqError]:
+    assert isinstance(decision, GiveUp)
+    return type(decision.error)
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_busy_refusal_is_repeated_even_for_sends(repeatable: bool) -> None:
+    decision = after_refusal(call(repeatable=repeatable), NodeBusy("full"), Retry(), NOW)
+    assert isinstance(decision, RepeatAfter)
+    assert decision.delay >= NodeBusy.retry_after
+
+
+def test_a_refusal_that_is_not_retriable_is_the_callers() -> None:
+    assert error_of(after_refusal(call(repeatable=True), BadRequest("no"), Retry(), NOW)) is (
+        BadRequest
+    )
+
+
+def test_attempts_and_deadline_end_the_repeating() -> None:
+    last = call(repeatable=False, attempts=5)
+    assert error_of(after_refusal(last, NodeBusy("full"), Retry(), NOW)) is NodeBusy
+    late = call(repeatable=False)
+    assert error_of(after_refusal(late, NodeBusy("full"), Retry(), NOW + 4.95)) is NodeBusy
+
+
+def test_a_lost_connection_repeats_reads_but_not_sends() -> None:
+    assert isinstance(after_loss(call(repeatable=True), "gone", Retry(), NOW), RepeatAfter)
+    assert error_of(after_loss(call(repeatable=False), "gone", Retry(), NOW)) is SendTimeout
+    careless = Retry(duplicates_ok=True)
+    assert isinstance(after_loss(call(repeatable=False), "gone", careless, NOW), RepeatAfter)
+    assert error_of(after_loss(call(repeatable=True, attempts=5), "gone", Retry(), NOW)) is (
+        NotConnected
+    )
+
+
+def test_what_may_be_stored_stays_unknown_whatever_comes_later() -> None:
+    once_lost = call(repeatable=False, maybe=True)
+    assert error_of(after_refusal(once_lost, BadRequest("no"), Retry(), NOW)) is SendTimeout
+    assert type(at_deadline(once_lost, "the writer")) is SendTimeout
+
+
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        (call(repeatable=False), NotConnected),
+        (call(repeatable=True), NotConnected),
+        (call(repeatable=False, sent=True), SendTimeout),
+        (call(repeatable=True, sent=True), RequestTimeout),
+    ],
+)
+def test_the_error_at_the_deadline_says_what_is_known(made: Call, kind: type[MqError]) -> None:
+    assert type(at_deadline(made, "the writer")) is kind
+
+
+def test_a_call_that_waits_for_its_next_attempt_ends_with_its_last_error() -> None:
+    made = call(repeatable=False)
+    made.last_error = NodeBusy("full")
+    assert at_deadline(made, "the writer") is made.last_error
+
+
+def test_the_waits_grow_to_their_ceiling_and_are_random_below_it() -> None:
+    retry = Retry(max_attempts=99, backoff=0.05, backoff_max=1.0)
+    waits = []
+    for attempts in (1, 2, 3, 4, 5, 60):
+        decision = after_loss(call(repeatable=True, attempts=attempts), "", retry, NOW, chance=1.0)
+        assert isinstance(decision, RepeatAfter)
+        waits.append(decision.delay)
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    none = after_loss(call(repeatable=True), "", retry, NOW, chance=0.0)
+    assert none == RepeatAfter(0.0)
+
+
+def test_timers_come_in_order_and_cancelled_ones_do_not_pile_up() -> None:
+    timers, done = Timers(), []
+    for when in (3.0, 1.0, 2.0):
+        timers.at(when, lambda when=when: done.append(when))  # type: ignore[misc]
+    assert timers.next_at() == 1.0
+    for action in timers.take_due(2.5):
+        action()
+    assert done == [1.0, 2.0]
+    for _ in range(5000):
+        timers.at(9.0, lambda: None).cancel()
+    assert len(timers._heap) < 2500
+    assert timers.next_at() == 3.0
+
+
+def test_unique_keys_are_those_of_a_java_client() -> None:
+    moment = time.mktime((2026, 11, 20, 10, 30, 0, 0, 0, -1)) + 0.25
+    month = time.mktime((2026, 11, 1, 0, 0, 0, 0, 0, -1))
+    keys = UniqueKeys(b"\x0a\x00\x00\x05")
+    first, second = (bytes.fromhex(keys.next(moment)) for _ in range(2))
+    assert len(first) == 16
+    assert first[:4] == b"\x0a\x00\x00\x05"
+    assert first[:10] == second[:10]
+    assert int.from_bytes(first[10:14], "big") == int((moment - month) * 1000)
+    counters = [int.from_bytes(key[14:], "big") for key in (first, second)]
+    assert (counters[1] - counters[0]) & 0xFFFF == 1
+
+
+def test_unique_keys_begin_again_with_the_month() -> None:
+    keys = UniqueKeys(bytes(4))
+    december = time.mktime((2035, 12, 1, 0, 0, 0, 0, 0, -1))
+    assert int(keys.next(december + 1)[20:28], 16) == 1000
+    assert int(keys.next(december - 60)[20:28], 16) == 0, "a clock that was set back gives 0"
+
+
+def test_the_address_in_the_keys_is_the_one_towards_the_node() -> None:
+    assert local_ip("tcp://127.0.0.1:9870") == b"\x7f\x00\x00\x01"
+    assert len(local_ip("ipc://somewhere")) == 4
+    assert len(local_ip("tcp://[::1]:9870")) == 4
