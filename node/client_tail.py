@@ -53,8 +53,8 @@ class TailSettings(NamedTuple):
     tags: str | None = None
     until_end: bool = False
     follow: bool = True
-    max_messages: int = 32
-    max_bytes: int = 262_144
+    max_messages: int = 1_000
+    max_bytes: int = 524_288
 
     @classmethod
     def of(cls, options: TailOptions) -> "TailSettings":
