@@ -5,7 +5,7 @@ Parsing touches neither files nor sockets; every value that leaves here is of it
 
 from dataclasses import dataclass
 
-from node.store.pull import TOTAL_BYTES_MAX, PullRequest, TransferLimits
+from node.store.pull import PullRequest, TransferLimits
 from node.store.seek import Boundary
 from node.store.settings import Settings
 from node.store.tag_filter import TagFilter, parse_tags
@@ -19,6 +19,8 @@ from protocol.wire import Header, take, take_int
 PULL_MESSAGES_MAX = 10_000
 PULL_MESSAGES_DEFAULT = 32
 PULL_BYTES_DEFAULT = 262_144
+PULL_BYTES_MAX = 16 * 1024 * 1024
+"""One answer is one frame."""
 FIND_MESSAGES_MAX = 1_000
 FIND_MESSAGES_DEFAULT = 64
 TAGS_CHARS_MAX = 4_096
@@ -98,12 +100,21 @@ class Offsets:
 
 
 def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pull:
-    """Any offset is taken: one below or above the queue has a status of its own (RocketMQ)."""
+    """Any offset is taken: one below or above the queue has a status of its own (RocketMQ).
+
+    The transfer limits of the settings count where the request names none of its own.
+    """
     queue = _queue(header)
     tags = take(header, "tags", str, "")
+    count = take_int(header, "max_messages", 1, PULL_MESSAGES_MAX, None)
+    size = take_int(header, "max_bytes", 1, PULL_BYTES_MAX, None)
+    if count is not None:
+        limits = limits._replace(count_max=count, cold_count_max=count)
+    if size is not None:
+        limits = limits._replace(bytes_max=size, cold_bytes_max=size)
     request = PullRequest(
-        max_messages=take_int(header, "max_messages", 1, PULL_MESSAGES_MAX, PULL_MESSAGES_DEFAULT),
-        total_bytes_max=take_int(header, "max_bytes", 1, TOTAL_BYTES_MAX, PULL_BYTES_DEFAULT),
+        max_messages=count or PULL_MESSAGES_DEFAULT,
+        total_bytes_max=size or PULL_BYTES_DEFAULT,
         limits=limits,
         tags=_tag_filter(tags),
         exact=True,

@@ -17,6 +17,7 @@ import zmq
 from node.flush import Flusher, FlushState, due
 from node.serving import BadFrames, Received, Server
 from node.store.process import (
+    EXIT_FAILED,
     StopFlag,
     die_with_parent,
     exit_code,
@@ -313,6 +314,11 @@ def main(arguments: list[str] | None = None) -> int:
     except MqError as error:
         print_error(f"the writer of {root} cannot start", error)
         return exit_code(error)
+    except OSError as error:
+        reason = f"{error.filename or root}: {error.strerror}"
+        hint = "free space or mend the disk, then start the node again"
+        print_error(f"the writer of {root} cannot start", MqError(reason, hint))
+        return EXIT_FAILED
     os.chdir(store.run_dir)
     context = zmq.Context()
     try:

@@ -9,9 +9,7 @@ from pathlib import Path
 from node.append import Appender
 from node.commit_log import CommitLog
 from node.recovery import Recovery, carry_out, examine
-from node.store.index_reader import IndexFolder
 from node.store.locks import StoreLock
-from node.store.open_files import OpenFiles
 from node.store.own_files import (
     Floor,
     Tails,
@@ -35,8 +33,15 @@ from node.store.topics_file import TopicsFile
 from node.topic_table import TopicTable
 from protocol.checkpoint import Checkpoint, encode_checkpoint
 from protocol.errors import NotAStore, StorePermission
+from protocol.index_entry import INDEX_HEADER
 from protocol.message_id import Host
-from protocol.names import ABORT_FILE, CHECKPOINT_FILE, COMMIT_LOG_DIR
+from protocol.names import (
+    ABORT_FILE,
+    CHECKPOINT_FILE,
+    COMMIT_LOG_DIR,
+    INDEX_DIR,
+    is_index_file_name,
+)
 from protocol.patch import AppendRules
 
 log = logging.getLogger("keelog.writer")
@@ -178,15 +183,16 @@ def last_full_index_end(root: Path, settings: Settings) -> int:
 
     After an unclean stop a broker drops the files behind it (IndexService#load).
     """
-    files = OpenFiles()
-    try:
-        folder = IndexFolder(root, settings.index_geometry, files)
-        for file in reversed(folder.open(folder.names())):
-            if file.header.index_count >= file.geometry.index_num:
-                return file.header.end_timestamp
-        return 0
-    finally:
-        files.close()
+    geometry = settings.index_geometry
+    folder = root / INDEX_DIR
+    paths = sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
+    for path in paths:
+        if is_index_file_name(path.name) and path.stat().st_size == geometry.file_bytes:
+            with path.open("rb") as file:
+                header = INDEX_HEADER.read(file.read(INDEX_HEADER.size))
+            if header.index_count >= geometry.index_num:
+                return header.end_timestamp
+    return 0
 
 
 def live_workers(root: Path) -> dict[str, WorkerState]:

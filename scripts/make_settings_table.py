@@ -27,7 +27,6 @@ MEANINGS = {
     "flush_commit_log_thorough_interval": "ASYNC_FLUSH: after so many ms even one byte is flushed",
     "sync_flush_timeout": "ms that an answer waits for the disk; then `FLUSH_DISK_TIMEOUT`",
     "flush_interval_consume_queue": "ms between two syncs of queue files, and of index files",
-    "flush_consume_queue_thorough_interval": "taken from RocketMQ; has no effect yet",
     "max_message_size": "largest body",
     "enabled_append_prop_crc": "seal each record with a checksum over all of it "
     "([why](docs/decisions/0002-whole-record-checksum.md)); off in RocketMQ",

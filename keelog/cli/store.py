@@ -10,10 +10,10 @@ from keelog.cli.store_look import find, get, seek
 
 @click.group()
 def store() -> None:
-    """Reads, checks and repairs a store directory; needs no node.
+    """Reads, checks and rebuilds a store directory; needs no node.
 
     Works on a directory that a RocketMQ broker wrote, too. Nothing is changed, except by
-    `rebuild` and `repair --apply`.
+    `rebuild`.
 
     Example: keelog store dump ./store --limit 10
     """

@@ -37,7 +37,6 @@ class Settings:
     flush_commit_log_thorough_interval: int = 10_000
     sync_flush_timeout: int = 5_000
     flush_interval_consume_queue: int = 1_000
-    flush_consume_queue_thorough_interval: int = 60_000
     max_message_size: int = DEFAULT_MAX_MESSAGE_BYTES
     enabled_append_prop_crc: bool = True
     """RocketMQ's default is false; ours is true (docs/decisions)."""

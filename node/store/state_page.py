@@ -101,7 +101,7 @@ class _Page:
         descriptor = os.open(path, flags, 0o600)
         try:
             if writable and os.fstat(descriptor).st_size != PAGE_BYTES:
-                os.ftruncate(descriptor, PAGE_BYTES)
+                os.posix_fallocate(descriptor, 0, PAGE_BYTES)
             if os.fstat(descriptor).st_size != PAGE_BYTES:
                 raise FileNotFoundError(f"{path} is not ready")
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ

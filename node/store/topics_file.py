@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from node.store.own_files import sync_dir, write_atomically
-from protocol.errors import StoreDamaged
+from protocol.errors import StoreDamaged, StorePermission
 from protocol.names import TOPICS_FILE
 
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_DEFAULT = PERM_READ | PERM_WRITE
+_RESTORE_HINT = "restore it from topics.json.bak, or remove it"
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?[0-9]+)(\s*):')
 
 
@@ -71,10 +72,16 @@ class TopicsFile:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return False
+        except PermissionError as error:
+            raise StorePermission(
+                f"{path}: {error.strerror}", "run as the owner of the store"
+            ) from None
+        except UnicodeDecodeError:
+            raise StoreDamaged(str(path), 0, "is not UTF-8", _RESTORE_HINT) from None
         self._document = _parse(path, text) if text.strip() else {}
         self._stamp = stamp
         table = self._document.get("topicConfigTable", {})
-        self.topics = {name: _topic(name, entry) for name, entry in table.items()}
+        self.topics = {name: _topic(path, name, entry) for name, entry in table.items()}
         return True
 
     def put(self, topic: Topic, timestamp_ms: int) -> None:
@@ -121,21 +128,21 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
         document = parse_broker_json(text)
     except ValueError as error:
-        raise StoreDamaged(
-            str(path), 0, f"is not JSON: {error}", "restore it from topics.json.bak, or remove it"
-        ) from None
+        raise StoreDamaged(str(path), 0, f"is not JSON: {error}", _RESTORE_HINT) from None
     table = document.get("topicConfigTable", {}) if isinstance(document, dict) else None
     if not isinstance(table, dict):
-        raise StoreDamaged(
-            str(path), 0, "has no topicConfigTable", "restore it from topics.json.bak"
-        )
+        raise StoreDamaged(str(path), 0, "has no topicConfigTable", _RESTORE_HINT)
     return dict(document)
 
 
-def _topic(name: str, entry: dict[str, Any]) -> Topic:
-    return Topic(
-        name,
-        int(entry.get("readQueueNums", 0)),
-        int(entry.get("writeQueueNums", 0)),
-        int(entry.get("perm", PERM_DEFAULT)),
-    )
+def _topic(path: Path, name: str, entry: Any) -> Topic:
+    try:
+        return Topic(
+            name,
+            int(entry.get("readQueueNums", 0)),
+            int(entry.get("writeQueueNums", 0)),
+            int(entry.get("perm", PERM_DEFAULT)),
+        )
+    except (AttributeError, TypeError, ValueError):
+        found = f"the entry of topic {name[:80]!a} is no topic"
+        raise StoreDamaged(str(path), 0, found, _RESTORE_HINT) from None

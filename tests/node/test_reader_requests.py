@@ -160,8 +160,25 @@ anything = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 fields = st.sampled_from(
-    ["topic", "queue", "offset", "max_messages", "max_bytes", "tags", "wait_ms", "msg_id", "key"]
-    + ["physical_offset", "unique_key", "begin", "end", "cursor", "unique", "timestamp", "boundary"]
+    [
+        "topic",
+        "queue",
+        "offset",
+        "max_messages",
+        "max_bytes",
+        "tags",
+        "wait_ms",
+        "msg_id",
+        "key",
+        "physical_offset",
+        "unique_key",
+        "begin",
+        "end",
+        "cursor",
+        "unique",
+        "timestamp",
+        "boundary",
+    ]
 )
 
 

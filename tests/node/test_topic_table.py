@@ -100,7 +100,7 @@ def test_a_file_that_is_no_json_is_damage_with_its_place(tmp_path: Path) -> None
     path = tmp_path / "config/topics.json"
     path.parent.mkdir()
     path.write_text("{")
-    with pytest.raises(StoreDamaged, match="topics[.]json"):
+    with pytest.raises(StoreDamaged, match=r"topics\.json"):
         TopicsFile(tmp_path)
 
 
@@ -114,3 +114,16 @@ def test_a_deleted_topic_is_gone_from_the_file(tmp_path: Path) -> None:
     assert topics.delete("one")
     assert not topics.delete("one")
     assert TopicsFile(tmp_path).topics == {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe", b"[]", b'{"topicConfigTable":7}', b'{"topicConfigTable":{"T":7}}'],
+    ids=["not UTF-8", "a list", "no table", "no topic"],
+)
+def test_a_file_of_another_shape_is_damage_and_nothing_else(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "config/topics.json"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(StoreDamaged):
+        TopicsFile(tmp_path)
