@@ -39,6 +39,13 @@ def test_a_pull_has_defaults_for_all_but_topic_queue_and_offset() -> None:
     assert pull.request.exact
 
 
+def test_a_pulls_own_limits_count_instead_of_the_settings() -> None:
+    header = {"topic": "t", "queue": 0, "offset": 0, "max_messages": 500, "max_bytes": 1_000_000}
+    limits = parse_pull(header, Settings(), TransferLimits()).request.limits
+    assert (limits.count_max, limits.cold_count_max) == (500, 500)
+    assert (limits.bytes_max, limits.cold_bytes_max) == (1_000_000, 1_000_000)
+
+
 def test_tags_of_a_pull_become_a_filter_unless_they_take_everything() -> None:
     pull = parse_pull({**PULL, "tags": " a || b||"}, SETTINGS, LIMITS)
     assert pull.request.tags is not None
