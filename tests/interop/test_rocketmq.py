@@ -47,6 +47,10 @@ SIZES: dict[str, object] = {
     "maxHashSlotNum": 5000,
     "maxIndexNum": 8000,
 }
+FEW_SEGMENTS: dict[str, object] = {**SIZES, "mappedFileSizeCommitLog": 16 * MIB}
+"""After an unclean stop RocketMQ 5.5 walks the newest ten segments at most ("maxRecoverNum: 10" in
+its log), and has dropped the index files that no checkpoint vouches for: keys of older records
+find nothing. The records themselves and their queue units stay."""
 GOLDEN_SIZES: dict[str, object] = {
     "mappedFileSizeCommitLog": 262_144,
     "mappedFileSizeConsumeQueue": 4000,
@@ -276,8 +280,8 @@ def test_keelog_recovers_a_golden_store_to_the_end_that_rocketmq_found(
 def test_rocketmq_finds_all_that_a_killed_node_acknowledged(tmp_path: Path, tell: Tell) -> None:
     """Supervisor, writer, workers and readers die by SIGKILL at one moment, under load."""
     root = tmp_path / "store"
-    settings = settings_of(SIZES)
-    rocketmq = RocketMQ(tmp_path / "java", SIZES)
+    settings = settings_of(FEW_SEGMENTS)
+    rocketmq = RocketMQ(tmp_path / "java", FEW_SEGMENTS)
     names = topics()
     acknowledged: list[Stored] = []
     with RunningNode(root, settings) as node:
@@ -296,6 +300,7 @@ def test_rocketmq_finds_all_that_a_killed_node_acknowledged(tmp_path: Path, tell
     acknowledged.sort(key=lambda one: one.physical_offset)
     assert len(acknowledged) > 500
     assert (root / "abort").exists()
+    assert len(list((root / "commitlog").iterdir())) <= 10
 
     report = rocketmq.facts(copy(root, tmp_path / "copy"), lookups_of(acknowledged))
     assert report.state["recovery"] == "abnormal"
