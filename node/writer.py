@@ -14,6 +14,7 @@ from pathlib import Path
 
 import zmq
 
+from node.broker_checkpoint import SAVE_EVERY_S
 from node.flush import Flusher, FlushState, due
 from node.serving import BadFrames, Received, Server
 from node.store.process import (
@@ -82,6 +83,7 @@ class Writer:
         self.stopping = False
         self.last_heartbeat = 0.0
         self.last_disk_retry = 0.0
+        self.last_checkpoint = now
 
     def run(self, stop: StopFlag) -> None:
         """Serves until the flag is set, then stops in order."""
@@ -106,6 +108,9 @@ class Writer:
         if now - self.last_heartbeat >= HEARTBEAT_S:
             self.store.page.publish(heartbeat_ms=now_ms())
             self.last_heartbeat = now
+        if now - self.last_checkpoint >= SAVE_EVERY_S:
+            self.last_checkpoint = now
+            self.store.checkpoint.save_running()
         if self.store.log.lacks_next and now - self.last_disk_retry >= DISK_RETRY_S:
             self.last_disk_retry = now
             if self.store.log.retry_next():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from node.append import Appender
+from node.broker_checkpoint import BrokerCheckpoint, live_workers
 from node.commit_log import CommitLog
 from node.recovery import Recovery, carry_out, examine
 from node.store.locks import StoreLock
@@ -25,22 +26,15 @@ from node.store.state_page import (
     RECOVERING,
     STOPPED,
     LogPage,
-    WorkerPage,
-    WorkerState,
     run_dir,
 )
 from node.store.topics_file import TopicsFile
 from node.topic_table import TopicTable
-from protocol.checkpoint import Checkpoint, encode_checkpoint
 from protocol.errors import NotAStore, StorePermission
-from protocol.index_entry import INDEX_HEADER
 from protocol.message_id import Host
 from protocol.names import (
     ABORT_FILE,
-    CHECKPOINT_FILE,
     COMMIT_LOG_DIR,
-    INDEX_DIR,
-    is_index_file_name,
 )
 from protocol.patch import AppendRules
 
@@ -79,6 +73,7 @@ class WriterStore:
         self.appender.last_record_offset = found.last_record_offset
         self.floor = Floor(self.root)
         self.floor.save(found.end)
+        self.checkpoint = BrokerCheckpoint(self.root, settings)
         self._snapshot: Tails | None = None
         self._snapshot_at = found.end
         self._min_offset = found.min_offset
@@ -150,62 +145,17 @@ class WriterStore:
         save_tails(self.root, self.appender.snapshot())
         self.log.close(unlink_next=True)
         if workers_done:
-            self._save_checkpoint()
+            last = self.appender.last_record_offset
+            self.checkpoint.save_clean(self.appender.last_store_timestamp, last, end)
             mark_clean(self.root, self.epoch, end)
             (self.root / ABORT_FILE).unlink(missing_ok=True)
             sync_dir(self.root)
         else:
             log.warning("the workers are behind: the next start looks at the queues again")
+        self.checkpoint.close()
         self.page.publish(state=STOPPED)
         self.page.close()
         self.lock.release()
-
-    def _save_checkpoint(self) -> None:
-        """RocketMQ's file, for a broker that opens the store next: everything is flushed."""
-        timestamp = self.appender.last_store_timestamp
-        checkpoint = Checkpoint(
-            physic_msg_timestamp=timestamp,
-            logics_msg_timestamp=timestamp,
-            index_msg_timestamp=last_full_index_end(self.root, self.settings),
-            master_flushed_offset=0,
-            confirm_physical_offset=0,
-            logics_physical_offset=self.appender.last_record_offset,
-        )
-        path = self.root / CHECKPOINT_FILE
-        with path.open("r+b" if path.exists() else "w+b") as file:
-            file.write(encode_checkpoint(checkpoint))
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def last_full_index_end(root: Path, settings: Settings) -> int:
-    """The end time of the newest index file that takes no more entries, 0 when there is none.
-
-    After an unclean stop a broker drops the files behind it (IndexService#load).
-    """
-    geometry = settings.index_geometry
-    folder = root / INDEX_DIR
-    paths = sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
-    for path in paths:
-        if is_index_file_name(path.name) and path.stat().st_size == geometry.file_bytes:
-            with path.open("rb") as file:
-                header = INDEX_HEADER.read(file.read(INDEX_HEADER.size))
-            if header.index_count >= geometry.index_num:
-                return header.end_timestamp
-    return 0
-
-
-def live_workers(root: Path) -> dict[str, WorkerState]:
-    """The queue and index workers whose processes are alive, by slot."""
-    found: dict[str, WorkerState] = {}
-    for path in run_dir(root).glob("*.page"):
-        slot = path.name.removesuffix(".page")
-        if slot == "index" or slot.startswith("queue-"):
-            with WorkerPage.open(root, slot) as page:
-                state = page.read()
-            if Path(f"/proc/{state.pid}").exists():
-                found[slot] = state
-    return found
 
 
 def open_writer_store(root: Path, settings: Settings, store_host: Host, alone: bool) -> WriterStore:
