@@ -4,9 +4,7 @@
 A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the rest is written by hand.
 """
 
-import argparse
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -48,6 +46,7 @@ from protocol.record import (
     record_head,
     unit_tags_code,
 )
+from scripts.generated_page import write_or_check
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "format.md"
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -339,19 +338,7 @@ def parts_of(text: str) -> list[str]:
 
 def main() -> int:
     """0 when the page is, or has become, what the code says; 1 when `--check` finds it stale."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when stale")
-    options = parser.parse_args()
-    text = PAGE.read_text(encoding="utf-8")
-    fresh = render(text)
-    if fresh == text:
-        return 0
-    if options.check:
-        print(f"{PAGE} is stale: python -m scripts.make_format_doc", file=sys.stderr)
-        return 1
-    PAGE.write_text(fresh, encoding="utf-8")
-    print(f"{PAGE} written")
-    return 0
+    return write_or_check(PAGE, render, "python -m scripts.make_format_doc")
 
 
 if __name__ == "__main__":

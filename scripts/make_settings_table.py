@@ -3,13 +3,12 @@
 `python -m scripts.make_settings_table` rewrites it, `--check` only says whether it is stale.
 """
 
-import argparse
 import dataclasses
 import re
-import sys
 from pathlib import Path
 
 from node.store.settings import Settings
+from scripts.generated_page import write_or_check
 
 PAGE = Path(__file__).resolve().parents[1] / "README.md"
 _PART = re.compile(r"(<!-- generated: settings -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -66,19 +65,7 @@ def render(text: str) -> str:
 
 def main() -> int:
     """0 when the page is, or has become, what the code says; 1 when `--check` finds it stale."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when stale")
-    options = parser.parse_args()
-    text = PAGE.read_text(encoding="utf-8")
-    fresh = render(text)
-    if fresh == text:
-        return 0
-    if options.check:
-        print(f"{PAGE} is stale: python -m scripts.make_settings_table", file=sys.stderr)
-        return 1
-    PAGE.write_text(fresh, encoding="utf-8")
-    print(f"{PAGE} written")
-    return 0
+    return write_or_check(PAGE, render, "python -m scripts.make_settings_table")
 
 
 if __name__ == "__main__":

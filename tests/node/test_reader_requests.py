@@ -1,6 +1,5 @@
 """What a reader takes for a request, and what it refuses."""
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -192,7 +191,11 @@ fields = st.sampled_from(
 @given(st.dictionaries(fields, anything))
 def test_any_header_is_parsed_or_refused(header: dict[str, Any]) -> None:
     for parse in (parse_get, parse_find, parse_seek, parse_offsets):
-        with suppress(MqError):
-            parse(header)
-    with suppress(MqError):
-        parse_pull(header, SETTINGS, LIMITS)
+        try:
+            assert parse(header)
+        except MqError as refused:
+            assert refused.reason
+    try:
+        assert 0 <= parse_pull(header, SETTINGS, LIMITS).wait_ms <= SETTINGS.long_polling_ms_max
+    except MqError as refused:
+        assert refused.reason

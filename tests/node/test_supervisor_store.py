@@ -20,6 +20,7 @@ def test_a_store_and_an_empty_directory_are_taken(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "other").write_text("x")
     open_directory(tmp_path)
+    assert (tmp_path / "other").read_text() == "x"
 
 
 def test_a_file_is_no_store(tmp_path: Path) -> None:
