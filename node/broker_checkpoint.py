@@ -33,6 +33,7 @@ class BrokerCheckpoint:
     def __init__(self, root: Path, settings: Settings) -> None:
         self._root = root
         self._settings = settings
+        self._written: Checkpoint | None = None
         path = root / CHECKPOINT_FILE
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if os.fstat(self._descriptor).st_size < CHECKPOINT_FILE_BYTES:
@@ -61,7 +62,9 @@ class BrokerCheckpoint:
         os.close(self._descriptor)
 
     def _write(self, checkpoint: Checkpoint) -> None:
-        os.pwrite(self._descriptor, CHECKPOINT.pack(checkpoint), 0)
+        if checkpoint != self._written:
+            os.pwrite(self._descriptor, CHECKPOINT.pack(checkpoint), 0)
+            self._written = checkpoint
 
     def _index_state(self, saved: int) -> _IndexState:
         """`saved`: the log offset below which the index is synced."""

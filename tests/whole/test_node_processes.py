@@ -99,7 +99,7 @@ def test_a_stopped_worker_shows_its_lag_and_holds_up_nobody(node: RunningNode) -
 def test_a_second_node_on_the_store_exits_with_6_and_changes_nothing(node: RunningNode) -> None:
     produce(node.client, 100)
     node.wait_dispatched()
-    time.sleep(1.5)  # the workers have synced and saved by then
+    time.sleep(3)  # the workers have synced and saved by then, and the writer its checkpoint
     before = listing(node.root)
     second = serve_again(node.root)
     assert second.returncode == 6
