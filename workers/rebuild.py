@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.store.condition import check_is_store
 from node.store.locks import StoreLock
 from node.store.own_files import (
     Progress,
@@ -20,8 +21,8 @@ from node.store.process import raise_file_limit
 from node.store.settings import Settings
 from node.store.state_page import run_dir
 from protocol.dispatch_request import dispatch_requests
-from protocol.errors import StoreDamaged
-from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+from protocol.errors import NotAStore, StoreDamaged
+from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 from workers.consume_queue import OPEN_FILES_MIN, STORE_FILES_SHARE, ConsumeQueues, Site
 from workers.dispatch import Handler
 from workers.feed import Feed, RestingFeed
@@ -63,6 +64,10 @@ def rebuild(
     """
     settings = settings or Settings()
     began = time.monotonic()
+    check_is_store(root)
+    if not (root / COMMIT_LOG_DIR).is_dir():
+        # Without the log nothing can be made anew, so nothing is thrown away either.
+        raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
     root = root.resolve()
     with closing(_Locked(root)), closing(RestingFeed(root)) as feed:
         run_dir(root).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -204,12 +204,15 @@ def test_what_is_no_store_is_refused_in_three_lines(
 ) -> None:
     file = tmp_path / "file"
     file.touch()
-    for path in (tmp_path / "nothing", file):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for path in (tmp_path / "nothing", file, empty):
         answer = keelog(command, path)
         assert answer.code == 1
         assert answer.out == ""
         assert [line.split(":")[0] for line in answer.err.splitlines()] == ["error", "cause", "try"]
         assert str(path) in answer.err
+    assert not list(empty.iterdir())
 
 
 def test_a_gap_ends_reading_with_5_and_verify_names_it(

@@ -10,7 +10,7 @@ import pytest
 from node.store.locks import StoreLock
 from node.store.own_files import Progress, load_progress, save_progress
 from node.store.settings import Settings
-from protocol.errors import StoreDamaged, StoreLocked
+from protocol.errors import NotAStore, StoreDamaged, StoreLocked
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from tests.support.golden import GetStore, facts
 from tests.workers.living_log import SETTINGS, LivingLog
@@ -108,6 +108,16 @@ def test_a_store_in_use_is_not_rebuilt(tmp_path: Path) -> None:
     with pytest.raises(StoreLocked):
         rebuild(tmp_path, settings=SETTINGS)
     lock.release()
+
+
+def test_without_a_log_nothing_is_thrown_away(tmp_path: Path) -> None:
+    for name in (CONSUME_QUEUE_DIR, INDEX_DIR):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").touch()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(NotAStore, match="commitlog"):
+        rebuild(tmp_path, settings=SETTINGS)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_damage_in_the_log_is_named_and_nothing_is_vouched_for(tmp_path: Path) -> None:
