@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from node.store.settings import Settings
-from node.store.topics_file import PERM_DEFAULT, Topic, TopicsFile
+from node.store.topics_file import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic, TopicsFile
 from protocol.errors import BadRequest, NotAllowed, UnknownTopic
 from protocol.ids import Queue
 from protocol.names import QUEUE_ID_MAX, check_topic_for_send
@@ -81,6 +81,8 @@ class TopicTable:
         limit = min(TOPIC_QUEUES_MAX, QUEUE_ID_MAX)
         if not 1 <= queues <= limit:
             raise BadRequest(f"{queues} queues are outside [1, {limit}]")
+        if perm not in (PERM_WRITE, PERM_READ, PERM_DEFAULT):
+            raise BadRequest(f"perm is {perm}", "use 2 (write), 4 (read) or 6 (both)")
         known = self._file.topics.get(name)
         wanted = Topic(name, queues, queues, perm)
         if known != wanted:

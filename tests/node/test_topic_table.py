@@ -56,6 +56,13 @@ def test_reserved_and_read_only_topics_take_no_messages(tmp_path: Path) -> None:
             topics.for_send(name)
 
 
+@pytest.mark.parametrize("perm", [0, 1, 3, 9])
+def test_a_topic_is_made_to_be_written_or_read(tmp_path: Path, perm: int) -> None:
+    with pytest.raises(BadRequest, match="perm"):
+        table(tmp_path).create("orders", 4, perm)
+    assert not (tmp_path / "config").exists()
+
+
 def test_queues_are_taken_in_turn(tmp_path: Path) -> None:
     topics = table(tmp_path)
     topic = topics.for_send("orders")
