@@ -29,18 +29,18 @@ class Place:
 def parse_time(text: str, now: datetime) -> int:
     """A time in ms since 1970. Raises BadParameter for anything that is none."""
     ago = _AGO.fullmatch(text)
-    if ago is not None:
-        moment = now - timedelta(**{_UNIT[ago[2]]: int(ago[1])})
-    elif text.isdigit():
-        return int(text)
-    else:
-        try:
+    try:
+        if ago is not None:
+            moment = now - timedelta(**{_UNIT[ago[2]]: int(ago[1])})
+        elif text.isdigit():
+            return int(text)
+        else:
             moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise click.BadParameter(
-                f"{text!r} is no time: write ms since 1970, 2026-11-20T10:00 or -15m"
-            ) from None
-    return int(moment.timestamp() * 1000)
+        return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{text!r} is no time: write ms since 1970, 2026-11-20T10:00 or -15m"
+        ) from None
 
 
 def parse_place(text: str, now: datetime) -> Place:

@@ -54,7 +54,9 @@ def test_a_time_without_a_zone_is_local_time() -> None:
     assert parse_time("2026-11-20T10:00", NOW) == int(local.timestamp() * 1000)
 
 
-@pytest.mark.parametrize("text", ["x", "1.5", "@", "@x", "--5", "1:2:3", "@-5y", "start:x"])
+@pytest.mark.parametrize(
+    "text", ["x", "1.5", "@", "@x", "--5", "1:2:3", "@-5y", "start:x", "@-9999999999999d"]
+)
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         parse_range(text, NOW)
