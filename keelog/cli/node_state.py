@@ -1,5 +1,6 @@
 """`keelog health` and `keelog status`: what a node says of itself."""
 
+import shutil
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +15,7 @@ from protocol.errors import MqError, NotConnected
 
 _ASK_S = 2.0
 _PAUSE_S = 0.1
+_WIDTH_FOR_ENDPOINTS = 110
 
 
 @command("health")
@@ -131,6 +133,8 @@ def _title(answer: dict[str, Any]) -> str:
 
 
 def _table(processes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each process; endpoints only where they fit into a line."""
+    width = shutil.get_terminal_size(fallback=(_WIDTH_FOR_ENDPOINTS, 0)).columns
     return [
         {
             "process": f"{row['role']} {row['index']}",
@@ -142,7 +146,7 @@ def _table(processes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             "uptime": f"{row['uptime_s']:.0f} s",
             "memory": size(row["rss_bytes"]),
             "cpu": "" if row["cpu_s"] is None else f"{row['cpu_s']:.1f} s",
-            "endpoint": row["endpoint"],
+            **({"endpoint": row["endpoint"]} if width >= _WIDTH_FOR_ENDPOINTS else {}),
         }
         for row in processes
     ]

@@ -195,7 +195,7 @@ def message_of(
         )
     try:
         return _from_object(json.loads(line), defaults)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise IllegalMessage(
             f"line {number}: {error}", "one JSON object a line, as keelog consume --jsonl prints"
         ) from None

@@ -199,7 +199,10 @@ def test_messages_are_found_by_id_place_and_key(node: RunningNode) -> None:
     assert_three_lines(nothing)
 
 
-def test_status_and_health_tell_of_every_process(node: RunningNode) -> None:
+def test_status_and_health_tell_of_every_process(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     status = json.loads(keelog(node, "status", "--json").stdout)
     assert {"ready", "store", "processes", "log", "disk"} <= set(status)
     assert {*("min", "appended", "committed", "flushed", "readable", "epoch")} <= set(status["log"])
@@ -211,6 +214,11 @@ def test_status_and_health_tell_of_every_process(node: RunningNode) -> None:
     table = keelog(node, "status", "--format", "table").stdout.decode()
     for name in ("writer 0", "queue 0", "queue 1", "index 0", "reader 0", "offset", "lag"):
         assert name in table
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = keelog(node, "status", "--format", "table").stdout.decode()
+    assert "writer 0" in narrow
+    assert "endpoint" in table
+    assert "endpoint" not in narrow
     top = rows(keelog(node, "top", "--once", "--interval", "0.1"))[0]
     assert {"records_per_s", "appended_bytes_per_s"} <= set(top["rates"])
     health = keelog(node, "health", "--json")
@@ -229,6 +237,9 @@ def test_a_bad_line_after_good_ones_is_a_partial_success(node: RunningNode) -> N
     assert done.returncode == 7
     assert len(done.stdout.splitlines()) == 1
     assert b"line 2" in done.stderr
+    deep = keelog(node, "produce", "partial", "--jsonl", stdin=b"[" * 100_000)
+    assert_three_lines(deep)
+    assert b"line 1" in deep.stderr
     alone = keelog(node, "produce", "partial", "--jsonl", stdin=b'{"body":1}\n')
     assert alone.returncode == 1
     assert_three_lines(alone)
