@@ -9,7 +9,7 @@ from keelog.cli.options import DEFAULT_NODE, command, settings_options, version
 
 
 @command("serve")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=click.Path(readable=False, path_type=Path))
 @click.option(
     "--bind", default=DEFAULT_NODE, show_default=True, metavar="URL", help="The control socket."
 )

@@ -15,7 +15,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def directory(function: Function) -> Function:
     """Adds the argument DIR as `path`."""
-    return click.argument("path", metavar="DIR", type=click.Path(path_type=Path))(function)
+    return click.argument("path", metavar="DIR", type=click.Path(readable=False, path_type=Path))(
+        function
+    )
 
 
 def body_options(function: Function) -> Function:
