@@ -90,7 +90,11 @@ class TopicTable:
         return wanted, known is None
 
     def delete(self, name: str) -> bool:
-        """Takes a topic out of the table; its messages stay until retention takes them."""
+        """Takes a topic out of the table; its messages stay until retention takes them.
+
+        Raises IllegalMessage for what is no name, NotAllowed for the system's own topics.
+        """
+        check_topic_for_send(name)
         self._stored_queues.pop(name, None)
         return self._file.remove(name, self._now_ms())
 

@@ -35,6 +35,7 @@ _INDEX_NAME = re.compile(r"[0-9]{17}")
 _INDEX_TIME_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
+SYSTEM_PREFIX = "rmq_sys_"
 NOT_FOR_CLIENTS = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -119,5 +120,5 @@ def check_topic(topic: str) -> None:
 def check_topic_for_send(topic: str) -> None:
     """As `check_topic`; raises NotAllowed for the system's own topics."""
     check_topic(topic)
-    if topic in NOT_FOR_CLIENTS:
+    if topic in NOT_FOR_CLIENTS or topic.lower().startswith(SYSTEM_PREFIX):
         raise NotAllowed(f"topic {topic} is reserved for the system", "use a topic of your own")

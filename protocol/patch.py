@@ -16,13 +16,21 @@ from protocol.columns import (
     Columns,
     Ints,
     crc_property_rows,
+    gather_ragged,
     group_topics,
     scan,
 )
 from protocol.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError
 from protocol.names import QUEUE_ID_MAX, check_topic_for_send
-from protocol.properties import CRC_DIGITS, CRC_PREFIX, CRC_PROPERTY_BYTES, PAIR_END, crc_property
+from protocol.properties import (
+    CRC_DIGITS,
+    CRC_PREFIX,
+    CRC_PROPERTY_BYTES,
+    NAME_END,
+    PAIR_END,
+    crc_property,
+)
 from protocol.record import (
     BORN_HOST_V6,
     CRC_MASK,
@@ -39,6 +47,7 @@ from protocol.record import (
 PLAIN_RECORDS_MAX = 32
 """Up to here the plain path is the faster one (measured with batches of 1 to 100)."""
 
+_ASCII_END = 0x80
 _QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
 _QUEUE_OFFSET_AT = SHORT_HEAD.offsets["queue_offset"]
 _PHYSICAL_OFFSET_AT = SHORT_HEAD.offsets["physical_offset"]
@@ -112,6 +121,8 @@ def check_columns(frame: Bytes, rules: AppendRules) -> CheckedColumns:
     suspect |= (columns.properties_length > 0) & (last != PAIR_END)
     marked, _ = crc_property_rows(columns)
     suspect |= marked != rules.crc
+    if not properties_alternate(columns):
+        suspect[:] = True
     topics, topic_id = group_topics(columns)
     legal = np.array([_is_legal_topic(topic) for topic in topics] or [True])
     suspect |= ~legal[topic_id] if len(topic_id) else suspect
@@ -121,6 +132,50 @@ def check_columns(frame: Bytes, rules: AppendRules) -> CheckedColumns:
     if found.stop is not None:
         raise _not_a_record(len(columns), found.end, found.stop)
     return CheckedColumns(columns, topics, topic_id)
+
+
+def properties_alternate(columns: Columns) -> bool:
+    """Whether all properties are pairs of `name 0x01 value 0x02`, and text.
+
+    Properties end in 0x02, so the separators of all records together alternate when each's do.
+    """
+    flat, _ = gather_ragged(columns.data, columns.properties_start, columns.properties_length)
+    at = np.flatnonzero((flat == NAME_END) | (flat == PAIR_END))
+    kinds, names = flat[at], np.append(-1, at)[:-1]
+    pairs = bool((kinds[0::2] == NAME_END).all() and (kinds[1::2] == PAIR_END).all())
+    return (
+        pairs
+        and len(at) % 2 == 0
+        and bool((at[0::2] > names[0::2] + 1).all())
+        and bool((flat < _ASCII_END).all() or _is_text(flat))
+    )
+
+
+def _is_text(flat: Bytes) -> bool:
+    """Whether joined properties are UTF-8; each ends in 0x02, so none can lean on the next."""
+    try:
+        flat.tobytes().decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _check_properties(where: str, data: bytes) -> None:
+    if data and data[-1] != PAIR_END:
+        raise IllegalMessage(
+            f"{where}: the properties do not end in 0x02", "end each property with 0x02"
+        )
+    for pair in data[:-1].split(bytes([PAIR_END])) if data else []:
+        name, separator, value = pair.partition(bytes([NAME_END]))
+        if not name or not separator or NAME_END in value or not _is_text_bytes(pair):
+            raise IllegalMessage(
+                f"{where}: {pair[:80]!a} is no property",
+                "write each as name 0x01 value 0x02, in UTF-8, without these bytes inside",
+            )
+
+
+def _is_text_bytes(data: bytes) -> bool:
+    return _is_text(np.frombuffer(data, np.uint8))
 
 
 def _not_a_record(row: int, position: int, found: Filler | Torn) -> IllegalMessage:
@@ -163,10 +218,7 @@ def _check_record(row: int, record: Record, rules: AppendRules) -> None:
             f"{rules.max_message_bytes} are allowed",
             "split the body, or raise maxMessageSize",
         )
-    if record.properties_raw and record.properties_raw[-1] != PAIR_END:
-        raise IllegalMessage(
-            f"{where}: the properties do not end in 0x02", "end every property in 0x02"
-        )
+    _check_properties(where, record.properties_raw)
     if has_crc_property(record.properties_raw) != rules.crc:
         wanted = "must end in" if rules.crc else "must not have"
         raise IllegalMessage(

@@ -70,6 +70,7 @@ def rebuild(
         raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
     root = root.resolve()
     with closing(_Locked(root)), closing(RestingFeed(root)) as feed:
+        check_log(feed)
         run_dir(root).mkdir(mode=0o700, parents=True, exist_ok=True)
         work = _Rebuild(root, feed, settings, progress or (lambda _what, _done, _all: None))
         if queues:
@@ -87,6 +88,18 @@ def rebuild(
         index_files=sum(1 for _ in (root / INDEX_DIR).glob("*")),
         seconds=time.monotonic() - began,
     )
+
+
+def check_log(feed: Feed) -> None:
+    """Reads the whole log before anything is thrown away. Raises StoreDamaged."""
+    limits = feed.limits()
+    for _ in feed.columns(limits.min_offset, limits.readable):
+        pass
+    damage = feed.damage
+    if damage is not None:
+        path = str(feed.path_at(damage.position))
+        hint = "queues and index were left as they are; see: keelog store verify --deep"
+        raise StoreDamaged(path, damage.position, damage.why, hint)
 
 
 class _Locked:

@@ -12,12 +12,11 @@ from protocol.columns import Columns
 from protocol.encode import FORBIDDEN_SYS_FLAGS, encode_message
 from protocol.errors import NotAStore, PropertiesTooLarge
 from protocol.ids import Queue
-from protocol.names import NOT_FOR_CLIENTS
+from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX
 from protocol.properties import CRC32, UNIQUE_KEY, decode_raw_properties
 from protocol.record import BORN_HOST_V6, STORE_HOST_V6, Record
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden"
-_SYSTEM_PREFIX = "rmq_sys_"
 _DELAYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
 
@@ -81,7 +80,7 @@ def _records(columns: Iterator[Columns], store: DeadStore) -> Iterator[Record]:
 
 def why_not(record: Record) -> str:
     """Why a client may not send this again; empty when it may."""
-    if record.topic in NOT_FOR_CLIENTS or record.topic.lower().startswith(_SYSTEM_PREFIX):
+    if record.topic in NOT_FOR_CLIENTS or record.topic.lower().startswith(SYSTEM_PREFIX):
         return "of system topics"
     if record.head.sys_flag & FORBIDDEN_SYS_FLAGS:
         return "parts of transactions"

@@ -15,6 +15,7 @@ from protocol.queue_unit import DEFAULT_QUEUE_FILE_BYTES, UNIT_BYTES
 
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
+SEGMENT_BYTES_MIN = 1024
 _MIB = 1024 * 1024
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DELAY = re.compile(r"([0-9]+)([smhd])")
@@ -63,6 +64,11 @@ class Settings:
             value = getattr(self, field.name)
             if isinstance(value, int) and not isinstance(value, bool) and value <= 0:
                 raise BadRequest(f"{field.name} is {value}", "use a positive number")
+        if self.mapped_file_size_commit_log < SEGMENT_BYTES_MIN:
+            raise BadRequest(
+                f"mapped_file_size_commit_log is {self.mapped_file_size_commit_log}",
+                f"use at least {SEGMENT_BYTES_MIN}: a message must fit into a segment",
+            )
         self.delay_levels_ms  # noqa: B018  (a bad text is refused at the start)
 
     @property

@@ -1,5 +1,6 @@
 """The writer's check and patch: the columns against the plain path, and every kind of bad batch."""
 
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.columns import scan
-from protocol.encode import Message, encode_batch, encode_message
+from protocol.encode import Message, encode_batch, encode_message, pack_record
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError, NotAllowed
 from protocol.message_id import Host
 from protocol.patch import (
@@ -256,3 +257,30 @@ def test_a_patch_changes_only_what_the_node_knows() -> None:
     found = decode(bytes(buffer), 0, expected_offset=0)
     assert isinstance(found, Record)
     assert found.message_id == "0A00000500002A9F0000000000000000"
+
+
+PIECES = st.sampled_from([b"a", b"KEY", b"\x01", b"\x02", b"\xc3\xa4", b"\xff", b""])
+
+
+@given(st.lists(st.lists(PIECES, max_size=8).map(b"".join), min_size=1, max_size=4))
+def test_properties_that_are_no_pairs_are_refused_by_both_checks(many: list[bytes]) -> None:
+    rules = RULES._replace(crc=False)
+    frame = b"".join(pack_record(Message("t", b"x", 0), properties) for properties in many)
+    outcomes: list[object] = []
+    for check in (check_plain, rows_by_columns):
+        try:
+            outcomes.append(check(frame, rules))
+        except IllegalMessage as refused:
+            outcomes.append(refused.reason)
+    assert outcomes[0] == outcomes[1]
+    regular = all(is_regular(properties) for properties in many)
+    assert regular == isinstance(outcomes[0], list)
+
+
+def is_regular(properties: bytes) -> bool:
+    """Pairs of name 0x01 value 0x02 in UTF-8, told another way than the check does."""
+    try:
+        text = properties.decode()
+    except UnicodeDecodeError:
+        return False
+    return re.fullmatch("([^\x01\x02]+\x01[^\x01\x02]*\x02)*", text) is not None

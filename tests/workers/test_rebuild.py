@@ -120,7 +120,7 @@ def test_without_a_log_nothing_is_thrown_away(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_damage_in_the_log_is_named_and_nothing_is_vouched_for(tmp_path: Path) -> None:
+def test_damage_in_the_log_is_named_and_what_was_built_stays(tmp_path: Path) -> None:
     log = LivingLog(tmp_path)
     log.grow(300)
     log.close()
@@ -130,6 +130,13 @@ def test_damage_in_the_log_is_named_and_nothing_is_vouched_for(tmp_path: Path) -
     with path.open("r+b") as file:
         file.seek(89)
         file.write(b"\xff\xff")
+    built = {
+        path: path.read_bytes()
+        for name in (CONSUME_QUEUE_DIR, INDEX_DIR)
+        for path in (tmp_path / name).rglob("*")
+        if path.is_file()
+    }
     with pytest.raises(StoreDamaged, match=path.name):
-        rebuild(tmp_path, index=True, queues=False, settings=SETTINGS)
-    assert load_progress(tmp_path, "index") is None
+        rebuild(tmp_path, settings=SETTINGS)
+    assert load_progress(tmp_path, "index") == Progress(1, log.end)
+    assert all(path.read_bytes() == content for path, content in built.items())
