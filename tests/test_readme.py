@@ -91,6 +91,7 @@ def run(step: Step, node: RunningNode) -> str:
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "KEELOG_NODE": node.endpoint,
+            "COLUMNS": "80",
             "TMPDIR": str(node.root.parent),
         },
         stdout=subprocess.PIPE,
