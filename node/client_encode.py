@@ -114,7 +114,7 @@ class Encoder:
             return None
         if order_by is not None and not isinstance(order_by, str):
             return None
-        keys = _key_property(options.get("keys") or ())
+        keys = _key_property(options.get("keys", ()))
         unique_key = options.get("unique_key")
         if mould is None or keys is None or unique_key:
             return None
@@ -139,10 +139,12 @@ class Encoder:
 
 def _key_property(keys: Any) -> bytes | None:
     """The property KEYS, empty without keys; None when a key cannot be one."""
-    if not keys:
-        return b""
     if isinstance(keys, str):
         keys = (keys,)
+    if keys is None:
+        return None
+    if not keys:
+        return b""
     text = " ".join(keys)
     if "\x01" in text or "\x02" in text or text.count(" ") >= len(keys) or not all(keys):
         return None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node.client_batch import Entry
@@ -54,6 +54,7 @@ def both(crc: bool, topic: str, body: bytes, options: dict[str, Any]) -> Iterato
 text = st.text(max_size=12) | st.sampled_from(["", "a b", "\x01", "\x02", "ü", "\ud800"])
 
 
+@example(crc=True, topic="t", body=b"", options={"keys": ""})
 @given(
     crc=st.booleans(),
     topic=st.from_regex(r"[%|a-zA-Z0-9_-]{1,20}", fullmatch=True) | text | st.just("t" * 130),
