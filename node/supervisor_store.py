@@ -50,7 +50,11 @@ def open_directory(root: Path) -> None:
         ) from None
     except NotADirectoryError as error:
         raise NotAStore(f"{error.filename}: {error.strerror}", "name a directory") from None
-    if names and not names & _OF_A_STORE:
+    marks = names & _OF_A_STORE
+    if not run_dir(root).is_dir():
+        # Not any folder of our name: a checkout of this project has one too.
+        marks -= {KEELOG_DIR}
+    if names and not marks:
         raise NotAStore(
             f"{root} holds other things than a store ({min(names)[:40]!a})",
             "name an empty directory, or one that holds commitlog/",

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from node.store.open_files import refuse
 from node.store.own_files import (
+    EPOCHS_FILE,
     Tails,
     epoch_end,
     list_progress,
@@ -50,13 +51,15 @@ def check_is_store(root: Path) -> None:
             raise NotAStore(f"{root} does not exist", "check the path")
         if not root.is_dir():
             raise NotAStore(f"{root} is a file", "name the folder that holds commitlog/")
-        known = (COMMIT_LOG_DIR, KEELOG_DIR, CHECKPOINT_FILE, CONSUME_QUEUE_DIR)
+        known = (COMMIT_LOG_DIR, CHECKPOINT_FILE, CONSUME_QUEUE_DIR)
         names = {path.name for path in root.iterdir()}
+        # Not any folder of our name: a checkout of this project has one too.
+        is_ours = (root / KEELOG_DIR / EPOCHS_FILE).exists()
     except PermissionError as error:
         raise StorePermission(
             f"{root}: {error.strerror}", "run as the owner of the store"
         ) from None
-    if not names.intersection(known):
+    if not is_ours and not names.intersection(known):
         raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
     log = root / COMMIT_LOG_DIR
     if log.exists() and not log.is_dir():

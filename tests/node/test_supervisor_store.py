@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from node.store.condition import check_is_store
 from node.supervisor_store import open_directory, remove_old_pages, wait_for_orphans
 from protocol.errors import NotAStore, StoreLocked
 
@@ -59,3 +60,12 @@ def test_pages_of_workers_that_are_no_more_are_removed(tmp_path: Path) -> None:
     remove_old_pages(tmp_path, {"log", "index", "queue-0-of-1", "reader-0"})
     left = {path.stem for path in run.iterdir()}
     assert left == {"log", "index", "queue-0-of-1", "reader-0"}
+
+
+def test_a_checkout_of_the_project_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "keelog").mkdir()
+    (tmp_path / "keelog/__init__.py").touch()
+    with pytest.raises(NotAStore):
+        open_directory(tmp_path)
+    with pytest.raises(NotAStore):
+        check_is_store(tmp_path)
