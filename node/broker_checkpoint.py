@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from node.store import disk
 from node.store.settings import Settings
 from node.store.state_page import WorkerPage, WorkerState, run_dir
 from protocol.checkpoint import CHECKPOINT, CHECKPOINT_FILE_BYTES, Checkpoint
@@ -35,9 +36,9 @@ class BrokerCheckpoint:
         self._settings = settings
         self._written: Checkpoint | None = None
         path = root / CHECKPOINT_FILE
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = disk.open_file(path, create=True)
         if os.fstat(self._descriptor).st_size < CHECKPOINT_FILE_BYTES:
-            os.posix_fallocate(self._descriptor, 0, CHECKPOINT_FILE_BYTES)
+            disk.allocate(self._descriptor, CHECKPOINT_FILE_BYTES)
 
     def save_running(self) -> None:
         """What the workers have synced by now; without workers the file stays as it is."""
@@ -55,7 +56,7 @@ class BrokerCheckpoint:
         """Everything up to `end` is flushed and dispatched. Syncs."""
         full_end = self._index_state(end).full_end_timestamp
         self._write(Checkpoint(timestamp, timestamp, full_end, 0, 0, last_record_offset))
-        os.fsync(self._descriptor)
+        disk.sync_with_length(self._descriptor)
 
     def close(self) -> None:
         """Closes the file."""
@@ -63,7 +64,7 @@ class BrokerCheckpoint:
 
     def _write(self, checkpoint: Checkpoint) -> None:
         if checkpoint != self._written:
-            os.pwrite(self._descriptor, CHECKPOINT.pack(checkpoint), 0)
+            disk.write_all(self._descriptor, CHECKPOINT.pack(checkpoint), 0)
             self._written = checkpoint
 
     def _index_state(self, saved: int) -> _IndexState:

@@ -4,7 +4,6 @@ Segments get their space beforehand (`posix_fallocate`), so a full disk shows wh
 never in the middle of an append. The next one is prepared in a thread while there is time.
 """
 
-import errno
 import logging
 import os
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.store.own_files import sync_dir
+from node.store import disk
 from node.store.state_page import run_dir
 from protocol.errors import ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
@@ -42,26 +41,26 @@ def make_segment(root: Path, base: int, segment_bytes: int) -> Segment:
         # A broker's segments are sparse: the space is taken now, what stands there stays.
         return Segment(base, path, _allocated(path, segment_bytes))
     temporary = run_dir(root) / f"{path.name}.new"
-    temporary.unlink(missing_ok=True)
+    disk.unlink(temporary, missing_ok=True)
     try:
         descriptor = _allocated(temporary, segment_bytes)
     except (OSError, ServiceNotAvailable):
-        temporary.unlink()
+        disk.unlink(temporary)
         raise
-    temporary.rename(path)
-    sync_dir(path.parent)
+    disk.rename(temporary, path)
+    disk.sync_dir(path.parent)
     return Segment(base, path, descriptor)
 
 
 def _allocated(path: Path, size: int) -> int:
     """An open file of which every block is there, and durably so."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = disk.open_file(path, create=True)
     try:
-        os.posix_fallocate(descriptor, 0, size)
-        os.fsync(descriptor)
+        disk.allocate(descriptor, size)
+        disk.sync_with_length(descriptor)
     except OSError as error:
         os.close(descriptor)
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if error.errno in disk.DISK_FULL:
             raise ServiceNotAvailable(
                 f"disk_full: no room for the segment {path}", "free space; appends then go on"
             ) from None
@@ -123,8 +122,8 @@ class CommitLog:
     def append(self, data: memoryview | bytes | bytearray) -> int:
         """Writes `data`, for which `make_room` was called, in one go. Answers its log offset.
 
-        The space is there already: any error or short write means that the file can no longer be
-        trusted, and is raised for the process to end.
+        The space is there already: any error means that the file can no longer be trusted, and is
+        raised for the process to end.
         """
         start = self.end
         self._write(data)
@@ -133,13 +132,7 @@ class CommitLog:
 
     def _write(self, data: memoryview | bytes | bytearray) -> None:
         assert self._current is not None
-        written = os.pwrite(self._current.descriptor, data, self.end - self._current.base)
-        if written != len(data):
-            raise OSError(
-                errno.EIO,
-                f"only {written} of {len(data)} bytes were written",
-                str(self._current.path),
-            )
+        disk.write_all(self._current.descriptor, data, self.end - self._current.base)
 
     def prepare_next(self) -> None:
         """Starts to make the segment after the current one, in a thread."""
@@ -201,8 +194,8 @@ class CommitLog:
         if self._next is not None:
             os.close(self._next.descriptor)
             if unlink_next:
-                self._next.path.unlink()
-                sync_dir(self._next.path.parent)
+                disk.unlink(self._next.path)
+                disk.sync_dir(self._next.path.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +205,7 @@ class FlushJob:
     target: int
     descriptors: list[int]
 
-    def run(self, sync: Callable[[int], None] = os.fdatasync) -> None:
+    def run(self, sync: Callable[[int], None] = disk.sync) -> None:
         """Syncs the older segments before the newer. Any error is final for the process."""
         for descriptor in self.descriptors:
             sync(descriptor)

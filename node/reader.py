@@ -18,6 +18,7 @@ import zmq
 from node.reader_hints import HintSockets, News, Pages
 from node.reader_service import ReaderService
 from node.serving import Server
+from node.store import disk
 from node.store.live_store import LiveStore
 from node.store.locks import FileLock
 from node.store.process import (
@@ -282,7 +283,7 @@ def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
     if not root.is_dir():
         raise NotAStore(f"{root} is no folder", "check the path")
     site = Site(root, options.index, options.shards, load_settings(options.settings))
-    run_dir(root).mkdir(mode=0o700, parents=True, exist_ok=True)
+    disk.make_dir(run_dir(root), mode=0o700)
     os.chdir(run_dir(root))
     lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from node.store import disk
 from node.store.own_files import (
     QUARANTINE_DIR,
     EpochLine,
@@ -25,8 +26,6 @@ from node.store.own_files import (
     load_tails,
     own_dir,
     save_epochs,
-    sync_dir,
-    write_atomically,
 )
 from node.store.settings import Settings
 from node.store.store import DeadStore, Store, open_store
@@ -229,12 +228,10 @@ def _quarantine(found: Recovery) -> None:
     while folder.exists():
         number += 1
         folder = folder.with_name(f"{found.end}.{number}")
-    folder.mkdir(parents=True)
+    disk.make_dir(folder, exist_ok=False)
     total = 0
     for base, position, chunk in _bytes_behind(found.root, found.end, found.segment_bytes):
-        with (folder / offset_file_name(base + position)).open("wb") as file:
-            file.write(chunk)
-            os.fsync(file.fileno())
+        disk.write_synced(folder / offset_file_name(base + position), chunk)
         total += len(chunk)
     report = {
         "cut_at": found.end,
@@ -244,8 +241,8 @@ def _quarantine(found: Recovery) -> None:
         "bytes": total,
         "epoch": found.epoch,
     }
-    write_atomically(folder / "report.json", json.dumps(report, indent=1).encode() + b"\n")
-    sync_dir(folder.parent)
+    disk.write_atomically(folder / "report.json", json.dumps(report, indent=1).encode() + b"\n")
+    disk.sync_dir(folder.parent)
     log.warning("log cut at %d (%s); %d bytes kept in %s", found.end, found.cut.why, total, folder)
 
 
@@ -253,10 +250,10 @@ def _zero_behind(found: Recovery) -> None:
     """So that no stale record revives when the log grows up to it."""
     for base, position, chunk in _bytes_behind(found.root, found.end, found.segment_bytes):
         path = found.root / COMMIT_LOG_DIR / offset_file_name(base)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = disk.open_file(path)
         try:
-            os.pwrite(descriptor, bytes(len(chunk)), position)
-            os.fdatasync(descriptor)
+            disk.write_all(descriptor, bytes(len(chunk)), position)
+            disk.sync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -266,9 +263,9 @@ def _drop_segments_behind(found: Recovery) -> None:
     directory = found.root / COMMIT_LOG_DIR
     behind = [base for base in segment_bases(found.root) if base >= found.end and base > 0]
     for base in behind:
-        (directory / offset_file_name(base)).unlink()
+        disk.unlink(directory / offset_file_name(base))
     if behind:
-        sync_dir(directory)
+        disk.sync_dir(directory)
 
 
 def _make_tail_durable(found: Recovery) -> None:
@@ -279,16 +276,16 @@ def _make_tail_durable(found: Recovery) -> None:
     for base in segment_bases(found.root):
         if base + found.segment_bytes <= found.floor:
             continue
-        descriptor = os.open(directory / offset_file_name(base), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = disk.open_file(directory / offset_file_name(base))
         try:
             position = max(rewrite_from - base, 0)
             stop = min(found.end - base, found.segment_bytes)
             while position < stop:
                 chunk = os.pread(descriptor, min(_COPY_BYTES, stop - position), position)
-                os.pwrite(descriptor, chunk, position)
+                disk.write_all(descriptor, chunk, position)
                 position += len(chunk)
-            os.fdatasync(descriptor)
+            disk.sync(descriptor)
         finally:
             os.close(descriptor)
     if directory.is_dir():
-        sync_dir(directory)
+        disk.sync_dir(directory)

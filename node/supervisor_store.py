@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 
+from node.store import disk
 from node.store.state_page import run_dir
 from protocol.errors import NotAStore, StoreLocked, StorePermission
 from protocol.names import (
@@ -38,7 +39,7 @@ def open_directory(root: Path) -> None:
     try:
         if root.exists() and not root.is_dir():
             raise NotAStore(f"{root} is a file", "name a directory")
-        root.mkdir(parents=True, exist_ok=True)
+        disk.make_dir(root)
         names = {path.name for path in root.iterdir()} - _IN_EMPTY_FILE_SYSTEMS
         log = root / COMMIT_LOG_DIR
         if log.exists() and not log.is_dir():
@@ -84,7 +85,7 @@ def remove_old_pages(root: Path, slots: set[str]) -> None:
     """
     for path in run_dir(root).glob("*.page"):
         if path.stem.startswith(_COUNTED_SLOTS) and path.stem not in slots:
-            path.unlink(missing_ok=True)
+            disk.unlink(path, missing_ok=True)
 
 
 def _is_free(path: Path) -> bool:

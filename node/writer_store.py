@@ -10,6 +10,7 @@ from node.append import Appender
 from node.broker_checkpoint import BrokerCheckpoint, live_workers
 from node.commit_log import CommitLog
 from node.recovery import Recovery, carry_out, examine
+from node.store import disk
 from node.store.locks import StoreLock
 from node.store.own_files import (
     Floor,
@@ -18,7 +19,6 @@ from node.store.own_files import (
     mark_clean,
     own_dir,
     save_tails,
-    sync_dir,
 )
 from node.store.process import now_ms
 from node.store.settings import Settings
@@ -148,8 +148,8 @@ class WriterStore:
             last = self.appender.last_record_offset
             self.checkpoint.save_clean(self.appender.last_store_timestamp, last, end)
             mark_clean(self.root, self.epoch, end)
-            (self.root / ABORT_FILE).unlink(missing_ok=True)
-            sync_dir(self.root)
+            disk.unlink(self.root / ABORT_FILE, missing_ok=True)
+            disk.sync_dir(self.root)
         else:
             log.warning("the workers are behind: the next start looks at the queues again")
         self.checkpoint.close()
@@ -167,7 +167,7 @@ def open_writer_store(root: Path, settings: Settings, store_host: Host, alone: b
     if root.exists() and not root.is_dir():
         raise NotAStore(f"{root} is a file", "name a directory")
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        disk.make_dir(root)
         lock = StoreLock.acquire(root, flock=alone, record=True, wait_s=LOCK_WAIT_S)
         try:
             return _open_locked(lock, root, settings, store_host)
@@ -184,13 +184,13 @@ def _open_locked(lock: StoreLock, root: Path, settings: Settings, store_host: Ho
     started = now_ms()
     found = examine(root, settings)
     for folder in (root / COMMIT_LOG_DIR, own_dir(root), run_dir(root)):
-        folder.mkdir(exist_ok=True)
+        disk.make_dir(folder)
     run_dir(root).chmod(0o700)
     page = LogPage.create(root)
     page.publish(state=RECOVERING)
     clear_clean(root)
-    (root / ABORT_FILE).write_text(str(os.getpid()))
-    sync_dir(root)
+    disk.write_synced(root / ABORT_FILE, str(os.getpid()).encode())
+    disk.sync_dir(root)
     epoch = carry_out(found)
     store = WriterStore(lock, page, found, epoch, settings, store_host)
     store.publish_start()

@@ -36,6 +36,41 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
 # It runs both handlers, one after the other, on a store at rest.
 EXEMPT = {"workers.rebuild": ("workers.consume_queue*", "workers.index_file*")}
 
+# Who changes files in node/ and workers/ does it through node.store.disk, the storage seam.
+SEAM = "node/store/disk.py"
+# Locks, pages of shared numbers, pipes: no power loss needs to spare them.
+BESIDE_THE_SEAM = {
+    SEAM,
+    "node/store/locks.py",
+    "node/store/process.py",
+    "node/store/state_page.py",
+    "node/supervisor_store.py",
+}
+WRITING_CALLS = {
+    "pwrite",
+    "pwritev",
+    "write_text",
+    "write_bytes",
+    "fdatasync",
+    "fsync",
+    "ftruncate",
+    "truncate",
+    "posix_fallocate",
+    "rename",
+    "renames",
+    "unlink",
+    "rmdir",
+    "removedirs",
+    "mkdir",
+    "makedirs",
+    "link",
+    "symlink",
+    "rmtree",
+    "copytree",
+    "copyfile",
+}
+WRITING_FLAGS = {"O_RDWR", "O_WRONLY", "O_CREAT", "O_TRUNC", "O_APPEND"}
+
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 NAMES_WITHOUT_MEANING = {"utils", "common", "helpers", "manager"}
@@ -85,6 +120,33 @@ def import_faults(path: str, source: str) -> list[str]:
     return faults
 
 
+def _writes(node: ast.AST) -> str | None:
+    """What a node of the syntax tree says that changes a file; None: nothing."""
+    if isinstance(node, ast.Attribute) and node.attr in WRITING_FLAGS:
+        return node.attr
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    owner, name = node.func.value, node.func.attr
+    owner_name = owner.id if isinstance(owner, ast.Name) else ""
+    if name in WRITING_CALLS and owner_name != "disk":
+        return name
+    if owner_name == "os" and name in ("write", "replace", "remove"):
+        return f"os.{name}"
+    modes = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+    is_writing = any(isinstance(mode, str) and set(mode) & set("wax+") for mode in modes)
+    return "open to write" if name == "open" and is_writing else None
+
+
+def seam_faults(path: str, source: str) -> list[str]:
+    if not path.startswith(("node/", "workers/")) or path in BESIDE_THE_SEAM:
+        return []
+    return [
+        f"{path}:{getattr(node, 'lineno', 0)}: {what}: files are changed through {SEAM}"
+        for node in ast.walk(ast.parse(source))
+        if (what := _writes(node)) is not None
+    ]
+
+
 def size_faults(path: str, source: str) -> list[str]:
     if not path.startswith(tuple(f"{name}/" for name in PRODUCT)):
         return []
@@ -113,7 +175,7 @@ def init_faults(path: str, source: str) -> list[str]:
 
 
 Rule = Callable[[str, str], list[str]]
-RULES: tuple[Rule, ...] = (import_faults, size_faults, name_faults, init_faults)
+RULES: tuple[Rule, ...] = (import_faults, seam_faults, size_faults, name_faults, init_faults)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -190,6 +252,28 @@ def test_too_long_files_and_functions_are_found_in_product_code_alone() -> None:
     assert size_faults("node/a.py", "A = 1\n" * FILE_LINES_MAX) == []
     assert len(size_faults("node/a.py", "A = 1\n" * (FILE_LINES_MAX + 1))) == 1
     assert size_faults("tests/test_a.py", "A = 1\n" * (FILE_LINES_MAX + 1)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "os.pwrite(fd, data, 0)",
+        "path.unlink()",
+        "os.replace(a, b)",
+        "path.open('wb')",
+        "os.open(path, os.O_RDWR | os.O_CLOEXEC)",
+        "def f():\n    path.parent.mkdir(exist_ok=True)",
+    ],
+)
+def test_a_write_beside_the_storage_seam_is_found(source: str) -> None:
+    assert seam_faults("workers/a.py", source)
+    assert seam_faults(SEAM, source) == []
+    assert seam_faults("scripts/a.py", source) == []
+
+
+def test_reading_and_writing_through_the_seam_is_no_fault() -> None:
+    source = "disk.unlink(p)\nos.open(p, os.O_RDONLY)\np.open('rb')\n'a'.replace('b', 'c')"
+    assert seam_faults("node/a.py", source) == []
 
 
 @pytest.mark.parametrize("path", ["node/utils.py", "keelog/common/a.py", "tests/helpers.py"])

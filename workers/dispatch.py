@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from node.store.disk import DISK_FULL
 from node.store.own_files import Progress, save_progress
 from node.store.state_page import RUNNING, STOPPING, WorkerPage
 from protocol.columns import Columns
@@ -19,7 +20,6 @@ from protocol.dispatch_request import DispatchRequests, dispatch_requests
 from protocol.errors import StoreDamaged
 from protocol.record import DEFAULT_DELAY_LEVELS_MS
 from workers.feed import Feed, Limits
-from workers.sparse_file import DISK_FULL
 
 log = logging.getLogger("keelog.worker")
 

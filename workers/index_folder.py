@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from node.store import disk
+from node.store.disk import sync_dir_if_there, sync_file, write_all
 from protocol.errors import BadRequest
 from protocol.index_build import EMPTY_HEADER, IndexPlan, fill_slots, next_entry, rolled_header
 from protocol.index_entry import (
@@ -19,7 +21,7 @@ from protocol.index_entry import (
     IndexHeader,
 )
 from protocol.names import INDEX_DIR, is_index_file_name, next_index_file_name
-from workers.sparse_file import make_file, sync_file, sync_folder, write_all, zero_from
+from workers.sparse_file import make_file, zero_from
 
 _SLOT_DTYPE = np.dtype(">i4")
 _SLOT_GAP_MAX = 1024
@@ -69,8 +71,8 @@ class IndexFolder:
     def make_root(self) -> None:
         """Makes the folder: a missing one means that somebody deleted the index."""
         if not self.root.is_dir():
-            self.root.mkdir()
-            sync_folder(self.root.parent)
+            disk.make_dir(self.root)
+            sync_dir_if_there(self.root.parent)
 
     def header(self, name: str) -> IndexHeader:
         """A file's header as it stands."""
@@ -165,7 +167,7 @@ class IndexFolder:
     def remove(self, name: str) -> None:
         """Deletes a file."""
         self.close()
-        (self.root / name).unlink(missing_ok=True)
+        disk.unlink(self.root / name, missing_ok=True)
         with self._guard:
             self._folder_unsynced = True
 
@@ -221,7 +223,7 @@ class IndexFolder:
         for path in files:
             sync_file(path)
         if folder:
-            sync_folder(self.root)
+            sync_dir_if_there(self.root)
 
     def close(self) -> None:
         """Closes the open file; syncs nothing."""
@@ -236,7 +238,7 @@ class IndexFolder:
     def _descriptor(self, name: str) -> int:
         if self._open is not None and self._open[0] == name:
             return self._open[1]
-        return self._keep(name, os.open(self.root / name, os.O_RDWR | os.O_CLOEXEC))
+        return self._keep(name, disk.open_file(self.root / name))
 
     def _keep(self, name: str, descriptor: int) -> int:
         self.close()

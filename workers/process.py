@@ -12,6 +12,7 @@ from typing import Self
 
 import zmq
 
+from node.store import disk
 from node.store.locks import FileLock, StoreLock
 from node.store.process import (
     EXIT_OK,
@@ -104,7 +105,7 @@ class _Worker:
         self._options = options
         self._dispatcher: Dispatcher | None = None
         self._beat_at = 0.0
-        run_dir(self._root).mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.make_dir(run_dir(self._root), mode=0o700)
         os.chdir(run_dir(self._root))
         self._locks = _take_locks(self._root, job, options.once)
         self._page = WorkerPage.create(self._root, job.slot)

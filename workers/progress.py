@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from node.store import disk
 from node.store.own_files import (
     EpochLine,
     Progress,
@@ -17,7 +18,6 @@ from node.store.own_files import (
     load_epochs,
     load_progress,
     remove_progress,
-    write_atomically,
 )
 from node.store.state_page import queue_slot, run_dir
 from protocol.ids import Queue
@@ -70,7 +70,7 @@ def retire_other_counts(root: Path, shard_count: int) -> bool:
     for count in others:
         for shard in by_count[count]:
             remove_progress(root, queue_slot(shard, count))
-            _unfinished_path(root, queue_slot(shard, count)).unlink(missing_ok=True)
+            disk.unlink(_unfinished_path(root, queue_slot(shard, count)), missing_ok=True)
     return True
 
 
@@ -83,9 +83,9 @@ def save_unfinished(root: Path, slot: str, queues: Iterable[Queue]) -> None:
     path = _unfinished_path(root, slot)
     names = sorted(queues)
     if names:
-        write_atomically(path, json.dumps(names).encode())
+        disk.write_atomically(path, json.dumps(names).encode())
     else:
-        path.unlink(missing_ok=True)
+        disk.unlink(path, missing_ok=True)
 
 
 def load_unfinished(root: Path) -> set[Queue]:
@@ -109,4 +109,4 @@ def _by_count(progress: dict[str, Progress]) -> dict[int, dict[int, Progress]]:
 def clear_unfinished(root: Path) -> None:
     """Forgets all such notes: every queue is made anew."""
     for path in run_dir(root).glob("queue-*.rebuilding"):
-        path.unlink()
+        disk.unlink(path)

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from node.store import disk
+from node.store.disk import sync_dir_if_there, sync_file, write_all
 from protocol.ids import Queue
 from protocol.names import (
     CONSUME_QUEUE_DIR,
@@ -23,7 +25,7 @@ from protocol.names import (
 )
 from protocol.queue_build import QueueEnd
 from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES, QueueUnit
-from workers.sparse_file import make_file, sync_file, sync_folder, write_all, zero_from
+from workers.sparse_file import make_file, zero_from
 
 CHECKED_FILES_MAX = 3
 """Without progress the newest files of a queue are looked through, as many as RocketMQ does."""
@@ -67,7 +69,7 @@ class QueueFiles:
     def make_root(self) -> None:
         """Makes the folder of all queues: a missing one means that somebody deleted the queues."""
         if not self.root.is_dir():
-            self.root.mkdir()
+            disk.make_dir(self.root)
             with self._guard:
                 self._unsynced_folders.add(self.root.parent)
 
@@ -180,7 +182,7 @@ class QueueFiles:
         for file in [file for file in self._open if file.queue == queue]:
             os.close(self._open.pop(file))
         for path in folder.iterdir() if folder.is_dir() else ():
-            path.unlink()
+            disk.unlink(path)
         self._drop_folder(queue)
 
     # Reading and writing
@@ -244,7 +246,7 @@ class QueueFiles:
         for path in files:
             sync_file(path)
         for path in folders:
-            sync_folder(path)
+            sync_dir_if_there(path)
 
     def close(self) -> None:
         """Closes all files; syncs nothing."""
@@ -268,7 +270,7 @@ class QueueFiles:
         if descriptor is not None:
             self._open.move_to_end(file)
             return descriptor
-        return self._keep(file, os.open(self._path(file), os.O_RDWR | os.O_CLOEXEC))
+        return self._keep(file, disk.open_file(self._path(file)))
 
     def _keep(self, file: _File, descriptor: int) -> int:
         self._open[file] = descriptor
@@ -292,7 +294,7 @@ class QueueFiles:
         descriptor = self._open.pop(file, None)
         if descriptor is not None:
             os.close(descriptor)
-        self._path(file).unlink(missing_ok=True)
+        disk.unlink(self._path(file), missing_ok=True)
         with self._guard:
             self._unsynced_folders.add(self._folder(queue))
 
@@ -300,7 +302,7 @@ class QueueFiles:
         """Removes a queue's empty folder, and its topic's: RocketMQ takes a folder for a queue."""
         for folder in (self._folder(queue), self._folder(queue).parent):
             try:
-                folder.rmdir()
+                disk.remove_dir(folder)
             except OSError:
                 # Not empty, or gone: the topic's folder is also the other workers'.
                 return

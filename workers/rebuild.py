@@ -1,12 +1,12 @@
 """Queues and index made anew from the log of a store at rest, by the workers' own handlers."""
 
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.store import disk
 from node.store.condition import check_is_store
 from node.store.locks import StoreLock
 from node.store.own_files import (
@@ -15,7 +15,6 @@ from node.store.own_files import (
     load_epochs,
     remove_progress,
     save_progress,
-    sync_dir,
 )
 from node.store.process import raise_file_limit
 from node.store.settings import Settings
@@ -71,7 +70,7 @@ def rebuild(
     root = root.resolve()
     with closing(_Locked(root)), closing(RestingFeed(root)) as feed:
         check_log(feed)
-        run_dir(root).mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.make_dir(run_dir(root), mode=0o700)
         work = _Rebuild(root, feed, settings, progress or (lambda _what, _done, _all: None))
         if queues:
             work.queues()
@@ -151,8 +150,8 @@ class _Rebuild:
         for slot in slots:
             remove_progress(self.root, slot)
         if (self.root / folder).is_dir():
-            shutil.rmtree(self.root / folder)
-            sync_dir(self.root)
+            disk.remove_tree(self.root / folder)
+            disk.sync_dir(self.root)
         return slots
 
     def _vouch(self, slots: list[str]) -> None:

@@ -9,18 +9,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What a write answers when there is no room; the same write may succeed later."""
+from node.store import disk
+from node.store.disk import write_all
 
 _CHUNK_BYTES = 1 << 20
-
-
-def write_all(descriptor: int, data: memoryview | bytes, position: int) -> None:
-    """`pwrite` until all is written."""
-    view = memoryview(data)
-    while len(view):
-        written = os.pwrite(descriptor, view, position)
-        view, position = view[written:], position + written
 
 
 def make_file(
@@ -30,13 +22,13 @@ def make_file(
 
     It is filled as `temp` and renamed; where `temp` is on another file system, in place.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.make_dir(path.parent)
     descriptor = _fill(temp, file_bytes, first)
     try:
-        temp.rename(path)
+        disk.rename(temp, path)
     except OSError as error:
         os.close(descriptor)
-        temp.unlink(missing_ok=True)
+        disk.unlink(temp, missing_ok=True)
         if error.errno != errno.EXDEV:
             raise
         descriptor = _fill(path, file_bytes, first)
@@ -44,13 +36,13 @@ def make_file(
 
 
 def _fill(path: Path, file_bytes: int, first: tuple[int, memoryview | bytes]) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = disk.open_file(path, create=True, empty=True)
     try:
-        os.ftruncate(descriptor, file_bytes)
+        disk.set_length(descriptor, file_bytes)
         write_all(descriptor, first[1], first[0])
     except OSError:
         os.close(descriptor)
-        path.unlink(missing_ok=True)
+        disk.unlink(path, missing_ok=True)
         raise
     return descriptor
 
@@ -81,27 +73,3 @@ def zero_from(descriptor: int, start: int, stop: int) -> bool:
                 write_all(descriptor, bytes(len(found)), position)
                 changed = True
     return changed
-
-
-def sync_file(path: Path) -> None:
-    """Makes a file's bytes durable. A file that was removed meanwhile needs nothing."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fdatasync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(path: Path) -> None:
-    """Makes the names in a folder durable, if the folder is there."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,6 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from node.store import disk
+from node.store.disk import sync_dir, write_atomically
 from protocol.ids import Queue
 from protocol.names import KEELOG_DIR
 
@@ -23,7 +25,6 @@ PROGRESS_DIR = "progress"
 QUARANTINE_DIR = "quarantine"
 
 _FLOOR_SLOT_BYTES = 512
-_TEMPORARY_SUFFIX = ".new"
 
 
 class Progress(NamedTuple):
@@ -58,26 +59,6 @@ def own_dir(root: Path) -> Path:
     return root / KEELOG_DIR
 
 
-def sync_dir(path: Path) -> None:
-    """Makes the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Old or new, never a mixture: temporary file, sync, rename, sync of the folder."""
-    temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_dir(path.parent)
-
-
 def _seal(text: str) -> bytes:
     body = text.encode()
     return body + f"crc {zlib.crc32(body):08x}\n".encode()
@@ -98,7 +79,7 @@ def _unseal(path: Path) -> str | None:
 def save_progress(root: Path, worker: str, progress: Progress) -> None:
     """Call it after the sync that it describes."""
     folder = own_dir(root) / PROGRESS_DIR
-    folder.mkdir(parents=True, exist_ok=True)
+    disk.make_dir(folder)
     write_atomically(folder / worker, _seal(f"{progress.epoch} {progress.offset}\n"))
 
 
@@ -123,7 +104,7 @@ def remove_progress(root: Path, worker: str) -> None:
     """Forgets a worker's progress; missing is fine."""
     folder = own_dir(root) / PROGRESS_DIR
     if folder.is_dir():
-        (folder / worker).unlink(missing_ok=True)
+        disk.unlink(folder / worker, missing_ok=True)
         sync_dir(folder)
 
 
@@ -188,7 +169,7 @@ def clear_clean(root: Path) -> None:
     """Before anything else is written."""
     path = own_dir(root) / CLEAN_FILE
     if path.exists():
-        path.unlink()
+        disk.unlink(path)
         sync_dir(path.parent)
 
 
@@ -197,19 +178,19 @@ class Floor:
 
     def __init__(self, root: Path) -> None:
         self._path = own_dir(root) / FLOOR_FILE
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = disk.open_file(self._path, create=True, mode=0o600)
         self._sequence, self.offset = _read_floor(self._path)
 
     def save(self, offset: int) -> None:
         """Call it after the flush that it describes. It is a lower bound: not synced itself."""
         self._sequence += 1
         text = _seal(f"{self._sequence} {offset}\n").ljust(_FLOOR_SLOT_BYTES, b"\0")
-        os.pwrite(self._descriptor, text, self._sequence % 2 * _FLOOR_SLOT_BYTES)
+        disk.write_all(self._descriptor, text, self._sequence % 2 * _FLOOR_SLOT_BYTES)
         self.offset = offset
 
     def close(self) -> None:
         """Syncs and closes."""
-        os.fdatasync(self._descriptor)
+        disk.sync(self._descriptor)
         os.close(self._descriptor)
 
 

@@ -5,13 +5,12 @@ kept that we do not know.
 """
 
 import json
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node.store.own_files import sync_dir, write_atomically
+from node.store import disk
 from protocol.errors import StoreDamaged, StorePermission
 from protocol.names import TOPICS_FILE
 
@@ -112,14 +111,14 @@ class TopicsFile:
         version = self._document.setdefault("dataVersion", {"stateVersion": 0})
         version["counter"] = int(version.get("counter", 0)) + 1
         version["timestamp"] = timestamp_ms
-        self.path.parent.mkdir(exist_ok=True)
+        disk.make_dir(self.path.parent)
         if self.path.exists():
             backup = self.path.with_name(self.path.name + ".bak")
-            backup.unlink(missing_ok=True)
-            os.link(self.path, backup)
-            sync_dir(self.path.parent)
+            disk.unlink(backup, missing_ok=True)
+            disk.link(self.path, backup)
+            disk.sync_dir(self.path.parent)
         text = json.dumps(self._document, indent="\t", sort_keys=True, ensure_ascii=False)
-        write_atomically(self.path, text.encode())
+        disk.write_atomically(self.path, text.encode())
         status = self.path.stat()
         self._stamp = (status.st_mtime_ns, status.st_size)
 

@@ -1,0 +1,142 @@
+"""The storage seam: every call that changes a file or folder of a store is made here.
+
+So what may be on a disk after a power loss can be played through: the tests put a recording `os`
+in this module's place (a test holds that no other module of `node/` and `workers/` writes).
+Outside it stand only what no power loss needs to spare: state pages, locks, pipes.
+"""
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a write answers when there is no room; the same write may succeed later."""
+
+_TEMPORARY_SUFFIX = ".new"
+
+
+def open_file(path: Path, create: bool = False, empty: bool = False, mode: int = 0o644) -> int:
+    """A descriptor to read and write with; `empty` throws away what the file holds."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    flags |= os.O_CREAT if create else 0
+    flags |= os.O_TRUNC if empty else 0
+    return os.open(path, flags, mode)
+
+
+def write_all(descriptor: int, data: memoryview | bytes | bytearray, position: int) -> None:
+    """`pwrite` until all is written. Raises OSError; a part may be written then."""
+    view = memoryview(data)
+    while len(view):
+        written = os.pwrite(descriptor, view, position)
+        view, position = view[written:], position + written
+
+
+def allocate(descriptor: int, size: int) -> None:
+    """Gives a file this length, with a block behind every byte. Raises OSError (ENOSPC)."""
+    os.posix_fallocate(descriptor, 0, size)
+
+
+def set_length(descriptor: int, size: int) -> None:
+    """Gives a file this length; what is new is a hole."""
+    os.ftruncate(descriptor, size)
+
+
+def sync(descriptor: int) -> None:
+    """Makes an open file's bytes durable. The first error is final: a second sync may lie."""
+    os.fdatasync(descriptor)
+
+
+def sync_with_length(descriptor: int) -> None:
+    """As `sync`, and the length, blocks and times too."""
+    os.fsync(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Makes a file's bytes durable. A file that was removed meanwhile needs nothing."""
+    with suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_dir(path: Path) -> None:
+    """Makes the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_dir_if_there(path: Path) -> None:
+    """As `sync_dir`; a folder that was removed meanwhile needs nothing."""
+    with suppress(FileNotFoundError):
+        sync_dir(path)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Old name or new one, never both; replaces what has the new name. Durable by `sync_dir`."""
+    os.replace(old, new)
+
+
+def link(old: Path, new: Path) -> None:
+    """A second name for a file."""
+    os.link(old, new)
+
+
+def unlink(path: Path, missing_ok: bool = False) -> None:
+    """Takes a file's name away. Durable by `sync_dir`."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        if not missing_ok:
+            raise
+
+
+def make_dir(path: Path, mode: int = 0o755, exist_ok: bool = True) -> None:
+    """Makes a folder and those above it. Durable by `sync_dir` of its parent."""
+    os.makedirs(path, mode, exist_ok)
+
+
+def remove_dir(path: Path) -> None:
+    """Removes an empty folder."""
+    os.rmdir(path)
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a folder and all that is in it."""
+    for folder, folders, files in os.walk(path, topdown=False):
+        for name in files:
+            os.unlink(Path(folder) / name)
+        for name in folders:
+            os.rmdir(Path(folder) / name)
+    os.rmdir(path)
+
+
+def write_synced(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Writes a whole file and makes its bytes, not its name, durable."""
+    descriptor = open_file(path, create=True, empty=True, mode=mode)
+    try:
+        write_all(descriptor, data, 0)
+        sync_with_length(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Old or new, never a mixture: temporary file, sync, rename, sync of the folder.
+
+    Raises OSError; the old content stands then, and the temporary file is gone where it can be.
+    """
+    temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
+    try:
+        write_synced(temporary, data)
+    except OSError:
+        with suppress(OSError):
+            unlink(temporary)
+        raise
+    rename(temporary, path)
+    sync_dir(path.parent)
