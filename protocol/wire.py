@@ -20,6 +20,10 @@ FRAMES_MAX = 2
 """Header and payload; the identity in front of them is ZeroMQ's."""
 LIST_ITEMS_MAX = 1_000
 MAP_ITEMS_MAX = 1_000
+ITEMS_MAX = 4_096
+"""Everything in a request's header, at any depth: empty lists cost 70 times their bytes."""
+TEXT_BYTES_MAX = 512 * 1024
+"""All text in a request's header: one wide character makes its string four times as large."""
 REQUEST_ID_MAX = 2**63 - 1
 
 Header = dict[str, Any]
@@ -40,6 +44,8 @@ def unpack(frame: bytes | memoryview, bytes_max: int = HEADER_BYTES_MAX) -> Head
     """The map in `frame`. Raises BadRequest for anything else, whatever the bytes are."""
     if len(frame) > bytes_max:
         raise BadRequest(f"the header has {len(frame)} bytes, {bytes_max} are allowed")
+    if len(frame) > ITEMS_MAX:
+        _check_items(frame)
     rules = {
         "strict_map_key": True,
         "max_array_len": LIST_ITEMS_MAX,
@@ -49,6 +55,62 @@ def unpack(frame: bytes | memoryview, bytes_max: int = HEADER_BYTES_MAX) -> Head
         "max_ext_len": 0,
     }
     return _load_map(frame, "the header", rules)
+
+
+def _check_items(frame: bytes | memoryview) -> None:
+    """Walks over the marks of msgpack without building anything; what a body holds is skipped.
+
+    Raises BadRequest for more items or more text than a request can need. Bytes that are no
+    msgpack end the walk: the unpacker names them.
+    """
+    place = text_bytes = 0
+    for _ in range(ITEMS_MAX):
+        if place >= len(frame):
+            return
+        mark = frame[place]
+        behind, length_bytes = _BEHIND[mark], _LENGTH_BYTES[mark]
+        place += 1
+        if length_bytes:
+            behind += int.from_bytes(frame[place : place + length_bytes], "big")
+            place += length_bytes
+        if mark in _TEXT_MARKS:
+            text_bytes += behind
+            if text_bytes > TEXT_BYTES_MAX:
+                raise BadRequest(
+                    f"the header holds more than {TEXT_BYTES_MAX} bytes of text",
+                    "send large content as the body",
+                )
+        place += behind
+    if place < len(frame):
+        raise BadRequest(
+            f"the header holds more than {ITEMS_MAX} items", "no request needs so many fields"
+        )
+
+
+def _marks() -> tuple[bytes, bytes, frozenset[int]]:
+    """For each first byte of an item: fixed bytes behind it, bytes of its length, and the text's.
+
+    The items of lists and maps come behind them as items of their own, so they count as nothing.
+    """
+    behind, length_bytes = bytearray(256), bytearray(256)
+    for mark in range(0xA0, 0xC0):
+        behind[mark] = mark - 0xA0
+    for first, sizes in ((0xCA, (4, 8)), (0xCC, (1, 2, 4, 8)), (0xD0, (1, 2, 4, 8))):
+        for mark, size in enumerate(sizes, first):
+            behind[mark] = size
+    for mark, size in enumerate((2, 3, 5, 9, 17), 0xD4):  # extensions, with their type
+        behind[mark] = size
+    for mark, size in enumerate((1, 2, 4), 0xC7):
+        behind[mark], length_bytes[mark] = 1, size
+    for first in (0xC4, 0xD9):  # bytes, text
+        for mark, size in enumerate((1, 2, 4), first):
+            length_bytes[mark] = size
+    for mark, size in ((0xDC, 2), (0xDD, 4), (0xDE, 2), (0xDF, 4)):  # lists and maps
+        behind[mark] = size
+    return bytes(behind), bytes(length_bytes), frozenset({*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB})
+
+
+_BEHIND, _LENGTH_BYTES, _TEXT_MARKS = _marks()
 
 
 def unpack_answer(frame: bytes | memoryview) -> Header:
