@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.faults.disk_faults import DiskFaults, build_library
 from tests.support.golden import GetStore, unpack
 
 # No deadline for one example: two cores that others use too are no clock.
@@ -59,3 +60,17 @@ def golden_copy(tmp_path: Path) -> GetStore:
         return unpack(name, tmp_path / f"golden-{count}")
 
     return get
+
+
+@pytest.fixture(scope="session")
+def fault_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that puts faults into the calls of a process; compiled once."""
+    return build_library(tmp_path_factory.mktemp("faults"))
+
+
+@pytest.fixture
+def faults(tmp_path: Path, fault_library: Path) -> DiskFaults:
+    """A disk that does as this test wants, for processes started with `faults.env`."""
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    return DiskFaults(folder, fault_library)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -50,13 +50,16 @@ class RunningNode:
         queue_workers: int = 2,
         readers: int = 2,
         restart_limit: int = 0,
+        bind: str = "tcp://127.0.0.1:0",
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.root = root
+        self._env = {**os.environ, **(env or {})}
         self.queue_workers = queue_workers
         self.readers = readers
-        self.endpoint = ""
+        self.endpoint = "" if bind.endswith(":0") else bind
         self._command = [sys.executable, "-m", "keelog", "serve", str(root)]
-        self._command += ["--bind", "tcp://127.0.0.1:0", "--restart-limit", str(restart_limit)]
+        self._command += ["--bind", bind, "--restart-limit", str(restart_limit)]
         self._command += ["--queue-workers", str(queue_workers), "--readers", str(readers)]
         for pair in settings:
             self._command += ["-X", pair]
@@ -70,18 +73,23 @@ class RunningNode:
 
     def start(self, timeout_s: float = START_S) -> None:
         """Starts it and returns when it has said that it is ready."""
-        assert self._process is None, "started already"
-        self._process = subprocess.Popen(
-            self._command, stderr=subprocess.PIPE, text=True, errors="replace",
-            start_new_session=True,
-        )  # fmt: skip
-        self._talk = threading.Thread(target=self._listen, daemon=True)
-        self._talk.start()
+        self.begin()
+        assert self._talk is not None
         deadline = time.monotonic() + timeout_s
         while not self._ready.wait(_LOOK_S):
             if not self._talk.is_alive() or time.monotonic() > deadline:
                 self.kill_all()
                 raise AssertionError(f"the node did not become ready:\n{self.stderr}")
+
+    def begin(self) -> None:
+        """Starts it and does not wait. It has an endpoint when it is ready, or was given one."""
+        assert self._process is None, "started already"
+        self._process = subprocess.Popen(
+            self._command, stderr=subprocess.PIPE, text=True, errors="replace",
+            start_new_session=True, env=self._env,
+        )  # fmt: skip
+        self._talk = threading.Thread(target=self._listen, daemon=True)
+        self._talk.start()
 
     def _listen(self) -> None:
         assert self._process is not None

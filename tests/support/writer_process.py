@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +22,9 @@ STOP_S = 30
 class WriterProcess:
     """`python -m node.writer`, started with a pipe for its readiness, as a supervisor does."""
 
-    def __init__(self, root: Path, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, root: Path, settings: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> None:
         self.root = root
         read_end, write_end = os.pipe()
         command = [sys.executable, "-m", "node.writer", str(root), "--bind", "tcp://127.0.0.1:0"]
@@ -33,6 +35,7 @@ class WriterProcess:
             pass_fds=[write_end],
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, **(env or {})},
         )
         os.close(write_end)
         with os.fdopen(read_end) as pipe:

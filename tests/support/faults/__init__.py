@@ -1,0 +1,1 @@
+"""Disks that fail, lie, are slow or full, for processes that know nothing of it."""
