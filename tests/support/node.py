@@ -23,6 +23,7 @@ START_S = 60.0
 STOP_S = 60.0
 CATCH_UP_S = 60.0
 _LOOK_S = 0.02
+_ANY_PORT = "tcp://127.0.0.1:0"
 _READY = re.compile(r"^ready\b.*?(tcp://[^\s,;]+)")
 
 
@@ -50,16 +51,15 @@ class RunningNode:
         queue_workers: int = 2,
         readers: int = 2,
         restart_limit: int = 0,
-        bind: str = "tcp://127.0.0.1:0",
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.root = root
         self._env = {**os.environ, **(env or {})}
         self.queue_workers = queue_workers
         self.readers = readers
-        self.endpoint = "" if bind.endswith(":0") else bind
+        self.endpoint = ""
         self._command = [sys.executable, "-m", "keelog", "serve", str(root)]
-        self._command += ["--bind", bind, "--restart-limit", str(restart_limit)]
+        self._command += ["--bind", _ANY_PORT, "--restart-limit", str(restart_limit)]
         self._command += ["--queue-workers", str(queue_workers), "--readers", str(readers)]
         for pair in settings:
             self._command += ["-X", pair]
@@ -81,9 +81,11 @@ class RunningNode:
                 self.kill_all()
                 raise AssertionError(f"the node did not become ready:\n{self.stderr}")
 
-    def begin(self) -> None:
-        """Starts it and does not wait. It has an endpoint when it is ready, or was given one."""
+    def begin(self, bind: str = _ANY_PORT) -> None:
+        """Starts it and does not wait. On any port, its endpoint is known when it is ready."""
         assert self._process is None, "started already"
+        self._command[self._command.index(_ANY_PORT)] = bind
+        self.endpoint = "" if bind == _ANY_PORT else bind
         self._process = subprocess.Popen(
             self._command, stderr=subprocess.PIPE, text=True, errors="replace",
             start_new_session=True, env=self._env,
