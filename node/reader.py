@@ -42,6 +42,8 @@ from protocol.errors import BadRequest, CorruptError, MqError, NotAStore, Servic
 log = logging.getLogger("keelog.reader")
 
 FRAME_BYTES_MAX = 1 << 20
+ANSWERS_MAX = 256
+"""Answers that ZeroMQ keeps for a connection that does not read: up to 64 KiB each."""
 REQUESTS_AT_ONCE = 128
 """Requests between two looks at arrivals and time."""
 TICK_MS = 2
@@ -138,7 +140,7 @@ class Reader:
     def _is_anything_due(self, now: float) -> bool:
         """Whether a turn without any event is worth its while: most of a holder's ticks are not."""
         deadline = self.service.holds.next_deadline()
-        if self.service.has_work or self.service.is_unsettled:
+        if self.service.has_work or self.service.is_unsettled or self.server.has_unsent:
             return True
         if now - self._heartbeat_at >= HEARTBEAT_S:
             return True
@@ -153,7 +155,7 @@ class Reader:
             return 0
         deadline = self.service.holds.next_deadline()
         if deadline is None:
-            return IDLE_MS
+            return TICK_MS if self.server.has_unsent else IDLE_MS
         return min(TICK_MS, max(0, int((deadline - now) * 1000) + 1))
 
     def _collect(self, now: float) -> News | None:
@@ -288,7 +290,7 @@ def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
     lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with WorkerPage.create(root, site.slot) as page:
-        server = Server(context, options.bind, FRAME_BYTES_MAX, keep_addresses=False)
+        server = Server(context, options.bind, FRAME_BYTES_MAX, False, ANSWERS_MAX)
         reader = Reader(site, context, server, page)
         report_ready(options.ready_fd, server.endpoint)
         reader.run(stop)

@@ -8,13 +8,14 @@ import errno
 import ipaddress
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import zmq
 
-from protocol.errors import BadRequest, MqError, ServiceNotAvailable
+from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
 from protocol.message_id import Host
 from protocol.wire import (
     FRAMES_MAX,
@@ -33,11 +34,19 @@ HANDSHAKE_MS = 2_000
 HEARTBEAT_MS = 2_000
 HEARTBEAT_TIMEOUT_MS = 8_000
 BACKLOG = 1_024
-HIGH_WATER_MARK = 1_000
-"""Requests and answers that ZeroMQ keeps for one connection, each way."""
+RECEIVE_HIGH_WATER_MARK = 64
+"""Requests that ZeroMQ takes in for one connection before it leaves the rest in the network."""
+SEND_HIGH_WATER_MARK = 1_000
+"""Answers that ZeroMQ keeps for one connection that does not read."""
 UNSENT_MAX = 10_000
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
 """Answers kept here for peers that do not read theirs; beyond it they are dropped."""
+UNSENT_S_MAX = 10.0
+"""Who reads nothing for so long is given up: what was kept for it is dropped."""
+SEND_AGAIN_S = 0.001
+OWED_BYTES_MAX = 256 * 1024 * 1024
+OWED_BYTES_MAX_OF_PEER = 32 * 1024 * 1024
+"""Large payloads that are on their way; who would get more than that is told to read first."""
 LINGER_MS = 500
 ZERO_COPY_BYTES_MIN = 65_536
 """Below it copying a payload costs less than handing it over."""
@@ -86,6 +95,47 @@ class _Unsent(NamedTuple):
         return len(self.header) + (0 if self.payload is None else len(self.payload))
 
 
+class _Behind:
+    """What is kept for one peer, and since when it has taken nothing."""
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.answers: deque[_Unsent] = deque()
+
+
+class _Owed:
+    """The large payloads that ZeroMQ still holds, by peer: its own limits count no bytes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._peers: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
+
+    def takes(self, peer: bytes, size: int) -> bool:
+        """Whether the peer may have so many bytes more. A first payload of a peer always fits."""
+        if not self.bytes:
+            return True
+        self._forget_sent(peer)
+        owed = sum(size for _, size in self._peers.get(peer, ()))
+        if owed + size > max(size, OWED_BYTES_MAX_OF_PEER):
+            return False
+        if self.bytes + size > OWED_BYTES_MAX:
+            for other in list(self._peers):
+                self._forget_sent(other)
+        return self.bytes + size <= OWED_BYTES_MAX
+
+    def add(self, peer: bytes, tracker: zmq.MessageTracker, size: int) -> None:
+        """Counts a payload until ZeroMQ has let go of it."""
+        self._peers.setdefault(peer, deque()).append((tracker, size))
+        self.bytes += size
+
+    def _forget_sent(self, peer: bytes) -> None:
+        waiting = self._peers.get(peer)
+        while waiting and waiting[0][0].done:
+            self.bytes -= waiting.popleft()[1]
+        if not waiting:
+            self._peers.pop(peer, None)
+
+
 class Server:
     """A bound ROUTER socket. `socket` is for polling; only one thread may use it all."""
 
@@ -95,17 +145,22 @@ class Server:
         endpoint: str,
         frame_bytes_max: int = max(HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX),
         keep_addresses: bool = True,
+        answers_max: int = SEND_HIGH_WATER_MARK,
     ) -> None:
         """Binds. A peer that sends a frame over `frame_bytes_max` is disconnected by ZeroMQ.
 
-        `keep_addresses=False` saves half a microsecond a request, and `Received.sender` is then
-        127.0.0.1. Raises BadRequest for no address, ServiceNotAvailable for one in use.
+        `answers_max`: what ZeroMQ keeps for a peer that does not read; those with a payload may
+        have ZERO_COPY_BYTES_MIN bytes each. `keep_addresses=False` saves half a microsecond a
+        request, and `Received.sender` is then 127.0.0.1. Raises BadRequest for no address,
+        ServiceNotAvailable for one in use.
         """
         self.unsent_dropped = 0
         self._keep_addresses = keep_addresses
-        self._unsent: dict[bytes, deque[_Unsent]] = {}
+        self._unsent: dict[bytes, _Behind] = {}
+        self._sent_again_at = 0.0
         self._unsent_count = 0
         self._unsent_bytes = 0
+        self._owed = _Owed()
         self.socket = context.socket(zmq.ROUTER)
         for option, value in (
             (zmq.MAXMSGSIZE, frame_bytes_max),
@@ -114,8 +169,8 @@ class Server:
             (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
             (zmq.ROUTER_MANDATORY, 1),
             (zmq.BACKLOG, BACKLOG),
-            (zmq.RCVHWM, HIGH_WATER_MARK),
-            (zmq.SNDHWM, HIGH_WATER_MARK),
+            (zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK),
+            (zmq.SNDHWM, answers_max),
             (zmq.LINGER, LINGER_MS),
         ):
             self.socket.setsockopt(option, value)
@@ -167,6 +222,9 @@ class Server:
             packed = pack(header)
         except BadRequest as error:
             packed, payload = pack(refusal(request_id(dict(header)), error)), None
+        if payload is not None and not self._owed.takes(peer, len(payload)):
+            busy = NodeBusy("earlier answers to this client are still on their way", "read them")
+            packed, payload = pack(refusal(request_id(dict(header)), busy)), None
         answer = _Unsent(packed, payload)
         if peer not in self._unsent:
             sent = self._try_send(peer, answer)
@@ -188,34 +246,56 @@ class Server:
         # ROUTER has made room by now: these two cannot block, and are dropped if the peer goes.
         if answer.payload is None:
             socket.send(answer.header)
+        elif len(answer.payload) < ZERO_COPY_BYTES_MIN:
+            socket.send(answer.header, zmq.SNDMORE)
+            socket.send(answer.payload)
         else:
             socket.send(answer.header, zmq.SNDMORE)
-            socket.send(answer.payload, 0, len(answer.payload) < ZERO_COPY_BYTES_MIN)
+            tracker = socket.send(answer.payload, 0, copy=False, track=True)
+            self._owed.add(peer, tracker, len(answer.payload))
         return True
 
     def _keep(self, peer: bytes, answer: _Unsent) -> bool:
         if self._unsent_count >= UNSENT_MAX or self._unsent_bytes + answer.size > UNSENT_BYTES_MAX:
             self.unsent_dropped += 1
             return False
-        self._unsent.setdefault(peer, deque()).append(answer)
+        if peer not in self._unsent:
+            self._unsent[peer] = _Behind(time.monotonic())
+        self._unsent[peer].answers.append(answer)
         self._unsent_count += 1
         self._unsent_bytes += answer.size
         return True
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether answers wait here: call `receive` again soon."""
+        return bool(self._unsent)
+
     def _send_again(self) -> None:
         """Tries what was kept, once for each peer that is still behind."""
-        for peer, waiting in list(self._unsent.items()):
+        now = time.monotonic()
+        if now - self._sent_again_at < SEND_AGAIN_S:
+            return
+        self._sent_again_at = now
+        for peer, behind in list(self._unsent.items()):
+            waiting = behind.answers
             while waiting:
                 sent = self._try_send(peer, waiting[0])
-                if sent is None:
+                if sent is None and now - behind.since < UNSENT_S_MAX:
                     break
-                gone = list(waiting) if not sent else [waiting[0]]
-                for answer in gone:
-                    waiting.popleft()
-                    self._unsent_count -= 1
-                    self._unsent_bytes -= answer.size
+                if sent:
+                    behind.since = now
+                    self._forget_first(waiting)
+                    continue
+                self.unsent_dropped += len(waiting)
+                while waiting:
+                    self._forget_first(waiting)
             if not waiting:
                 del self._unsent[peer]
+
+    def _forget_first(self, waiting: deque[_Unsent]) -> None:
+        self._unsent_count -= 1
+        self._unsent_bytes -= waiting.popleft().size
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
         """Closes the socket; what ZeroMQ holds is sent for at most `linger_ms` more."""

@@ -1,0 +1,179 @@
+"""Peers that take and do not give: silent ones, ones that never read, ones that are gone."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from node import serving
+from node.serving import OWED_BYTES_MAX_OF_PEER, Server
+from protocol.wire import answer, unpack
+
+WAIT_MS = 10_000
+MIB = 1024 * 1024
+Context = zmq.Context[zmq.Socket[bytes]]
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    context = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def server(context: Context) -> Iterator[Server]:
+    server = Server(context, "tcp://127.0.0.1:0", 64 * 1024)
+    yield server
+    server.close(0)
+
+
+Connect = Callable[[], "tuple[zmq.Socket[bytes], bytes]"]
+
+
+@pytest.fixture
+def connect(context: Context, server: Server) -> Iterator[Connect]:
+    """`connect()`: a client that keeps one answer and reads no more, and its name at the server."""
+    clients = []
+
+    def new() -> "tuple[zmq.Socket[bytes], bytes]":
+        client = context.socket(zmq.DEALER)
+        client.setsockopt(zmq.LINGER, 0)
+        client.setsockopt(zmq.RCVTIMEO, WAIT_MS)
+        client.setsockopt(zmq.RCVHWM, 1)
+        client.connect(server.endpoint)
+        client.send(b"")
+        clients.append(client)
+        assert server.socket.poll(WAIT_MS)
+        received = server.receive()
+        assert received is not None
+        return client, received.peer
+
+    yield new
+    for client in clients:
+        client.close(0)
+
+
+def read(client: "zmq.Socket[bytes]") -> tuple[str, int]:
+    """What an answer says (`ok` or the kind of its error), and the bytes of its payload."""
+    header = unpack(client.recv())
+    size = len(client.recv()) if client.getsockopt(zmq.RCVMORE) else 0
+    return ("ok" if header["ok"] else header["error"]["kind"]), size
+
+
+def test_who_does_not_read_large_answers_is_told_so_and_nobody_else_suffers(
+    connect: Connect, server: Server
+) -> None:
+    """ZeroMQ's own limit counts answers, not bytes: 1,000 of 16 MiB would be allowed."""
+    slow, slow_peer = connect()
+    honest, honest_peer = connect()
+    payload = bytes(4 * MIB)
+    count = 40
+    for number in range(count):
+        assert server.send(slow_peer, answer(number), payload)
+        assert server.send(honest_peer, answer(number), payload)
+        assert read(honest) == ("ok", len(payload))
+    found = [read(slow) for _ in range(count)]
+    taken = sum(size for _, size in found)
+    # What the kernel's buffers hold is not owed any more.
+    assert OWED_BYTES_MAX_OF_PEER <= taken <= OWED_BYTES_MAX_OF_PEER + 32 * MIB
+    assert {kind for kind, _ in found} == {"ok", "NodeBusy"}
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while True:  # ZeroMQ lets go of what was read in a thread of its own.
+        assert server.send(slow_peer, answer(99), payload)
+        if read(slow) == ("ok", len(payload)):
+            break
+        assert time.monotonic() < deadline, "who has read again is served no more"
+
+
+def test_all_peers_together_are_owed_a_bounded_number_of_bytes(
+    connect: Connect, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "OWED_BYTES_MAX", 16 * MIB)
+    payload = bytes(8 * MIB)
+    clients = [connect() for _ in range(12)]
+    for _, peer in clients:
+        assert server.send(peer, answer(1), payload)
+    kinds = [read(client)[0] for client, _ in clients]
+    assert kinds[:2] == ["ok", "ok"]
+    assert "NodeBusy" in kinds
+    client, peer = connect()
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while server.send(peer, answer(2), payload) and read(client)[0] != "ok":
+        assert time.monotonic() < deadline, "room never came back"
+
+
+def test_who_reads_nothing_for_long_is_given_up(
+    connect: Connect, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "UNSENT_S_MAX", 0.2)
+    _, peer = connect()
+    count = 0
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not server.has_unsent:
+        assert server.send(peer, answer(count), b"x" * 30_000)
+        count += 1
+        assert time.monotonic() < deadline, "ZeroMQ keeps answers without end"
+    for _ in range(10):
+        server.send(peer, answer(0), b"x" * 30_000)
+    while server.has_unsent:
+        server.receive()
+        assert time.monotonic() < deadline, "answers are kept without end"
+    assert server.unsent_dropped == 11
+
+
+def test_answers_kept_here_are_bounded_in_bytes(
+    connect: Connect, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "UNSENT_BYTES_MAX", 1 * MIB)
+    _, peer = connect()
+    kept = 0
+    for number in range(5_000):
+        if server.send(peer, answer(number), b"x" * 60_000) and server.has_unsent:
+            kept += 1
+    assert 10 <= kept <= 1 * MIB // 60_000
+    assert server.unsent_dropped > 1_000
+
+
+def test_a_connection_that_says_nothing_is_closed(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "HANDSHAKE_MS", 300)
+    server = Server(context, "tcp://127.0.0.1:0")
+    port = int(server.endpoint.rpartition(":")[2])
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(20)]
+    for connection in silent:
+        greeting = b""
+        while part := connection.recv(4_096):  # ends when the server hangs up
+            greeting += part
+        assert len(greeting) < 100
+        connection.close()
+    server.close(0)
+
+
+def test_a_peer_whose_host_fell_silent_is_forgotten(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats: half-open connections of vanished hosts end, and with them what they are owed."""
+    monkeypatch.setattr(serving, "HEARTBEAT_MS", 100)
+    monkeypatch.setattr(serving, "HEARTBEAT_TIMEOUT_MS", 300)
+    server = Server(context, "tcp://127.0.0.1:0")
+    port = int(server.endpoint.rpartition(":")[2])
+    # A ZMTP 3.1 peer by hand: greeting, READY as a DEALER, one message; then not a byte more.
+    peer = socket.create_connection(("127.0.0.1", port), timeout=10)
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+    ready = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
+    peer.sendall(greeting)
+    assert len(peer.recv(64, socket.MSG_WAITALL)) == 64
+    peer.sendall(bytes([4, len(ready)]) + ready + b"\x00\x02hi")
+    assert server.socket.poll(WAIT_MS)
+    received = server.receive()
+    assert received is not None
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while server.send(received.peer, answer(1)):
+        assert time.monotonic() < deadline, "the silent peer is still there"
+        time.sleep(0.02)
+    peer.close()
+    server.close(0)
