@@ -9,11 +9,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 SOURCE_ROOT = Path(__file__).resolve().parents[1]
 """Where `node` and `workers` are found, in a source tree and in an installation."""
-_READY_BYTES_MAX = 4096
+_LINE_BYTES_MAX = 4096
+
+
+class Report(NamedTuple):
+    """A line that a child writes: it is ready at `endpoint`, or it ends for a reason."""
+
+    endpoint: str | None
+    """Empty for a child that binds none; None in last words."""
+    reason: str = ""
 
 
 def command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -29,7 +39,7 @@ def environment() -> dict[str, str]:
 
 
 class Process:
-    """A running child. `pidfd` is readable when it has ended, `ready_fd` when it reports."""
+    """A running child. `pidfd` is readable when it has ended, `report_fd` when it reports."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         """Starts it; `--ready-fd N` is added to the command line."""
@@ -54,25 +64,24 @@ class Process:
         os.set_blocking(reader, False)
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
-        self.ready_fd: int | None = reader
+        self.report_fd: int | None = reader
 
-    def read_ready(self) -> str | None:
-        """The endpoint that it reports; None when it has not yet, or ended before.
+    def reports(self) -> list[Report]:
+        """What it has told since the last call; the pipe is closed when nothing more can come."""
+        if self.report_fd is None:
+            return []
+        with suppress(BlockingIOError):
+            data = os.read(self.report_fd, _LINE_BYTES_MAX)
+            self._line += data
+            if not data or len(self._line) > _LINE_BYTES_MAX:
+                self._close_report()
+        *lines, self._line = self._line.split(b"\n")
+        return [report for line in lines if (report := parse_report(line)) is not None]
 
-        The pipe is closed once there is nothing more to come.
-        """
-        if self.ready_fd is None:
-            return None
-        try:
-            data = os.read(self.ready_fd, _READY_BYTES_MAX)
-        except BlockingIOError:
-            return None
-        self._line += data
-        if data and b"\n" not in self._line and len(self._line) < _READY_BYTES_MAX:
-            return None
-        os.close(self.ready_fd)
-        self.ready_fd = None
-        return ready_endpoint(self._line)
+    def _close_report(self) -> None:
+        if self.report_fd is not None:
+            os.close(self.report_fd)
+            self.report_fd = None
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to this very process, however pids are reused; ended is fine."""
@@ -88,17 +97,17 @@ class Process:
     def close(self) -> None:
         """Gives the descriptors back, after it has ended."""
         os.close(self.pidfd)
-        if self.ready_fd is not None:
-            os.close(self.ready_fd)
-            self.ready_fd = None
+        self._close_report()
 
 
-def ready_endpoint(line: bytes) -> str | None:
-    """The endpoint in a ready line (empty when the process binds none); None for anything else."""
+def parse_report(line: bytes) -> Report | None:
+    """None for what is no report."""
     try:
         report = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(report, dict) or not report.get("ready"):
+    if not isinstance(report, dict):
         return None
-    return str(report.get("endpoint") or "")
+    if report.get("ready"):
+        return Report(str(report.get("endpoint") or ""))
+    return Report(None, str(report["ended"])) if report.get("ended") else None

@@ -57,7 +57,7 @@ class IoThread:
         self._live: dict[int, Call] = {}
         self._unrouted: list[Call] = []
         self._asking = False
-        self._asked_at = -ROUTES_INTERVAL_S
+        self._asked_at = self._learned_at = -ROUTES_INTERVAL_S
         self._stale = True
         self._ids = count(1)
         self._posted: deque[Action] = deque()
@@ -135,8 +135,7 @@ class IoThread:
             return
         endpoint = self._endpoint(call)
         if endpoint is None:
-            self._unrouted.append(call)
-            self._ask_routes()
+            self._wait_for_routes(call)
             return
         try:
             link = self._link(endpoint)
@@ -145,6 +144,18 @@ class IoThread:
             return
         link.pending.append(call)
         link.send_pending()
+
+    def _wait_for_routes(self, call: Call) -> None:
+        """Until there is a process that answers it; a node that says why not has refused it."""
+        error = self.routes.writer_error if self.routes else None
+        known = monotonic() < self._learned_at + ROUTES_INTERVAL_S and not self._stale
+        if call.role is Role.WRITER and error is not None and known:
+            call.attempts += 1
+            call.last_error = error
+            self._act(call, after_refusal(call, error, self.retry, monotonic()))
+        else:
+            self._unrouted.append(call)
+            self._ask_routes()
 
     def _endpoint(self, call: Call) -> str | None:
         if call.role is Role.CONTROL:
@@ -211,7 +222,7 @@ class IoThread:
     def _learn(self, routes: Routes) -> None:
         """Takes new routes, and goes on with the calls that waited for them."""
         self.routes = routes
-        self._stale = False
+        self._stale, self._learned_at = False, monotonic()
         self._forget_old_links(routes)
         self._dispatch_unrouted()
 

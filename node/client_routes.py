@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.encode import DEFAULT_MAX_MESSAGE_BYTES
+from protocol.errors import MqError
+from protocol.wire import raise_refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The answer to `routes`. `writer` is None while there is none.
+    """The answer to `routes`. `writer` is None while there is none, for the reason `writer_error`.
 
     `crc` says whether appended records must leave room for the whole-record checksum.
     """
@@ -20,6 +22,7 @@ class Routes:
     max_message_bytes: int
     epoch: int
     node: str
+    writer_error: MqError | None = None
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Routes":
@@ -31,8 +34,19 @@ class Routes:
             max_message_bytes=int(fields.get("max_message_size") or DEFAULT_MAX_MESSAGE_BYTES),
             epoch=int(fields.get("epoch") or 0),
             node=str(fields.get("node", "")),
+            writer_error=_error(fields.get("writer_error")),
         )
 
     def endpoints(self) -> set[str]:
         """Every address that is in use."""
         return {*self.readers, *([self.writer] if self.writer else [])}
+
+
+def _error(fields: Any) -> MqError | None:
+    if not isinstance(fields, dict):
+        return None
+    try:
+        raise_refusal({"ok": False, "error": fields})
+    except MqError as error:
+        return error
+    return None

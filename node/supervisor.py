@@ -22,14 +22,17 @@ from node.store.settings import Settings, load_settings
 from node.supervisor_bind import Place, parse_bind
 from node.supervisor_options import Options
 from node.supervisor_plan import (
+    TRIED_AGAIN,
     Child,
     Role,
     State,
+    end_of,
     has_settled,
     is_due,
     must_end,
     next_due,
     note_exit,
+    note_last_words,
     note_ready,
     note_start,
     page_slot,
@@ -183,31 +186,43 @@ class Supervisor:
         """Takes note of children that report ready and of those that ended."""
         for number, process in list(self._processes.items()):
             child = self.children[number]
-            endpoint = process.read_ready()
-            if endpoint is not None:
-                if child.role is Role.WRITER and not child.was_ready:
-                    shards = self.options.queue_workers
-                    slots = {page_slot(one, shards) for one in self.children}
-                    remove_old_pages(self.options.root, slots)
-                note_ready(child, endpoint)
-                if self._was_ready:
-                    log.info("%s runs again, pid %d", child.name, process.pid)
+            self._take_reports(child, process)
             code = process.exit_code()
             if code is None:
                 continue
+            self._take_reports(child, process)  # its last words may have come in between
             process.close()
             del self._processes[number]
+            lacked_room = child.lacks_room
             note_exit(child, code, now, self.options.limits)
-            self._tell_of_exit(child, code)
+            if not (lacked_room and child.lacks_room):
+                self._tell_of_exit(child, code)
+
+    def _take_reports(self, child: Child, process: Process) -> None:
+        for report in process.reports():
+            if report.endpoint is None:
+                note_last_words(child, report.reason)
+                continue
+            if child.role is Role.WRITER and not child.was_ready:
+                shards = self.options.queue_workers
+                slots = {page_slot(one, shards) for one in self.children}
+                remove_old_pages(self.options.root, slots)
+            note_ready(child, report.endpoint)
+            if self._was_ready:
+                log.info("%s runs again, pid %d", child.name, process.pid)
 
     def _tell_of_exit(self, child: Child, code: int) -> None:
         if (child.state is State.STOPPED and code == 0) or must_end(self.children) is not None:
             return  # in the latter case the writer's own three lines are the last word
-        how = f"signal {-code}" if code < 0 else f"code {code}"
+        how = end_of(code)
         if child.state is State.BACKING_OFF:
             log.warning("%s ended with %s, is started again", child.name, how)
+        elif child.state is State.DISK_FULL:
+            log.warning("%s waits for room on the disk: %s", child.name, child.cause)
         else:
             log.error("%s ended with %s: %s", child.name, how, child.state)
+            if child.role is Role.WRITER:
+                log.error("the node is read-only now: %s", child.cause)
 
     def _tell_when_ready(self, now: float) -> None:
         if self._was_ready or not self._is_ready(now):
@@ -229,7 +244,7 @@ class Supervisor:
     def _stop_step(self, now: float) -> int | None:
         """The writer first: it flushes and waits for the workers. Then everybody else."""
         for child in self.children:
-            if not child.is_alive and child.state in (State.WAITING, State.BACKING_OFF):
+            if not child.is_alive and child.state in (State.WAITING, *TRIED_AGAIN):
                 child.state = State.STOPPED
         self._ask_to_stop(0)
         if not self.children[0].is_alive and not self._stops_others:
@@ -280,8 +295,8 @@ class Supervisor:
             poller.register(stop.fd, zmq.POLLIN)
         for process in self._processes.values():
             poller.register(process.pidfd, zmq.POLLIN)
-            if process.ready_fd is not None:
-                poller.register(process.ready_fd, zmq.POLLIN)
+            if process.report_fd is not None:
+                poller.register(process.report_fd, zmq.POLLIN)
         due = next_due(self.children)
         sleep_s = _POLL_S_MAX if due is None else min(max(due - now, 0.0), _POLL_S_MAX)
         poller.poll(int(sleep_s * 1000) + 1)

@@ -5,8 +5,9 @@ Times are seconds of a monotonic clock.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
-from node.store.process import DO_NOT_RESTART, EXIT_DAMAGED
+from node.store.process import DO_NOT_RESTART, EXIT_DAMAGED, EXIT_DISK_FULL, FREE_SPACE
 from node.store.state_page import LOG_SLOT, queue_slot
 
 
@@ -20,20 +21,24 @@ class Role(StrEnum):
 
 
 class State(StrEnum):
-    """Where a child is in its life. The last five are without a process."""
+    """Where a child is in its life. The last seven are without a process."""
 
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
     WAITING = "waiting"
     BACKING_OFF = "backing_off"
+    DISK_FULL = "disk_full"
     GIVEN_UP = "given_up"
     DAMAGED = "damaged"
     REFUSED = "refused"
     STOPPED = "stopped"
 
 
+READ_ONLY = "read_only"
+FULL = "disk_full"
 ALIVE = frozenset({State.STARTING, State.RUNNING, State.STOPPING})
+TRIED_AGAIN = frozenset({State.BACKING_OFF, State.DISK_FULL})
 OUT_OF_SERVICE = frozenset({State.GIVEN_UP, State.DAMAGED, State.REFUSED})
 """The supervisor will not start these again."""
 
@@ -47,6 +52,8 @@ class Limits:
     crashes_max: int = 5
     """So many ends within `crash_window_s` are a crash loop; 0: never one."""
     crash_window_s: float = 60.0
+    full_disk_s: float = 2.0
+    """The pause after an end for lack of room, which counts as no crash."""
     settle_s_max: float = 10.0
     """How long a first start waits for workers that are slow to report."""
     stop_s_max: float = 30.0
@@ -70,6 +77,15 @@ class Child:
     exit_code: int | None = None
     """Of the last end; negative for a signal."""
     was_ready: bool = False
+    cause: str = ""
+    """Why it ended last; empty when it has been ready since."""
+    last_words: str = ""
+    """What this run of it has said about its end."""
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether it ended for lack of room, and has not been ready since."""
+        return self.exit_code == EXIT_DISK_FULL and bool(self.cause)
 
     @property
     def name(self) -> str:
@@ -121,25 +137,41 @@ def note_start(child: Child, pid: int, now: float) -> None:
     if child.exit_code is not None:
         child.restarts += 1
     child.state, child.pid, child.started_at = State.STARTING, pid, now
+    child.last_words = ""
 
 
 def note_ready(child: Child, endpoint: str) -> None:
     """It says that it accepts work. Its endpoint stays for all later starts."""
     child.endpoint = endpoint or child.endpoint
+    child.cause = ""
     child.was_ready = True
     if child.state is State.STARTING:
         child.state = State.RUNNING
 
 
+def note_last_words(child: Child, reason: str) -> None:
+    """It says why it is about to end."""
+    child.last_words = reason
+
+
+def end_of(code: int) -> str:
+    """How a process ended, by its exit code: `code 1`, `signal 9`."""
+    return f"signal {-code}" if code < 0 else f"code {code}"
+
+
 def note_exit(child: Child, code: int, now: float, limits: Limits) -> None:
     """It ended. Decides whether and when it is started again."""
     child.pid, child.exit_code = None, code
+    child.cause = child.last_words or f"it ended with {end_of(code)}"
     if child.state is State.STOPPING:
         child.state = State.STOPPED
     elif code == EXIT_DAMAGED:
         child.state = State.DAMAGED
     elif code in DO_NOT_RESTART:
         child.state = State.REFUSED
+    elif code == EXIT_DISK_FULL:
+        child.state = State.DISK_FULL
+        child.start_at = now + limits.full_disk_s
     else:
         recent = now - limits.crash_window_s
         child.crashes = [*(moment for moment in child.crashes if moment > recent), now]
@@ -150,17 +182,18 @@ def note_exit(child: Child, code: int, now: float, limits: Limits) -> None:
 
 def is_due(child: Child, children: list[Child], now: float) -> bool:
     """Whether it is to be started now. The others follow the writer's first start."""
-    if child.state is State.BACKING_OFF:
+    if child.state in TRIED_AGAIN:
         return now >= child.start_at
     if child.state is not State.WAITING:
         return False
     writer = children[0]
-    return child is writer or writer.was_ready or writer.state is State.GIVEN_UP
+    no_writer_soon = writer.state in (State.GIVEN_UP, State.DISK_FULL)
+    return child is writer or writer.was_ready or no_writer_soon
 
 
 def next_due(children: list[Child]) -> float | None:
     """When the first child that is backing off is due."""
-    due = [child.start_at for child in children if child.state is State.BACKING_OFF]
+    due = [child.start_at for child in children if child.state in TRIED_AGAIN]
     return min(due, default=None)
 
 
@@ -169,6 +202,26 @@ def must_end(children: list[Child]) -> int | None:
     writer = children[0]
     refused = writer.state in (State.DAMAGED, State.REFUSED) and not writer.was_ready
     return writer.exit_code if refused else None
+
+
+class Refusal(NamedTuple):
+    """Why a node takes no appends and will not soon: `reason` is read_only or disk_full."""
+
+    reason: str
+    cause: str
+    hint: str
+
+
+def refusal_of_appends(writer: Child) -> Refusal | None:
+    """None while the writer runs, or is expected to in a moment."""
+    if writer.state in OUT_OF_SERVICE:
+        hint = "restart the node when that is mended; reading goes on"
+        if writer.state is State.DAMAGED:
+            hint = "keelog store verify DIR --deep; reading goes on"
+        return Refusal(READ_ONLY, f"the writer is {writer.state}: {writer.cause}", hint)
+    if writer.lacks_room:
+        return Refusal(FULL, writer.cause.removeprefix(f"{FULL}: "), FREE_SPACE)
+    return None
 
 
 def takes_appends_and_reads(children: list[Child]) -> bool:

@@ -11,10 +11,11 @@ from typing import Any
 
 import psutil
 
-from node.store.process import now_ms
+from node.store.process import FREE_SPACE, now_ms
 from node.store.settings import Settings
 from node.store.state_page import (
     DAMAGED,
+    DISK_FULL,
     RECOVERING,
     STATE_NAMES,
     LogPage,
@@ -22,8 +23,17 @@ from node.store.state_page import (
     WorkerPage,
     WorkerState,
 )
-from node.supervisor_plan import Child, Role, State, page_slot
-from protocol.errors import StoreDamaged
+from node.supervisor_plan import (
+    FULL,
+    Child,
+    Refusal,
+    Role,
+    State,
+    page_slot,
+    refusal_of_appends,
+)
+from protocol.errors import ServiceNotAvailable, StoreDamaged
+from protocol.wire import refusal
 
 Fields = dict[str, Any]
 
@@ -31,7 +41,7 @@ SILENCE_MS_MAX = 5_000
 """A process that has not touched its page for so long is shown as silent."""
 DISK_RATIO_MAX = 0.95
 _NO_LOG = LogState(*(0 for _ in LogState._fields))
-_SHOWN_STATES = (RECOVERING, DAMAGED)
+_SHOWN_STATES = (RECOVERING, DAMAGED, DISK_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +60,18 @@ class NodeView:
 
 
 def routes(view: NodeView) -> Fields:
-    """Where to send and where to read. `writer` is null while there is none to wait for."""
+    """Where to send and where to read. `writer` is null while there is none to wait for.
+
+    `writer_error` says then why, in the form of the error of a refused request.
+    """
     writer, *others = view.children
-    known = bool(writer.endpoint) and writer.state not in (State.GIVEN_UP, State.DAMAGED)
+    refused = refusal_of_appends(writer)
+    known = bool(writer.endpoint) and refused is None and not view.stopping
     readers = [child for child in others if child.role is Role.READER and child.endpoint]
     serving = [child for child in readers if child.state is State.RUNNING] or readers
     return {
-        "writer": advertised(writer.endpoint) if known and not view.stopping else None,
+        "writer": advertised(writer.endpoint) if known else None,
+        "writer_error": None if refused is None else _error(refused),
         "readers": [advertised(child.endpoint) for child in serving],
         "crc": view.settings.enabled_append_prop_crc,
         "max_message_size": view.settings.max_message_size,
@@ -69,8 +84,11 @@ def routes(view: NodeView) -> Fields:
 def status(view: NodeView) -> Fields:
     """Everything about the processes, the log and the disk."""
     log = read_log(view.root)
+    refused = _refused(view, log)
     return {
-        "ready": view.ready,
+        "ready": view.ready and refused is None,
+        "mode": "normal" if refused is None else refused.reason,
+        "cause": None if refused is None else refused.cause,
         "store": str(view.root),
         "processes": [_process_row(view, child, log) for child in view.children],
         "log": {
@@ -97,8 +115,11 @@ def health(view: NodeView) -> Fields:
     free = disk(view.root)
     log = read_log(view.root)
     silence_ms = now_ms() - log.heartbeat_ms
+    refused = _refused(view, log)
+    appends = "accepted" if refused is None else f"refused, {refused.reason}: {refused.cause}"
     checks = [
         _role_check(view, Role.WRITER, "writer", needed=True),
+        _check("appends", refused is None, appends, needed=True),
         _role_check(view, Role.READER, "readers", needed=True),
         _role_check(view, Role.QUEUE, "queue_workers", needed=False),
         _role_check(view, Role.INDEX, "index_worker", needed=False),
@@ -109,7 +130,23 @@ def health(view: NodeView) -> Fields:
             f"{free['free_bytes']} bytes free, {free['used_ratio']:.1%} used",
         ),
     ]
-    return {"ready": view.ready, "checks": checks}
+    return {"ready": view.ready and refused is None, "checks": checks}
+
+
+def _refused(view: NodeView, log: LogState) -> Refusal | None:
+    """Why appends are refused: as the supervisor knows it, or as a running writer says."""
+    writer = view.children[0]
+    if writer.is_alive and not writer.lacks_room and log.state == DISK_FULL:
+        cause = (
+            f"no room for the next segment of the log, {disk(view.root)['free_bytes']} bytes free"
+        )
+        return Refusal(FULL, cause, FREE_SPACE)
+    return refusal_of_appends(writer)
+
+
+def _error(refused: Refusal) -> Fields:
+    error = ServiceNotAvailable(f"{refused.reason}: {refused.cause}", refused.hint)
+    return dict(refusal(0, error)["error"])
 
 
 def _check(name: str, ok: bool, detail: str, needed: bool = False) -> Fields:
@@ -135,6 +172,8 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
     state: str = child.state
     if child.is_alive and own_state in _SHOWN_STATES:
         state = STATE_NAMES[own_state]
+    if child.lacks_room and child.is_alive:
+        state = State.DISK_FULL
     offset = log.appended if child.role is Role.WRITER else worker.dispatched
     behind = log.appended - log.flushed if child.role is Role.WRITER else log.readable - offset
     return {
@@ -149,6 +188,7 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         "offset": offset,
         "lag_bytes": max(0, behind),
         "exit_code": child.exit_code,
+        "cause": child.cause or None,
     }
 
 

@@ -124,8 +124,11 @@ def rates(before: dict[str, Any], after: dict[str, Any], seconds: float) -> dict
 def _title(answer: dict[str, Any]) -> str:
     log, disk = answer["log"], answer["disk"]
     ready = "ready" if answer["ready"] else "not ready"
+    mode = answer["mode"]
+    refused = f"{mode}: appends are refused, reads go on. {answer['cause']}\n"
     return (
         f"{answer['store']}: {ready}, epoch {log['epoch']}\n"
+        f"{'' if mode == 'normal' else refused}"
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
         f"flushed {log['flushed']}, readable {log['readable']}\n"
         f"disk: {size(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used\n"

@@ -10,21 +10,35 @@ import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from types import FrameType
 
-from protocol.errors import BadRequest, CorruptError, MqError, StoreError, StoreLocked
+from node.store.disk import DISK_FULL
+from protocol.errors import (
+    BadRequest,
+    CorruptError,
+    MqError,
+    ServiceNotAvailable,
+    StoreError,
+    StoreLocked,
+)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_DAMAGED = 5
 EXIT_LOCKED = 6
+EXIT_DISK_ERROR = 74
+EXIT_DISK_FULL = 75
+"""Two of a child to its supervisor, as sysexits.h has them (EX_IOERR, EX_TEMPFAIL)."""
 DO_NOT_RESTART = frozenset({EXIT_USAGE, EXIT_DAMAGED, EXIT_LOCKED})
 """Exit codes after which starting again cannot help."""
+FREE_SPACE = "free space; appends then go on"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _TITLE_BYTES_MAX = 15
+_LAST_WORDS_CHARS_MAX = 1000
 
 
 def die_with_parent(signal_number: int = signal.SIGTERM) -> None:
@@ -42,12 +56,18 @@ def set_title(name: str) -> None:
 
 
 def report_ready(descriptor: int | None, endpoint: str = "") -> None:
-    """Tells the supervisor that work is accepted: one line of JSON, then the pipe is closed."""
-    if descriptor is None:
-        return
-    line = json.dumps({"ready": True, "endpoint": endpoint}) + "\n"
-    os.write(descriptor, line.encode())
-    os.close(descriptor)
+    """Tells the supervisor that work is accepted: one line of JSON. The pipe stays open."""
+    if descriptor is not None:
+        line = json.dumps({"ready": True, "endpoint": endpoint}) + "\n"
+        os.write(descriptor, line.encode())
+
+
+def report_end(descriptor: int | None, reason: str) -> None:
+    """Tells the supervisor why this process ends, for those who ask it. It may be gone already."""
+    if descriptor is not None:
+        line = json.dumps({"ended": reason[:_LAST_WORDS_CHARS_MAX]}) + "\n"
+        with suppress(OSError):
+            os.write(descriptor, line.encode())
 
 
 class StopFlag:
@@ -84,6 +104,19 @@ def exit_code(error: MqError) -> int:
     if isinstance(error, BadRequest | StoreError):
         return EXIT_USAGE
     return EXIT_FAILED
+
+
+def disk_exit_code(error: OSError) -> int:
+    """The exit code for an error of the disk: a full one is waited for, others are crashes."""
+    return EXIT_DISK_FULL if error.errno in DISK_FULL else EXIT_DISK_ERROR
+
+
+def disk_error(error: OSError, place: str) -> MqError:
+    """An error of the disk for people; `place` where it names no file."""
+    text = f"{error.filename or place}: {error.strerror or error}"
+    if error.errno in DISK_FULL:
+        return ServiceNotAvailable(f"disk_full: {text}", FREE_SPACE)
+    return MqError(f"disk_error: {text}", "mend the disk, then start the node again")
 
 
 def print_error(what: str, error: MqError) -> None:

@@ -19,8 +19,11 @@ PAGE_BYTES = 4096
 PAGE_MAGIC = 0x4B45454C4F470001
 """KEELOG, layout 1; the first number of every page."""
 
-STARTING, RUNNING, RECOVERING, DAMAGED, STOPPING, STOPPED, READ_ONLY = range(7)
-STATE_NAMES = ("starting", "running", "recovering", "damaged", "stopping", "stopped", "read_only")
+STARTING, RUNNING, RECOVERING, DAMAGED, STOPPING, STOPPED, READ_ONLY, DISK_FULL = range(8)
+STATE_NAMES = (
+    *("starting", "running", "recovering", "damaged"),
+    *("stopping", "stopped", "read_only", "disk_full"),
+)
 LOG_SLOT = "log"
 
 
