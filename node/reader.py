@@ -25,10 +25,9 @@ from node.store.process import (
     EXIT_OK,
     StopFlag,
     die_with_parent,
-    exit_code,
+    end_badly,
     install_stop_signals,
     now_ms,
-    print_error,
     report_ready,
     set_title,
 )
@@ -274,9 +273,9 @@ def main(arguments: list[str] | None = None) -> int:
     root = Path(options.dir).resolve()
     try:
         return _serve(options, root, stop)
-    except MqError as error:
-        print_error(f"reader {options.index} of {root} ended", error)
-        return exit_code(error)
+    except (MqError, OSError) as error:
+        what = f"reader {options.index} of {root} ended"
+        return end_badly(what, error, str(root), options.ready_fd)
 
 
 def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:

@@ -17,20 +17,20 @@ import zmq
 from node.broker_checkpoint import SAVE_EVERY_S
 from node.flush import Flusher, FlushState, due
 from node.serving import BadFrames, Received, Server
+from node.store import disk
 from node.store.process import (
-    EXIT_FAILED,
     StopFlag,
     die_with_parent,
-    exit_code,
+    end_badly,
     install_stop_signals,
+    is_disk_full,
     now_ms,
-    print_error,
     raise_file_limit,
     report_ready,
     set_title,
 )
 from node.store.settings import Settings, load_settings
-from node.store.state_page import RUNNING, STOPPING
+from node.store.state_page import DISK_FULL, RUNNING, STOPPING
 from node.writer_requests import (
     FLUSH_DISK_TIMEOUT,
     PUT_OK,
@@ -81,6 +81,8 @@ class Writer:
         """Appended, to be answered when flushed; ends ascend."""
         self.waiting_bytes = 0
         self.stopping = False
+        self.lacks_room = False
+        """Whether an append was refused for a full disk, and it is still full."""
         self.last_heartbeat = 0.0
         self.last_disk_retry = 0.0
         self.last_checkpoint = now
@@ -108,6 +110,7 @@ class Writer:
         if now - self.last_heartbeat >= HEARTBEAT_S:
             self.store.page.publish(heartbeat_ms=now_ms())
             self.last_heartbeat = now
+            self._look_for_room()
         if now - self.last_checkpoint >= SAVE_EVERY_S:
             self.last_checkpoint = now
             self.store.checkpoint.save_running()
@@ -118,6 +121,12 @@ class Writer:
 
     def _sleep_ms(self) -> int:
         return 10 if self.flush_state.appended != self.flush_state.flushed else 50
+
+    def _look_for_room(self) -> None:
+        """Shows when appends that were refused for a full disk may come again."""
+        if self.lacks_room and not self.store.log.lacks_next and not self.stopping:
+            self.lacks_room = False
+            self.store.page.publish(state=RUNNING)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -150,8 +159,14 @@ class Writer:
                 return self._parse_append(received, header, operation, now)
             self.server.send(received.peer, self._other(operation, header, number))
         except MqError as error:
-            self.server.send(received.peer, refusal(number, error))
+            self._refuse(received.peer, number, error)
         return None
+
+    def _refuse(self, peer: bytes, number: int, error: MqError) -> None:
+        if is_disk_full(error) and not self.stopping:
+            self.lacks_room = True
+            self.store.page.publish(state=DISK_FULL)
+        self.server.send(peer, refusal(number, error))
 
     def _parse_append(
         self, received: Received, header: Header, operation: str, now: float
@@ -220,7 +235,7 @@ class Writer:
             self.store.snapshot_if_due()
         for pending in group:
             if pending.append.error is not None:
-                self.server.send(pending.peer, refusal(pending.request_id, pending.append.error))
+                self._refuse(pending.peer, pending.request_id, pending.append.error)
             elif self._waits(pending):
                 self.waiting.append(pending)
                 self.waiting_bytes += len(pending.append.records)
@@ -297,7 +312,12 @@ class Writer:
                 break
             poller.poll(5)
         self.flusher.close()
-        self.store.close_cleanly(self.store.workers_are_done())
+        try:
+            self.store.close_cleanly(self.store.workers_are_done())
+        except OSError as error:
+            if error.errno not in disk.DISK_FULL:
+                raise
+            log.warning("no room for the mark of a clean stop: %s", error)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -316,14 +336,9 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load_settings(options.settings)
         store_host = _store_host(options.bind, options.control_port)
         store = open_writer_store(root, settings, store_host, alone=options.ready_fd is None)
-    except MqError as error:
-        print_error(f"the writer of {root} cannot start", error)
-        return exit_code(error)
-    except OSError as error:
-        reason = f"{error.filename or root}: {error.strerror}"
-        hint = "free space or mend the disk, then start the node again"
-        print_error(f"the writer of {root} cannot start", MqError(reason, hint))
-        return EXIT_FAILED
+    except (MqError, OSError) as error:
+        what = f"the writer of {root} cannot start"
+        return end_badly(what, error, str(root), options.ready_fd)
     os.chdir(store.run_dir)
     context = zmq.Context()
     try:
@@ -335,8 +350,8 @@ def main(arguments: list[str] | None = None) -> int:
         Writer(store, server, hints).run(stop)
     except OSError as error:
         # Fail-stop: after a failed write or flush nothing more may be acknowledged.
-        log.critical("the log can no longer be trusted: %s", error)
-        os._exit(1)
+        what = f"the writer of {root} stops, its log can no longer be trusted"
+        os._exit(end_badly(what, error, str(root), options.ready_fd))
     context.destroy(linger=1000)
     return 0
 

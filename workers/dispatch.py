@@ -14,6 +14,7 @@ from typing import Protocol
 
 from node.store.disk import DISK_FULL
 from node.store.own_files import Progress, save_progress
+from node.store.state_page import DISK_FULL as DISK_FULL_STATE
 from node.store.state_page import RUNNING, STOPPING, WorkerPage
 from protocol.columns import Columns
 from protocol.dispatch_request import DispatchRequests, dispatch_requests
@@ -182,12 +183,20 @@ class Dispatcher:
                     raise
                 if not waited:
                     log.warning("disk full at log offset %d: %s", self.done, error)
+                    self._show(DISK_FULL_STATE)
                 waited = True
             self._pause(DISK_FULL_RETRY_S)
+        if waited:
+            log.info("the disk has room again")
+            self._show(RUNNING)
         self._records += len(requests)
         end = int(columns.physical_offset[-1] + columns.size[-1])
         self._applied = end
         self._publish(end)
+
+    def _show(self, state: int) -> None:
+        if self.place.page is not None:
+            self.place.page.publish(state=state)
 
     def _publish(self, done: int) -> None:
         self.done = done

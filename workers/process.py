@@ -18,10 +18,9 @@ from node.store.process import (
     EXIT_OK,
     StopFlag,
     die_with_parent,
-    exit_code,
+    end_badly,
     install_stop_signals,
     now_ms,
-    print_error,
     raise_file_limit,
     report_ready,
     set_title,
@@ -86,9 +85,9 @@ def run_worker(options: argparse.Namespace, job: Job) -> int:
     try:
         with _Worker(options, job, stop) as worker:
             return worker.run()
-    except MqError as error:
-        print_error(f"the worker {job.slot} of {options.dir} stops", error)
-        return exit_code(error)
+    except (MqError, OSError) as error:
+        what = f"the worker {job.slot} of {options.dir} stops"
+        return end_badly(what, error, str(options.dir), options.ready_fd)
 
 
 class _Worker:

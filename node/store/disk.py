@@ -24,17 +24,33 @@ def open_file(path: Path, create: bool = False, empty: bool = False, mode: int =
     return os.open(path, flags, mode)
 
 
+class _naming:  # noqa: N801  (reads as a verb; a generator would cost more than the write)
+    """Puts the file's name into the errors of calls that know only its descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError) and error.filename is None:
+            with suppress(OSError):
+                error.filename = str(Path(f"/proc/self/fd/{self._descriptor}").readlink())
+
+
 def write_all(descriptor: int, data: memoryview | bytes | bytearray, position: int) -> None:
     """`pwrite` until all is written. Raises OSError; a part may be written then."""
     view = memoryview(data)
-    while len(view):
-        written = os.pwrite(descriptor, view, position)
-        view, position = view[written:], position + written
+    with _naming(descriptor):
+        while len(view):
+            written = os.pwrite(descriptor, view, position)
+            view, position = view[written:], position + written
 
 
 def allocate(descriptor: int, size: int) -> None:
     """Gives a file this length, with a block behind every byte. Raises OSError (ENOSPC)."""
-    os.posix_fallocate(descriptor, 0, size)
+    with _naming(descriptor):
+        os.posix_fallocate(descriptor, 0, size)
 
 
 def set_length(descriptor: int, size: int) -> None:
@@ -44,12 +60,14 @@ def set_length(descriptor: int, size: int) -> None:
 
 def sync(descriptor: int) -> None:
     """Makes an open file's bytes durable. The first error is final: a second sync may lie."""
-    os.fdatasync(descriptor)
+    with _naming(descriptor):
+        os.fdatasync(descriptor)
 
 
 def sync_with_length(descriptor: int) -> None:
     """As `sync`, and the length, blocks and times too."""
-    os.fsync(descriptor)
+    with _naming(descriptor):
+        os.fsync(descriptor)
 
 
 def sync_file(path: Path) -> None:

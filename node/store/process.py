@@ -97,6 +97,8 @@ def install_stop_signals() -> StopFlag:
 
 def exit_code(error: MqError) -> int:
     """The exit code that tells a supervisor what to do about an error."""
+    if is_disk_full(error):
+        return EXIT_DISK_FULL
     if isinstance(error, StoreLocked):
         return EXIT_LOCKED
     if isinstance(error, CorruptError):
@@ -106,9 +108,25 @@ def exit_code(error: MqError) -> int:
     return EXIT_FAILED
 
 
-def disk_exit_code(error: OSError) -> int:
-    """The exit code for an error of the disk: a full one is waited for, others are crashes."""
-    return EXIT_DISK_FULL if error.errno in DISK_FULL else EXIT_DISK_ERROR
+def is_disk_full(error: MqError | None) -> bool:
+    """Whether an error says that there is no room."""
+    return isinstance(error, ServiceNotAvailable) and error.reason.startswith("disk_full")
+
+
+def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int | None) -> int:
+    """Says why a process ends, to people and to its supervisor; answers its exit code.
+
+    A full disk is waited for and is no crash: the supervisor says so once, not at each try.
+    """
+    if isinstance(error, OSError):
+        error = disk_error(error, place)
+        code = EXIT_DISK_FULL if is_disk_full(error) else EXIT_DISK_ERROR
+    else:
+        code = exit_code(error)
+    report_end(descriptor, error.reason)
+    if descriptor is None or code != EXIT_DISK_FULL:
+        print_error(what, error)
+    return code
 
 
 def disk_error(error: OSError, place: str) -> MqError:
