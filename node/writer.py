@@ -114,6 +114,8 @@ class Writer:
         if now - self.last_checkpoint >= SAVE_EVERY_S:
             self.last_checkpoint = now
             self.store.checkpoint.save_running()
+        if not self.stopping:
+            self.store.retain(now)
         if self.store.log.lacks_next and now - self.last_disk_retry >= DISK_RETRY_S:
             self.last_disk_retry = now
             if self.store.log.retry_next():
@@ -176,6 +178,7 @@ class Writer:
         full = len(self.waiting) >= self.settings.send_thread_pool_queue_capacity
         if full or self.waiting_bytes >= self.settings.waiting_bytes_max:
             raise NodeBusy(f"{len(self.waiting)} requests wait for the disk", "send it again later")
+        self.store.retention.check_room()
         wait = parse_wait(header)
         topic, unique = "", ""
         if operation == "send":

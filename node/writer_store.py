@@ -10,12 +10,14 @@ from node.append import Appender
 from node.broker_checkpoint import BrokerCheckpoint, live_workers
 from node.commit_log import CommitLog
 from node.recovery import Recovery, carry_out, examine
+from node.retention import Retention, Spared
 from node.store import disk
 from node.store.locks import StoreLock
 from node.store.own_files import (
     Floor,
     Tails,
     clear_clean,
+    list_progress,
     mark_clean,
     own_dir,
     save_tails,
@@ -42,6 +44,7 @@ log = logging.getLogger("keelog.writer")
 
 TAILS_EVERY_BYTES = 64 * 1024 * 1024
 LOCK_WAIT_S = 5.0
+INDEX_SLOT = "index"
 
 
 class WriterStore:
@@ -77,6 +80,10 @@ class WriterStore:
         self._snapshot: Tails | None = None
         self._snapshot_at = found.end
         self._min_offset = found.min_offset
+        self._flushed = found.end
+        self._tails_at = 0
+        """Where the queues' ends were last saved in this run."""
+        self.retention = Retention(self.root, found.segment_bytes, settings)
 
     @property
     def run_dir(self) -> Path:
@@ -115,6 +122,7 @@ class WriterStore:
             self.floor.save(target)
             if snapshot is not None:
                 save_tails(self.root, snapshot)
+                self._tails_at = snapshot.at
 
         return save
 
@@ -122,6 +130,31 @@ class WriterStore:
         """Publishes a finished flush."""
         self.log.flushed_to(target)
         self.page.publish(flushed=target)
+        self._flushed = target
+
+    def retain(self, now: float) -> None:
+        """Deletes old segments when it is time to; where the log begins is published before."""
+        segments = self.retention.turn(now, self._spared)
+        if segments:
+            self._min_offset = max(self._min_offset, segments[-1].end)
+            self.page.publish(min_offset=self._min_offset)
+            self.retention.delete(segments)
+
+    def _spared(self) -> Spared:
+        """What must stay. A queue's end must be known without the segments that go: from the
+        snapshot, which is asked for here, or from the queue's own files."""
+        base = self.log.end - self.log.end % self.log.segment_bytes
+        if self._tails_at < base and self._snapshot is None:
+            self._snapshot, self._snapshot_at = self.appender.snapshot(), self.log.end
+            if self._flushed == self.log.end:
+                self.after_flush(self._flushed)()
+        followed = [
+            progress.offset
+            for slot, progress in list_progress(self.root).items()
+            if slot != INDEX_SLOT or self.settings.message_index_enable
+        ]
+        passed = min(followed, default=0)
+        return Spared(min(self._flushed, base, max(self._tails_at, passed)), passed)
 
     def has_workers(self) -> bool:
         """Whether anybody is there to wait for."""
@@ -133,13 +166,14 @@ class WriterStore:
         queue_slots = [slot for slot in states if slot.startswith("queue-")]
         expected = {int(slot.rpartition("-")[2]) for slot in queue_slots}
         complete = len(expected) == 1 and len(queue_slots) == expected.pop()
-        if self.settings.message_index_enable and "index" not in states:
+        if self.settings.message_index_enable and INDEX_SLOT not in states:
             return False
         return complete and all(state.saved >= self.log.end for state in states.values())
 
     def close_cleanly(self, workers_done: bool) -> None:
         """Leaves the files as a clean stop does; `abort` stays when the workers are behind."""
         end = self.log.end
+        self.retention.close()
         self.floor.save(end)
         self.floor.close()
         save_tails(self.root, self.appender.snapshot())

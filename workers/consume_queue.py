@@ -285,6 +285,17 @@ class ConsumeQueues:
             self._others_retired = retire_other_counts(self._root, self._shard.total)
         return applied
 
+    def trim(self, min_offset: int) -> None:
+        """Deletes the expired files of all queues that have more than one."""
+        for queue, state in self._ends.items():
+            if state.end is not None and state.end > self._files.units_per_file:
+                try:
+                    self._files.trim(queue, min_offset)
+                except QueueBrokenError as error:
+                    # Nothing was deleted; the next batch for this queue rebuilds it.
+                    self._report(queue, error.why)
+                    self._broken.add(queue)
+
     # Telling
 
     def _warn(self, topic: str, why: str) -> None:

@@ -49,6 +49,12 @@ class Handler(Protocol):
     def flush(self) -> int:
         """Syncs; answers the log offset below which all is durable. Runs beside `apply`."""
 
+    def trim(self, min_offset: int) -> None:
+        """Deletes files that speak of nothing but the log below `min_offset`, where it begins now.
+
+        The last file of each kind stays. Called after `resume_from` and when the log's begin moves.
+        """
+
 
 class Stopped(Exception):
     """The wish to stop came while a handler was at work."""
@@ -106,6 +112,7 @@ class Dispatcher:
         self._flusher = ThreadPoolExecutor(1, "flush")
         self._flush: Future[int] | None = None
         self._flushed_at = 0.0
+        self._trimmed_to = 0
 
     def start(self) -> None:
         """Resumes: at the start, and whenever the log has begun a new epoch."""
@@ -135,6 +142,9 @@ class Dispatcher:
             return True
         self._interval_s = ENDING_FLUSH_S if limits.is_ending else self._pace.flush_interval_s
         self.done = max(self.done, limits.min_offset)
+        if limits.min_offset > self._trimmed_to:
+            self._trimmed_to = limits.min_offset
+            self._handler.trim(limits.min_offset)
         if self.done >= limits.readable:
             self._flush_if_due()
             return False

@@ -144,8 +144,8 @@ class LiveFeed(_LogFeed):
             return limits
         if limits.epoch != self._limits.epoch:
             self._open(limits)
-        elif limits.readable > self.log.segments.end:
-            self._again(self.log.segments.refresh)
+        elif limits.readable > self.log.segments.end or limits.min_offset > self._limits.min_offset:
+            self._again(lambda: self.log.segments.refresh(limits.min_offset))
         self.log.bounds.start, self.log.bounds.end = limits.min_offset, limits.readable
         self._limits = limits
         return limits
@@ -155,7 +155,7 @@ class LiveFeed(_LogFeed):
         self._files.close()
 
         def listed() -> None:
-            listing = list_folder(self._folder)
+            listing = list_folder(self._folder, begin=limits.min_offset)
             listing.check()
             segments = SegmentList(self._folder, listing, self._files)
             self.log = LogReader(segments, Bounds(limits.min_offset, limits.readable))

@@ -228,6 +228,10 @@ class IndexFiles:
         self._folder.sync()
         return applied
 
+    def trim(self, min_offset: int) -> None:
+        """Deletes expired index files."""
+        self._folder.trim(min_offset)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """The process; answers its exit code."""

@@ -171,6 +171,16 @@ class IndexFolder:
         with self._guard:
             self._folder_unsynced = True
 
+    def trim(self, min_offset: int) -> None:
+        """Deletes files whose last entry is of a record below `min_offset`, never the last file.
+
+        RocketMQ: IndexService#deleteExpiredFile.
+        """
+        for name in self.names()[:-1]:
+            if self.header(name).end_physical_offset >= min_offset:
+                break
+            self.remove(name)
+
     # Writing
 
     def write(self, state: IndexState, plan: IndexPlan) -> None:

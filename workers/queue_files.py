@@ -176,6 +176,18 @@ class QueueFiles:
                 break
         return state
 
+    def trim(self, queue: Queue, min_offset: int) -> None:
+        """Deletes files whose last record begins below `min_offset`, oldest first, never the last.
+
+        RocketMQ: MappedFileQueue#deleteExpiredFileByOffset. Raises QueueBrokenError.
+        """
+        bases = self.bases(queue)
+        for base in bases[:-1]:
+            last = self.unit(queue, base + self.units_per_file - 1)
+            if last.size <= 0 or last.physical_offset >= min_offset:
+                break
+            self._drop_file(queue, base)
+
     def remove(self, queue: Queue) -> None:
         """Deletes all files of a queue, whatever they are."""
         folder = self._folder(queue)

@@ -78,10 +78,10 @@ class LiveStore(Store):
             self._turns = [turn + 1 for turn in self._turns]
             # What recovery cut off may have come back as another file of the same name.
             self.log.segments.forget_above(state.epoch_start)
-            self.log.segments.refresh()
+            self.log.segments.refresh(state.min_offset)
         bounds = self.log.bounds
         if state.readable > self.log.segments.end or state.min_offset != bounds.start:
-            self.log.segments.refresh()
+            self.log.segments.refresh(state.min_offset)
         if state.min_offset != bounds.start:
             for queue in self._readers.values():
                 queue.reader.drop_vanished()

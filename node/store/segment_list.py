@@ -61,12 +61,13 @@ class Listing(NamedTuple):
         return self._replace(files=[file for file in self.files if file[0] >= start])
 
 
-def list_folder(folder: Path, file_bytes: int | None = None) -> Listing:
+def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> Listing:
     """Lists a folder of files that are named by offset; a missing one is empty.
 
     `file_bytes` is the length to hold them against; None: what most of them have. A file at the
     end that is too short and holds nothing does not count: its owner is making it, or was killed
-    then (a broker removes an empty one). Folders are passed over.
+    then (a broker removes an empty one). Folders are passed over, and files that end at `begin` or
+    below: somebody deletes them at this moment.
     Raises StorePermission.
     """
     found: list[tuple[int, Path, int]] = []
@@ -90,6 +91,7 @@ def list_folder(folder: Path, file_bytes: int | None = None) -> Listing:
     unfinished = None
     if found and found[-1][2] < max(expected, 1) and _holds_nothing(found[-1][1]):
         unfinished = found.pop()[1]
+    found = [file for file in found if file[0] + expected > begin]
     files, wrong = _join(found, expected)
     return Listing(files, expected, problems + wrong, unfinished)
 
@@ -174,11 +176,14 @@ class SegmentList:
             if segment.end > offset:
                 self._files.forget(segment.path)
 
-    def refresh(self) -> None:
-        """Looks at the folder again. Raises StoreDamaged, StorePermission."""
+    def refresh(self, start: int = 0) -> None:
+        """Looks at the folder again. Raises StoreDamaged, StorePermission.
+
+        Files that end at `start` or below do not count: retention may be taking them away.
+        """
         # One file alone may have been listed before it had its length.
         known = self.segment_bytes if len(self.segments) > 1 else None
-        listing = list_folder(self.folder, known)
+        listing = list_folder(self.folder, known, start)
         listing.check()
         gone = set(self._starts) - {start for start, _ in listing.files}
         for segment in self.segments:

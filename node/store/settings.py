@@ -15,6 +15,11 @@ from protocol.queue_unit import DEFAULT_QUEUE_FILE_BYTES, UNIT_BYTES
 
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
+_RATIOS = (
+    "disk_max_used_space_ratio",
+    "disk_space_clean_forcibly_ratio",
+    "disk_space_warning_level_ratio",
+)
 SEGMENT_BYTES_MIN = 1024
 _MIB = 1024 * 1024
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -38,6 +43,20 @@ class Settings:
     flush_commit_log_thorough_interval: int = 10_000
     sync_flush_timeout: int = 5_000
     flush_interval_consume_queue: int = 1_000
+    file_reserved_time: int = 72
+    """Hours that a segment is kept after it was last written."""
+    delete_when: str = "04"
+    """Hours of the local day in which old segments go, whatever the disk: `04`, `04;16`."""
+    disk_max_used_space_ratio: int = 75
+    """Percent. Above it old segments go at any hour."""
+    disk_space_clean_forcibly_ratio: int = 85
+    """Percent. Above it segments go at any age, the oldest first."""
+    disk_space_warning_level_ratio: int = 90
+    """Percent. Above it appends are refused, reason disk_full."""
+    clean_file_forcibly_enable: bool = True
+    clean_resource_interval: int = 10_000
+    delete_commit_log_files_interval: int = 100
+    delete_file_batch_max: int = 10
     max_message_size: int = DEFAULT_MAX_MESSAGE_BYTES
     enabled_append_prop_crc: bool = True
     """RocketMQ's default is false; ours is true (docs/decisions)."""
@@ -69,6 +88,10 @@ class Settings:
                 f"mapped_file_size_commit_log is {self.mapped_file_size_commit_log}",
                 f"use at least {SEGMENT_BYTES_MIN}: a message must fit into a segment",
             )
+        for name in _RATIOS:
+            if getattr(self, name) > 100:
+                raise BadRequest(f"{name} is {getattr(self, name)}", "use percent, 100 at most")
+        self.delete_hours  # noqa: B018  (a bad text is refused at the start)
         self.delay_levels_ms  # noqa: B018  (a bad text is refused at the start)
 
     @property
@@ -85,6 +108,15 @@ class Settings:
     def is_sync_flush(self) -> bool:
         """Whether an answer waits for the disk."""
         return self.flush_disk_type == SYNC_FLUSH
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """The hours of the local day in which old segments go."""
+        words = self.delete_when.split(";")
+        hours = {int(word) for word in words if word.strip().isdecimal()}
+        if len(hours) != len(words) or max(hours) > 23:
+            raise BadRequest(f"delete_when is {self.delete_when!r}", "write hours as 04 or 04;16")
+        return frozenset(hours)
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:

@@ -1,0 +1,229 @@
+"""What retention deletes and when it refuses appends: clock, ages and disk are given."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.retention import (
+    LOOK_EVERY_S,
+    Clock,
+    DiskUse,
+    Retention,
+    SegmentFile,
+    Spared,
+    Verdict,
+    expired,
+    judge,
+    used_percent,
+)
+from node.store.settings import Settings, load_settings
+from protocol.errors import BadRequest, ServiceNotAvailable
+from protocol.names import COMMIT_LOG_DIR, offset_file_name
+
+SEGMENT_BYTES = 1000
+HOUR_S = 3600.0
+NOW_S = 1_800_000_000.0
+ALL = Spared(10**9, 10**9)
+DEFAULTS = Settings()
+
+
+def segments(*ages_h: float) -> list[SegmentFile]:
+    """Segments of these ages, the oldest first."""
+    return [
+        SegmentFile(n * SEGMENT_BYTES, (n + 1) * SEGMENT_BYTES, NOW_S - age * HOUR_S)
+        for n, age in enumerate(ages_h)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("percent", "hour", "is_full", "may_delete", "at_once"),
+    [
+        (10, 3, False, False, False),
+        (10, 4, False, True, False),  # delete_when is 04: the whole hour
+        (75, 3, False, False, False),
+        (76, 3, False, True, False),
+        (85, 3, False, True, False),
+        (86, 3, False, True, True),
+        (90, 3, False, True, True),
+        (91, 3, True, True, True),
+    ],
+)
+def test_the_default_ratios_decide_as_a_broker_does(
+    percent: int, hour: int, is_full: bool, may_delete: bool, at_once: bool
+) -> None:
+    for use in (DiskUse(percent, 0), DiskUse(0, percent)):
+        verdict = judge(use, hour, DEFAULTS)
+        assert (verdict.is_full, verdict.may_delete, verdict.at_once) == (
+            is_full,
+            may_delete,
+            at_once,
+        )
+
+
+def test_the_configured_ratios_are_the_ones_that_count() -> None:
+    wide = load_settings(
+        ["diskSpaceWarningLevelRatio=99", "diskSpaceCleanForciblyRatio=98", "deleteWhen=05;23"]
+    )
+    assert not judge(DiskUse(98, 98), 4, wide).at_once
+    assert judge(DiskUse(99, 0), 4, wide).at_once
+    assert not judge(DiskUse(99, 0), 4, wide).is_full
+    assert judge(DiskUse(100, 0), 4, wide).is_full
+    assert [hour for hour in range(24) if judge(DiskUse(0, 0), hour, wide).may_delete] == [5, 23]
+    narrow = load_settings(["disk_space_warning_level_ratio=20"])
+    assert judge(DiskUse(21, 0), 0, narrow).is_full
+    assert judge(DiskUse(21, 0), 0, narrow).at_once, "who refuses appends makes room"
+
+
+def test_nothing_goes_before_its_time_when_that_is_not_allowed() -> None:
+    gentle = load_settings(["cleanFileForciblyEnable=false"])
+    verdict = judge(DiskUse(95, 0), 0, gentle)
+    assert verdict.is_full
+    assert expired(segments(80, 71, 1), verdict, ALL, NOW_S, gentle) == segments(80, 71, 1)[:1]
+
+
+def test_old_segments_go_up_to_the_first_that_stays() -> None:
+    verdict = judge(DiskUse(0, 0), 4, DEFAULTS)
+    files = segments(100, 72, 71.99, 90, 1)
+    assert expired(files, verdict, ALL, NOW_S, DEFAULTS) == files[:2]
+
+
+def test_the_last_segment_stays_and_a_round_has_a_limit() -> None:
+    verdict = judge(DiskUse(100, 0), 0, DEFAULTS)
+    assert len(expired(segments(*[1] * 6), verdict, ALL, NOW_S, DEFAULTS)) == 5
+    assert len(expired(segments(*[1] * 50), verdict, ALL, NOW_S, DEFAULTS)) == 10
+    assert expired(segments(1000), verdict, ALL, NOW_S, DEFAULTS) == []
+
+
+def test_a_slow_worker_is_waited_for_until_the_disk_is_above_the_forced_ratio() -> None:
+    files = segments(100, 100, 100, 100)
+    slow = Spared(needed=3 * SEGMENT_BYTES, followed=SEGMENT_BYTES + 1)
+    by_time, forced = judge(DiskUse(0, 0), 4, DEFAULTS), judge(DiskUse(86, 0), 0, DEFAULTS)
+    assert expired(files, by_time, slow, NOW_S, DEFAULTS) == files[:1]
+    assert expired(files, forced, slow, NOW_S, DEFAULTS) == files[:3]
+
+
+@given(
+    ages=st.lists(st.floats(0, 200), max_size=30),
+    needed=st.integers(0, 31_000),
+    followed=st.integers(0, 31_000),
+    percent=st.integers(0, 100),
+    hour=st.integers(0, 23),
+)
+def test_what_goes_is_always_a_beginning_that_nobody_needs(
+    ages: list[float], needed: int, followed: int, percent: int, hour: int
+) -> None:
+    files, verdict = segments(*ages), judge(DiskUse(percent, 0), hour, DEFAULTS)
+    gone = expired(files, verdict, Spared(needed, followed), NOW_S, DEFAULTS)
+    assert gone == files[: len(gone)]
+    assert len(gone) <= min(max(len(files) - 1, 0), DEFAULTS.delete_file_batch_max)
+    assert all(file.end <= needed for file in gone)
+    if not verdict.at_once:
+        assert all(file.end <= followed and NOW_S - file.modified_s >= 72 * HOUR_S for file in gone)
+    if not verdict.may_delete:
+        assert gone == []
+
+
+def test_a_clock_set_forward_makes_nothing_older_and_one_set_back_nothing_younger() -> None:
+    wall, monotonic = [1000.0], [50.0]
+    clock = Clock(lambda: wall[0], lambda: monotonic[0])
+    assert clock.now_s() == 1000.0
+    wall[0], monotonic[0] = 1000.0 + 2 * 86_400, 60.0
+    assert clock.now_s() == 1010.0
+    wall[0], monotonic[0] = 1000.0 - HOUR_S, 70.0
+    assert clock.now_s() == 1000.0 - HOUR_S
+
+
+@pytest.mark.parametrize("text", ["", "24", "4,5", "x", "04;", "4;4"])
+def test_hours_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match="delete_when"):
+        load_settings([f"delete_when={text}"])
+
+
+def test_a_ratio_above_a_hundred_is_refused() -> None:
+    with pytest.raises(BadRequest, match="disk_max_used_space_ratio"):
+        load_settings(["diskMaxUsedSpaceRatio=101"])
+
+
+def made(root: Path, count: int, age_h: float) -> list[Path]:
+    folder = root / COMMIT_LOG_DIR
+    folder.mkdir()
+    paths = [folder / offset_file_name(n * SEGMENT_BYTES) for n in range(count)]
+    for path in paths:
+        path.write_bytes(bytes(SEGMENT_BYTES))
+        os.utime(path, (NOW_S - age_h * HOUR_S,) * 2)
+    return paths
+
+
+def at(hour: int) -> Clock:
+    clock = Clock(lambda: NOW_S, lambda: 0.0)
+    clock.hour = lambda: hour  # type: ignore[method-assign]
+    return clock
+
+
+def test_a_round_deletes_files_and_the_next_waits_for_its_interval(tmp_path: Path) -> None:
+    paths = made(tmp_path, 13, age_h=100)
+    settings = load_settings(["delete_commit_log_files_interval=1"])
+    retention = Retention(tmp_path, SEGMENT_BYTES, settings, at(4), use=lambda: DiskUse(0, 0))
+    found = retention.turn(100.0, lambda: ALL)
+    retention.delete(found)
+    retention.close()
+    assert [path.exists() for path in paths] == [False] * 10 + [True] * 3
+    assert retention.turn(100.0 + 2 * LOOK_EVERY_S, lambda: ALL) == []
+    retention.delete(retention.turn(111.0, lambda: ALL))
+    retention.close()
+    assert [path.exists() for path in paths] == [False] * 12 + [True]
+
+
+def test_appends_are_refused_while_the_disk_is_too_full_and_resume_by_themselves(
+    tmp_path: Path,
+) -> None:
+    made(tmp_path, 1, age_h=1)
+    percent = [91]
+    retention = Retention(
+        tmp_path, SEGMENT_BYTES, DEFAULTS, at(0), use=lambda: DiskUse(percent[0], 0)
+    )
+    retention.check_room()
+    retention.turn(0.0, lambda: ALL)
+    with pytest.raises(ServiceNotAvailable, match="disk_full: the disk is 91 % full"):
+        retention.check_room()
+    percent[0] = 90
+    retention.turn(0.5, lambda: ALL)
+    with pytest.raises(ServiceNotAvailable):
+        retention.check_room()
+    retention.turn(0.5 + LOOK_EVERY_S, lambda: ALL)
+    retention.check_room()
+
+
+def test_a_file_that_cannot_be_deleted_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = made(tmp_path, 2, age_h=100)
+    settings = load_settings(["delete_commit_log_files_interval=1"])
+    retention = Retention(tmp_path, SEGMENT_BYTES, settings, at(4), use=lambda: DiskUse(0, 0))
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("node.store.disk.unlink", refuse)
+        retention.delete(retention.turn(0.0, lambda: ALL))
+        retention.close()
+    assert "cannot be deleted" in caplog.text
+    retention.delete(retention.turn(20.0, lambda: ALL))
+    retention.close()
+    assert [path.exists() for path in paths] == [False, True]
+
+
+def test_the_used_part_of_a_disk_is_what_df_says(tmp_path: Path) -> None:
+    space = os.statvfs(tmp_path)
+    used = space.f_blocks - space.f_bfree
+    percent = 100 * used / (used + space.f_bavail)
+    assert percent <= used_percent(tmp_path) < percent + 1.5
+
+
+def test_a_verdict_without_a_reason_to_delete_deletes_nothing() -> None:
+    idle = Verdict(is_full=False, may_delete=False, at_once=False, why="")
+    assert expired(segments(1000, 1000), idle, ALL, NOW_S, DEFAULTS) == []
