@@ -32,6 +32,7 @@ from node.store.state_page import (
 )
 from node.store.topics_file import TopicsFile
 from node.topic_table import TopicTable
+from node.writer_page import show_durable
 from protocol.errors import NotAStore, StorePermission
 from protocol.message_id import Host
 from protocol.names import (
@@ -119,8 +120,12 @@ class WriterStore:
             snapshot = None
 
         def save() -> None:
-            self.floor.save(target)
-            if snapshot is not None:
+            # Both are lower bounds: without room they stay as they are, and nothing is lost.
+            with disk.if_room():
+                self.floor.save(target)
+            if snapshot is None:
+                return
+            with disk.if_room():
                 save_tails(self.root, snapshot)
                 self._tails_at = snapshot.at
 
@@ -222,6 +227,7 @@ def _open_locked(lock: StoreLock, root: Path, settings: Settings, store_host: Ho
     run_dir(root).chmod(0o700)
     page = LogPage.create(root)
     page.publish(state=RECOVERING)
+    show_durable(page, found)
     clear_clean(root)
     disk.write_synced(root / ABORT_FILE, str(os.getpid()).encode())
     disk.sync_dir(root)

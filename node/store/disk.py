@@ -6,14 +6,29 @@ Outside it stand only what no power loss needs to spare: state pages, locks, pip
 """
 
 import errno
+import logging
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+log = logging.getLogger("keelog.disk")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What a write answers when there is no room; the same write may succeed later."""
 
 _TEMPORARY_SUFFIX = ".new"
+
+
+@contextmanager
+def if_room() -> Iterator[None]:
+    """For what may be left undone on a full disk: then it is, and the block ends there."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        log.warning("not written, the disk is full: %s", error.filename)
 
 
 def open_file(path: Path, create: bool = False, empty: bool = False, mode: int = 0o644) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from node.store import disk
-from protocol.errors import StoreDamaged, StorePermission
+from protocol.errors import ServiceNotAvailable, StoreDamaged, StorePermission
 from protocol.names import TOPICS_FILE
 
 PERM_READ = 4
@@ -84,7 +84,10 @@ class TopicsFile:
         return True
 
     def put(self, topic: Topic, timestamp_ms: int) -> None:
-        """Adds or replaces a topic and saves."""
+        """Adds or replaces a topic and saves.
+
+        Raises ServiceNotAvailable, disk_full, with nothing changed, and other OSErrors.
+        """
         table = self._document.setdefault("topicConfigTable", {})
         entry = table.setdefault(
             topic.name,
@@ -100,7 +103,7 @@ class TopicsFile:
         self._save(timestamp_ms)
 
     def remove(self, name: str, timestamp_ms: int) -> bool:
-        """Takes a topic out and saves; False when there is none."""
+        """Takes a topic out and saves; False when there is none. Raises as `put` does."""
         if self.topics.pop(name, None) is None:
             return False
         del self._document["topicConfigTable"][name]
@@ -108,6 +111,19 @@ class TopicsFile:
         return True
 
     def _save(self, timestamp_ms: int) -> None:
+        try:
+            self._write(timestamp_ms)
+        except OSError as error:
+            # What the table says is what the file says, also when it could not be written.
+            self._document, self.topics, self._stamp = {}, {}, None
+            self.reload()
+            if error.errno not in disk.DISK_FULL:
+                raise
+            raise ServiceNotAvailable(
+                f"disk_full: no room for {self.path}", "free space; appends then go on"
+            ) from None
+
+    def _write(self, timestamp_ms: int) -> None:
         version = self._document.setdefault("dataVersion", {"stateVersion": 0})
         version["counter"] = int(version.get("counter", 0)) + 1
         version["timestamp"] = timestamp_ms

@@ -40,7 +40,7 @@ class WriterProcess:
         os.close(write_end)
         with os.fdopen(read_end) as pipe:
             line = pipe.readline()
-        self.endpoint: str = json.loads(line)["endpoint"] if line else ""
+        self.endpoint: str = json.loads(line).get("endpoint", "") if line else ""
 
     def stop(self) -> int:
         """SIGTERM; answers the exit code."""
