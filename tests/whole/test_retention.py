@@ -121,7 +121,7 @@ def test_a_stopped_worker_keeps_what_it_has_not_seen(tmp_path: Path) -> None:
 
 
 def test_above_the_forced_ratio_segments_go_at_any_age_and_the_last_stays(tmp_path: Path) -> None:
-    forced = ["disk_space_clean_forcibly_ratio=1", "disk_space_warning_level_ratio=100"]
+    forced = ["disk_space_clean_forcibly_ratio=1", "clean_file_forcibly_enable=true"]
     with RunningNode(tmp_path / "store", [*SMALL, *BRISK, *forced]) as node:
         last = max(r.physical_offset for r in send(node, 4000))
         begin = last - last % SEGMENT_BYTES
