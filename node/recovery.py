@@ -2,43 +2,61 @@
 
 One walk, for clean and unclean stops: a clean stop only changes where it starts. `examine` reads
 and decides; it changes nothing, so a store that must be refused stays as it is. `carry_out` then
-writes what was decided.
+writes what was decided. Killed anywhere, both together are simply done again.
 """
 
-import errno
-import json
-import logging
-import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from node.store import disk
-from node.store.own_files import (
-    QUARANTINE_DIR,
-    EpochLine,
-    Tails,
-    load_epochs,
-    load_floor,
-    load_tails,
-    own_dir,
-    save_epochs,
+from node.recovery_tail import (
+    LogEnd,
+    drop_segments_behind,
+    has_bytes_behind,
+    looks_torn,
+    make_tail_durable,
+    quarantine,
+    records_behind,
+    segment_bases,
+    written_end,
+    zero_behind,
 )
+from node.store.condition import Condition, read_condition
+from node.store.dead_store import DeadStore
+from node.store.log_damage import columns_past_damage
+from node.store.log_reader import Bounds, LogReader
+from node.store.log_tail import TailWalk
+from node.store.open_files import OpenFiles
+from node.store.own_files import EpochLine, Tails, list_progress, save_epochs, save_tails
+from node.store.segment_list import SegmentList, list_folder
 from node.store.settings import Settings
-from node.store.store import DeadStore, Store, open_store
-from protocol.columns import Columns
+from protocol.columns import Columns, group_topics
 from protocol.dispatch_request import dispatch_requests
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import COMMIT_LOG_DIR, offset_file_name, parse_offset_file_name
-from protocol.record import FILLER_BYTES, Filler, Torn, decode
+from protocol.names import COMMIT_LOG_DIR, SCHEDULE_TOPIC
+from protocol.record import (
+    FILLER_BYTES,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    Filler,
+    Torn,
+    decode,
+)
 
-log = logging.getLogger("keelog.recovery")
+__all__ = ["Recovery", "carry_out", "examine", "segment_bases"]
 
-_COPY_BYTES = 1024 * 1024
+TAILS_AGE_BYTES_MAX = 8 * 1024 * 1024
+"""An older snapshot is replaced at once, so that the start after the next kill is short."""
+WALK_BYTES_MAX = 256 * 1024 * 1024
+"""What a broker appended after us is walked up to this size; of more the queues' files tell."""
+
+Tell = Callable[[int, int], None]
+"""Is told (done, total) log bytes, window by window."""
 
 
 @dataclass(slots=True)
@@ -52,98 +70,164 @@ class Recovery:
     floor: int
     tails: dict[Queue, int]
     epochs: list[EpochLine]
+    epoch: int
+    """The epoch that begins with this start."""
+    was_clean: bool
     last_store_timestamp: int = 0
     last_record_offset: int = 0
     cut: Torn | None = None
+    looks_torn: bool = True
+    records_behind: int = 0
+    first_behind: int | None = None
+    tails_at: int = 0
+    """Where the snapshot is true that the walk began from; 0 without one."""
 
     @property
-    def epoch(self) -> int:
-        """The epoch that begins with this start."""
-        return self.epochs[-1].epoch + 1 if self.epochs else 1
+    def log_end(self) -> LogEnd:
+        """The end that was found."""
+        return LogEnd(self.root, self.end, self.segment_bytes)
 
 
-def examine(root: Path, settings: Settings) -> Recovery:
+def examine(root: Path, settings: Settings, tell: Tell = lambda _done, _total: None) -> Recovery:
     """Walks the log above what the snapshot of the queues' ends vouches for. Changes nothing.
 
     Raises StoreDamaged for damage below the durable floor, and for files that cannot be a log.
     """
-    floor, epochs = load_floor(root), load_epochs(root)
-    if not segment_bases(root):
-        return Recovery(root, settings.mapped_file_size_commit_log, 0, 0, floor, {}, epochs)
-    with open_store(root, settings) as store:
-        tails = _known_tails(store)
-        found = Recovery(
-            root,
-            store.log.segment_bytes,
-            store.log.min_offset,
-            tails.at,
-            floor,
-            tails.next_offset,
-            epochs,
-            last_store_timestamp=tails.store_timestamp,
-            last_record_offset=tails.last_record,
-        )
-        _walk(store, found)
-    torn = found.cut
-    if torn is not None and found.end < floor:
-        raise StoreDamaged(
-            str(root / COMMIT_LOG_DIR),
-            found.end,
-            f"{torn.why}; everything below {floor} was durable, so this is damage and no torn tail",
-            f"keelog store verify {root} --deep",
-        )
+    condition = read_condition(root)
+    listing = list_folder(root / COMMIT_LOG_DIR)
+    for problem in listing.problems:
+        raise _refused(root, problem.path, problem.offset, problem.detail)
+    found = Recovery(
+        root,
+        listing.file_bytes or settings.mapped_file_size_commit_log,
+        listing.files[0][0] if listing.files else 0,
+        0,
+        condition.floor,
+        {},
+        condition.epochs,
+        _next_epoch(root, condition.epochs),
+        condition.is_clean,
+    )
+    if not listing.files:
+        if condition.floor:
+            raise _refused(root, root / COMMIT_LOG_DIR, 0, "there is no segment", condition.floor)
+        return found
+    files = OpenFiles()
+    try:
+        segments = SegmentList(root / COMMIT_LOG_DIR, listing, files)
+        found.end = segments.end
+        total = written_end(LogEnd(root, 0, found.segment_bytes))
+        _walk(segments, condition, settings, found, lambda done: tell(min(done, total), total))
+        if found.cut is not None:
+            found.looks_torn = looks_torn(segments, found.cut)
+            behind = records_behind(segments, found.cut, found.last_store_timestamp)
+            found.records_behind, found.first_behind = behind
+    finally:
+        files.close()
     return found
 
 
-def segment_bases(root: Path) -> list[int]:
-    """The first offsets of the segments that are there."""
-    directory = root / COMMIT_LOG_DIR
-    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
-    return sorted(base for name in names if (base := parse_offset_file_name(name)) is not None)
+def _next_epoch(root: Path, epochs: list[EpochLine]) -> int:
+    """Higher than any that a file of ours names: where `epochs` was lost, progress may be left."""
+    known = [line.epoch for line in epochs]
+    known += [progress.epoch for progress in list_progress(root).values()]
+    return max(known, default=0) + 1
 
 
-def _known_tails(store: Store) -> Tails:
-    """Every queue's next offset, and the log offset above which to walk.
-
-    From our snapshot; where there is none (a Java broker was the owner), or where retention went
-    past it, from the queues' last units, with what the log has above them.
-    """
-    tails = load_tails(store.root)
-    if tails is not None and tails.at >= store.log.min_offset:
-        return tails
-    ends = dict(tails.next_offset) if tails is not None else {}
-    for queue in store.queues():
-        reader = store.queue(queue.topic, queue.queue_id)
-        if reader is not None:
-            ends[queue] = max(ends.get(queue, 0), reader.max_offset)
-    last_segment = segment_bases(store.root)[-1]
-    walk_from = max(last_segment - store.log.segment_bytes, store.log.min_offset)
-    return Tails(walk_from, ends)
+def _refused(
+    root: Path, path: Path, offset: int, why: str, floor: int | None = None
+) -> StoreDamaged:
+    if floor is not None:
+        why += f"; everything below {floor} was durable, so this is damage and no torn tail"
+    return StoreDamaged(str(path), offset, why, f"keelog store repair {root}")
 
 
-def _walk(store: DeadStore, found: Recovery) -> None:
-    for columns in store.log.columns(found.end):
-        if len(columns):
-            note_tails(found.tails, columns)
-            found.last_store_timestamp = max(
-                found.last_store_timestamp, int(columns.store_timestamp.max())
-            )
-            found.last_record_offset = int(columns.physical_offset[-1])
-    stopped = store.log.stopped
-    if stopped is None:
-        stopped = store.tail.stop
-        found.end = store.log.end
-        found.end += _filler_bytes(found)
+def _walk(
+    segments: SegmentList,
+    condition: Condition,
+    settings: Settings,
+    found: Recovery,
+    tell: Callable[[int], None],
+) -> None:
+    """Fills in the end and the queues' next offsets. Raises StoreDamaged."""
+    tails = condition.tails
+    is_far = tails is not None and found.end - tails.at > WALK_BYTES_MAX
+    if tails is None or tails.at < found.min_offset or (is_far and not condition.was_ours):
+        stopped = _walk_of_broker(settings, found, tails, tell)
     else:
-        found.end = stopped.position
-    if (stopped is not None and stopped.kind != "end") or _has_bytes(found):
+        found.tails, found.tails_at = tails.next_offset, tails.at
+        _check_last_record(segments, tails, found)
+        reader = LogReader(segments, Bounds(segments.start, segments.end))
+        walk = TailWalk(reader, tails.at, condition)
+        for columns in walk:
+            _note(found, columns)
+            tell(walk.end)
+        found.end, stopped = walk.end, walk.stop
+    if stopped is None:
+        found.end += _filler_bytes(found)
+    if found.end < found.floor:
+        path = found.log_end.path(found.end - found.end % found.segment_bytes)
+        why = stopped.why if stopped is not None else "the log ends here"
+        raise _refused(found.root, path, found.end, why, found.floor)
+    if (stopped is not None and stopped.kind != "end") or has_bytes_behind(found.log_end):
         found.cut = stopped or Torn(found.end, "cut", "what stands here is no whole record")
+
+
+def _check_last_record(segments: SegmentList, tails: Tails, found: Recovery) -> None:
+    """Looks at the record in front of the walk, cheaply: also files marked clean can have been
+    changed by hand. Raises StoreDamaged."""
+    found.last_store_timestamp = tails.store_timestamp
+    found.last_record_offset = offset = tails.last_record
+    if not found.min_offset <= offset < tails.at or tails.at > segments.end:
+        return
+    reader = LogReader(segments, Bounds(segments.start, tails.at))
+    stands = reader.peek(offset)
+    if isinstance(stands, Torn) or (offset and isinstance(stands, Filler)):
+        why = stands.why if isinstance(stands, Torn) else "a blank where a record was"
+        path = found.log_end.path(offset - offset % found.segment_bytes)
+        raise _refused(found.root, path, offset, why, found.floor)
+
+
+def _walk_of_broker(
+    settings: Settings, found: Recovery, known: Tails | None, tell: Callable[[int], None]
+) -> Torn | None:
+    """As a broker finds it: the end from the last segments, the queues' ends from their files and
+    what the log has above them. `known`: a snapshot of ours that is too old to walk from.
+
+    Answers what stands at the end.
+    """
+    with DeadStore(found.root, settings, on_window=lambda done, _total: tell(done)) as store:
+        if known is not None:
+            found.tails = dict(known.next_offset)
+            found.last_store_timestamp = known.store_timestamp
+        for queue in store.queues():
+            reader = store.queue(queue.topic, queue.queue_id)
+            if reader is not None:
+                found.tails[queue] = max(found.tails.get(queue, 0), reader.max_offset)
+        found.end = store.tail.end
+        last_segment = (found.end - 1) // found.segment_bytes * found.segment_bytes
+        start = max(last_segment - found.segment_bytes, found.min_offset)
+        if known is not None and known.at < found.min_offset:
+            # Retention went past the snapshot: a queue's last records may lie anywhere.
+            start = found.min_offset
+        for item in columns_past_damage(store.log, start):
+            if isinstance(item, Columns):
+                _note(found, item)
+                tell(int(item.physical_offset[-1]))
+        return store.tail.stop
+
+
+def _note(found: Recovery, columns: Columns) -> None:
+    note_tails(found.tails, columns)
+    last = int(columns.store_timestamp.max())
+    found.last_store_timestamp = max(found.last_store_timestamp, last)
+    found.last_record_offset = int(columns.physical_offset[-1])
 
 
 def _filler_bytes(found: Recovery) -> int:
     """A filler without a segment behind it counts: the log goes on in the next segment."""
     base = found.end - found.end % found.segment_bytes
-    path = found.root / COMMIT_LOG_DIR / offset_file_name(base)
+    path = found.log_end.path(base)
     if base == found.end or not path.exists():
         return 0
     with path.open("rb") as file:
@@ -155,137 +239,51 @@ def _filler_bytes(found: Recovery) -> int:
 
 def note_tails(tails: dict[Queue, int], columns: Columns) -> None:
     """Moves each queue's next offset behind its last record in `columns`."""
-    requests = dispatch_requests(columns)
-    rows = np.flatnonzero(requests.is_queued)
-    key = requests.topic_id[rows] * (1 << 32) + columns.queue_id[rows]
+    topics, topic_id = group_topics(columns)
+    if SCHEDULE_TOPIC in topics:
+        rows = np.flatnonzero(dispatch_requests(columns).is_queued)
+    else:
+        kind = columns.sys_flag & TRANSACTION_MASK
+        rows = np.flatnonzero((kind == 0) | (kind == TRANSACTION_COMMIT))
+    key = topic_id[rows] * (1 << 32) + columns.queue_id[rows]
     _, last = np.unique(key[::-1], return_index=True)
     for row in rows[len(rows) - 1 - last].tolist():
-        queue = Queue(requests.topics[requests.topic_id[row]], int(columns.queue_id[row]))
+        queue = Queue(topics[topic_id[row]], int(columns.queue_id[row]))
         tails[queue] = int(columns.queue_offset[row]) + 1
 
 
-def _has_bytes(found: Recovery) -> bool:
-    """Whether anything but zeros stands at or behind the end."""
-    return any(True for _ in _bytes_behind(found.root, found.end, found.segment_bytes))
-
-
-def _bytes_behind(root: Path, end: int, segment_bytes: int) -> Iterator[tuple[int, int, bytes]]:
-    """(segment base, position, bytes) of what is not zero at or behind `end`, by MiB at most."""
-    for base in segment_bases(root):
-        if base + segment_bytes <= end:
-            continue
-        descriptor = os.open(
-            root / COMMIT_LOG_DIR / offset_file_name(base), os.O_RDONLY | os.O_CLOEXEC
-        )
-        try:
-            for position, stop in _extents(descriptor, max(end - base, 0), segment_bytes):
-                for start in range(position, stop, _COPY_BYTES):
-                    chunk = os.pread(descriptor, min(_COPY_BYTES, stop - start), start)
-                    data = np.flatnonzero(np.frombuffer(chunk, np.uint8))
-                    if len(data):
-                        yield base, start, chunk[: int(data[-1]) + 1]
-        finally:
-            os.close(descriptor)
-
-
-def _extents(descriptor: int, position: int, stop: int) -> list[tuple[int, int]]:
-    """Where a file has data. All are found before any is read: reading ahead makes holes data."""
-    found: list[tuple[int, int]] = []
-    while position < stop:
-        try:
-            position = os.lseek(descriptor, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            break
-        hole = os.lseek(descriptor, position, os.SEEK_HOLE)
-        found.append((position, min(hole, stop)))
-        position = hole
-    return found
-
-
-def carry_out(found: Recovery) -> int:
+def carry_out(found: Recovery, crc: bool = True) -> int:
     """Cuts what must go (a copy goes to quarantine), flushes the tail, begins a new epoch.
 
-    Answers the epoch. When it returns, everything below `found.end` is durable.
+    `crc`: whether all that is appended from now on carries the whole-record checksum. Answers the
+    epoch. When it returns, everything below `found.end` is durable.
     """
+    end = found.log_end
     if found.cut is not None:
-        _quarantine(found)
-        _zero_behind(found)
-    _drop_segments_behind(found)
-    _make_tail_durable(found)
-    epoch = found.epoch
-    lines = [*found.epochs, EpochLine(epoch, found.end)]
-    kept = [line for line, end in pairwise(lines) if end.start >= found.min_offset]
-    save_epochs(found.root, [*kept, lines[-1]])
-    return epoch
+        quarantine(end, _report(found, found.cut))
+        zero_behind(end)
+    drop_segments_behind(end)
+    rewrite_from = max(found.floor, found.min_offset) if found.floor else found.end
+    make_tail_durable(end, rewrite_from, found.floor)
+    line = EpochLine(found.epoch, found.end, crc, found.was_clean)
+    lines = [*found.epochs, line]
+    kept = [line for line, following in pairwise(lines) if following.start >= found.min_offset]
+    save_epochs(found.root, [*kept, line])
+    if found.end - found.tails_at >= TAILS_AGE_BYTES_MAX:
+        times = (found.last_record_offset, found.last_store_timestamp)
+        save_tails(found.root, Tails(found.end, dict(found.tails), *times))
+    return found.epoch
 
 
-def _quarantine(found: Recovery) -> None:
-    assert found.cut is not None
-    folder = own_dir(found.root) / QUARANTINE_DIR / str(found.end)
-    number = 0
-    while folder.exists():
-        number += 1
-        folder = folder.with_name(f"{found.end}.{number}")
-    disk.make_dir(folder, exist_ok=False)
-    total = 0
-    for base, position, chunk in _bytes_behind(found.root, found.end, found.segment_bytes):
-        disk.write_synced(folder / offset_file_name(base + position), chunk)
-        total += len(chunk)
-    report = {
+def _report(found: Recovery, cut: Torn) -> dict[str, Any]:
+    return {
         "cut_at": found.end,
-        "kind": found.cut.kind,
-        "why": found.cut.why,
+        "file": str(found.log_end.path(found.end - found.end % found.segment_bytes)),
+        "kind": cut.kind,
+        "why": cut.why,
+        "looks_like": "torn write" if found.looks_torn else "corruption",
+        "records_behind": found.records_behind,
+        "first_record_behind": found.first_behind,
         "floor": found.floor,
-        "bytes": total,
         "epoch": found.epoch,
     }
-    disk.write_atomically(folder / "report.json", json.dumps(report, indent=1).encode() + b"\n")
-    disk.sync_dir(folder.parent)
-    log.warning("log cut at %d (%s); %d bytes kept in %s", found.end, found.cut.why, total, folder)
-
-
-def _zero_behind(found: Recovery) -> None:
-    """So that no stale record revives when the log grows up to it."""
-    for base, position, chunk in _bytes_behind(found.root, found.end, found.segment_bytes):
-        path = found.root / COMMIT_LOG_DIR / offset_file_name(base)
-        descriptor = disk.open_file(path)
-        try:
-            disk.write_all(descriptor, bytes(len(chunk)), position)
-            disk.sync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _drop_segments_behind(found: Recovery) -> None:
-    """Segments wholly behind the end: prepared ones that were never used, or cut ones."""
-    directory = found.root / COMMIT_LOG_DIR
-    behind = [base for base in segment_bases(found.root) if base >= found.end and base > 0]
-    for base in behind:
-        disk.unlink(directory / offset_file_name(base))
-    if behind:
-        disk.sync_dir(directory)
-
-
-def _make_tail_durable(found: Recovery) -> None:
-    """Rewrites and syncs what stands above the floor: after a failed flush the page cache may hold
-    clean pages that the disk never got, and a second sync alone would lie."""
-    directory = found.root / COMMIT_LOG_DIR
-    rewrite_from = max(found.floor, found.min_offset) if found.floor else found.end
-    for base in segment_bases(found.root):
-        if base + found.segment_bytes <= found.floor:
-            continue
-        descriptor = disk.open_file(directory / offset_file_name(base))
-        try:
-            position = max(rewrite_from - base, 0)
-            stop = min(found.end - base, found.segment_bytes)
-            while position < stop:
-                chunk = os.pread(descriptor, min(_COPY_BYTES, stop - position), position)
-                disk.write_all(descriptor, chunk, position)
-                position += len(chunk)
-            disk.sync(descriptor)
-        finally:
-            os.close(descriptor)
-    if directory.is_dir():
-        disk.sync_dir(directory)

@@ -1,7 +1,6 @@
 """A store as its writer holds it: locks, recovered log, topics, the files beside the log."""
 
 import logging
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from node.store.own_files import (
     list_progress,
     mark_clean,
     own_dir,
+    save_owner,
     save_tails,
 )
 from node.store.process import now_ms
@@ -229,9 +229,11 @@ def _open_locked(lock: StoreLock, root: Path, settings: Settings, store_host: Ho
     page.publish(state=RECOVERING)
     show_durable(page, found)
     clear_clean(root)
-    disk.write_synced(root / ABORT_FILE, str(os.getpid()).encode())
-    disk.sync_dir(root)
-    epoch = carry_out(found)
+    if not (root / ABORT_FILE).exists():
+        save_owner(root, None)
+    epoch = carry_out(found, settings.enabled_append_prop_crc)
+    # Only now: until then the mark says who appended what was just recovered.
+    save_owner(root, epoch)
     store = WriterStore(lock, page, found, epoch, settings, store_host)
     store.publish_start()
     log.info(

@@ -6,11 +6,13 @@ from typing import NamedTuple
 from node.store.open_files import refuse
 from node.store.own_files import (
     EPOCHS_FILE,
+    EpochLine,
     Tails,
+    durable_end,
     epoch_end,
     list_progress,
     load_epochs,
-    load_floor,
+    load_owner,
     load_tails,
     own_dir,
 )
@@ -32,7 +34,8 @@ class Condition(NamedTuple):
     """What stands beside the log. Offsets are record boundaries, durable when they were saved.
 
     `queues_done` and `index_done`: below it Keelog's workers vouch for all queues, for the index;
-    None when nobody does.
+    None when nobody does. `was_ours`: a Keelog writer that did not stop in order was the last to
+    write; `is_sealed`: and each record above the floor must carry the whole-record checksum.
     """
 
     is_ours: bool
@@ -42,6 +45,9 @@ class Condition(NamedTuple):
     queues_done: int | None
     index_done: int | None
     tails: Tails | None
+    epochs: list[EpochLine] = []  # noqa: RUF012  (never changed)
+    was_ours: bool = False
+    is_sealed: bool = False
 
 
 def check_is_store(root: Path) -> None:
@@ -81,22 +87,36 @@ def read_condition(root: Path) -> Condition:
     """Reads the small files of a store that nobody runs. Raises StorePermission, StoreDamaged."""
     try:
         is_ours = own_dir(root).is_dir()
+        epochs = load_epochs(root) if is_ours else []
+        tails = load_tails(root) if is_ours else None
+        owner = _last_line(root, epochs)
         return Condition(
             is_ours=is_ours,
             is_clean=not (root / ABORT_FILE).exists(),
             checkpoint=read_checkpoint(root),
-            floor=load_floor(root) if is_ours else 0,
-            queues_done=_done(root, QUEUE_WORKER_PREFIX) if is_ours else None,
-            index_done=_done(root, INDEX_WORKER) if is_ours else None,
-            tails=load_tails(root) if is_ours else None,
+            floor=durable_end(root, epochs, tails) if is_ours else 0,
+            queues_done=_done(root, QUEUE_WORKER_PREFIX, epochs) if is_ours else None,
+            index_done=_done(root, INDEX_WORKER, epochs) if is_ours else None,
+            tails=tails,
+            epochs=epochs,
+            was_ours=owner is not None,
+            is_sealed=owner is not None and owner.crc,
         )
     except OSError as error:
         refuse(own_dir(root), error)
 
 
-def _done(root: Path, prefix: str) -> int | None:
+def _last_line(root: Path, epochs: list[EpochLine]) -> EpochLine | None:
+    """The epoch whose writer was the last to append, when it was ours.
+
+    Later lines may follow, of starts that were killed before they took an append.
+    """
+    owner = load_owner(root)
+    return next((line for line in epochs if line.epoch == owner), None)
+
+
+def _done(root: Path, prefix: str, epochs: list[EpochLine]) -> int | None:
     """The least of what these workers saved, cut at the end of the epoch that they saved it in."""
-    epochs = load_epochs(root)
     ends = []
     for worker, progress in list_progress(root).items():
         if worker.startswith(prefix):

@@ -4,7 +4,7 @@ What is shown is the store as it is after recovery: what the queue and index fil
 in memory from the log, what points beyond the log's end is left out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -42,10 +42,16 @@ class DeadStore(Store):
     """Bounds are found once, when it is opened. `tail` tells where the log ends and why.
 
     `strict=False` opens a log with missing or odd segments too: `problems` names them, and only
-    the segments behind the last gap tell where the log ends.
+    the segments behind the last gap tell where the log ends. `on_window`: as for `find_tail`.
     """
 
-    def __init__(self, root: Path, settings: Settings, strict: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings,
+        strict: bool = True,
+        on_window: Callable[[int, int], None] | None = None,
+    ) -> None:
         super().__init__(root, settings)
         check_is_store(root)
         self.condition: Condition = read_condition(root)
@@ -62,7 +68,8 @@ class DeadStore(Store):
         self._queue_files: dict[Queue, QueueFiles] = {}
         self._readers: dict[Queue, QueueReader] = {}
         last_run = SegmentList(segments.folder, listing.last_run(), self._files)
-        self.tail: Tail = find_tail(last_run, self.condition, self._hints(listing.file_bytes))
+        hints = self._hints(listing.file_bytes)
+        self.tail: Tail = find_tail(last_run, self.condition, hints, on_window)
         self.log = LogReader(segments, Bounds(segments.start, self.tail.end))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
         self.index = IndexReader(lambda: self._index_files)

@@ -1,21 +1,24 @@
 """The small files under `keelog/`: epochs, floor, progress, tails and the mark of a clean stop.
 
 All but the floor are text, written to a temporary file, synced and renamed, and end in a CRC of
-what stands before it: a file whose CRC does not agree counts as missing. None of them ever names
-an offset above the flushed one, so no owner can have cut the log below it.
+what stands before it: a file whose CRC does not agree counts as missing. One whose CRC agrees and
+that makes no sense all the same was not written by this version: StoreDamaged. None of them ever
+names an offset above the flushed one, so no owner can have cut the log below it.
 """
 
 import json
 import os
 import zlib
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from node.store import disk
 from node.store.disk import sync_dir, write_atomically
+from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import KEELOG_DIR
+from protocol.names import ABORT_FILE, KEELOG_DIR
 
 EPOCHS_FILE = "epochs"
 FLOOR_FILE = "floor"
@@ -24,7 +27,15 @@ CLEAN_FILE = "clean"
 PROGRESS_DIR = "progress"
 QUARANTINE_DIR = "quarantine"
 
+_T = TypeVar("_T")
 _FLOOR_SLOT_BYTES = 512
+_CRC_FLAG = "crc"
+_AFTER_CLEAN_FLAG = "after-clean"
+_OWNER_NAME = "keelog"
+_OFFSET_MAX = 2**63 - 1
+_HINT = (
+    "written by another version or by hand? Keep a copy and remove it: this costs a longer start"
+)
 
 
 class Progress(NamedTuple):
@@ -35,10 +46,16 @@ class Progress(NamedTuple):
 
 
 class EpochLine(NamedTuple):
-    """One start of the writer: where the log ended then."""
+    """One start of the writer: where the log ended then.
+
+    `crc`: all that it appends carries the whole-record checksum. `after_clean`: the owner before
+    had stopped in order.
+    """
 
     epoch: int
     start: int
+    crc: bool = False
+    after_clean: bool = False
 
 
 class Tails(NamedTuple):
@@ -70,10 +87,36 @@ def _unseal(path: Path) -> str | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
+    return _sealed_text(data)
+
+
+def _sealed_text(data: bytes) -> str | None:
     body, separator, crc = data.rpartition(b"crc ")
     if not separator or crc != f"{zlib.crc32(body):08x}\n".encode():
         return None
-    return body.decode()
+    return body.decode(errors="replace")
+
+
+def _parsed(path: Path, parse: Callable[[str], _T], text: str) -> _T:
+    """What a text with a good CRC says. Raises StoreDamaged when it makes no sense."""
+    try:
+        return parse(text)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        found = f"its checksum agrees, but it makes no sense ({str(error)[:80]!a})"
+        raise StoreDamaged(str(path), 0, found, _HINT) from None
+
+
+def _number(text: object) -> int:
+    """A number that an offset or epoch may be. Raises ValueError."""
+    value = int(text) if isinstance(text, str) and text.isdecimal() else text
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _OFFSET_MAX:
+        raise ValueError(f"{str(text)[:40]} is no offset")
+    return value
+
+
+def _two_numbers(text: str) -> tuple[int, int]:
+    first, second = text.split()
+    return _number(first), _number(second)
 
 
 def save_progress(root: Path, worker: str, progress: Progress) -> None:
@@ -84,12 +127,10 @@ def save_progress(root: Path, worker: str, progress: Progress) -> None:
 
 
 def load_progress(root: Path, worker: str) -> Progress | None:
-    """None when there is none to trust."""
-    text = _unseal(own_dir(root) / PROGRESS_DIR / worker)
-    if text is None:
-        return None
-    epoch, offset = text.split()
-    return Progress(int(epoch), int(offset))
+    """None when there is none to trust. Raises StoreDamaged."""
+    path = own_dir(root) / PROGRESS_DIR / worker
+    text = _unseal(path)
+    return None if text is None else Progress(*_parsed(path, _two_numbers, text))
 
 
 def list_progress(root: Path) -> dict[str, Progress]:
@@ -109,16 +150,62 @@ def remove_progress(root: Path, worker: str) -> None:
 
 
 def load_epochs(root: Path) -> list[EpochLine]:
-    """Oldest first; empty when Keelog never wrote here."""
-    text = _unseal(own_dir(root) / EPOCHS_FILE)
-    lines = [line.split() for line in (text or "").splitlines()]
-    return [EpochLine(int(epoch), int(start)) for epoch, start in lines]
+    """Oldest first; empty when Keelog never wrote here. Raises StoreDamaged."""
+    path = own_dir(root) / EPOCHS_FILE
+    text = _unseal(path)
+    return [] if text is None else _parsed(path, _epoch_lines, text)
+
+
+def _epoch_lines(text: str) -> list[EpochLine]:
+    lines = []
+    for line in text.splitlines():
+        epoch, start, *flags = line.split()
+        lines.append(
+            EpochLine(
+                _number(epoch), _number(start), _CRC_FLAG in flags, _AFTER_CLEAN_FLAG in flags
+            )
+        )
+    if any(before.epoch >= after.epoch for before, after in pairwise(lines)):
+        raise ValueError("epochs do not rise")
+    return lines
 
 
 def save_epochs(root: Path, epochs: list[EpochLine]) -> None:
     """Rewrites the file."""
-    text = "".join(f"{line.epoch} {line.start}\n" for line in epochs)
+    rows = (
+        " ".join(
+            [
+                *(str(line.epoch), str(line.start)),
+                *([_CRC_FLAG] if line.crc else []),
+                *([_AFTER_CLEAN_FLAG] if line.after_clean else []),
+            ]
+        )
+        for line in epochs
+    )
+    text = "".join(f"{row}\n" for row in rows)
     write_atomically(own_dir(root) / EPOCHS_FILE, _seal(text))
+
+
+def save_owner(root: Path, epoch: int | None) -> None:
+    """Our name in `abort`: who wrote last, and since which epoch (None: nothing yet). Durable.
+
+    A broker never reads the content, but writes its own process id there before it appends, and
+    deletes the file when it stops in order. So the mark stands as long as nobody came after us.
+    """
+    words = [str(os.getpid()), _OWNER_NAME, *([] if epoch is None else [str(epoch)])]
+    disk.write_synced(root / ABORT_FILE, " ".join(words).encode())
+    sync_dir(root)
+
+
+def load_owner(root: Path) -> int | None:
+    """The epoch of the Keelog writer that was the last to write; None: another one, or nobody."""
+    try:
+        words = (root / ABORT_FILE).read_bytes()[:100].split()
+    except FileNotFoundError:
+        return None
+    if len(words) != 3 or words[1] != _OWNER_NAME.encode() or not words[2].isdigit():
+        return None
+    return int(words[2])
 
 
 def epoch_end(epochs: list[EpochLine], epoch: int) -> int | None:
@@ -146,13 +233,23 @@ def save_tails(root: Path, tails: Tails) -> None:
 
 
 def load_tails(root: Path) -> Tails | None:
-    """None when there is none to trust."""
-    text = _unseal(own_dir(root) / TAILS_FILE)
-    if text is None:
-        return None
+    """None when there is none to trust. Raises StoreDamaged."""
+    path = own_dir(root) / TAILS_FILE
+    text = _unseal(path)
+    return None if text is None else _parsed(path, _tails, text)
+
+
+def _tails(text: str) -> Tails:
     data = json.loads(text)
-    next_offset = {Queue(topic, queue): n for topic, queue, n in data["queues"]}
-    return Tails(data["at"], next_offset, data["last_record"], data["store_timestamp"])
+    next_offset = {
+        Queue(topic, _number(queue)): _number(following)
+        for topic, queue, following in data["queues"]
+        if isinstance(topic, str)
+    }
+    if len(next_offset) != len(data["queues"]):
+        raise ValueError("a queue stands there twice, or without a name")
+    numbers = (data["last_record"], data["store_timestamp"])
+    return Tails(_number(data["at"]), next_offset, *map(_number, numbers))
 
 
 def is_clean(root: Path) -> bool:
@@ -195,8 +292,24 @@ class Floor:
 
 
 def load_floor(root: Path) -> int:
-    """The durable end of the log as last saved; 0 when nothing can be trusted."""
+    """The durable end of the log as last saved; 0 when nothing can be trusted.
+
+    Raises StoreDamaged.
+    """
     return _read_floor(own_dir(root) / FLOOR_FILE)[1]
+
+
+def durable_end(root: Path, epochs: list[EpochLine], tails: Tails | None) -> int:
+    """The best that is known: the floor is not synced itself, but the others are.
+
+    A new epoch begins where recovery has made all durable, a snapshot of the queues' ends is
+    saved when all below it is.
+    """
+    return max(
+        load_floor(root),
+        epochs[-1].start if epochs else 0,
+        tails.at if tails is not None else 0,
+    )
 
 
 def _read_floor(path: Path) -> tuple[int, int]:
@@ -206,9 +319,7 @@ def _read_floor(path: Path) -> tuple[int, int]:
         return 0, 0
     best = (0, 0)
     for start in (0, _FLOOR_SLOT_BYTES):
-        slot = data[start : start + _FLOOR_SLOT_BYTES].rstrip(b"\0")
-        body, separator, crc = slot.rpartition(b"crc ")
-        if separator and crc == f"{zlib.crc32(body):08x}\n".encode():
-            sequence, offset = body.split()
-            best = max(best, (int(sequence), int(offset)))
+        text = _sealed_text(data[start : start + _FLOOR_SLOT_BYTES].rstrip(b"\0"))
+        if text is not None:
+            best = max(best, _parsed(path, _two_numbers, text))
     return best
