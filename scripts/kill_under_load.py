@@ -14,15 +14,12 @@ import argparse
 import json
 import multiprocessing
 import os
-import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
@@ -30,17 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from node.client import Client, connect
-from node.client_types import ProcessStatus
 from scripts.load_checks import Outcome, check_files, check_finds, check_index, check_pulls
+from scripts.load_node import CATCH_UP_S, START_S, Node, await_workers, processes, progress
 from scripts.load_processes import QUEUES, TOPICS, Ints, follow, produce, send_last
 
 KILLED_ROLES = ("queue", "index", "reader")
-START_S = 60
-CATCH_UP_S = 300
 SETTINGS = (
     "store.mapped_file_size_commit_log=67108864",
     "store.mapped_file_size_consume_queue=600000",
@@ -52,48 +45,6 @@ SETTINGS = (
     "store.max_transfer_bytes_on_message_in_disk=1048576",
 )
 """Small files, so that many roll; large pulls, so that the check is quick."""
-_READY = re.compile(r"^ready (\S+)")
-
-
-class Node:
-    """`keelog serve` as a subprocess; what it says goes to a file beside the store."""
-
-    def __init__(self, root: Path, queue_workers: int, readers: int) -> None:
-        self.root = root
-        self.talk = root.with_name("node.log")
-        command = [sys.executable, "-m", "keelog", "serve", str(root)]
-        command += ["--bind", "tcp://127.0.0.1:0", "--restart-limit", "0"]
-        command += ["--queue-workers", str(queue_workers), "--readers", str(readers)]
-        for pair in SETTINGS:
-            command += ["-X", pair]
-        with self.talk.open("wb") as talk:
-            self._process = subprocess.Popen(command, stderr=talk, stdout=talk)
-        self.endpoint = self._await_ready()
-
-    def _await_ready(self) -> str:
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            for line in self.talk.read_text(errors="replace").splitlines():
-                if found := _READY.match(line):
-                    return found[1]
-            time.sleep(0.05)
-        self.kill()
-        raise SystemExit(f"the node did not start:\n{self.talk.read_text(errors='replace')}")
-
-    def stop(self) -> int:
-        """SIGTERM; answers the exit code."""
-        self._process.terminate()
-        return self._process.wait(60)
-
-    def kill(self) -> None:
-        """When something went wrong: its children end with it."""
-        self._process.kill()
-        self._process.wait(60)
-
-
-def processes(client: Client) -> dict[tuple[str, int], ProcessStatus]:
-    """The node's processes by role and index."""
-    return {(one.role, one.index or 0): one for one in client.status().processes}
 
 
 @dataclass(slots=True)
@@ -141,17 +92,6 @@ class Killer:
         self.late.append(f"{role} {index} did not come back within {START_S} s")
 
 
-def await_workers(client: Client) -> float:
-    """Seconds until queues and index hold all of the log."""
-    began = time.monotonic()
-    while time.monotonic() < began + CATCH_UP_S:
-        now = processes(client)
-        if all(one.lag_bytes == 0 for (role, _), one in now.items() if role in ("queue", "index")):
-            return time.monotonic() - began
-        time.sleep(0.05)
-    raise SystemExit(f"the workers did not catch up within {CATCH_UP_S} s")
-
-
 def measure_gaps(told: Ints, kills: list[Kill], outcome: Outcome) -> None:
     """The longest time without an acknowledgement to anybody, and what was killed before it."""
     moments = np.unique(told[:, 6])
@@ -166,18 +106,6 @@ def measure_gaps(told: Ints, kills: list[Kill], outcome: Outcome) -> None:
     if before:
         last = before[-1]
         outcome.gap_after = f"{at - last.at:.1f} s after {last.role} {last.index} was killed"
-
-
-@contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A line that says what goes on; nothing where nobody looks."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("")
-        yield lambda text: bar.update(task, description=text)
 
 
 @dataclass(slots=True)
@@ -279,8 +207,11 @@ def collect(results: list[Path], outcome: Outcome) -> Ints:
 def run(options: argparse.Namespace, folder: Path) -> Outcome:
     """The whole run in `folder`."""
     outcome = Outcome(producers=options.producers)
-    node = Node(folder / "store", options.queue_workers, options.readers)
+    workers, readers = options.queue_workers, options.readers
+    node = Node(folder / "store", SETTINGS, queue_workers=workers, readers=readers)
+    node.begin()
     try:
+        node.await_ready()
         with connect(node.endpoint, timeout=30.0) as client:
             told = load(options, node, client, outcome)
             options.tell("waiting for the workers")

@@ -1,0 +1,150 @@
+"""A node as a subprocess of a load: started, looked at, killed in part or as a whole, stopped."""
+
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from node.client import Client
+from node.client_types import ProcessStatus
+
+START_S = 120
+STOP_S = 120
+CATCH_UP_S = 300
+_READY = re.compile(r"^ready (\S+)", re.MULTILINE)
+_MODULES = {
+    "node.writer": "writer",
+    "workers.consume_queue": "queue",
+    "workers.index_file": "index",
+    "node.reader": "reader",
+}
+_PORTS = range(20_000, 32_000)
+"""Below those that the system gives to others while a node is away."""
+
+
+class Node:
+    """`keelog serve`; what it says goes to a file beside the store, one for all its starts."""
+
+    def __init__(
+        self, root: Path, settings: Sequence[str], *, queue_workers: int = 2, readers: int = 2
+    ) -> None:
+        self.root = root
+        self.talk = root.with_name("node.log")
+        self.endpoint = f"tcp://127.0.0.1:{free_ports(2 + readers)}"
+        self._command = [sys.executable, "-m", "keelog", "serve", str(root)]
+        self._command += ["--bind", self.endpoint, "--restart-limit", "0"]
+        self._command += ["--queue-workers", str(queue_workers), "--readers", str(readers)]
+        for pair in settings:
+            self._command += ["-X", pair]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._talk_start = 0
+
+    def begin(self) -> None:
+        """Starts it, for the first time or again, and does not wait."""
+        with self.talk.open("ab") as talk:
+            self._talk_start = talk.tell()
+            self._process = subprocess.Popen(self._command, stderr=talk, stdout=talk)
+
+    def await_ready(self) -> None:
+        """Returns when it has said that it is ready. Raises SystemExit when it does not."""
+        assert self._process is not None, "not started"
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if _READY.search(self.said()):
+                return
+            time.sleep(0.02)
+        self.kill()
+        raise SystemExit(f"the node did not start:\n{self.said()}")
+
+    def said(self) -> str:
+        """What it has said since its last start."""
+        return self.talk.read_bytes()[self._talk_start :].decode(errors="replace")
+
+    def children(self) -> list[tuple[str, psutil.Process]]:
+        """The processes that it has now, and the role of each."""
+        assert self._process is not None, "not started"
+        found = []
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self._process.pid).children():
+                with suppress(psutil.NoSuchProcess):
+                    roles = [_MODULES[word] for word in child.cmdline() if word in _MODULES]
+                    found += [(role, child) for role in roles[:1]]
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL to the supervisor and all its children at the same moment."""
+        assert self._process is not None, "not started"
+        # The supervisor is held first: else it would start the ones anew that are killed before it.
+        with suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGSTOP)
+        children = [child for _, child in self.children()]
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        self._process.kill()
+        self._process.wait(STOP_S)
+        psutil.wait_procs(children, STOP_S)
+
+    def kill_supervisor(self) -> list[psutil.Process]:
+        """SIGKILL to the supervisor alone; answers the children, who have to end by themselves."""
+        assert self._process is not None, "not started"
+        children = [child for _, child in self.children()]
+        self._process.kill()
+        self._process.wait(STOP_S)
+        return children
+
+    def stop(self) -> int:
+        """SIGTERM; answers the exit code."""
+        assert self._process is not None, "not started"
+        self._process.terminate()
+        return self._process.wait(STOP_S)
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` neighbouring ports that nobody uses now."""
+    while True:
+        first = random.choice(_PORTS)
+        with suppress(OSError):
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return first
+
+
+def processes(client: Client) -> dict[tuple[str, int], ProcessStatus]:
+    """The node's processes by role and index."""
+    return {(one.role, one.index or 0): one for one in client.status().processes}
+
+
+def await_workers(client: Client) -> float:
+    """Seconds until queues and index hold all of the log."""
+    began = time.monotonic()
+    while time.monotonic() < began + CATCH_UP_S:
+        now = processes(client)
+        if all(one.lag_bytes == 0 for (role, _), one in now.items() if role in ("queue", "index")):
+            return time.monotonic() - began
+        time.sleep(0.05)
+    raise SystemExit(f"the workers did not catch up within {CATCH_UP_S} s")
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A line that says what goes on; nothing where nobody looks."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda text: bar.update(task, description=text)
