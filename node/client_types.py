@@ -96,6 +96,8 @@ class ProcessStatus:
     offset: int | None = None
     lag_bytes: int | None = None
     exit_code: int | None = None
+    cause: str | None = None
+    """Why it ended last, until it runs again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,10 @@ class DiskStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A snapshot of the node. `raw` is the answer as it came, later fields included."""
+    """A snapshot of the node. `raw` is the answer as it came, later fields included.
+
+    `mode` is `normal`, or why appends are refused: `read_only`, `disk_full`; `cause` says more then.
+    """
 
     ready: bool
     store: str
@@ -129,6 +134,8 @@ class NodeStatus:
     log: LogStatus
     disk: DiskStatus
     raw: dict[str, Any]
+    mode: str = "normal"
+    cause: str | None = None
 
     @classmethod
     def of(cls, fields: Fields) -> "NodeStatus":
@@ -140,6 +147,8 @@ class NodeStatus:
             log=_known(LogStatus, fields.get("log") or {}),
             disk=_known(DiskStatus, fields.get("disk") or {}),
             raw=_without_envelope(fields),
+            mode=str(fields.get("mode", "normal")),
+            cause=fields.get("cause"),
         )
 
 

@@ -25,6 +25,7 @@ from node.recovery_tail import (
     written_end,
     zero_behind,
 )
+from node.store import disk
 from node.store.condition import Condition, read_condition
 from node.store.dead_store import DeadStore
 from node.store.log_damage import columns_past_damage
@@ -263,7 +264,9 @@ def carry_out(found: Recovery, crc: bool = True) -> int:
         quarantine(end, _report(found, found.cut))
         zero_behind(end)
     drop_segments_behind(end)
-    rewrite_from = max(found.floor, found.min_offset) if found.floor else found.end
+    # What stood below the start of the last epoch was made durable before that epoch was noted.
+    durable = found.epochs[-1].start if found.epochs else found.end
+    rewrite_from = max(found.floor, durable, found.min_offset)
     make_tail_durable(end, rewrite_from, found.floor)
     line = EpochLine(found.epoch, found.end, crc, found.was_clean)
     lines = [*found.epochs, line]
@@ -271,7 +274,8 @@ def carry_out(found: Recovery, crc: bool = True) -> int:
     save_epochs(found.root, [*kept, line])
     if found.end - found.tails_at >= TAILS_AGE_BYTES_MAX:
         times = (found.last_record_offset, found.last_store_timestamp)
-        save_tails(found.root, Tails(found.end, dict(found.tails), *times))
+        with disk.if_room():
+            save_tails(found.root, Tails(found.end, dict(found.tails), *times))
     return found.epoch
 
 
