@@ -39,7 +39,7 @@ def open_directory(root: Path) -> None:
     try:
         if root.exists() and not root.is_dir():
             raise NotAStore(f"{root} is a file", "name a directory")
-        disk.make_dir(root)
+        disk.make_durable_dir(root)
         names = {path.name for path in root.iterdir()} - _IN_EMPTY_FILE_SYSTEMS
         log = root / COMMIT_LOG_DIR
         if log.exists() and not log.is_dir():

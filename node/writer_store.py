@@ -206,7 +206,7 @@ def open_writer_store(root: Path, settings: Settings, store_host: Host, alone: b
     if root.exists() and not root.is_dir():
         raise NotAStore(f"{root} is a file", "name a directory")
     try:
-        disk.make_dir(root)
+        disk.make_durable_dir(root)
         lock = StoreLock.acquire(root, flock=alone, record=True, wait_s=LOCK_WAIT_S)
         try:
             return _open_locked(lock, root, settings, store_host)

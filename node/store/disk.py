@@ -134,6 +134,18 @@ def make_dir(path: Path, mode: int = 0o755, exist_ok: bool = True) -> None:
     os.makedirs(path, mode, exist_ok)
 
 
+def make_durable_dir(path: Path) -> None:
+    """Makes a folder and those above it, and makes their names durable.
+
+    Also where it is there already: who made it may have been killed before its name was synced.
+    """
+    missing = [part for part in (path, *path.parents) if not part.exists()]
+    make_dir(path)
+    for part in missing or [path]:
+        with suppress(PermissionError):  # a folder above may be closed to us: it was not made now
+            sync_dir(part.parent)
+
+
 def remove_dir(path: Path) -> None:
     """Removes an empty folder."""
     os.rmdir(path)

@@ -127,7 +127,7 @@ class TopicsFile:
         version = self._document.setdefault("dataVersion", {"stateVersion": 0})
         version["counter"] = int(version.get("counter", 0)) + 1
         version["timestamp"] = timestamp_ms
-        disk.make_dir(self.path.parent)
+        disk.make_durable_dir(self.path.parent)
         if self.path.exists():
             backup = self.path.with_name(self.path.name + ".bak")
             disk.unlink(backup, missing_ok=True)
