@@ -226,7 +226,7 @@ def _own_text(write: Callable[[Path], object], name: str) -> str:
 
 
 def _epochs(root: Path) -> None:
-    lines = [own_files.EpochLine(1, 0), own_files.EpochLine(2, 1_325)]
+    lines = [own_files.EpochLine(1, 0, True, True), own_files.EpochLine(2, 1_325, True)]
     own_files.save_epochs(root, lines)
 
 
@@ -294,6 +294,9 @@ MEANINGS = {
 }
 
 
+_IDENTITY = "in which run of the machine, and as which file, the page was made"
+
+
 def page_table(fields: Sequence[str]) -> str:
     """The numbers of a state page, at their places."""
     lines = ["| offset | number | meaning |", "|---:|---|---|"]
@@ -302,6 +305,7 @@ def page_table(fields: Sequence[str]) -> str:
         f"| {_NUMBER_BYTES * (1 + i)} | {name} | {MEANINGS[name]} |"
         for i, name in enumerate(fields)
     ]
+    lines.append(f"| {state_page.PAGE_BYTES - _NUMBER_BYTES} | identity | {_IDENTITY} |")
     return "\n".join(lines)
 
 

@@ -3,11 +3,17 @@
 One 4096-byte file a process slot, mapped shared. Every number is one aligned 8-byte store or load
 through `memoryview.cast("q")`, which is never torn (`struct.pack_into` on a map is). One process
 writes a page, anybody reads it; a page outlives its process and says who wrote it.
+
+A page does not outlive the machine's run: after a power loss it may name log offsets that the log
+no longer has, and a copy of it speaks of another log. So the last number tells in which run of the
+machine, and as which file, it was made; one that does not agree counts as missing.
 """
 
 import mmap
 import os
+import zlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -18,6 +24,8 @@ RUN_DIR = "run"
 PAGE_BYTES = 4096
 PAGE_MAGIC = 0x4B45454C4F470001
 """KEELOG, layout 1; the first number of every page."""
+_IDENTITY_AT = PAGE_BYTES // 8 - 1
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 STARTING, RUNNING, RECOVERING, DAMAGED, STOPPING, STOPPED, READ_ONLY, DISK_FULL = range(8)
 STATE_NAMES = (
@@ -105,8 +113,10 @@ class _Page:
         try:
             if writable and os.fstat(descriptor).st_size != PAGE_BYTES:
                 os.posix_fallocate(descriptor, 0, PAGE_BYTES)
-            if os.fstat(descriptor).st_size != PAGE_BYTES:
+            status = os.fstat(descriptor)
+            if status.st_size != PAGE_BYTES:
                 raise FileNotFoundError(f"{path} is not ready")
+            self._identity = _identity(status)
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._map = mmap.mmap(descriptor, PAGE_BYTES, access=access)
         finally:
@@ -116,6 +126,13 @@ class _Page:
             found = f"{self._numbers[0]:#x}"
             self.close()
             raise StoreDamaged(str(path), 0, f"is no state page, it begins with {found}")
+        if not writable and not self._is_of_now:
+            self.close()
+            raise FileNotFoundError(f"{path} is of an earlier run of this machine, or a copy")
+
+    @property
+    def _is_of_now(self) -> bool:
+        return self._numbers[0] == PAGE_MAGIC and self._numbers[_IDENTITY_AT] == self._identity
 
     def publish(self, **numbers: int) -> None:
         """Stores some of the numbers, in the order given."""
@@ -124,10 +141,12 @@ class _Page:
 
     def _begin(self) -> None:
         """Keeps a predecessor's numbers, so that readers go on while this process starts."""
-        if self._numbers[0] != PAGE_MAGIC:
+        if not self._is_of_now:
+            self._numbers[_IDENTITY_AT] = 0
             for position in range(1, 1 + len(self.fields)):
                 self._numbers[position] = 0
             self._numbers[0] = PAGE_MAGIC
+            self._numbers[_IDENTITY_AT] = self._identity
         self.publish(pid=os.getpid(), state=STARTING)
 
     def begin_epoch(self, epoch: int, **numbers: int) -> None:
@@ -153,6 +172,17 @@ class _Page:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@cache
+def _boot_id() -> bytes:
+    return _BOOT_ID.read_bytes()
+
+
+def _identity(status: os.stat_result) -> int:
+    """Never 0: of this file, in this run of the machine."""
+    file = f"{status.st_dev} {status.st_ino}".encode()
+    return 1 << 62 | zlib.crc32(_boot_id()) << 30 | zlib.crc32(file) >> 2
 
 
 class LogPage(_Page):

@@ -1,10 +1,12 @@
 """Pages of shared numbers: read whole, from one epoch, and never torn."""
 
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
+from node.store import state_page
 from node.store.state_page import (
     LogPage,
     LogState,
@@ -84,3 +86,26 @@ def test_units_count_up_to_what_their_worker_dispatched() -> None:
     assert visible_end(log, worker(epoch=3, dispatched=500)) == 500
     assert visible_end(log, worker(epoch=3, dispatched=950)) == 900
     assert visible_end(log, worker(epoch=2, dispatched=500)) == 100
+
+
+def test_a_page_of_an_earlier_run_of_the_machine_counts_as_missing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogPage.create(root) as page:
+        page.begin_epoch(7, appended=5_000, readable=5_000)
+    monkeypatch.setattr(state_page, "_boot_id", lambda: b"the machine was started again")
+    with pytest.raises(FileNotFoundError, match="earlier run"):
+        LogPage.open(root)
+    with LogPage.create(root) as page:
+        assert (page.read().epoch, page.read().readable) == (0, 0)
+
+
+def test_a_copied_page_counts_as_missing(root: Path, tmp_path: Path) -> None:
+    with LogPage.create(root) as page:
+        page.begin_epoch(7, appended=5_000, readable=5_000)
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns("copy"))
+    with pytest.raises(FileNotFoundError):
+        LogPage.open(copy)
+    with LogPage.open(root) as page:
+        assert page.read().readable == 5_000
