@@ -125,7 +125,7 @@ class DiskStatus:
 class NodeStatus:
     """A snapshot of the node. `raw` is the answer as it came, later fields included.
 
-    `mode` is `normal`, or why appends are refused: `read_only`, `disk_full`; `cause` says more then.
+    `mode` is `normal`, or why appends are refused: `read_only` or `disk_full`, for the `cause`.
     """
 
     ready: bool
