@@ -13,6 +13,7 @@ from pathlib import Path
 
 from node.store import disk
 from node.store.state_page import run_dir
+from node.transient_store_pool import CommitJob, TransientStorePool
 from protocol.errors import ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.record import FILLER_BYTES, filler
@@ -69,12 +70,23 @@ def _allocated(path: Path, size: int) -> int:
 
 
 class CommitLog:
-    """Appends bytes at the log's end and rolls segments. Knows nothing of what is in them."""
+    """Appends bytes at the log's end and rolls segments. Knows nothing of what is in them.
 
-    def __init__(self, root: Path, segment_bytes: int, end: int) -> None:
+    With a pool what is appended stays in memory until it is committed; without one every append is.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        segment_bytes: int,
+        end: int,
+        pool: TransientStorePool | None = None,
+    ) -> None:
         self.root = root
         self.segment_bytes = segment_bytes
         self.end = end
+        self.pool = pool
+        self._committed = end
         self._current: Segment | None = None
         self._next: Segment | None = None
         self._failed: Exception | None = None
@@ -90,6 +102,11 @@ class CommitLog:
     def fits(self, size: int) -> bool:
         """Whether `size` bytes and a filler fit into the current segment (doAppend's rule)."""
         return self._current is not None and size + FILLER_BYTES <= self._room()
+
+    @property
+    def committed(self) -> int:
+        """Up to where the segments hold what was appended."""
+        return self.end if self.pool is None else self._committed
 
     def _room(self) -> int:
         assert self._current is not None
@@ -123,7 +140,7 @@ class CommitLog:
         """Writes `data`, for which `make_room` was called, in one go. Answers its log offset.
 
         The space is there already: any error means that the file can no longer be trusted, and is
-        raised for the process to end.
+        raised for the process to end. A pool may keep `data` itself: do not change it afterwards.
         """
         start = self.end
         self._write(data)
@@ -132,7 +149,11 @@ class CommitLog:
 
     def _write(self, data: memoryview | bytes | bytearray) -> None:
         assert self._current is not None
-        disk.write_all(self._current.descriptor, data, self.end - self._current.base)
+        position = self.end - self._current.base
+        if self.pool is None:
+            disk.write_all(self._current.descriptor, data, position)
+        else:
+            self.pool.put(self._current.descriptor, position, data)
 
     def prepare_next(self) -> None:
         """Starts to make the segment after the current one, in a thread."""
@@ -175,9 +196,21 @@ class CommitLog:
             self._prepare(self._current.base + self.segment_bytes)
         return self._next is not None
 
+    def commit_job(self) -> CommitJob:
+        """What must be written so that all is committed; run one at a time, in any thread."""
+        if self.pool is None:
+            return CommitJob(self.end)
+        return self.pool.take(self.end)
+
+    def committed_to(self, job: CommitJob) -> None:
+        """The job has run: its part of the pool is free."""
+        if self.pool is not None:
+            self.pool.give_back(job)
+            self._committed = job.target
+
     def flush_job(self) -> "FlushJob":
-        """What must be synced so that everything up to `end` is durable; run it in any thread."""
-        return FlushJob(self.end, [segment.descriptor for segment in self._unflushed])
+        """What must be synced so that all committed bytes are durable; run it in any thread."""
+        return FlushJob(self.committed, [segment.descriptor for segment in self._unflushed])
 
     def flushed_to(self, offset: int) -> None:
         """Forgets segments that end at or below a flushed offset, and closes them."""

@@ -1,60 +1,47 @@
-"""When the log is flushed, and the thread that does it.
+"""How the log gets to the disk: what commits and flushes it, and the threads that do it.
 
-`due` decides, purely; `Flusher` runs one flush at a time through `os.fdatasync`, which releases
-the GIL (`mmap.flush` does not), and wakes the writer's poll through an eventfd. The first error is
-the last: a second sync after an error can lie.
+`node/store/service_loop.py` decides when, purely. A `JobThread` runs one job at a time; a flush
+is `os.fdatasync`, which releases the GIL (`mmap.flush` does not). The first error is the last: a
+second sync after an error can lie.
 """
 
 import contextlib
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from node.commit_log import FlushJob
+from node.commit_log import CommitLog, FlushJob
+from node.store.service_loop import ServiceLoop, commit_pace, due, flush_pace
 from node.store.settings import Settings
-
-PAGE_BYTES = 4096
-
-
-@dataclass(slots=True)
-class FlushState:
-    """What `due` looks at. Times in seconds of one clock, offsets in the log."""
-
-    appended: int
-    flushed: int
-    last_flush_at: float
-    last_thorough_at: float
-    waiting: bool = False
-    """Whether somebody waits for a flush (SYNC_FLUSH, or `wait: flushed`)."""
+from node.transient_store_pool import CommitJob
 
 
-def due(state: FlushState, now: float, settings: Settings) -> bool:
-    """Whether a flush should start now (CommitLog.FlushRealTimeService, GroupCommitService)."""
-    if state.appended == state.flushed:
-        return False
-    if state.waiting or settings.is_sync_flush:
-        return True
-    if now - state.last_thorough_at >= settings.flush_commit_log_thorough_interval / 1000:
-        return True
-    if now - state.last_flush_at < settings.flush_interval_commit_log / 1000:
-        return False
-    pages = state.appended // PAGE_BYTES - state.flushed // PAGE_BYTES
-    return pages >= settings.flush_commit_log_least_pages
+class Job(Protocol):
+    """What a `JobThread` runs."""
+
+    def run(self) -> None:
+        """Raises the OSError that ends the process."""
 
 
-class Flusher:
-    """One thread that runs flush jobs. All methods are for the writer's own thread."""
+AnyJob = TypeVar("AnyJob", bound=Job)
 
-    def __init__(self) -> None:
+
+class JobThread(Generic[AnyJob]):
+    """One thread, one job at a time. All methods are for the writer's own thread.
+
+    `fd` becomes readable when a job has ended: an eventfd for the writer's poll.
+    """
+
+    def __init__(self, name: str) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._job: FlushJob | None = None
+        self._job: AnyJob | None = None
         self._after: Callable[[], None] | None = None
-        self._done: FlushJob | None = None
+        self._done: AnyJob | None = None
         self._error: OSError | None = None
         self._wake = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="flush")
+        self._thread = threading.Thread(target=self._run, name=name)
         self._thread.start()
 
     @property
@@ -63,14 +50,14 @@ class Flusher:
         with self._wake:
             return self._job is not None or self._done is not None
 
-    def start(self, job: FlushJob, after: Callable[[], None] | None = None) -> None:
-        """Begins a job; `after` runs in the thread when the sync has succeeded."""
+    def start(self, job: AnyJob, after: Callable[[], None] | None = None) -> None:
+        """Begins a job; `after` runs in the thread when it has succeeded."""
         with self._wake:
             assert self._job is None
             self._job, self._after = job, after
-            self._wake.notify()
+            self._wake.notify_all()
 
-    def collect(self) -> FlushJob | None:
+    def collect(self) -> AnyJob | None:
         """The finished job, once. Raises the OSError that ended it."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
@@ -79,6 +66,12 @@ class Flusher:
             if self._error is not None:
                 raise self._error
             return done
+
+    def wait(self) -> None:
+        """Until no job runs."""
+        with self._wake:
+            while self._job is not None:
+                self._wake.wait()
 
     def _run(self) -> None:
         while True:
@@ -97,12 +90,117 @@ class Flusher:
                 error = caught
             with self._wake:
                 self._job, self._done, self._error = None, job, error
+                self._wake.notify_all()
             os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
         """Ends the thread when its job is done."""
         with self._wake:
             self._stopping = True
-            self._wake.notify()
+            self._wake.notify_all()
         self._thread.join()
         os.close(self.fd)
+
+
+class Moved(NamedTuple):
+    """Log offsets that were reached since the last look; None where nothing has moved."""
+
+    committed: int | None = None
+    flushed: int | None = None
+
+
+class FlushServices:
+    """Commits and flushes one log as its flush mode says.
+
+    SYNC_FLUSH: whenever there is something (GroupCommitService); what comes during a flush shares
+    the next one. ASYNC_FLUSH: FlushRealTimeService; with a pool CommitRealTimeService before it.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        settings: Settings,
+        now: float,
+        after_flush: Callable[[int], Callable[[], None]],
+    ) -> None:
+        """`after_flush(target)` makes what the flush thread does behind the sync up to `target`."""
+        self.flushed = log.end
+        self._log = log
+        self._after_flush = after_flush
+        self._flushes_at_once = settings.is_sync_flush
+        self._wakes_commit = settings.wake_commit_when_put_message
+        self._wakes_flush = settings.wake_flush_when_put_message
+        self._commit_loop = ServiceLoop(commit_pace(settings), now, now)
+        self._flush_loop = ServiceLoop(flush_pace(settings), now, now)
+        self._flusher: JobThread[FlushJob] = JobThread("flush")
+        self._committer: JobThread[CommitJob] | None = None
+        if log.pool is not None:
+            self._committer = JobThread("commit")
+
+    @property
+    def fds(self) -> list[int]:
+        """Readable when `collect` has something to say."""
+        return [thread.fd for thread in (self._flusher, self._committer) if thread is not None]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything that was appended is flushed."""
+        return self.flushed == self._log.end
+
+    def wake(self) -> None:
+        """Something was appended (handleDiskFlush)."""
+        if self._log.pool is not None:
+            if self._wakes_commit:
+                self._commit_loop.wake()
+        elif self._wakes_flush:
+            self._flush_loop.wake()
+
+    def begin(self, now: float, is_waited_for: bool) -> None:
+        """Starts what is due; who waits for the disk makes everything due."""
+        log, size = self._log, self._log.segment_bytes
+        if self._committer is not None and not self._committer.is_busy:
+            least = 0 if is_waited_for else self._commit_loop.turn(now)
+            if least is not None and due(log.committed, log.end, least, size):
+                self._committer.start(log.commit_job())
+        if not self._flusher.is_busy:
+            at_once = is_waited_for or self._flushes_at_once
+            least = 0 if at_once else self._flush_loop.turn(now)
+            if least is not None and due(self.flushed, log.committed, least, size):
+                job = log.flush_job()
+                self._flusher.start(job, self._after_flush(job.target))
+
+    def collect(self, now: float) -> Moved:
+        """What has ended. Raises the OSError of a failed write or flush: the process must end."""
+        committed = self._committer.collect() if self._committer is not None else None
+        if committed is not None:
+            self._log.committed_to(committed)
+            self._commit_loop.turned_at = self._commit_loop.thorough_at = now
+            self._flush_loop.wake()
+        flushed = self._flusher.collect()
+        if flushed is not None:
+            self.flushed = flushed.target
+            self._flush_loop.turned_at = now
+        return Moved(
+            None if committed is None else committed.target,
+            None if flushed is None else flushed.target,
+        )
+
+    def wait_for_buffer(self, size: int, now: float) -> Moved:
+        """Commits until the pool has room for `size` bytes. Raises OSError."""
+        moved = Moved()
+        if self._committer is None or self._log.pool is None or self._log.pool.fits(size):
+            return moved
+        self._committer.wait()
+        moved = self.collect(now)
+        if not self._log.pool.fits(size):
+            job = self._log.commit_job()
+            job.run()
+            self._log.committed_to(job)
+            moved = moved._replace(committed=job.target)
+        return moved
+
+    def close(self) -> None:
+        """Ends the threads when their jobs are done."""
+        self._flusher.close()
+        if self._committer is not None:
+            self._committer.close()

@@ -15,7 +15,8 @@ from pathlib import Path
 import zmq
 
 from node.broker_checkpoint import SAVE_EVERY_S
-from node.flush import Flusher, FlushState, due
+from node.flush import FlushServices, Moved
+from node.group_commit import GroupCommit
 from node.serving import BadFrames, Received, Server
 from node.store import disk
 from node.store.process import (
@@ -74,12 +75,9 @@ class Writer:
         self.settings: Settings = store.settings
         self.server = server
         self.hints = hints
-        self.flusher = Flusher()
         now = time.monotonic()
-        self.flush_state = FlushState(store.log.end, store.log.end, now, now)
-        self.waiting: list[Pending] = []
-        """Appended, to be answered when flushed; ends ascend."""
-        self.waiting_bytes = 0
+        self.flushing = FlushServices(store.log, self.settings, now, store.after_flush)
+        self.waiting = GroupCommit(self.settings)
         self.stopping = False
         self.lacks_room = False
         """Whether an append was refused for a full disk, and it is still full."""
@@ -91,7 +89,8 @@ class Writer:
         """Serves until the flag is set, then stops in order."""
         poller = zmq.Poller()
         poller.register(self.server.socket, zmq.POLLIN)
-        poller.register(self.flusher.fd, zmq.POLLIN)
+        for fd in self.flushing.fds:
+            poller.register(fd, zmq.POLLIN)
         poller.register(stop.fd, zmq.POLLIN)
         self.store.page.publish(state=RUNNING)
         while not stop.is_set:
@@ -100,13 +99,14 @@ class Writer:
         self._stop(poller)
 
     def step(self, now: float) -> None:
-        """One turn: a group of requests, a flush begun or ended, time-outs, the heartbeat."""
-        self._collect_flush(now)
-        group = self._take_group(now)
+        """One turn: a group of requests, commits and flushes ended or begun, the heartbeat."""
+        self._publish(self.flushing.collect(now))
+        group = self._take_group()
         if group:
-            self._append(group)
-        self._begin_flush(now)
-        self._time_out(now)
+            self._append(group, now)
+        self.flushing.begin(now, self.stopping or len(self.waiting) > 0)
+        for pending in self.waiting.overdue(now):
+            self._answer(pending, FLUSH_DISK_TIMEOUT, flushed=False)
         if now - self.last_heartbeat >= HEARTBEAT_S:
             self.store.page.publish(heartbeat_ms=now_ms())
             self.last_heartbeat = now
@@ -122,7 +122,7 @@ class Writer:
                 log.info("the next segment could be made: the disk has room again")
 
     def _sleep_ms(self) -> int:
-        return 10 if self.flush_state.appended != self.flush_state.flushed else 50
+        return 50 if self.flushing.is_done else 10
 
     def _look_for_room(self) -> None:
         """Shows when appends that were refused for a full disk may come again."""
@@ -132,7 +132,7 @@ class Writer:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def _take_group(self, now: float) -> list[Pending]:
+    def _take_group(self) -> list[Pending]:
         group: list[Pending] = []
         size = 0
         for _ in range(GROUP_REQUESTS_MAX):
@@ -144,21 +144,26 @@ class Writer:
             if isinstance(received, BadFrames):
                 self.server.send(received.peer, refusal(received.request_id, received.error))
                 continue
-            pending = self._parse(received, now)
+            pending = self._parse(received, size)
             if pending is not None:
                 group.append(pending)
                 size += len(pending.append.records)
         return group
 
-    def _parse(self, received: Received, now: float) -> Pending | None:
-        """The append asked for; other operations are answered here. Never raises for bad input."""
+    def _parse(self, received: Received, group_bytes: int) -> Pending | None:
+        """The append asked for; other operations are answered here. Never raises for bad input.
+
+        `group_bytes` were taken in this turn already.
+        """
         number = 0
         try:
             header = unpack(received.header)
             number = request_id(header)
             operation = check_envelope(header)
             if operation in ("send", "append"):
-                return self._parse_append(received, header, operation, now)
+                pending = self._parse_append(received, header, operation)
+                self._check_pool(group_bytes + len(pending.append.records))
+                return pending
             self.server.send(received.peer, self._other(operation, header, number))
         except MqError as error:
             self._refuse(received.peer, number, error)
@@ -170,13 +175,18 @@ class Writer:
             self.store.page.publish(state=DISK_FULL)
         self.server.send(peer, refusal(number, error))
 
-    def _parse_append(
-        self, received: Received, header: Header, operation: str, now: float
-    ) -> Pending:
+    def _check_pool(self, size: int) -> None:
+        """Raises NodeBusy where a full pool is to be told, and not waited for."""
+        pool = self.store.log.pool
+        fails_fast = self.settings.fast_fail_if_no_buffer_in_store_pool
+        if fails_fast and pool is not None and not pool.fits(size):
+            reason = f"transientStorePool: {pool.used_bytes} bytes wait for a commit"
+            raise NodeBusy(reason, "send it again later")
+
+    def _parse_append(self, received: Received, header: Header, operation: str) -> Pending:
         if self.stopping:
             raise ServiceNotAvailable("the node is stopping", "send it again when it is back")
-        full = len(self.waiting) >= self.settings.send_thread_pool_queue_capacity
-        if full or self.waiting_bytes >= self.settings.waiting_bytes_max:
+        if self.waiting.is_full:
             raise NodeBusy(f"{len(self.waiting)} requests wait for the disk", "send it again later")
         self.store.retention.check_room()
         wait = parse_wait(header)
@@ -192,10 +202,8 @@ class Writer:
                 wait = WAIT_NONE
         else:
             append = parse_append(header, received.payload)
-        deadline = now + self.settings.sync_flush_timeout / 1000
         is_send = operation == "send"
-        number = request_id(header)
-        return Pending(received.peer, number, append, wait, is_send, topic, unique, deadline)
+        return Pending(received.peer, request_id(header), append, wait, is_send, topic, unique)
 
     def _other(self, operation: str, header: Header, number: int) -> Header:
         table = self.store.topics
@@ -224,32 +232,48 @@ class Writer:
 
     # -- appending and answering --------------------------------------------------------------
 
-    def _append(self, group: list[Pending]) -> None:
-        before = self.store.log.end
+    def _append(self, group: list[Pending], now: float) -> None:
+        size = sum(len(pending.append.records) for pending in group)
+        self._publish(self.flushing.wait_for_buffer(size, now))
+        log = self.store.log
+        before = log.end
         self.store.appender.append([pending.append for pending in group], now_ms())
-        end = self.store.log.end
-        self.flush_state.appended = end
-        if end != before:
-            self.store.page.publish(
-                records=self.store.appender.records, appended=end, committed=end
-            )
-            if not self.settings.is_sync_flush:
-                self._announce(end)
+        if log.end != before:
+            self.flushing.wake()
+            self.store.page.publish(records=self.store.appender.records, appended=log.end)
+            if log.pool is None:
+                self._committed(log.end)
             self.store.snapshot_if_due()
         for pending in group:
             if pending.append.error is not None:
                 self._refuse(pending.peer, pending.request_id, pending.append.error)
             elif self._waits(pending):
-                self.waiting.append(pending)
-                self.waiting_bytes += len(pending.append.records)
+                self.waiting.put(pending, now)
             else:
                 self._answer(pending, PUT_OK, flushed=False)
-        self.flush_state.waiting = bool(self.waiting)
 
     def _waits(self, pending: Pending) -> bool:
         if pending.wait == WAIT_NONE:
             return False
         return pending.wait == WAIT_FLUSHED or self.settings.is_sync_flush
+
+    def _publish(self, moved: Moved) -> None:
+        """What a commit or flush has reached: pages, hint, and the answers that waited for it."""
+        if moved.committed is not None:
+            self._committed(moved.committed)
+        if moved.flushed is None:
+            return
+        self.store.flushed_to(moved.flushed)
+        if self.settings.is_sync_flush:
+            self._announce(moved.flushed)
+        for pending in self.waiting.flushed(moved.flushed):
+            self._answer(pending, PUT_OK, flushed=True)
+
+    def _committed(self, offset: int) -> None:
+        """The segments hold what is below; readable now, but in SYNC_FLUSH only when flushed."""
+        self.store.page.publish(committed=offset)
+        if not self.settings.is_sync_flush:
+            self._announce(offset)
 
     def _announce(self, readable: int) -> None:
         """Page first, then the hint: who hears it finds the page moved."""
@@ -260,44 +284,6 @@ class Writer:
         header = pending.answer(self.store.store_host, self.store.epoch, status, flushed)
         self.server.send(pending.peer, header)
 
-    # -- flushing -----------------------------------------------------------------------------
-
-    def _begin_flush(self, now: float) -> None:
-        if self.flusher.is_busy or not due(self.flush_state, now, self.settings):
-            return
-        self.flush_state.last_flush_at = now
-        self.flush_state.last_thorough_at = now
-        job = self.store.log.flush_job()
-        self.flusher.start(job, self.store.after_flush(job.target))
-
-    def _collect_flush(self, now: float) -> None:
-        """Raises the OSError of a failed flush: the process ends, nothing more is acknowledged."""
-        done = self.flusher.collect()
-        if done is None:
-            return
-        self.flush_state.flushed = done.target
-        self.store.flushed_to(done.target)
-        if self.settings.is_sync_flush:
-            self._announce(done.target)
-        ready = 0
-        while ready < len(self.waiting) and self.waiting[ready].append.end <= done.target:
-            pending = self.waiting[ready]
-            self.waiting_bytes -= len(pending.append.records)
-            self._answer(pending, PUT_OK, flushed=True)
-            ready += 1
-        del self.waiting[:ready]
-        self.flush_state.waiting = bool(self.waiting)
-
-    def _time_out(self, now: float) -> None:
-        """Who waited too long is told so; the message is stored (FLUSH_DISK_TIMEOUT)."""
-        late = 0
-        while late < len(self.waiting) and self.waiting[late].deadline <= now:
-            pending = self.waiting[late]
-            self.waiting_bytes -= len(pending.append.records)
-            self._answer(pending, FLUSH_DISK_TIMEOUT, flushed=False)
-            late += 1
-        del self.waiting[:late]
-
     # -- stopping -----------------------------------------------------------------------------
 
     def _stop(self, poller: zmq.Poller) -> None:
@@ -307,14 +293,12 @@ class Writer:
         deadline = time.monotonic() + STOP_WAIT_S
         while True:
             now = time.monotonic()
-            self.flush_state.waiting = True
             self.step(now)
-            flushed = self.flush_state.flushed == self.flush_state.appended
             waits = self.store.has_workers() and not self.store.workers_are_done()
-            if flushed and (not waits or now >= deadline):
+            if self.flushing.is_done and (not waits or now >= deadline):
                 break
             poller.poll(5)
-        self.flusher.close()
+        self.flushing.close()
         try:
             self.store.close_cleanly(self.store.workers_are_done())
         except OSError as error:

@@ -35,7 +35,6 @@ class Pending:
     is_send: bool
     topic: str = ""
     unique_key: str = ""
-    deadline: float = 0.0
 
     def answer(self, store_host: Host, epoch: int, status: str, flushed: bool) -> Header:
         """The header of the good answer."""

@@ -32,6 +32,7 @@ from node.store.state_page import (
 )
 from node.store.topics_file import TopicsFile
 from node.topic_table import TopicTable
+from node.transient_store_pool import make_pool
 from node.writer_page import show_durable
 from protocol.errors import NotAStore, StorePermission
 from protocol.message_id import Host
@@ -68,7 +69,7 @@ class WriterStore:
         self.epoch = epoch
         self.rules = AppendRules(settings.max_message_size, settings.enabled_append_prop_crc)
         self.topics = TopicTable(TopicsFile(self.root), settings, found.tails, now_ms)
-        self.log = CommitLog(self.root, found.segment_bytes, found.end)
+        self.log = CommitLog(self.root, found.segment_bytes, found.end, make_pool(settings))
         self.log.open_tail()
         self.appender = Appender(
             self.log, self.topics, found.tails, self.rules, store_host.to_bytes()

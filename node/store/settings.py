@@ -41,8 +41,22 @@ class Settings:
     flush_interval_commit_log: int = 500
     flush_commit_log_least_pages: int = 4
     flush_commit_log_thorough_interval: int = 10_000
+    flush_commit_log_timed: bool = True
+    """False: a commit, or an append by `wake_flush_when_put_message`, ends the interval early."""
+    wake_flush_when_put_message: bool = False
     sync_flush_timeout: int = 5_000
+    transient_store_pool_enable: bool = False
+    """Counts in ASYNC_FLUSH only: `is_pool_enabled`."""
+    transient_store_pool_size: int = 5
+    """Buffers of 8 MiB, or of a segment where that is less; RocketMQ's have a segment's length."""
+    fast_fail_if_no_buffer_in_store_pool: bool = False
+    commit_interval_commit_log: int = 200
+    commit_commit_log_least_pages: int = 4
+    commit_commit_log_thorough_interval: int = 200
+    wake_commit_when_put_message: bool = True
     flush_interval_consume_queue: int = 1_000
+    flush_consume_queue_least_pages: int = 2
+    flush_consume_queue_thorough_interval: int = 60_000
     file_reserved_time: int = 72
     """Hours that a segment is kept after it was last written."""
     delete_when: str = "04"
@@ -81,7 +95,9 @@ class Settings:
             )
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int) and not isinstance(value, bool) and value <= 0:
+            if not isinstance(value, int) or isinstance(value, bool):
+                continue
+            if value < 0 or (value == 0 and not field.name.endswith("_least_pages")):
                 raise BadRequest(f"{field.name} is {value}", "use a positive number")
         if self.mapped_file_size_commit_log < SEGMENT_BYTES_MIN:
             raise BadRequest(
@@ -108,6 +124,11 @@ class Settings:
     def is_sync_flush(self) -> bool:
         """Whether an answer waits for the disk."""
         return self.flush_disk_type == SYNC_FLUSH
+
+    @property
+    def is_pool_enabled(self) -> bool:
+        """Whether appends go through the pool: with SYNC_FLUSH it would only delay the answers."""
+        return self.transient_store_pool_enable and not self.is_sync_flush
 
     @property
     def delete_hours(self) -> frozenset[int]:
