@@ -17,6 +17,7 @@ from protocol.record import (
     FILLER_BYTES,
     MAGIC_V1,
     MAGIC_V2,
+    RECORD_BYTES_MIN,
     SHORT_HEAD,
     SYS_FLAG_POSITION,
     Filler,
@@ -153,8 +154,17 @@ class LogReader:
         segment = self.segment_at(offset)
         position = offset - segment.start
         left = min(segment.end, self.end) - offset
-        size = int.from_bytes(segment.read(position, min(4, left)), "big", signed=True)
-        window = segment.read(position, min(max(size, 8), left))
+        window = segment.read(position, min(SHORT_HEAD.size, left))
+        if len(window) == SHORT_HEAD.size:
+            size, magic, place = _HEAD(window)
+            if magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_BYTES_MIN:
+                # Anybody may ask for any offset: what only looks like a size is not read for it.
+                if size > left:
+                    return Torn(offset, "cut", f"a record of {size} bytes, {left} are left")
+                if place != offset:
+                    why = f"says that it stands at {place}, not {offset}"
+                    return Torn(offset, "wrong_place", why)
+                window = segment.read(position, size)
         found = decode(window, 0, offset)
         if isinstance(found, Torn):
             return Torn(offset, found.kind, found.why)

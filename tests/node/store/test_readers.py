@@ -1,6 +1,7 @@
 """Reading the log, one queue and the index by the files alone."""
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,28 @@ def test_an_offset_outside_the_log_or_at_a_blank_has_no_record(golden: GetStore)
             store.log.look_up(store.log.min_offset + 1)
         with pytest.raises(StoreDamaged):
             store.log.record_at(store.log.min_offset + 1)
+
+
+@pytest.mark.parametrize("magic", [b"\xda\xa3\x20\xa7", b"body"])
+def test_what_only_looks_like_a_large_record_is_not_read_for_it(
+    golden_copy: GetStore, magic: bytes
+) -> None:
+    """A client may ask for any offset: there may be any number where a size should be."""
+    root = golden_copy("default-sizes")
+    with open_store(root) as store:
+        place = store.log.end + 1_000
+        size = store.log.segment_bytes - place - 8
+        with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+            file.seek(place)
+            file.write(size.to_bytes(4, "big") + magic + bytes(200))
+        store.log.bounds.end = store.log.segment_bytes
+        tracemalloc.start()
+        try:
+            with pytest.raises(NotFound, match="no record starts"):
+                store.log.look_up(place)
+            assert tracemalloc.get_traced_memory()[1] < 100_000
+        finally:
+            tracemalloc.stop()
 
 
 def test_damage_is_passed_where_the_next_record_proves_itself(golden_copy: GetStore) -> None:
