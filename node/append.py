@@ -89,8 +89,7 @@ class Appender:
 
         Raises OSError when the log cannot be written: the process must end.
         """
-        self.last_store_timestamp = max(self.last_store_timestamp, now_ms)
-        stamp = Stamp(self.last_store_timestamp, self.store_host)
+        stamp = Stamp(max(self.last_store_timestamp, now_ms), self.store_host)
         position = 0
         while position < len(requests):
             last, size = position, 0
@@ -126,6 +125,8 @@ class Appender:
             buffer = self._chunk_columns(requests, stamp)
         if buffer:
             self.commit_log.append(buffer)
+            # Not before: of a refused request there is no record with this time.
+            self.last_store_timestamp = stamp.store_timestamp
 
     # -- record by record ---------------------------------------------------------------------
 

@@ -14,6 +14,9 @@ from protocol.names import QUEUE_ID_MAX, check_topic_for_send
 
 TOPIC_QUEUES_MAX = 1024
 """Each queue is a folder and a file: a topic with more is refused."""
+TOPICS_MAX = 20_000
+QUEUES_MAX = 1_000_000
+"""Write queues of all topics together. Topics that are there already keep theirs."""
 
 
 class TopicTable:
@@ -55,6 +58,15 @@ class TopicTable:
         return self._put(Topic(name, queues, queues, PERM_DEFAULT))
 
     def _put(self, topic: Topic) -> Topic:
+        """Saves a topic. Raises NotAllowed for more topics or queues than one node can hold."""
+        others = [known for name, known in self._file.topics.items() if name != topic.name]
+        queues = sum(known.write_queues for known in others)
+        if len(others) >= TOPICS_MAX or queues + topic.write_queues > QUEUES_MAX:
+            raise NotAllowed(
+                f"{len(others)} topics with {queues} queues are there already, "
+                f"{TOPICS_MAX} with {QUEUES_MAX} are allowed",
+                "use one topic for many kinds of messages, with tags; see: keelog topic ls",
+            )
         self._file.put(topic, self._now_ms())
         return topic
 
@@ -96,6 +108,7 @@ class TopicTable:
         """
         check_topic_for_send(name)
         self._stored_queues.pop(name, None)
+        self._turn.pop(name, None)
         return self._file.remove(name, self._now_ms())
 
     def all(self) -> list[Topic]:

@@ -129,6 +129,17 @@ def test_store_times_never_run_backwards(log: Log) -> None:
     assert [record.head.store_timestamp for record in log.records()] == [9_000, 9_000]
 
 
+def test_a_refused_request_leaves_no_trace_of_its_time(log: Log) -> None:
+    """The checkpoint names this time: one above the last record's is damage to `store verify`."""
+    good, bad = batch(Message("T", b"x", queue_id=0)), AppendRequest(b"nothing", 1)
+    log.append(good, now_ms=5_000)
+    log.append(bad, now_ms=9_000)
+    assert bad.error is not None
+    assert log.appender.snapshot().store_timestamp == 5_000
+    log.append(bad, batch(Message("T", b"x", queue_id=0)), now_ms=4_000)
+    assert log.records()[-1].head.store_timestamp == 5_000
+
+
 def test_a_request_goes_whole_into_one_segment(log: Log) -> None:
     size = len(batch(Message("t", bytes(20_000), 0)).records)
     for _ in range(7):

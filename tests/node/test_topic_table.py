@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from node import topic_table
 from node.store.settings import Settings
 from node.store.topics_file import Topic, TopicsFile, parse_broker_json
 from node.topic_table import TopicTable
@@ -46,6 +47,30 @@ def test_with_auto_create_off_an_unknown_topic_is_refused(tmp_path: Path) -> Non
 def test_an_illegal_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(IllegalMessage):
         table(tmp_path).for_send(name)
+
+
+def test_topics_and_queues_are_bounded_and_those_that_are_there_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_table, "TOPICS_MAX", 3)
+    monkeypatch.setattr(topic_table, "QUEUES_MAX", 24)
+    topics = table(tmp_path)
+    for name in ("a", "b", "c"):
+        topics.for_send(name)
+    before = (tmp_path / "config/topics.json").read_bytes()
+    with pytest.raises(NotAllowed, match="3 topics with 24 queues are there already"):
+        topics.for_send("d")
+    with pytest.raises(NotAllowed):
+        topics.create("d", 1, 6)
+    with pytest.raises(NotAllowed, match="24 are allowed"):
+        topics.create("c", 9, 6)
+    assert (tmp_path / "config/topics.json").read_bytes() == before
+    assert topics.for_send("c").write_queues == 8
+    topics.delete("a")
+    assert topics.create("c", 9, 6)[0].write_queues == 9
+    with pytest.raises(NotAllowed):
+        topics.for_send("d")
+    assert topics.create("d", 7, 6)[1]
 
 
 def test_reserved_and_read_only_topics_take_no_messages(tmp_path: Path) -> None:
