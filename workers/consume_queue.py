@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from node.store.own_files import load_tails
 from node.store.process import raise_file_limit
+from node.store.service_loop import queue_pace
 from node.store.settings import Settings
 from node.store.state_page import queue_slot, run_dir
 from node.store.topics_file import TopicsFile
@@ -332,7 +333,14 @@ def main(arguments: list[str] | None = None) -> int:
         grown.clear()
         return taken
 
-    job = Job(slot, f"keelog-queue-{shard.number}", make_handler, take_grown, clashing="queue-*")
+    job = Job(
+        slot=slot,
+        title=f"keelog-queue-{shard.number}",
+        make_handler=make_handler,
+        flush_pace=queue_pace,
+        grown=take_grown,
+        clashing="queue-*",
+    )
     return run_worker(options, job)
 
 

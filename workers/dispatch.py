@@ -14,11 +14,13 @@ from typing import Protocol
 
 from node.store.disk import DISK_FULL
 from node.store.own_files import Progress, save_progress
+from node.store.service_loop import PAGE_BYTES, LoopPace, ServiceLoop
 from node.store.state_page import DISK_FULL as DISK_FULL_STATE
 from node.store.state_page import RUNNING, STOPPING, WorkerPage
 from protocol.columns import Columns
 from protocol.dispatch_request import DispatchRequests, dispatch_requests
 from protocol.errors import StoreDamaged
+from protocol.queue_unit import UNIT_BYTES
 from protocol.record import DEFAULT_DELAY_LEVELS_MS
 from workers.feed import Feed, Limits
 
@@ -30,6 +32,7 @@ DISK_FULL_RETRY_S = 1.0
 HEARTBEAT_S = 0.1
 ENDING_FLUSH_S = 0.02
 """While the writer stops it waits for what is synced."""
+_EACH_SECOND = LoopPace(1.0, 0, 0)
 FINISH_S_MAX = 5.0
 """How long a stopping worker goes on with what is readable."""
 
@@ -62,9 +65,9 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often to sync, and what to compute with."""
+    """When to sync, and what to compute with."""
 
-    flush_interval_s: float = 1.0
+    flush: LoopPace = _EACH_SECOND
     delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
 
 
@@ -104,7 +107,8 @@ class Dispatcher:
         self._feed = feed
         self._handler = handler
         self._pace = pace
-        self._interval_s = pace.flush_interval_s
+        self._flush_loop = ServiceLoop(pace.flush, 0.0, 0.0)
+        self._is_ending = False
         self._pause = breaks.pause
         self._is_over = breaks.is_stopping
         self._records = 0
@@ -112,6 +116,9 @@ class Dispatcher:
         self._flusher = ThreadPoolExecutor(1, "flush")
         self._flush: Future[int] | None = None
         self._flushed_at = 0.0
+        self._begun = (0, 0)
+        """Up to where the running flush goes, and how many of `_records` that are."""
+        self._saved_records = 0
         self._trimmed_to = 0
 
     def start(self) -> None:
@@ -126,7 +133,9 @@ class Dispatcher:
         self.is_resuming = False
         self.epoch, self._applied = limits.epoch, self.done
         self.saved = self._save(self.done, limits)
-        self._flushed_at = time.monotonic()
+        now = time.monotonic()
+        self._flushed_at = self._flush_loop.turned_at = self._flush_loop.thorough_at = now
+        self._saved_records = self._records
         if self.place.page is not None:
             self.place.page.begin_epoch(self.epoch, dispatched=self.done, saved=self.saved)
             self.place.page.publish(state=RUNNING)
@@ -140,7 +149,7 @@ class Dispatcher:
         if limits.epoch != self.epoch:
             self.start()
             return True
-        self._interval_s = ENDING_FLUSH_S if limits.is_ending else self._pace.flush_interval_s
+        self._is_ending = limits.is_ending
         self.done = max(self.done, limits.min_offset)
         if limits.min_offset > self._trimmed_to:
             self._trimmed_to = limits.min_offset
@@ -219,10 +228,20 @@ class Dispatcher:
         if self._flush is not None:
             if self._flush.done():
                 self._await_flush()
-        elif self.done > self.saved and time.monotonic() - self._flushed_at >= self._interval_s:
+        elif self.done > self.saved and self._is_flush_due(time.monotonic()):
             self._begin_flush()
 
+    def _is_flush_due(self, now: float) -> bool:
+        """By pages of new units: the log's records are counted, and nothing is kept per queue."""
+        if self._is_ending:
+            return now - self._flushed_at >= ENDING_FLUSH_S
+        least_pages = self._flush_loop.turn(now)
+        if least_pages is None:
+            return False
+        return (self._records - self._saved_records) * UNIT_BYTES >= least_pages * PAGE_BYTES
+
     def _begin_flush(self) -> None:
+        self._begun = (self.done, self._records)
         done, applied, epoch = self.done, self._applied, self.epoch
 
         def flush() -> int:
@@ -242,6 +261,8 @@ class Dispatcher:
         saved = self._flush.result()
         self._flush = None
         self.saved = max(self.saved, saved)
+        if self.saved >= self._begun[0]:
+            self._saved_records = self._begun[1]
         if self.place.page is not None:
             self.place.page.publish(saved=self.saved)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from node.store.service_loop import index_pace
 from node.store.settings import Settings
 from node.store.state_page import run_dir
 from protocol.dispatch_request import DispatchRequests, index_keys, plain_index_keys
@@ -242,7 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
         folder = IndexFolder(root, geometry, run_dir(root) / f"{SLOT}.new")
         return IndexFiles(root, folder, feed, settings.index_tags_enable)
 
-    return run_worker(options, Job(slot=SLOT, title="keelog-index", make_handler=make_handler))
+    return run_worker(options, Job(SLOT, "keelog-index", make_handler, index_pace))
 
 
 if __name__ == "__main__":

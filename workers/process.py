@@ -25,6 +25,7 @@ from node.store.process import (
     report_ready,
     set_title,
 )
+from node.store.service_loop import LoopPace
 from node.store.settings import Settings, load_settings
 from node.store.state_page import DAMAGED, STOPPED, WorkerPage, run_dir
 from protocol.errors import CorruptError, MqError, NotAStore
@@ -58,6 +59,7 @@ class Job:
     slot: str
     title: str
     make_handler: Callable[[Path, Settings, Feed], Handler]
+    flush_pace: Callable[[Settings], LoopPace]
     grown: Callable[[], set[Queue]] | None = None
     clashing: str = ""
 
@@ -128,12 +130,11 @@ class _Worker:
         except Stopped:
             return EXIT_OK
         handler = self._job.make_handler(self._root, self._settings, feed)
-        interval_s = self._settings.flush_interval_consume_queue / 1000
         dispatcher = Dispatcher(
             Place(self._root, self._job.slot, self._page),
             feed,
             handler,
-            Pace(interval_s, self._settings.delay_levels_ms),
+            Pace(self._job.flush_pace(self._settings), self._settings.delay_levels_ms),
             Breaks(self._pause, lambda: self._stop.is_set),
         )
         self._dispatcher = dispatcher

@@ -13,7 +13,7 @@ PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LoopPace:
     """How often a loop turns and what makes it act; times in seconds."""
 
     interval_s: float
@@ -23,9 +23,9 @@ class Pace:
     """Whether `ServiceLoop.wake` ends the interval early."""
 
 
-def commit_pace(settings: Settings) -> Pace:
+def commit_pace(settings: Settings) -> LoopPace:
     """From the buffer into the segment (CommitRealTimeService)."""
-    return Pace(
+    return LoopPace(
         settings.commit_interval_commit_log / 1000,
         settings.commit_commit_log_least_pages,
         settings.commit_commit_log_thorough_interval / 1000,
@@ -33,9 +33,9 @@ def commit_pace(settings: Settings) -> Pace:
     )
 
 
-def flush_pace(settings: Settings) -> Pace:
+def flush_pace(settings: Settings) -> LoopPace:
     """The log in ASYNC_FLUSH (FlushRealTimeService): timed, it sleeps its interval out."""
-    return Pace(
+    return LoopPace(
         settings.flush_interval_commit_log / 1000,
         settings.flush_commit_log_least_pages,
         settings.flush_commit_log_thorough_interval / 1000,
@@ -43,25 +43,25 @@ def flush_pace(settings: Settings) -> Pace:
     )
 
 
-def queue_pace(settings: Settings) -> Pace:
+def queue_pace(settings: Settings) -> LoopPace:
     """Queue files (FlushConsumeQueueService)."""
-    return Pace(
+    return LoopPace(
         settings.flush_interval_consume_queue / 1000,
         settings.flush_consume_queue_least_pages,
         settings.flush_consume_queue_thorough_interval / 1000,
     )
 
 
-def index_pace(settings: Settings) -> Pace:
+def index_pace(settings: Settings) -> LoopPace:
     """Index files. RocketMQ flushes one when it is full; ours has to, to save its progress."""
-    return Pace(settings.flush_interval_consume_queue / 1000, 0, 0)
+    return LoopPace(settings.flush_interval_consume_queue / 1000, 0, 0)
 
 
 @dataclass(slots=True)
 class ServiceLoop:
     """One loop: when it turned last and when it last took everything, in seconds of one clock."""
 
-    pace: Pace
+    pace: LoopPace
     turned_at: float
     thorough_at: float
     woken: bool = False

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from node.store.service_loop import LoopPace
 from node.store.settings import Settings
 from node.store.state_page import WorkerPage, queue_slot, run_dir
 from tests.workers.living_log import SETTINGS, LivingLog, derived
@@ -42,7 +43,7 @@ class Running:
             Place(log.root, slot, self.page),
             self.feed,
             self.handler,
-            Pace(flush_interval_s),
+            Pace(LoopPace(flush_interval_s, 0, 0)),
             Breaks(self.waits.append),
         )
 

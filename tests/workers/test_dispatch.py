@@ -14,6 +14,7 @@ import workers.index_folder
 import workers.queue_files
 import workers.sparse_file
 from node.store.own_files import Progress, load_progress
+from node.store.service_loop import LoopPace
 from protocol.errors import StoreDamaged
 from tests.workers.bench_of_workers import SLOTS, Running, expected, new_log, of_kind, running
 from tests.workers.living_log import LivingLog, derived
@@ -63,6 +64,22 @@ def test_a_writer_that_stops_is_not_kept_waiting_for_progress(slot: str, log: Li
             assert time.monotonic() < deadline
             worker.dispatcher.turn()
     assert load_progress(log.root, slot) == Progress(1, log.end)
+
+
+def test_queue_units_are_synced_by_least_pages_or_after_the_thorough_interval(
+    log: LivingLog,
+) -> None:
+    with running(log, "queue-0-of-1") as worker:
+        loop = worker.dispatcher._flush_loop
+        loop.pace = LoopPace(1.0, 1, 60.0)
+        for seconds, count, is_due in ((1, 200, False), (1, 5, True), (1, 1, False), (58, 1, True)):
+            log.grow(count)
+            worker.catch_up()
+            now = loop.turned_at + seconds
+            assert worker.dispatcher._is_flush_due(now) is is_due
+            if is_due:
+                worker.save()
+                assert load_progress(log.root, "queue-0-of-1") == Progress(1, log.end)
 
 
 @pytest.mark.parametrize("slot", SLOTS)

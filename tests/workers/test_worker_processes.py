@@ -123,7 +123,10 @@ def test_following_workers_keep_up_tell_readers_and_stop_in_order(
 def test_workers_killed_again_and_again_end_in_what_a_rebuild_gives(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     rnd = random.Random(7)
-    options = ("-X", "flush_interval_consume_queue=20")
+    options = (
+        *("-X", "flush_interval_consume_queue=20"),
+        *("-X", "flush_consume_queue_least_pages=0"),
+    )
     for _ in range(4):
         workers = [Process(log.root, worker, *options) for worker in (QUEUES, INDEX)]
         deadline = time.monotonic() + rnd.random() * 0.4

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from node.store.service_loop import (
     PAGE_BYTES,
-    Pace,
+    LoopPace,
     ServiceLoop,
     commit_pace,
     due,
@@ -42,10 +42,10 @@ def test_least_pages_decide_and_a_full_file_is_always_worth_it(
 
 
 def test_the_defaults_are_rocketmqs() -> None:
-    assert flush_pace(Settings()) == Pace(0.5, 4, 10.0, wakes=False)
-    assert commit_pace(Settings()) == Pace(0.2, 4, 0.2, wakes=True)
-    assert queue_pace(Settings()) == Pace(1.0, 2, 60.0, wakes=False)
-    assert index_pace(Settings()) == Pace(1.0, 0, 0.0, wakes=False)
+    assert flush_pace(Settings()) == LoopPace(0.5, 4, 10.0, wakes=False)
+    assert commit_pace(Settings()) == LoopPace(0.2, 4, 0.2, wakes=True)
+    assert queue_pace(Settings()) == LoopPace(1.0, 2, 60.0, wakes=False)
+    assert index_pace(Settings()) == LoopPace(1.0, 0, 0.0, wakes=False)
 
 
 def test_timed_sleeps_the_interval_out_and_untimed_is_woken() -> None:
@@ -110,7 +110,7 @@ def flush_service(events: list[Append], settings: Settings, until: int) -> list[
     return flushes
 
 
-def ours(events: list[Append], pace: Pace, until: int, step: int) -> list[Append]:
+def ours(events: list[Append], pace: LoopPace, until: int, step: int) -> list[Append]:
     loop = ServiceLoop(pace, 0.0, 0.0)
     flushes: list[Append] = []
     flushed = 0
@@ -163,7 +163,7 @@ def commit_real_time_service(events: list[Append], settings: Settings) -> list[A
 @given(st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 6 * P)), max_size=60).map(sorted))
 def test_commits_are_those_of_commit_real_time_service(events: list[Append]) -> None:
     settings = Settings()
-    pace = Pace(200, 4, 200, wakes=True)  # a clock in ms, which floats hold exactly
+    pace = LoopPace(200, 4, 200, wakes=True)  # a clock in ms, which floats hold exactly
     loop = ServiceLoop(pace, -1000, 0)
     mine: list[Append] = []
     committed = 0
