@@ -164,6 +164,8 @@ class Writer:
                 pending = self._parse_append(received, header, operation)
                 self._check_pool(group_bytes + len(pending.append.records))
                 return pending
+            if received.payload is not None:
+                raise BadRequest(f"{operation[:40]!a} is one frame, two came")
             self.server.send(received.peer, self._other(operation, header, number))
         except MqError as error:
             self._refuse(received.peer, number, error)
