@@ -43,7 +43,13 @@ from node.writer_requests import (
     parse_wait,
 )
 from node.writer_store import WriterStore, first_address, open_writer_store
-from protocol.errors import MqError, NodeBusy, ServiceNotAvailable, UnknownOperation
+from protocol.errors import (
+    BadRequest,
+    MqError,
+    NodeBusy,
+    ServiceNotAvailable,
+    UnknownOperation,
+)
 from protocol.message_id import Host, parse_host
 from protocol.wire import (
     Header,
