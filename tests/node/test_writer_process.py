@@ -166,6 +166,7 @@ BAD_FRAMES: dict[str, tuple[list[bytes], str]] = {
     "no id": ([pack({"v": 1, "op": "ping"})], "BadRequest"),
     "too many frames": ([pack(GOOD), b"", b"", b"x" * 1000], "BadRequest"),
     "a payload behind a send": ([pack(GOOD), b"x"], "BadRequest"),
+    "a payload behind a ping": ([pack({"v": 1, "op": "ping", "id": 1}), b"x"], "BadRequest"),
     "an append without records": ([pack({**GOOD, "op": "append"})], "BadRequest"),
 }
 
