@@ -165,14 +165,17 @@ def check_index(root: Path, told: Ints, outcome: Outcome) -> None:
         outcome.faults.append(f"{missing} messages are not found in the index files")
 
 
+def verify_deep(root: Path) -> tuple[int, str]:
+    """`keelog store verify --deep` of a stopped store: its exit code, and how its output begins."""
+    command = [sys.executable, "-m", "keelog", "store", "verify", str(root), "--deep", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, (done.stdout + done.stderr)[:2000]
+
+
 def check_files(root: Path, outcome: Outcome) -> None:
-    """`keelog store verify --deep` of the stopped store."""
+    """`verify_deep`, noted."""
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "keelog", "store", "verify", str(root), "--deep", "--json"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    outcome.verify_exit, outcome.verify_s = done.returncode, round(time.monotonic() - began, 2)
-    if done.returncode:
-        said = (done.stdout + done.stderr)[:2000]
-        outcome.faults.append(f"store verify --deep ended with {done.returncode}: {said}")
+    outcome.verify_exit, said = verify_deep(root)
+    outcome.verify_s = round(time.monotonic() - began, 2)
+    if outcome.verify_exit:
+        outcome.faults.append(f"store verify --deep ended with {outcome.verify_exit}: {said}")
