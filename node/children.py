@@ -19,11 +19,13 @@ _LINE_BYTES_MAX = 4096
 
 
 class Report(NamedTuple):
-    """A line that a child writes: it is ready at `endpoint`, or it ends for a reason."""
+    """A line that a child writes: it is ready at `endpoint`, it recovers, or ends for a reason."""
 
     endpoint: str | None
     """Empty for a child that binds none; None in last words."""
     reason: str = ""
+    recovered: float | None = None
+    """The part of a recovery that is done, 0 to 1."""
 
 
 def command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -110,4 +112,7 @@ def parse_report(line: bytes) -> Report | None:
         return None
     if report.get("ready"):
         return Report(str(report.get("endpoint") or ""))
+    match report.get("recovering"):
+        case [int(done), int(total)]:
+            return Report(None, recovered=done / max(total, done, 1))
     return Report(None, str(report["ended"])) if report.get("ended") else None

@@ -97,6 +97,7 @@ class ProcessStatus:
     lag_bytes: int | None = None
     exit_code: int | None = None
     cause: str | None = None
+    recovered: float | None = None
     """Why it ended last, until it runs again."""
 
 

@@ -49,7 +49,7 @@ from protocol.record import (
     decode,
 )
 
-__all__ = ["Recovery", "carry_out", "examine", "segment_bases"]
+__all__ = ["Recovery", "Tell", "carry_out", "examine", "segment_bases", "tell_nobody"]
 
 TAILS_AGE_BYTES_MAX = 8 * 1024 * 1024
 """An older snapshot is replaced at once, so that the start after the next kill is short."""
@@ -58,6 +58,10 @@ WALK_BYTES_MAX = 256 * 1024 * 1024
 
 Tell = Callable[[int, int], None]
 """Is told (done, total) log bytes, window by window."""
+
+
+def tell_nobody(_done: int, _total: int) -> None:
+    """For who does not want to know."""
 
 
 @dataclass(slots=True)
@@ -89,7 +93,7 @@ class Recovery:
         return LogEnd(self.root, self.end, self.segment_bytes)
 
 
-def examine(root: Path, settings: Settings, tell: Tell = lambda _done, _total: None) -> Recovery:
+def examine(root: Path, settings: Settings, tell: Tell = tell_nobody) -> Recovery:
     """Walks the log above what the snapshot of the queues' ends vouches for. Changes nothing.
 
     Raises StoreDamaged for damage below the durable floor, and for files that cannot be a log.

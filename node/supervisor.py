@@ -34,6 +34,7 @@ from node.supervisor_plan import (
     note_exit,
     note_last_words,
     note_ready,
+    note_recovery,
     note_start,
     page_slot,
     plan_children,
@@ -200,6 +201,9 @@ class Supervisor:
 
     def _take_reports(self, child: Child, process: Process) -> None:
         for report in process.reports():
+            if report.recovered is not None:
+                note_recovery(child, report.recovered)
+                continue
             if report.endpoint is None:
                 note_last_words(child, report.reason)
                 continue

@@ -81,6 +81,8 @@ class Child:
     """Why it ended last; empty when it has been ready since."""
     last_words: str = ""
     """What this run of it has said about its end."""
+    recovered: float | None = None
+    """The part of its recovery that is done, 0 to 1, while it is at it."""
 
     @property
     def lacks_room(self) -> bool:
@@ -137,13 +139,18 @@ def note_start(child: Child, pid: int, now: float) -> None:
     if child.exit_code is not None:
         child.restarts += 1
     child.state, child.pid, child.started_at = State.STARTING, pid, now
-    child.last_words = ""
+    child.last_words, child.recovered = "", None
+
+
+def note_recovery(child: Child, recovered: float) -> None:
+    """It recovers, and so takes its time: that is no sign of trouble."""
+    child.recovered = recovered
 
 
 def note_ready(child: Child, endpoint: str) -> None:
     """It says that it accepts work. Its endpoint stays for all later starts."""
     child.endpoint = endpoint or child.endpoint
-    child.cause = ""
+    child.cause, child.recovered = "", None
     child.was_ready = True
     if child.state is State.STARTING:
         child.state = State.RUNNING
@@ -161,7 +168,7 @@ def end_of(code: int) -> str:
 
 def note_exit(child: Child, code: int, now: float, limits: Limits) -> None:
     """It ended. Decides whether and when it is started again."""
-    child.pid, child.exit_code = None, code
+    child.pid, child.exit_code, child.recovered = None, code, None
     child.cause = child.last_words or f"it ended with {end_of(code)}"
     if child.state is State.STOPPING:
         child.state = State.STOPPED

@@ -156,10 +156,16 @@ def _check(name: str, ok: bool, detail: str, needed: bool = False) -> Fields:
 def _role_check(view: NodeView, role: Role, name: str, needed: bool) -> Fields:
     children = [child for child in view.children if child.role is role]
     running = sum(child.state is State.RUNNING for child in children)
-    others = [f"{child.name} {child.state}" for child in children if child.state != State.RUNNING]
+    others = [
+        f"{child.name} {_shown_state(child)}" for child in children if child.state != State.RUNNING
+    ]
     detail = ", ".join([f"{running} of {len(children)} running", *others])
     enough = running >= min(1, len(children)) if needed else running == len(children)
     return _check(name, enough and not (needed and view.stopping), detail, needed)
+
+
+def _shown_state(child: Child) -> str:
+    return child.state if child.recovered is None else f"recovering, {child.recovered:.0%} done"
 
 
 def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
@@ -172,6 +178,8 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
     state: str = child.state
     if child.is_alive and own_state in _SHOWN_STATES:
         state = STATE_NAMES[own_state]
+    if child.recovered is not None:
+        state = STATE_NAMES[RECOVERING]
     if child.lacks_room and child.is_alive:
         state = State.DISK_FULL
     offset = log.appended if child.role is Role.WRITER else worker.dispatched
@@ -189,6 +197,7 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         "lag_bytes": max(0, behind),
         "exit_code": child.exit_code,
         "cause": child.cause or None,
+        "recovered": child.recovered,
     }
 
 

@@ -10,6 +10,7 @@ import os
 import struct
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import zmq
@@ -17,6 +18,7 @@ import zmq
 from node.broker_checkpoint import SAVE_EVERY_S
 from node.flush import FlushServices, Moved
 from node.group_commit import GroupCommit
+from node.recovery_progress import RecoveryProgress
 from node.serving import BadFrames, Received, Server
 from node.store import disk
 from node.store.process import (
@@ -28,6 +30,7 @@ from node.store.process import (
     now_ms,
     raise_file_limit,
     report_ready,
+    report_recovery,
     set_title,
 )
 from node.store.settings import Settings, load_settings
@@ -330,7 +333,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = load_settings(options.settings)
         store_host = _store_host(options.bind, options.control_port)
-        store = open_writer_store(root, settings, store_host, alone=options.ready_fd is None)
+        tell = RecoveryProgress(partial(report_recovery, options.ready_fd))
+        alone = options.ready_fd is None
+        store = open_writer_store(root, settings, store_host, alone, tell)
     except (MqError, OSError) as error:
         what = f"the writer of {root} cannot start"
         return end_badly(what, error, str(root), options.ready_fd)

@@ -8,7 +8,7 @@ from pathlib import Path
 from node.append import Appender
 from node.broker_checkpoint import BrokerCheckpoint, live_workers
 from node.commit_log import CommitLog
-from node.recovery import Recovery, carry_out, examine
+from node.recovery import Recovery, Tell, carry_out, examine, tell_nobody
 from node.retention import Retention, Spared
 from node.store import disk
 from node.store.locks import StoreLock
@@ -198,8 +198,12 @@ class WriterStore:
         self.lock.release()
 
 
-def open_writer_store(root: Path, settings: Settings, store_host: Host, alone: bool) -> WriterStore:
+def open_writer_store(
+    root: Path, settings: Settings, store_host: Host, alone: bool, tell: Tell = tell_nobody
+) -> WriterStore:
     """Locks, recovers and opens a store, which is made when the directory is empty or absent.
+
+    `tell` learns how far the recovery is, as from `node.recovery.examine`.
 
     Raises StoreLocked, NotAStore, StorePermission, StoreDamaged; nothing has been changed then
     but that the lock file exists.
@@ -210,7 +214,7 @@ def open_writer_store(root: Path, settings: Settings, store_host: Host, alone: b
         disk.make_durable_dir(root)
         lock = StoreLock.acquire(root, flock=alone, record=True, wait_s=LOCK_WAIT_S)
         try:
-            return _open_locked(lock, root, settings, store_host)
+            return _open_locked(lock, root, settings, store_host, tell)
         except BaseException:
             lock.release()
             raise
@@ -220,9 +224,11 @@ def open_writer_store(root: Path, settings: Settings, store_host: Host, alone: b
         ) from None
 
 
-def _open_locked(lock: StoreLock, root: Path, settings: Settings, store_host: Host) -> WriterStore:
+def _open_locked(
+    lock: StoreLock, root: Path, settings: Settings, store_host: Host, tell: Tell
+) -> WriterStore:
     started = now_ms()
-    found = examine(root, settings)
+    found = examine(root, settings, tell)
     for folder in (root / COMMIT_LOG_DIR, own_dir(root), run_dir(root)):
         disk.make_dir(folder)
     run_dir(root).chmod(0o700)

@@ -62,6 +62,12 @@ def report_ready(descriptor: int | None, endpoint: str = "") -> None:
         os.write(descriptor, line.encode())
 
 
+def report_recovery(descriptor: int | None, done: int, total: int) -> None:
+    """Tells the supervisor how far a recovery is, in bytes: it may take long, and is no silence."""
+    if descriptor is not None:
+        os.write(descriptor, (json.dumps({"recovering": [done, total]}) + "\n").encode())
+
+
 def report_end(descriptor: int | None, reason: str) -> None:
     """Tells the supervisor why this process ends, for those who ask it. It may be gone already."""
     if descriptor is not None:
