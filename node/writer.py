@@ -135,7 +135,8 @@ class Writer:
 
     def _look_for_room(self) -> None:
         """Shows when appends that were refused for a full disk may come again."""
-        if self.lacks_room and not self.store.log.lacks_next and not self.stopping:
+        is_full = self.store.log.lacks_next or self.store.retention.full is not None
+        if self.lacks_room and not is_full and not self.stopping:
             self.lacks_room = False
             self.store.page.publish(state=RUNNING)
 
