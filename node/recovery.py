@@ -11,8 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from node.recovery_queues import TailNotes
 from node.recovery_tail import (
     LogEnd,
     drop_segments_behind,
@@ -35,15 +34,12 @@ from node.store.open_files import OpenFiles
 from node.store.own_files import EpochLine, Tails, list_progress, save_epochs, save_tails
 from node.store.segment_list import SegmentList, list_folder
 from node.store.settings import Settings
-from protocol.columns import Columns, group_topics
-from protocol.dispatch_request import dispatch_requests
+from protocol.columns import Columns
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import COMMIT_LOG_DIR, SCHEDULE_TOPIC
+from protocol.names import COMMIT_LOG_DIR
 from protocol.record import (
     FILLER_BYTES,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
     Filler,
     Torn,
     decode,
@@ -164,9 +160,11 @@ def _walk(
         _check_last_record(segments, tails, found)
         reader = LogReader(segments, Bounds(segments.start, segments.end))
         walk = TailWalk(reader, tails.at, condition)
+        notes = TailNotes(found.tails)
         for columns in walk:
-            _note(found, columns)
+            _note(found, notes, columns)
             tell(walk.end)
+        notes.settle()
         found.end, stopped = walk.end, walk.stop
     if stopped is None:
         found.end += _filler_bytes(found)
@@ -215,15 +213,17 @@ def _walk_of_broker(
         if known is not None and known.at < found.min_offset:
             # Retention went past the snapshot: a queue's last records may lie anywhere.
             start = found.min_offset
+        notes = TailNotes(found.tails)
         for item in columns_past_damage(store.log, start):
             if isinstance(item, Columns):
-                _note(found, item)
+                _note(found, notes, item)
                 tell(int(item.physical_offset[-1]))
+        notes.settle()
         return store.tail.stop
 
 
-def _note(found: Recovery, columns: Columns) -> None:
-    note_tails(found.tails, columns)
+def _note(found: Recovery, notes: TailNotes, columns: Columns) -> None:
+    notes.add(columns)
     last = int(columns.store_timestamp.max())
     found.last_store_timestamp = max(found.last_store_timestamp, last)
     found.last_record_offset = int(columns.physical_offset[-1])
@@ -240,21 +240,6 @@ def _filler_bytes(found: Recovery) -> int:
         stands = decode(file.read(FILLER_BYTES), 0)
     left = base + found.segment_bytes - found.end
     return left if isinstance(stands, Filler) and stands.size == left else 0
-
-
-def note_tails(tails: dict[Queue, int], columns: Columns) -> None:
-    """Moves each queue's next offset behind its last record in `columns`."""
-    topics, topic_id = group_topics(columns)
-    if SCHEDULE_TOPIC in topics:
-        rows = np.flatnonzero(dispatch_requests(columns).is_queued)
-    else:
-        kind = columns.sys_flag & TRANSACTION_MASK
-        rows = np.flatnonzero((kind == 0) | (kind == TRANSACTION_COMMIT))
-    key = topic_id[rows] * (1 << 32) + columns.queue_id[rows]
-    _, last = np.unique(key[::-1], return_index=True)
-    for row in rows[len(rows) - 1 - last].tolist():
-        queue = Queue(topics[topic_id[row]], int(columns.queue_id[row]))
-        tails[queue] = int(columns.queue_offset[row]) + 1
 
 
 def carry_out(found: Recovery, crc: bool = True) -> int:

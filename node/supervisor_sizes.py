@@ -5,15 +5,22 @@ wins over settings, and settings count for what has no file.
 """
 
 import logging
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from node.store.index_reader import IndexFolder
 from node.store.open_files import OpenFiles
-from node.store.queue_list import find_queue_file_bytes, list_queues
+from node.store.queue_list import (
+    find_queue_file_bytes,
+    list_queue_ids,
+    list_topics,
+    queue_folder,
+)
 from node.store.segment_list import list_folder
 from node.store.settings import Settings, load_settings
 from protocol.errors import CorruptError
+from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
 
 log = logging.getLogger("keelog.supervisor")
@@ -42,13 +49,19 @@ def _log_size(root: Path) -> dict[str, int]:
 
 
 def _queue_size(root: Path) -> dict[str, int]:
-    folders = list_queues(root)
     try:
-        size = find_queue_file_bytes(iter(folders.values()), 0)
+        size = find_queue_file_bytes(_queue_folders(root), 0)
     except CorruptError as error:
         log.warning("%s", error)
         return {}
     return {"mapped_file_size_consume_queue": size} if size else {}
+
+
+def _queue_folders(root: Path) -> Iterator[Path]:
+    """One after the other: mostly the first one tells, and there may be 10,000."""
+    for topic in list_topics(root):
+        for queue_id in list_queue_ids(root, topic):
+            yield queue_folder(root, Queue(topic, queue_id))
 
 
 def _index_sizes(root: Path, settings: Settings) -> dict[str, int]:

@@ -45,6 +45,8 @@ from protocol.patch import AppendRules
 log = logging.getLogger("keelog.writer")
 
 TAILS_EVERY_BYTES = 64 * 1024 * 1024
+TAILS_EVERY_RECORDS = 200_000
+"""Whichever comes first: a start walks no more than this, well within a second."""
 LOCK_WAIT_S = 5.0
 INDEX_SLOT = "index"
 
@@ -81,6 +83,7 @@ class WriterStore:
         self.checkpoint = BrokerCheckpoint(self.root, settings)
         self._snapshot: Tails | None = None
         self._snapshot_at = found.end
+        self._snapshot_records = 0
         self._min_offset = found.min_offset
         self._flushed = found.end
         self._tails_at = 0
@@ -108,9 +111,13 @@ class WriterStore:
 
     def snapshot_if_due(self) -> None:
         """Takes a copy of the queues' ends now and then; it is saved when its offset is flushed."""
-        if self._snapshot is None and self.log.end - self._snapshot_at >= TAILS_EVERY_BYTES:
+        new_bytes = self.log.end - self._snapshot_at
+        new_records = self.appender.records - self._snapshot_records
+        is_due = new_bytes >= TAILS_EVERY_BYTES or new_records >= TAILS_EVERY_RECORDS
+        if self._snapshot is None and is_due:
             self._snapshot = self.appender.snapshot()
             self._snapshot_at = self.log.end
+            self._snapshot_records = self.appender.records
 
     def after_flush(self, target: int) -> Callable[[], None]:
         """What the flush thread does behind the sync of everything below `target`."""
