@@ -38,9 +38,11 @@ class WriterProcess:
             env={**os.environ, **(env or {})},
         )
         os.close(write_end)
+        self.endpoint = ""
         with os.fdopen(read_end) as pipe:
-            line = pipe.readline()
-        self.endpoint: str = json.loads(line).get("endpoint", "") if line else ""
+            # Lines about a recovery may come first, and one about the end instead.
+            while not self.endpoint and (line := pipe.readline()):
+                self.endpoint = json.loads(line).get("endpoint", "")
 
     def stop(self) -> int:
         """SIGTERM; answers the exit code."""
