@@ -151,6 +151,20 @@ def print_error(what: str, error: MqError) -> None:
     sys.stderr.write("\n".join(lines) + "\n")
 
 
+OOM_WRITER, OOM_WORKER, OOM_READER = 100, 300, 400
+"""Added to `oom_score_adj`: short of memory the kernel ends readers first, the supervisor last."""
+_OOM_SCORE_MAX = 1_000
+
+
+def offer_as_victim(points: int) -> None:
+    """Makes the kernel end this process rather than its parent when memory runs out."""
+    path = Path("/proc/self/oom_score_adj")
+    try:
+        path.write_text(str(min(int(path.read_text()) + points, _OOM_SCORE_MAX)))
+    except OSError:
+        return  # a container may not show it; then all are alike
+
+
 def now_ms() -> int:
     """The wall clock in ms since 1970."""
     return time.time_ns() // 1_000_000
