@@ -330,6 +330,7 @@ def main(arguments: list[str] | None = None) -> int:
     stop = install_stop_signals()
     if options.ready_fd is not None:
         die_with_parent()
+        offer_as_victim(OOM_WRITER)
     root = Path(options.dir).resolve()
     try:
         settings = load_settings(options.settings)
