@@ -270,6 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
     stop = install_stop_signals()
     if options.ready_fd is not None:
         die_with_parent()
+        offer_as_victim(OOM_READER)
     root = Path(options.dir).resolve()
     try:
         return _serve(options, root, stop)
