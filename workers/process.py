@@ -83,6 +83,7 @@ def run_worker(options: argparse.Namespace, job: Job) -> int:
     stop = install_stop_signals()
     if options.ready_fd is not None:
         die_with_parent()
+        offer_as_victim(OOM_WORKER)
     set_title(job.title)
     try:
         with _Worker(options, job, stop) as worker:
