@@ -22,6 +22,8 @@ from node.recovery_progress import RecoveryProgress
 from node.serving import BadFrames, Received, Server
 from node.store import disk
 from node.store.process import (
+    OOM_WRITER,
+    offer_as_victim,
     StopFlag,
     die_with_parent,
     end_badly,
