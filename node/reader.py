@@ -23,6 +23,8 @@ from node.store.live_store import LiveStore
 from node.store.locks import FileLock
 from node.store.process import (
     EXIT_OK,
+    OOM_READER,
+    offer_as_victim,
     StopFlag,
     die_with_parent,
     end_badly,
