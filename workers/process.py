@@ -16,6 +16,7 @@ from node.store import disk
 from node.store.locks import FileLock, StoreLock
 from node.store.process import (
     EXIT_OK,
+    OOM_WORKER,
     StopFlag,
     die_with_parent,
     end_badly,
