@@ -22,6 +22,7 @@ from node.store.process import (
     end_badly,
     install_stop_signals,
     now_ms,
+    offer_as_victim,
     raise_file_limit,
     report_ready,
     set_title,
