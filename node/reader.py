@@ -24,7 +24,6 @@ from node.store.locks import FileLock
 from node.store.process import (
     EXIT_OK,
     OOM_READER,
-    offer_as_victim,
     StopFlag,
     die_with_parent,
     end_badly,
