@@ -29,6 +29,7 @@ from node.store.process import (
     end_badly,
     install_stop_signals,
     now_ms,
+    offer_as_victim,
     report_ready,
     set_title,
 )
