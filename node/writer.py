@@ -23,7 +23,6 @@ from node.serving import BadFrames, Received, Server
 from node.store import disk
 from node.store.process import (
     OOM_WRITER,
-    offer_as_victim,
     StopFlag,
     die_with_parent,
     end_badly,
