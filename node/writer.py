@@ -29,6 +29,7 @@ from node.store.process import (
     install_stop_signals,
     is_disk_full,
     now_ms,
+    offer_as_victim,
     raise_file_limit,
     report_ready,
     report_recovery,
