@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 
 from node.store.disk import DISK_FULL
