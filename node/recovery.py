@@ -213,13 +213,29 @@ def _walk_of_broker(
         if known is not None and known.at < found.min_offset:
             # Retention went past the snapshot: a queue's last records may lie anywhere.
             start = found.min_offset
-        notes = TailNotes(found.tails)
+        notes, noted = TailNotes(found.tails), start
         for item in columns_past_damage(store.log, start):
             if isinstance(item, Columns):
                 _note(found, notes, item)
-                tell(int(item.physical_offset[-1]))
+                noted = int(item.physical_offset[-1] + item.size[-1])
+                tell(noted)
         notes.settle()
+        if noted < min(found.floor, found.end):
+            _check_below_floor(store.log, noted, found)
         return store.tail.stop
+
+
+def _check_below_floor(reader: LogReader, offset: int, found: Recovery) -> None:
+    """The last record that is whole ends at `offset`, below the floor: only a blank may follow.
+
+    The walk to the end begins at the floor, so it would not see that the log was lost in front
+    of it, by a disk that only said that it had flushed. Raises StoreDamaged.
+    """
+    stands = reader.peek(offset)
+    if not isinstance(stands, Filler) or offset + stands.size < found.floor:
+        why = stands.why if isinstance(stands, Torn) else "no whole record is here"
+        path = found.log_end.path(offset - offset % found.segment_bytes)
+        raise _refused(found.root, path, offset, why, found.floor)
 
 
 def _note(found: Recovery, notes: TailNotes, columns: Columns) -> None:
