@@ -13,7 +13,9 @@ from typing import NoReturn
 from protocol.errors import StoreDamaged, StorePermission
 
 FILES_MAX = 256
-"""How many files one process keeps open unless it is told otherwise."""
+"""How many files one process keeps open, and mapped, unless it is told otherwise."""
+TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What `open` and `mmap` say at RLIMIT_NOFILE, at fs.file-max and at vm.max_map_count."""
 
 _OWNER_HINT = "run as the owner of the store"
 _VERIFY_HINT = "see what is left with: keelog store verify"
