@@ -4,6 +4,7 @@ Whoever reads here never reads outside a file: one that shrank, vanished or may 
 a typed error that names it.
 """
 
+import errno
 import mmap
 import os
 from collections import OrderedDict
