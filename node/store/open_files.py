@@ -32,6 +32,8 @@ def refuse(path: Path, error: OSError) -> NoReturn:
         raise StorePermission(f"{path}: {error.strerror}", _OWNER_HINT) from None
     if isinstance(error, FileNotFoundError):
         raise FileVanished(str(path), 0, "the file is gone", _VERIFY_HINT) from None
+    if error.errno in TOO_MANY_FILES:
+        raise ServiceNotAvailable(f"{path}: {error.strerror}", _LIMITS_HINT) from None
     raise StoreDamaged(str(path), 0, f"cannot be read: {error.strerror}", _VERIFY_HINT) from None
 
 
