@@ -11,7 +11,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import NoReturn
 
-from protocol.errors import StoreDamaged, StorePermission
+from protocol.errors import ServiceNotAvailable, StoreDamaged, StorePermission
 
 FILES_MAX = 256
 """How many files one process keeps open, and mapped, unless it is told otherwise."""
