@@ -19,6 +19,7 @@ TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What `open` and `mmap` say at RLIMIT_NOFILE, at fs.file-max and at vm.max_map_count."""
 
 _OWNER_HINT = "run as the owner of the store"
+_LIMITS_HINT = "raise the limit of open files (LimitNOFILE, ulimit -n), or vm.max_map_count"
 _VERIFY_HINT = "see what is left with: keelog store verify"
 
 
