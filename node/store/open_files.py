@@ -88,7 +88,11 @@ class OpenFile:
     def view(self) -> memoryview:
         """The whole file, mapped; valid as long as anybody holds it. See `check`."""
         if self._map is None:
-            self._map = memoryview(mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ))
+            try:
+                mapped = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
+            except OSError as error:
+                refuse(self.path, error)
+            self._map = memoryview(mapped)
         return self._map
 
     def close(self) -> None:
