@@ -105,7 +105,8 @@ class OpenFiles:
     """The files opened last; the one not used for longest is closed for the next."""
 
     def __init__(self, limit: int = FILES_MAX) -> None:
-        self._limit = limit
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._limit = max(min(limit, soft // FILES_SHARE), FILES_MIN)
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
 
     def get(self, path: Path, size: int) -> OpenFile:
