@@ -15,6 +15,9 @@ from protocol.errors import ServiceNotAvailable, StoreDamaged, StorePermission
 
 FILES_MAX = 256
 """How many files one process keeps open, and mapped, unless it is told otherwise."""
+FILES_SHARE = 4
+"""Of the files that a process may open a quarter is for the store, the rest for connections."""
+FILES_MIN = 16
 TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What `open` and `mmap` say at RLIMIT_NOFILE, at fs.file-max and at vm.max_map_count."""
 
