@@ -7,6 +7,7 @@ a typed error that names it.
 import errno
 import mmap
 import os
+import resource
 from collections import OrderedDict
 from pathlib import Path
 from typing import NoReturn
