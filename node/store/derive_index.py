@@ -94,6 +94,18 @@ def _behind_last(files: list[IndexFile], log: LogReader) -> _Plan:
     return _Plan(files, header.end_physical_offset, skip)
 
 
+def vouched_entries(file: IndexFile, done: int) -> int:
+    """How many entries from the first on are of records below `done`, whole and in order.
+
+    Behind them a power loss may have left anything, entries of zeros before good ones too.
+    """
+    entries = file.entries()
+    offsets = entries["physical_offset"].astype(np.int64)
+    good = (offsets < done) & (offsets >= np.concatenate([[0], offsets[:-1]]))
+    good &= (offsets > 0) | (entries["key_hash"] != 0)
+    return len(good) if good.all() else int(np.argmin(good))
+
+
 def _vouched_for(files: list[IndexFile], done: int, log: LogReader) -> list[IndexFile]:
     """The files up to the first entry of a record at or above `done`, the last one made anew.
 
@@ -102,13 +114,12 @@ def _vouched_for(files: list[IndexFile], done: int, log: LogReader) -> list[Inde
     kept: list[IndexFile] = []
     count = 0
     for file in files:
-        offsets = file.entries()["physical_offset"]
-        below = int(np.argmax(offsets >= done)) if (offsets >= done).any() else len(offsets)
-        if not below:
+        vouched = vouched_entries(file, done)
+        if not vouched:
             break
+        count = vouched
         kept.append(file)
-        count = below
-        if below < len(offsets):
+        if count < len(file.entries()):
             break
     if kept:
         kept[-1] = _cut(kept[-1], count, log)

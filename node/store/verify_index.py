@@ -23,6 +23,8 @@ class IndexCheck:
         self._findings = findings
         self._files: list[IndexFile] = []
         self._told_missing = False
+        self._vouched: dict[str, int] = {}
+        """Entries of each file that the worker's progress covers: no start mends those."""
         self.files = 0
         self.entries = 0
 
@@ -35,6 +37,19 @@ class IndexCheck:
     ) -> None:
         where = str(self._store.root / INDEX_DIR / file)
         self._findings.add(Finding(severity, kind, where, offset, detail))
+
+    def _note_vouched(self) -> None:
+        """After a stop that was not in order our worker drops what its progress does not cover."""
+        condition = self._store.condition
+        done = condition.index_done if condition.is_ours and not condition.is_clean else None
+        if done is None:
+            return
+        for file in self._files:
+            self._vouched[file.name] = _covered_entries(file, done)
+
+    def _add_entry(self, kind: str, file: IndexFile, row: int, detail: str) -> None:
+        is_vouched = row < self._vouched.get(file.name, row + 1)
+        self._add(kind, file.name, row + 1, detail, "error" if is_vouched else "warning")
 
     def structure(self) -> None:
         """Names, lengths, headers against the first and last entries."""
@@ -52,6 +67,7 @@ class IndexCheck:
                 self._files[:0] = folder.open([name])
             except StoreDamaged as damage:
                 self._add("wrong_length", name, 0, damage.found)
+        self._note_vouched()
         for file in self._files:
             self.entries += len(file.entries())
             self._check_header(file)
@@ -83,7 +99,7 @@ class IndexCheck:
             count = len(entries)
             hashes = entries["key_hash"].astype(np.int64)
             for row in np.flatnonzero(hashes < 0)[:ALIKE_MAX].tolist():
-                self._add("entry_mismatch", file.name, row + 1, "its hash is negative")
+                self._add_entry("entry_mismatch", file, row, "its hash is negative")
             slot = hashes % file.geometry.slot_count
             order = np.argsort(slot, kind="stable")
             same = np.concatenate([[False], slot[order][1:] == slot[order][:-1]])
@@ -92,7 +108,7 @@ class IndexCheck:
             prev[order[~same[:count]]] = 0
             for row in np.flatnonzero(prev != entries["prev"])[:ALIKE_MAX].tolist():
                 detail = f"leads to entry {int(entries['prev'][row])}, should to {int(prev[row])}"
-                self._add("chain_broken", file.name, row + 1, detail)
+                self._add_entry("chain_broken", file, row, detail)
             newest = np.zeros(file.geometry.slot_count, np.int64)
             np.maximum.at(newest, slot, np.arange(1, count + 1))
             table = file.slots()
@@ -137,18 +153,18 @@ class IndexCheck:
         exact = (row < len(starts)) & (starts[np.minimum(row, len(starts) - 1)] == offsets[numbers])
         for number in numbers[~exact][:ALIKE_MAX].tolist():
             detail = f"names offset {int(offsets[number])}, where no record starts"
-            self._add("entry_dangling", file.name, number + 1, detail)
+            self._add_entry("entry_dangling", file, number, detail)
         numbers, row = numbers[exact], row[exact]
         codes = _codes(row, entries["key_hash"][numbers])
         for number in numbers[~np.isin(codes, expected)][:ALIKE_MAX].tolist():
             detail = f"no key of the record at {int(offsets[number])} has its hash"
-            self._add("entry_mismatch", file.name, number + 1, detail)
+            self._add_entry("entry_mismatch", file, number, detail)
         begin = file.header.begin_timestamp
         diffs = np.clip((requests.store_timestamp[row] - begin) // 1000, 0, 2**31 - 1)
         # The first entry's time is relative to the file before, odd as that is.
         wrong = (diffs != entries["time_diff_s"][numbers]) & (numbers > 0)
         for number in numbers[wrong][:ALIKE_MAX].tolist():
-            self._add("entry_mismatch", file.name, number + 1, "its time is not its record's")
+            self._add_entry("entry_mismatch", file, number, "its time is not its record's")
         return codes
 
     def _missing(self, offsets: Ints) -> None:
@@ -175,6 +191,19 @@ class IndexCheck:
             for row in np.flatnonzero(offsets >= end)[:ALIKE_MAX].tolist():
                 detail = f"names offset {int(offsets[row])}, the log ends at {end}"
                 self._add("entry_dangling", file.name, row + 1, detail, self._lenient)
+
+
+def _covered_entries(file: IndexFile, done: int) -> int:
+    """The number of the last entry of a record below `done`; before it all has been synced.
+
+    Two in order are asked for: of one that was just written any part may be missing.
+    """
+    entries = file.entries()
+    offsets = entries["physical_offset"].astype(np.int64)
+    covered = (offsets < done) & ((offsets > 0) | (entries["key_hash"] != 0))
+    covered[1:] &= (offsets[1:] >= offsets[:-1]) & covered[:-1]
+    rows = np.flatnonzero(covered)
+    return int(rows[-1]) + 1 if len(rows) else 0
 
 
 def _codes(row: Ints, key_hash: NDArray[np.int32]) -> Ints:

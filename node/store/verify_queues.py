@@ -40,6 +40,8 @@ class _Seen:
         reader = QueueReader(files, self.end, lambda: log_start)
         self.start = min(reader.min_offset, self.end)
         self.called = np.zeros(self.end - self.start, np.bool_)
+        self.vouched = self.start
+        """Below it are the units that the workers' progress covers."""
 
 
 class QueueCheck:
@@ -57,6 +59,13 @@ class QueueCheck:
     def _lenient(self) -> Severity:
         """What recovery will mend is no damage."""
         return "error" if self._store.condition.is_clean else "warning"
+
+    @property
+    def _vouched_end(self) -> int:
+        """Units of records at or above it the next start makes anew: a page may be missing."""
+        condition = self._store.condition
+        done = condition.queues_done if condition.is_ours and not condition.is_clean else None
+        return _ANY_OFFSET if done is None else done
 
     def structure(self) -> None:
         """Names and lengths of all files."""
@@ -159,10 +168,14 @@ class QueueCheck:
         first = int(numbers.min())
         found = seen.files.read(first, int(numbers.max()) - first + 1)[numbers - first]
         seen.called[numbers - seen.start] = True
+        vouched_end = self._vouched_end
+        vouched = numbers[requests.commit_log_offset[rows] < vouched_end]
+        seen.vouched = max(seen.vouched, int(vouched.max(initial=-1)) + 1)
         for row in np.flatnonzero(found != expected).tolist():
             detail = f"is {tuple(found[row].tolist())}, should be {tuple(expected[row].tolist())}"
             offset = int(requests.commit_log_offset[rows[row]])
-            self._add("error", "unit_mismatch", _Place(queue, int(numbers[row]), offset), detail)
+            severity: Severity = "error" if offset < vouched_end else "warning"
+            self._add(severity, "unit_mismatch", _Place(queue, int(numbers[row]), offset), detail)
 
     def _missing(
         self, queue: Queue, numbers: NDArray[np.int64], offsets: NDArray[np.int64]
@@ -187,7 +200,7 @@ class QueueCheck:
 
     def leftovers(self) -> None:
         """Units that no record has called for."""
-        log = self._store.log
+        log, all_vouched = self._store.log, self._vouched_end == _ANY_OFFSET
         for queue, seen in self._seen.items():
             for row in np.flatnonzero(~seen.called).tolist():
                 number = seen.start + row
@@ -196,7 +209,8 @@ class QueueCheck:
                     continue
                 offset, size, _ = unit[0].tolist()
                 is_beyond = offset + size > log.end
-                severity = self._lenient if is_beyond else "error"
+                is_mended = is_beyond or (not all_vouched and number >= seen.vouched)
+                severity = self._lenient if is_mended else "error"
                 detail = f"names {size} bytes " + (
                     f"beyond the log's end, {log.end}" if is_beyond else "where no such record is"
                 )

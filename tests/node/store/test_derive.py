@@ -119,6 +119,24 @@ def test_the_index_of_a_killed_worker_of_ours_is_whole_and_repeats_nothing(
     assert view(root)[1] == before
 
 
+def test_the_index_of_ours_that_lost_a_page_before_good_entries_is_whole(
+    golden_copy: GetStore,
+) -> None:
+    root = golden_copy("small-clean")
+    _, before = view(root)
+    last = max((root / "index").iterdir())
+    with open_store(root) as store:
+        entries = store.index.files()[-1].entries()
+        middle = len(entries) // 2
+        vouched = int(entries["physical_offset"][middle])
+    # From here on nothing was synced: this page did not reach the disk, those behind it did.
+    with last.open("r+b") as file:
+        file.seek(40 + 4 * 500 + 20 * (1 + middle))
+        file.write(bytes(20 * 30))
+    as_ours(root, 0, vouched, clean=False)
+    assert view(root)[1] == before
+
+
 def test_the_index_of_ours_that_lacks_whole_files_is_whole(golden_copy: GetStore) -> None:
     root = golden_copy("small-clean")
     _, before = view(root)

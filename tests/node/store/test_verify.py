@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.store.findings import ALIKE_MAX, KINDS, Finding, Findings
+from node.store.own_files import EpochLine, Progress, save_epochs, save_progress
 from node.store.store import open_store
 from node.store.verify import Report, verify
 from protocol.checkpoint import decode_checkpoint, encode_checkpoint
@@ -205,6 +206,30 @@ def test_what_recovery_mends_is_a_warning(golden_copy: GetStore) -> None:
     (root / "abort").touch()
     report = verify(root)
     assert {f.severity for f in report.findings if f.kind == "torn_tail"} == {"warning"}
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_a_page_that_a_power_loss_took_is_a_warning_above_the_workers_progress(
+    golden_copy: GetStore, above: bool
+) -> None:
+    """The next start makes it anew from the log. Below the progress all was synced: damage."""
+    root = golden_copy("small-clean-533")
+    with open_store(root) as store:
+        row = len(store.index.files()[0].entries()) // 2
+        entry_offset = int(store.index.files()[0].entries()["physical_offset"][row])
+        end = store.log.end
+    (root / "keelog" / "progress").mkdir(parents=True)
+    (root / "abort").touch()
+    save_epochs(root, [EpochLine(1, 0)])
+    done = (unit(root, 9)[0], entry_offset) if above else (end, end)
+    save_progress(root, "queue-0-of-1", Progress(1, done[0]))
+    save_progress(root, "index", Progress(1, done[1]))
+    patch(queue_file(root), 9 * 20, bytes(3 * 20))
+    patch(index_file(root), entry_at(root, row + 1), bytes(30 * 20))
+    report = verify(root, deep=True)
+    assert report.ok is above
+    assert ("entry_mismatch" in errors(report)) is not above
+    assert {"unit_missing", "entry_mismatch"} <= {f.kind for f in report.findings}
 
 
 def test_a_store_that_is_none_raises(tmp_path: Path) -> None:
