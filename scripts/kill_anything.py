@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Figures]:
         plan = Plan(min(share, per_store), seed, flush, options.producers, **singles)
         figures = run_plan(plan, folder / f"history-{number}", options.power, options)
         found[flush].add(figures)
-        done += figures.kills.total()
+        done += figures.kills["power"] if options.power else figures.kills.total()
         number += 1
     return found
 
@@ -99,7 +99,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--kills", type=int, default=200, help="of any kind, all stores together (default 200)")
+    add("--kills", type=int, default=200, help="or power losses, all stores together (default 200)")
     add("--seed", type=int, default=1, help="what is killed when follows from it (default 1)")
     add("--flush", choices=(ASYNC_FLUSH, SYNC_FLUSH), help="default: both in turn")
     add("--producers", type=int, default=3, help="processes that send (default 3)")

@@ -58,7 +58,7 @@ _JOIN_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is done to one store."""
+    """What is done to one store. `kills`: of any kind, or power losses."""
 
     kills: int
     seed: int
@@ -143,7 +143,7 @@ class History:
                 for topic in TOPICS:
                     client.create_topic(topic, QUEUES)
             with self._load():
-                while self.figures.kills.total() < self.plan.kills and not self.figures.faults:
+                while self._left() > 0 and not self.figures.faults:
                     self._round()
             if not self.figures.faults:
                 self._end()
@@ -202,9 +202,13 @@ class History:
 
     # -- rounds --------------------------------------------------------------------------------
 
+    def _left(self) -> int:
+        """Kills of the plan that are still to come; where there is power to cut, cuts."""
+        kills = self.figures.kills
+        return self.plan.kills - (kills.total() if self._disk is None else kills["power"])
+
     def _round(self) -> None:
-        left = self.plan.kills - self.figures.kills.total()
-        self._kill_singles(self._rnd.randrange(min(left, self.plan.singles_max) + 1))
+        self._kill_singles(self._rnd.randrange(min(self._left(), self.plan.singles_max) + 1))
         if self._rnd.random() < 0.5:
             self._await_all()
         self._end_round()
