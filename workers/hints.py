@@ -37,6 +37,7 @@ class GrowthHints:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", slot: str) -> None:
         self._socket = context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, HINTS_HIGH_WATER_MARK)
         self._socket.bind(f"ipc://{slot}.ipc")
         self._sequence = 0
 
