@@ -11,6 +11,8 @@ from protocol.ids import Queue
 LOG_HINTS = "ipc://log.ipc"
 HINTED_QUEUES_MAX = 1000
 """More queues than this are told as an empty list, which means all."""
+HINTS_HIGH_WATER_MARK = 256
+"""Hints kept for a reader that does not listen: it notices that some are missing."""
 
 
 class LogHints:
