@@ -96,6 +96,7 @@ class HintSockets:
             socket = context.socket(zmq.SUB)
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.MAXMSGSIZE, HINT_BYTES_MAX)
+            socket.setsockopt(zmq.RCVHWM, HINTS_HIGH_WATER_MARK)
             socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
             socket.setsockopt(zmq.SUBSCRIBE, b"")
             socket.connect(f"ipc://{queue_slot(shard, shards)}.ipc")
