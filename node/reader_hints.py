@@ -19,6 +19,8 @@ GRACE_S = 0.002
 """How long a hint may be under way before it counts as lost."""
 HINT_BYTES_MAX = 1 << 20
 HINTS_AT_ONCE = 64
+HINTS_HIGH_WATER_MARK = 256
+"""Hints that wait while nobody listens; those beyond are lost, which is noticed."""
 RECONNECT_MS = 20
 
 
