@@ -156,6 +156,8 @@ class LiveStore(Store):
         if reader is not None:
             reader.rewind(limit)
             self._readers[queue] = _OpenQueue(turn, reader)
+            if len(self._readers) > QUEUE_READERS_MAX:
+                self._readers.pop(next(iter(self._readers))).reader.forget_files()
         return reader
 
     def _open(self, queue: Queue) -> QueueReader | None:
