@@ -89,7 +89,9 @@ class IoThread:
 
     def call(self, call: Call) -> None:
         """Starts a call; its `done` will be called once."""
-        if not self.post(lambda: self.start(call)):
+        if len(self._posted) >= CALLS_MAX:
+            call.done(NodeBusy(f"{CALLS_MAX} requests wait to be sent", "send in batches"))
+        elif not self.post(lambda: self.start(call)):
             call.done(self._closed_error())
 
     def call_at(self, when: float, action: Action) -> None:
