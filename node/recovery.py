@@ -80,8 +80,8 @@ class Recovery:
     looks_torn: bool = True
     records_behind: int = 0
     first_behind: int | None = None
-    tails_at: int = 0
-    """Where the snapshot is true that the walk began from; 0 without one."""
+    tails_at: int | None = None
+    """Where the snapshot is true that the walk began from."""
 
     @property
     def log_end(self) -> LogEnd:
@@ -117,6 +117,9 @@ def examine(root: Path, settings: Settings, tell: Tell = tell_nobody) -> Recover
     try:
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, files)
         found.end = segments.end
+        if segments.end < condition.floor:
+            path, why = listing.files[-1][1], "the log ends with this file"
+            raise _refused(root, path, segments.end, why, condition.floor)
         total = written_end(LogEnd(root, 0, found.segment_bytes))
         _walk(segments, condition, settings, found, lambda done: tell(min(done, total), total))
         if found.cut is not None:
@@ -219,6 +222,11 @@ def _walk_of_broker(
                 _note(found, notes, item)
                 noted = int(item.physical_offset[-1] + item.size[-1])
                 tell(noted)
+            elif item.torn.position < found.floor:
+                # Of a broker's part nobody knows what was durable: readers meet damage there.
+                raise _refused(
+                    found.root, Path(item.where), item.torn.position, item.torn.why, found.floor
+                )
         notes.settle()
         if noted < min(found.floor, found.end):
             _check_below_floor(store.log, noted, found)
@@ -277,7 +285,7 @@ def carry_out(found: Recovery, crc: bool = True) -> int:
     lines = [*found.epochs, line]
     kept = [line for line, following in pairwise(lines) if following.start >= found.min_offset]
     save_epochs(found.root, [*kept, line])
-    if found.end - found.tails_at >= TAILS_AGE_BYTES_MAX:
+    if found.tails_at is None or found.end - found.tails_at >= TAILS_AGE_BYTES_MAX:
         times = (found.last_record_offset, found.last_store_timestamp)
         with disk.if_room():
             save_tails(found.root, Tails(found.end, dict(found.tails), *times))

@@ -25,6 +25,8 @@ _OF_A_STORE = frozenset(
         *(CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE),
     }
 )
+_MARKS = frozenset({COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, CHECKPOINT_FILE, ABORT_FILE, KEELOG_DIR})
+"""One of these, and it is a store."""
 _IN_EMPTY_FILE_SYSTEMS = frozenset({"lost+found"})
 _COUNTED_SLOTS = ("queue-", "reader-")
 ORPHANS_S_MAX = 10.0
@@ -51,7 +53,8 @@ def open_directory(root: Path) -> None:
         ) from None
     except NotADirectoryError as error:
         raise NotAStore(f"{error.filename}: {error.strerror}", "name a directory") from None
-    marks = names & _OF_A_STORE
+    # `index` and `config` alone may be anybody's; a `lock` alone is a start that was killed.
+    marks = names & _MARKS if names - {LOCK_FILE, KEELOG_DIR} else names & _OF_A_STORE
     if not run_dir(root).is_dir():
         # Not any folder of our name: a checkout of this project has one too.
         marks -= {KEELOG_DIR}

@@ -240,7 +240,8 @@ def show(row: Row, as_json: bool) -> None:
         return
     print(
         f"{row.gib:6.1f} GiB {row.queues:7d} queues   first append {row.first_append_s:6.2f} s   "
-        f"(cpu {row.cpu_s:5.2f} s)   ready {row.ready_s:6.2f} s   caught up {row.caught_up_s:6.2f} s   {row.recovered}",
+        f"(cpu {row.cpu_s:5.2f} s)   ready {row.ready_s:6.2f} s   caught up "
+        f"{row.caught_up_s:6.2f} s   {row.recovered}",
         flush=True,
     )
 

@@ -40,6 +40,21 @@ def test_a_directory_with_other_things_is_no_store(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.parametrize("name", ["index", "config"])
+def test_a_folder_that_is_merely_named_like_one_of_a_store_is_no_store(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / "lock").write_text("")
+    with pytest.raises(NotAStore, match="other things than a store"):
+        open_directory(tmp_path)
+
+
+def test_a_start_that_was_killed_behind_its_lock_can_be_repeated(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("lock")
+    open_directory(tmp_path)
+
+
 def test_the_processes_of_an_earlier_node_are_waited_for(tmp_path: Path) -> None:
     wait_for_orphans(tmp_path, 0.0)
     lock = tmp_path / "keelog" / "run" / "index.lock"

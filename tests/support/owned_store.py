@@ -1,0 +1,100 @@
+"""A store that a writer without sockets makes and leaves: killed, stopped, or robbed of power."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from node.append import AppendRequest
+from node.recovery import Recovery, examine
+from node.store.settings import Settings
+from node.writer_store import WriterStore, open_writer_store
+from protocol.encode import Message, encode_batch
+from protocol.message_id import Host
+from protocol.names import COMMIT_LOG_DIR, offset_file_name
+from protocol.record import Record, decode
+
+SEGMENT_BYTES = 64 * 1024
+FIRST_TIME = 1_700_000_000_000
+_HOST = Host(b"\x7f\x00\x00\x01", 10911)
+
+
+def settings(crc: bool = True) -> Settings:
+    """Small segments."""
+    return Settings(mapped_file_size_commit_log=SEGMENT_BYTES, enabled_append_prop_crc=crc)
+
+
+class Owner:
+    """One life of a writer: it opens (and so recovers) the store, appends, flushes, ends."""
+
+    def __init__(self, root: Path, crc: bool = True) -> None:
+        self.root = root
+        self.crc = crc
+        self.store: WriterStore = open_writer_store(root, settings(crc), _HOST, alone=True)
+        self.now_ms = FIRST_TIME
+
+    def append(self, messages: Sequence[Message]) -> list[int]:
+        """One request for each message; answers their log offsets."""
+        requests = [
+            AppendRequest(encode_batch([message], self.crc).records, 1) for message in messages
+        ]
+        self.store.appender.append(requests, self.now_ms)
+        for request in requests:
+            assert request.error is None, request.error
+        return [request.physical_offset for request in requests]
+
+    def flush(self) -> None:
+        """Everything up to now is durable, and the floor says so."""
+        job = self.store.log.flush_job()
+        job.run()
+        self.store.after_flush(job.target)()
+        self.store.flushed_to(job.target)
+
+    def stop(self) -> None:
+        """A stop in order."""
+        self.flush()
+        self.store.close_cleanly(workers_done=True)
+
+    def kill(self) -> None:
+        """As SIGKILL: what the files hold stays, and nothing is tidied up."""
+        self.store.log.close(unlink_next=False)
+        self.store.floor.close()
+        self.store.retention.close()
+        self.store.checkpoint.close()
+        self.store.page.close()
+        self.store.lock.release()
+
+
+def some(count: int, body_bytes: int = 300, first: int = 0) -> list[Message]:
+    """Messages with tags, keys and a property, in four queues."""
+    return [
+        Message(
+            "orders",
+            bytes([number % 251 + 1]) * body_bytes,
+            number % 4,
+            tags="paid",
+            keys=(f"k{number}",),
+            properties={"tenant": "north"},
+        )
+        for number in range(first, first + count)
+    ]
+
+
+def record_at(root: Path, offset: int) -> Record:
+    """The record that starts at a log offset."""
+    base = offset - offset % SEGMENT_BYTES
+    data = (root / COMMIT_LOG_DIR / offset_file_name(base)).read_bytes()
+    found = decode(data, offset - base, offset)
+    assert isinstance(found, Record), found
+    return found
+
+
+def overwrite(root: Path, offset: int, data: bytes) -> None:
+    """Changes bytes of the log behind everybody's back."""
+    base = offset - offset % SEGMENT_BYTES
+    with (root / COMMIT_LOG_DIR / offset_file_name(base)).open("r+b") as file:
+        file.seek(offset - base)
+        file.write(data)
+
+
+def recovered(root: Path, crc: bool = True) -> Recovery:
+    """What a start would find."""
+    return examine(root, settings(crc))
