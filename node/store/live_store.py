@@ -22,7 +22,6 @@ from node.store.store_view import Store
 from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR, is_folder_name
 
-
 QUEUE_READERS_MAX = 20_000
 """Queues whose place in the files is remembered; the one met first is forgotten for the next."""
 
