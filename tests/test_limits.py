@@ -1,0 +1,114 @@
+"""docs/limits.md and the code: each limit that the page names is there, and the other way round."""
+
+import ast
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from node.store.settings import Settings
+from tests.test_docs import missing_places
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "limits.md"
+PRODUCT = ("protocol", "node", "workers")
+ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
+NAME = re.compile(r"`([^`]+)`")
+IS_LIMIT = re.compile(r"^[A-Z][A-Z0-9_]*(_MAX|_AT_ONCE|HIGH_WATER_MARK|BACKLOG)(_[A-Z_]+)?$")
+
+NOT_OF_A_QUEUE = {
+    "values of fields": (
+        "INT64_MAX",
+        "REQUEST_ID_MAX", "QUEUE_ID_MAX", "TOPIC_BYTES_MAX", "RETRY_TOPIC_BYTES_MAX",
+        "SHORT_TOPIC_CHARS_MAX", "TIME_MS_MAX", "DEFAULT_MAX_MESSAGES", "DEFAULT_MAX_BYTES",
+        "DEFAULT_MAX_MESSAGE_BYTES", "RECORD_EXTRA_BYTES_MAX",
+    ),
+    "where a slower or faster way begins": ("FEW_UNITS_MAX", "PLAIN_MAX", "PLAIN_RECORDS_MAX"),
+    "how long somebody waits or is believed": (
+        "TURN_S_MAX", "TOPICS_S_MAX", "POLL_MS_MAX", "ORPHANS_S_MAX", "WAIT_S_MAX", "UNFIT_S_MAX",
+        "SILENCE_MS_MAX", "RECONNECT_MS_MAX", "SEGMENT_APPEARS_S_MAX", "STORE_LOCK_S_MAX",
+    ),
+    "of a store at rest, or of its repair": (
+        "RECOVER_FILES_MAX", "TAILS_AGE_BYTES_MAX", "WALK_BYTES_MAX", "FOLLOWING_BYTES_MAX",
+        "ALIKE_MAX", "CHECKED_FILES_MAX", "GAP_MARKER_BYTES_MAX", "BYTES_MAX",
+    ),
+    "of the disk": ("DISK_RATIO_MAX",),
+}  # fmt: skip
+
+QUEUES = {
+    "node/client.py": "node/client_tail.py::PULLS_MAX",
+    "node/client_append.py": "node/client_producer.py::ProducerSettings.max_in_flight",
+    "node/client_io.py": "node/client_io.py::CALLS_MAX",
+    "node/client_link.py": "node/client_io.py::CALLS_MAX",
+    "node/client_tail.py": "node/client_tail.py::PULLS_MAX",
+    "node/group_commit.py": "send_thread_pool_queue_capacity",
+    "node/reader_hints.py": "node/reader_hints.py::HINTS_HIGH_WATER_MARK",
+    "node/serving.py": "node/serving.py::UNSENT_MAX",
+    "node/writer.py": "workers/hints.py::HINTED_QUEUES_MAX",
+    "workers/hints.py": "workers/hints.py::HINTS_HIGH_WATER_MARK",
+    "node/client_unique_key.py": "node/client_io.py::CALLS_MAX",
+}
+"""Files with queues (deques, sockets, heaps of work), and the limit that holds for them."""
+
+
+def names_on_page() -> set[str]:
+    return {name for row in ROW.findall(PAGE.read_text()) for name in NAME.findall(row)}
+
+
+def sources() -> list[Path]:
+    return sorted(path for top in PRODUCT for path in (ROOT / top).rglob("*.py"))
+
+
+def limits_of(path: Path) -> set[str]:
+    """The limits that a module sets at its head."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                found |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+    return {name for name in found if IS_LIMIT.fullmatch(name)}
+
+
+def queues_in(source: str) -> int:
+    """How many queues a module makes: deques without a length, sockets, pools of threads."""
+    calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    made = {"deque", "socket", "Queue", "SimpleQueue", "LifoQueue"}
+    queues = 0
+    for call in calls:
+        name = call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "")
+        module = getattr(getattr(call, "value", None), "id", "")
+        # Our own `Queue` is a topic's queue.
+        queues += name in made and (name != "Queue" or module in ("queue", "asyncio"))
+    return queues
+
+
+def test_every_limit_on_the_page_is_in_the_code() -> None:
+    names = names_on_page()
+    settings = {field.name for field in fields(Settings)}
+    assert len(names) > 50, "the tables were not found"
+    places = {name for name in names if "::" in name}
+    assert not missing_places("\n".join(places), ROOT)
+    assert names - places <= settings
+
+
+def test_every_limit_in_the_code_is_on_the_page() -> None:
+    others = {name for kind in NOT_OF_A_QUEUE.values() for name in kind}
+    on_page = names_on_page()
+    missing = [
+        f"{path.relative_to(ROOT)}::{name}"
+        for path in sources()
+        for name in limits_of(path)
+        if name not in others and f"{path.relative_to(ROOT)}::{name}" not in on_page
+    ]
+    assert not missing, "add them to docs/limits.md, or say here what they are"
+
+
+def test_every_queue_in_the_code_has_a_limit_with_a_name() -> None:
+    with_queues = {str(path.relative_to(ROOT)) for path in sources() if queues_in(path.read_text())}
+    assert with_queues == QUEUES.keys()
+    assert set(QUEUES.values()) <= names_on_page()
+
+
+def test_a_queue_is_seen_where_there_is_one() -> None:
+    for source in ("deque()", "a.socket(zmq.SUB)", "queue.Queue()", "x = collections.deque([1])"):
+        assert queues_in(source) == 1
+    assert queues_in("Queue('topic', 3); list(); sorted(a)") == 0
