@@ -10,6 +10,7 @@ import pytest
 import keelog
 from keelog import Retry
 from protocol.errors import NodeBusy, ServiceNotAvailable
+from protocol.wire import refusal
 from tests.support.fake_node import FakeNode, fake_node
 
 
@@ -46,6 +47,29 @@ def test_a_node_that_stays_busy_is_an_error_that_may_be_retried(node: FakeNode) 
             mq.send("orders", b"x")
         assert caught.value.retriable
         assert len(node.operations("send")) == 3
+
+
+def test_a_node_that_says_why_it_has_no_writer_is_believed(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    stored = mq.send("orders", b"before")
+    why = ServiceNotAvailable("read_only: the writer is given_up", "mend it")
+    node.writer_error = refusal(0, why)["error"]
+    node.stop_process("writer")
+    begin = time.monotonic()
+    with pytest.raises(keelog.ServiceNotAvailable, match="read_only: ") as caught:
+        mq.send("orders", b"x", timeout=30.0)
+    assert caught.value.hint == "mend it"
+    with mq.producer(timeout=30.0) as producer:
+        batch = [producer.send_nowait("orders", b"x", queue_id=0) for _ in range(20)]
+        for one in batch:
+            with pytest.raises(keelog.ServiceNotAvailable, match="read_only: "):
+                one.result()
+    assert time.monotonic() - begin < 15, "it is no matter of the timeout"
+    assert mq.get(stored.msg_id).body == b"before"
+    node.writer_error = None
+    node.start_process("writer", same_port=False)
+    assert mq.send("orders", b"after").status == "PUT_OK"
 
 
 def test_a_refused_message_is_not_sent_again(node: FakeNode, mq: keelog.Client) -> None:

@@ -1,6 +1,8 @@
 """Topics: made by the first send, refused when they must be, kept as a broker wrote them."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,14 @@ from node import topic_table
 from node.store.settings import Settings
 from node.store.topics_file import Topic, TopicsFile, parse_broker_json
 from node.topic_table import TopicTable
-from protocol.errors import BadRequest, IllegalMessage, NotAllowed, StoreDamaged, UnknownTopic
+from protocol.errors import (
+    BadRequest,
+    IllegalMessage,
+    NotAllowed,
+    ServiceNotAvailable,
+    StoreDamaged,
+    UnknownTopic,
+)
 from protocol.ids import Queue
 
 
@@ -31,6 +40,33 @@ def test_the_first_send_makes_a_topic_of_eight_queues(tmp_path: Path) -> None:
         "writeQueueNums": 8,
     }
     assert document["dataVersion"]["counter"] == 1
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "link"])
+def test_without_room_a_topic_is_neither_made_nor_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    topics = table(tmp_path)
+    topics.create("old", 4, 6)
+    topics.create("other", 4, 6)
+    before = (tmp_path / "config/topics.json").read_bytes()
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, no_room)
+        for change in (
+            lambda: topics.for_send("new"),
+            lambda: topics.create("old", 8, 6),
+            lambda: topics.delete("other"),
+        ):
+            with pytest.raises(ServiceNotAvailable, match=r"disk_full: no room for .*topics.json"):
+                change()
+            assert topics.all() == [Topic("old", 4, 4), Topic("other", 4, 4)]
+    assert (tmp_path / "config/topics.json").read_bytes() == before
+    assert topics.for_send("new").write_queues == 8
+    assert table(tmp_path).all() == topics.all()
 
 
 def test_a_topic_that_only_the_log_knows_keeps_its_queues(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ class FakeNode:
         self.lose_answers: dict[str, int] = {}
         self.refuse: dict[str, list[MqError]] = {}
         self.delay: dict[str, float] = {}
+        self.writer_error: Header | None = None
         self.hold_pulls = True
         self.readers_count = 1
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -250,7 +251,8 @@ class FakeNode:
     def _control_routes(self, header: Header, payload: bytes, identity: bytes) -> Reply:
         return Reply(
             {
-                "writer": self.endpoints["writer"],
+                "writer": None if self.writer_error else self.endpoints["writer"],
+                "writer_error": self.writer_error,
                 "readers": [self.endpoints["reader"]],
                 "crc": True,
                 "max_message_size": RULES.max_message_bytes,
