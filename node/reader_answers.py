@@ -10,6 +10,7 @@ from node.store.find import FindPage, FindRequest, find
 from node.store.live_store import LiveStore
 from node.store.pull import PullResult, PullStatus, get_message
 from node.store.queue_list import list_queue_ids, list_topics
+from node.store.queued_record import record_of
 from node.store.seek import offset_by_time
 from node.store.topics_file import Topic, TopicsFile
 from protocol.errors import NotFound, UnknownTopic
@@ -30,7 +31,7 @@ class Answer(NamedTuple):
 
 
 def pull(store: LiveStore, wanted: Pull) -> PullResult:
-    """One look at the queue, RocketMQ's getMessage. Raises StoreDamaged."""
+    """One look at the queue, RocketMQ's getMessage. Raises StoreDamaged, MessageDamaged."""
     return get_message(store.log, store.queue(*wanted.queue), wanted.offset, wanted.request)
 
 
@@ -59,7 +60,7 @@ def pull_answer(result: PullResult) -> Answer:
 
 
 def get(store: LiveStore, wanted: Get) -> Answer:
-    """One record. Raises NotFound, StoreDamaged."""
+    """One record. Raises NotFound, StoreDamaged, MessageDamaged."""
     match wanted:
         case GetByPlace():
             record = _by_place(store, wanted)
@@ -105,7 +106,7 @@ def _by_queue(store: LiveStore, wanted: GetByQueue) -> Record:
         raise NotFound(
             f"queue {queue_id} of {topic} has no message {wanted.offset}: it holds [{low}, {high})"
         )
-    return store.log.record_at(unit.physical_offset)
+    return record_of(store.log, queue, wanted.offset, unit)
 
 
 def find_messages(store: LiveStore, topics: TopicsFile, wanted: Find) -> Answer:

@@ -117,12 +117,12 @@ def scan(
     """
     buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     starts, end = _walk(buffer, position)
-    columns, good = _gather(buffer, starts)
+    columns, good = gather_records(buffer, starts)
     if base is not None:
         good &= columns.physical_offset == columns.start + base
     bad_at = int(np.argmin(good)) if len(good) and not good.all() else len(good)
     if verify:
-        bad_at = _first_bad_crc(columns, bad_at, sealed)
+        bad_at = first_bad_crc(columns, bad_at, sealed)
     if bad_at < len(good):
         end = int(columns.start[bad_at])
         columns = columns.take(slice(0, bad_at))
@@ -172,8 +172,11 @@ class Gather:
         return every[positions].astype(np.int64)
 
 
-def _gather(buffer: Bytes, start: Ints) -> tuple[Columns, Bools]:
-    """All columns, and which records have lengths that agree with each other."""
+def gather_records(buffer: Bytes, start: Ints) -> tuple[Columns, Bools]:
+    """All columns, and which records have lengths that agree with each other.
+
+    Every record must have its magic, and end by its own TOTALSIZE within the buffer.
+    """
     at = Gather(buffer)
     head = {
         name: at(start + SHORT_HEAD.offsets[name], SHORT_HEAD.wires[name].format)
@@ -288,7 +291,7 @@ def crc_property_rows(columns: Columns, damaged: bool = False) -> tuple[Bools, I
     return marked, stated
 
 
-def _first_bad_crc(columns: Columns, limit: int, sealed: bool) -> int:
+def first_bad_crc(columns: Columns, limit: int, sealed: bool = True) -> int:
     """The first record below `limit` whose checksum does not agree, or `limit`."""
     marked, stated = crc_property_rows(columns, damaged=True)
     marked &= sealed

@@ -160,6 +160,27 @@ class StoreDamaged(CorruptError):
     """The store itself is damaged: a record, a segment, a file of ours."""
 
 
+class MessageDamaged(StoreDamaged):
+    """One message of a queue cannot be handed out: its record or its queue unit is damaged.
+
+    `queue_offset` is its number in the queue, `next_offset` where the queue goes on behind it:
+    it is passed over by asking for that, and never otherwise.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        offset: int,
+        found: str,
+        hint: str = "",
+        queue_offset: int = 0,
+        next_offset: int = 0,
+    ) -> None:
+        super().__init__(where, offset, found, hint)
+        self.queue_offset = queue_offset
+        self.next_offset = next_offset
+
+
 class StoreError(RefusedError):
     """The directory cannot be opened as a store."""
 

@@ -188,7 +188,10 @@ def refusal(request: int, error: MqError) -> Header:
     """The header of a refusal: what went wrong, as data."""
     extra = {
         name: value
-        for name in ("earliest", "latest", "retry_after", "where", "offset", "found")
+        for name in (
+            *("earliest", "latest", "retry_after", "where", "offset", "found"),
+            *("queue_offset", "next_offset"),
+        )
         if (value := getattr(error, name, None)) is not None
     }
     return {
@@ -223,9 +226,11 @@ def raise_refusal(header: Header) -> None:
         retriable = bool(error.get("retriable"))
         kind = protocol.errors.BusyError if retriable else protocol.errors.RefusedError
     if issubclass(kind, protocol.errors.CorruptError):
-        raise kind(
-            _text(error, "where"), _number(error, "offset"), _text(error, "found", reason), hint
-        )
+        damage = _text(error, "where"), _number(error, "offset"), _text(error, "found", reason)
+        if issubclass(kind, protocol.errors.MessageDamaged):
+            places = _number(error, "queue_offset"), _number(error, "next_offset")
+            raise kind(*damage, hint, *places)
+        raise kind(*damage, hint)
     if issubclass(kind, protocol.errors.OffsetOutOfRange):
         raise kind(reason, hint, _number(error, "earliest"), _number(error, "latest"))
     refused = kind(reason, hint)

@@ -13,13 +13,11 @@ from node.store.segment_list import SegmentList
 from protocol.columns import Columns, scan
 from protocol.errors import NotFound, StoreDamaged
 from protocol.record import (
-    BORN_HOST_V6,
     FILLER_BYTES,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
     SHORT_HEAD,
-    SYS_FLAG_POSITION,
     Filler,
     Record,
     Torn,
@@ -28,11 +26,8 @@ from protocol.record import (
 
 WINDOW_BYTES = 1 << 20
 _VERIFY_HINT = "see all damage with: keelog store verify"
-_STORE_TIME_V4 = SHORT_HEAD.offsets["store_timestamp"]
 _HEAD = struct.Struct(">iI20xq").unpack_from
 """TOTALSIZE, MAGICCODE and PHYSICALOFFSET."""
-_LONG = struct.Struct(">q").unpack_from
-_INT = struct.Struct(">i").unpack_from
 
 
 @dataclass(slots=True)
@@ -103,27 +98,37 @@ class LogReader:
         self._check_head(segment, view, position, size)
         return view[position : position + size]
 
-    def raw_many(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
-        """As `raw`, for many at once; neighbours come as one piece. All must be within the log."""
+    def payload(self, offsets: Sequence[int], sizes: Sequence[int]) -> tuple[bytes, int]:
+        """The bytes at these places, back to back, and of how many; all must be within the log.
+
+        Nothing is checked. From a segment that cannot be opened on the rest is left out; when that
+        is the first one, it raises StoreDamaged.
+        """
         pieces: list[memoryview] = []
         start = end = run_start = run_end = -1
         view = memoryview(b"")
+        count = 0
         for offset, size in zip(offsets, sizes, strict=True):
             if not start <= offset < end:
                 if run_end > run_start:
                     pieces.append(view[run_start - start : run_end - start])
-                segment = self.segment_at(offset)
-                start, end, view = segment.start, segment.end, segment.view()
+                run_start = run_end = -1
+                try:
+                    segment = self.segment_at(offset)
+                    start, end, view = segment.start, segment.end, segment.view()
+                except StoreDamaged:
+                    if not count:
+                        raise
+                    break
                 run_start = offset
             elif offset != run_end:
                 pieces.append(view[run_start - start : run_end - start])
                 run_start = offset
-            if size < SHORT_HEAD.size or not _is_head(view, offset - start, offset, size):
-                self._check_head(segment, view, offset - start, size)
             run_end = offset + size
+            count += 1
         if run_end > run_start:
             pieces.append(view[run_start - start : run_end - start])
-        return pieces
+        return b"".join(pieces), count
 
     def _check_head(self, segment: Segment, view: memoryview, position: int, size: int) -> None:
         if size < SHORT_HEAD.size:
@@ -137,17 +142,6 @@ class LogReader:
     @staticmethod
     def _damage(segment: Segment, position: int, found: str) -> StoreDamaged:
         return StoreDamaged(str(segment.path), segment.start + position, found, _VERIFY_HINT)
-
-    def store_time(self, offset: int, size: int) -> int:
-        """STORETIMESTAMP of a record, -1 when it is not within the log (pickupStoreTimestamp)."""
-        if size < SHORT_HEAD.size or not self.holds(offset, size):
-            return -1
-        segment = self.segment_at(offset)
-        view = segment.view()
-        position = offset - segment.start
-        (sys_flag,) = _INT(view, position + SYS_FLAG_POSITION)
-        extra = 12 if sys_flag & BORN_HOST_V6 else 0
-        return int(_LONG(view, position + _STORE_TIME_V4 + extra)[0])
 
     def peek(self, offset: int) -> Record | Filler | Torn:
         """What stands at an offset within the log. Raises NotFound outside it."""

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from node.store.log_reader import LogReader
 from node.store.queue_files import NO_UNITS, Units
 from node.store.queue_reader import QueueReader
+from node.store.queued_record import damaged_message
 from node.store.tag_filter import TagFilter
 from protocol.errors import StoreDamaged
-from protocol.queue_unit import UNIT_BYTES
+from protocol.queue_unit import UNIT_BYTES, QueueUnit
+from protocol.record_check import Wanted, first_unfit
 
 TOTAL_BYTES_MAX = 128 << 20
 TOTAL_BYTES_MIN = 100
@@ -77,8 +79,7 @@ class PullRequest:
 class PullResult:
     """The answer. Queue offset, log offset and size of each record taken, and their bytes.
 
-    `pieces` are the records back to back, as stored; neighbours in the log share a piece. They
-    stay valid as long as they are held.
+    `payload` are the records back to back, as stored, each of them verified.
     """
 
     status: PullStatus
@@ -88,25 +89,24 @@ class PullResult:
     queue_offsets: NDArray[np.int64]
     physical_offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    pieces: list[memoryview]
+    payload: bytes
 
     @property
     def count(self) -> int:
         """How many records."""
         return len(self.sizes)
 
-    @property
-    def payload(self) -> bytes:
-        """All records back to back."""
-        return b"".join(self.pieces)
-
 
 class Scanned(NamedTuple):
-    """What a scan of one file's units took: rows of the units, and how many were consumed."""
+    """What a scan of one file's units took: rows of the units, and how many were consumed.
+
+    `damaged` is a unit that names no place of the log, when nothing was taken before it.
+    """
 
     rows: list[int]
     consumed: int
     status: PullStatus
+    damaged: int | None = None
 
 
 def get_message(
@@ -114,8 +114,8 @@ def get_message(
 ) -> PullResult:
     """Pulls from `queue` (None: there is no such queue) at queue offset `offset`.
 
-    Raises StoreDamaged when the very first record to take is not what its unit says; a later one
-    ends the answer before it.
+    Raises MessageDamaged when the very first message to take is damaged: its record, or its unit,
+    which names no record or another one. A later one ends the answer before it.
     """
     if queue is None:
         return _nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
@@ -133,7 +133,7 @@ def get_message(
 
 def _nothing(status: PullStatus, following: int, low: int, high: int) -> PullResult:
     empty = np.empty(0, np.int64)
-    return PullResult(status, following, low, high, empty, empty, empty, [])
+    return PullResult(status, following, low, high, empty, empty, empty, b"")
 
 
 def _scan_files(
@@ -153,10 +153,14 @@ def _scan_files(
         units, found = _scan_file(log, queue, (following, count), request)
         first, following = following, following + found.consumed
         status = found.status if found.consumed else status
+        if found.damaged is not None:
+            unit = QueueUnit(*units[found.damaged].tolist())
+            raise damaged_message(log, queue, first + found.damaged, unit)
         if found.rows:
             rows = np.array(found.rows, np.int64)
             return _with_bytes(
                 log,
+                queue,
                 PullResult(
                     status,
                     following,
@@ -165,7 +169,7 @@ def _scan_files(
                     queue_offsets=first + rows,
                     physical_offsets=units["physical_offset"][rows].astype(np.int64),
                     sizes=units["size"][rows].astype(np.int64),
-                    pieces=[],
+                    payload=b"",
                 ),
             )
         if not found.consumed or following >= high:
@@ -173,28 +177,28 @@ def _scan_files(
     return _nothing(status, following, low, high)
 
 
-def _with_bytes(log: LogReader, result: PullResult) -> PullResult:
+def _with_bytes(log: LogReader, queue: QueueReader, result: PullResult) -> PullResult:
     """Reads the records; from the first one that is damaged on they are left for the next pull."""
-    offsets, sizes = result.physical_offsets.tolist(), result.sizes.tolist()
-    count = len(offsets)
-    while True:
-        try:
-            pieces = log.raw_many(offsets[:count], sizes[:count])
-            break
-        except StoreDamaged as damage:
-            good = offsets.index(damage.offset) if damage.offset in offsets[1:count] else 0
-            if not good:
-                raise
-            count = good
-    if count == len(offsets):
-        return replace(result, pieces=pieces)
+    wanted = Wanted(
+        queue.queue,
+        result.queue_offsets.tolist(),
+        result.physical_offsets.tolist(),
+        result.sizes.tolist(),
+    )
+    payload, count = log.payload(wanted.offsets, wanted.sizes)
+    good = first_unfit(payload, wanted if count == result.count else wanted.first(count))
+    if good == result.count:
+        return replace(result, payload=payload)
+    if not good:
+        unit = QueueUnit(wanted.offsets[0], wanted.sizes[0], 0)
+        raise damaged_message(log, queue, wanted.numbers[0], unit)
     return replace(
         result,
-        next_begin_offset=int(result.queue_offsets[count]),
-        queue_offsets=result.queue_offsets[:count],
-        physical_offsets=result.physical_offsets[:count],
-        sizes=result.sizes[:count],
-        pieces=pieces,
+        next_begin_offset=wanted.numbers[good],
+        queue_offsets=result.queue_offsets[:good],
+        physical_offsets=result.physical_offsets[:good],
+        sizes=result.sizes[:good],
+        payload=payload[: sum(wanted.sizes[:good])],
     )
 
 
@@ -340,6 +344,10 @@ def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
             status = status if rows else PullStatus.NO_MATCHED_MESSAGE
             continue
         if not log.holds(offset, size):
+            if offset >= log.min_offset:
+                # Retention takes nothing from above: what a broker steps over here is damage.
+                status = PullStatus.FOUND if rows else PullStatus.MESSAGE_WAS_REMOVING
+                return Scanned(rows, row, status, damaged=None if rows else row)
             step = log.segment_bytes or 1
             skip_until = offset + step - offset % step
             status = status if rows else PullStatus.MESSAGE_WAS_REMOVING

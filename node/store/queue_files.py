@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from node.store.open_files import OpenFile, OpenFiles
 from node.store.segment_list import Listing
+from protocol.ids import Queue
 from protocol.names import offset_file_name
 from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES
 
@@ -77,6 +78,17 @@ class QueueFiles:
             parts.append(file.read(first - file_start, stop - first))
             first = stop
         return QUEUE_UNIT.view(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    @property
+    def queue(self) -> Queue:
+        """Whose files they are, as their folders are named."""
+        return Queue(self.folder.parent.name, int(self.folder.name))
+
+    def place(self, number: int) -> tuple[Path, int]:
+        """The file that holds a unit, or would hold it, and the position in it."""
+        position = number * UNIT_BYTES
+        start = position - position % self.file_bytes if self.file_bytes else 0
+        return self.folder / offset_file_name(start), position - start
 
     def grow(self) -> bool:
         """Looks whether the file after the last one is there by now."""

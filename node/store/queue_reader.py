@@ -1,12 +1,14 @@
 """Reads one queue: its units on disk, and behind them those that only the log tells."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from node.store.open_files import FileVanished
 from node.store.queue_files import NO_UNITS, QueueFiles, Units, is_filler, is_real
+from protocol.ids import Queue
 from protocol.queue_unit import QUEUE_UNIT, QueueUnit
 
 _STEP_UNITS = 1024
@@ -50,6 +52,15 @@ class QueueReader:
     def file_units(self) -> int:
         """How many units one file takes."""
         return self._files.file_bytes // QUEUE_UNIT.size
+
+    @property
+    def queue(self) -> Queue:
+        """Which queue this is."""
+        return self._files.queue
+
+    def place(self, number: int) -> tuple[Path, int]:
+        """The file that holds a unit, or would hold it, and the position in it."""
+        return self._files.place(number)
 
     @property
     def first(self) -> int:

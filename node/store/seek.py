@@ -4,6 +4,7 @@ from enum import Enum
 
 from node.store.log_reader import LogReader
 from node.store.queue_reader import FilePart, QueueReader
+from node.store.queued_record import store_time
 
 
 class Boundary(Enum):
@@ -21,6 +22,7 @@ def offset_by_time(
     """The queue offset, within [`min_offset`, `max_offset`]; 0 for a queue that is not there.
 
     Equal times that straddle two queue files are not followed across, as in RocketMQ.
+    Raises MessageDamaged when the search meets a damaged message: nobody knows its time.
     """
     if queue is None:
         return 0
@@ -39,7 +41,7 @@ class _Search:
         unit = self._queue.unit(number)
         if unit is None:
             return -1
-        return self._log.store_time(unit.physical_offset, unit.size)
+        return store_time(self._log, self._queue, number, unit)
 
     def choose_file(self, timestamp: int, boundary: Boundary) -> FilePart | None:
         """An unknown time takes part as -1; the last file's end time is never looked at."""
@@ -75,7 +77,7 @@ class _Search:
             if unit is None or unit.physical_offset < self._log.min_offset:
                 low, left = middle + 1, middle
                 continue
-            time = self._log.store_time(unit.physical_offset, unit.size)
+            time = store_time(self._log, self._queue, middle, unit)
             if time < 0:
                 return 0
             if time == timestamp:

@@ -240,8 +240,10 @@ def test_a_damaged_record_fails_its_own_request_and_no_other(golden_copy: GetSto
     wanted = {"topic": bad["topic"], "queue": bad["queueId"], "offset": bad["queueOffset"]}
     for op in ("get", "pull"):
         reply = reader.get(op, **wanted)
-        assert reply.error == "StoreDamaged"
+        assert reply.error == "MessageDamaged"
         assert reply.header["error"]["offset"] == place
+        assert reply.header["error"]["queue_offset"] == bad["queueOffset"]
+        assert reply.header["error"]["next_offset"] == bad["queueOffset"] + 1
         assert reply.header["error"]["where"] == str(path)
         assert reply.header["error"]["found"]
     assert not reader.get("get", physical_offset=other["physicalOffset"]).error
@@ -728,5 +730,6 @@ def test_a_record_whose_tags_are_damaged_is_not_passed_over(golden_copy: GetStor
     topic, queue = where.queue
     pull = {"topic": topic, "queue": queue, "offset": where.offset, "tags": where.tags}
     reply = reader.get("pull", **pull)
-    assert reply.payload == bytes(data[where.before - start : where.after - start])
+    assert reply.error == "MessageDamaged"
+    assert reply.header["error"]["offset"] == where.before
     reader.close()

@@ -105,14 +105,15 @@ def test_records_come_back_to_back_as_stored(store: DeadStore) -> None:
     assert result.payload == expected
 
 
-def test_neighbours_in_the_log_come_as_one_piece(golden: GetStore) -> None:
+def test_a_payload_is_the_bytes_at_its_places_whether_they_join_or_not(golden: GetStore) -> None:
     with open_store(golden("mixed-kinds")) as store:
         offsets = [0]
-        while len(offsets) < 4:
+        while len(offsets) < 40:
             offsets.append(offsets[-1] + store.log.record_at(offsets[-1]).size)
-        sizes = [store.log.record_at(offset).size for offset in offsets]
-        assert [len(piece) for piece in store.log.raw_many(offsets, sizes)] == [sum(sizes)]
-        assert len(store.log.raw_many(offsets[::2], sizes[::2])) == 2
+        for step in (1, 2, -1):
+            records = [store.log.record_at(offset) for offset in offsets[::step]]
+            found = store.log.payload(offsets[::step], [record.size for record in records])
+            assert found == (b"".join(record.raw for record in records), len(records))
 
 
 def test_a_damaged_record_ends_the_pull_before_it_and_is_named_by_the_next(

@@ -58,7 +58,6 @@ def test_an_offset_outside_the_log_or_at_a_blank_has_no_record(golden: GetStore)
         for offset in (-1, 0, store.log.min_offset - 1, store.log.end, store.log.end + 1):
             with pytest.raises(NotFound, match="outside the log"):
                 store.log.record_at(offset)
-            assert store.log.store_time(offset, 100) == -1
         with pytest.raises(NotFound, match="the segment ends here"):
             store.log.record_at(4_194_284)
         with pytest.raises(NotFound, match="no record starts"):
@@ -229,7 +228,7 @@ def test_a_time_is_found_as_by_looking_at_every_record(
         queue = store.queue(*data.draw(st.sampled_from(store.queues())))
         assert queue is not None
         units = queue.units(0, queue.max_offset).tolist()
-        times = [store.log.store_time(offset, size) for offset, size, _ in units]
+        times = [store.log.record_at(offset).head.store_timestamp for offset, _, _ in units]
         near = st.builds(lambda time, by: time + by, st.sampled_from(times), st.integers(-3, 3))
         timestamp, boundary = data.draw(near), data.draw(st.sampled_from(Boundary))
         expected = plain_offset_by_time(times, 0, timestamp, boundary)

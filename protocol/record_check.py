@@ -1,0 +1,158 @@
+"""Whether bytes that are about to be handed out are the records that were asked for.
+
+Place and lengths first, then the checksum, then whose they are: a queue unit that was damaged may
+name a record that is whole, but another queue's. `unfit_plain` takes the records one by one,
+`unfit_columns` all at once; what the plain one cannot accept at a glance `decode` decides.
+"""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from protocol.columns import Bools, Bytes, Ints, first_bad_crc, gather_records
+from protocol.ids import Queue
+from protocol.layout import Readable
+from protocol.properties import CRC_PROPERTY_BYTES, crc_property
+from protocol.record import (
+    BORN_HOST_V6,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    STORE_HOST_V6,
+    Record,
+    decode,
+    record_head,
+)
+
+PLAIN_MAX = 150
+"""So few records go faster one by one than as columns."""
+
+_HEAD = struct.Struct(">iI4xi4xqqi").unpack_from
+"""TOTALSIZE, MAGICCODE, QUEUEID, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG."""
+_INT = struct.Struct(">i").unpack_from
+_HEAD_BYTES = {
+    flag: record_head(flag).size
+    for flag in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6)
+}
+_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Records of one queue: number (QUEUEOFFSET), log offset and size of each, in bytes."""
+
+    queue: Queue
+    numbers: Sequence[int]
+    offsets: Sequence[int]
+    sizes: Sequence[int]
+
+    def first(self, count: int) -> "Wanted":
+        """The first `count` of them."""
+        rows = (self.numbers[:count], self.offsets[:count], self.sizes[:count])
+        return Wanted(self.queue, *rows)
+
+    def is_this(self, row: int, record: Record) -> bool:
+        """Whether a verified record is the one of a row."""
+        head = record.head
+        return (record.topic, head.queue_id, head.queue_offset, head.total_size) == (
+            *self.queue,
+            self.numbers[row],
+            self.sizes[row],
+        )
+
+
+def first_unfit(data: bytes, wanted: Wanted) -> int:
+    """The first of the records that stand back to back in `data` that is not the one wanted.
+
+    All of them when each is: whole, sealed as its writer left it, in its place, of its queue.
+    `data` has exactly as many bytes as the sizes add up to.
+    """
+    assert sum(wanted.sizes) == len(data)
+    check = unfit_plain if len(wanted.sizes) <= PLAIN_MAX else unfit_columns
+    return check(data, wanted)
+
+
+def unfit_plain(data: bytes, wanted: Wanted) -> int:
+    """As `first_unfit`, one by one."""
+    view = memoryview(data)
+    fits = _Glance(data, view, wanted.queue)
+    start = 0
+    rows = zip(wanted.numbers, wanted.offsets, wanted.sizes, strict=True)
+    for row, (number, offset, size) in enumerate(rows):
+        if size < RECORD_BYTES_MIN:
+            return row
+        if not fits(start, number, offset, size):
+            found = decode(view[start : start + size], 0, offset)
+            if not isinstance(found, Record) or not wanted.is_this(row, found):
+                return row
+        start += size
+    return len(wanted.sizes)
+
+
+class _Glance:
+    """Accepts a record of the right queue, place and size whose whole-record checksum agrees."""
+
+    def __init__(self, data: bytes, view: memoryview, queue: Queue) -> None:
+        topic = queue.topic.encode()
+        self._data = data
+        self._view = view
+        self._queue_id = queue.queue_id
+        self._topic_v1 = bytes([min(len(topic), 255)]) + topic
+        self._topic_v2 = len(topic).to_bytes(2, "big") + topic
+
+    def __call__(self, start: int, number: int, offset: int, size: int) -> bool:
+        data = self._data
+        total, magic, queue_id, queue_offset, place, sys_flag = _HEAD(data, start)
+        if total != size or place != offset or magic not in (MAGIC_V1, MAGIC_V2):
+            return False
+        end = start + size
+        tail = end - CRC_PROPERTY_BYTES
+        if data[tail:end] != crc_property(zlib.crc32(self._view[start:tail])):
+            return False
+        body_at = start + _HEAD_BYTES[sys_flag & _HOSTS_V6]
+        if body_at > tail:
+            return False
+        topic = self._topic_v1 if magic == MAGIC_V1 else self._topic_v2
+        topic_at = body_at + _INT(data, body_at - 4)[0]
+        return bool(
+            queue_id == self._queue_id
+            and queue_offset == number
+            and data[topic_at : topic_at + len(topic)] == topic
+        )
+
+
+def unfit_columns(data: Readable, wanted: Wanted) -> int:
+    """As `first_unfit`, by columns."""
+    buffer = np.frombuffer(data, np.uint8)
+    size = np.array(wanted.sizes, np.int64)
+    start = np.cumsum(size) - size
+    count = _first_false(size >= RECORD_BYTES_MIN)
+    count = _first_false(_is_head(buffer, start[:count], size[:count]))
+    columns, good = gather_records(buffer, start[:count])
+    good &= columns.physical_offset == np.array(wanted.offsets, np.int64)[:count]
+    count = _first_false(good)
+    count = first_bad_crc(columns.take(slice(0, count)), count)
+    columns = columns.take(slice(0, count))
+    fits = columns.queue_id == wanted.queue.queue_id
+    fits &= columns.queue_offset == np.array(wanted.numbers, np.int64)[:count]
+    topic = np.frombuffer(wanted.queue.topic.encode(), np.uint8)
+    fits &= columns.topic_length == len(topic)
+    count = _first_false(fits)
+    found = buffer[columns.topic_start[:count, None] + np.arange(len(topic))]
+    return _first_false((found == topic).all(axis=1))
+
+
+def _is_head(buffer: Bytes, start: Ints, size: Ints) -> Bools:
+    """Which records say that they have that size, behind it a record's magic."""
+    head = buffer[start[:, None] + np.arange(8)]
+    total = head[:, :4].copy().view(">i4")[:, 0]
+    magic = head[:, 4:].copy().view(">u4")[:, 0]
+    fits: Bools = (total == size) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
+    return fits
+
+
+def _first_false(fits: Bools) -> int:
+    return int(np.argmin(fits)) if len(fits) and not fits.all() else len(fits)

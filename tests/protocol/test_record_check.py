@@ -1,0 +1,97 @@
+"""Records about to be handed out: both ways agree with the decoder on any bytes at all."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.ids import Queue
+from protocol.record import Record, decode
+from protocol.record_check import PLAIN_MAX, Wanted, first_unfit, unfit_columns, unfit_plain
+from tests.protocol.records import Draft, drafts, pack_draft
+
+QUEUE = Queue("orders", 3)
+
+
+def records(items: list[Draft]) -> tuple[bytes, Wanted]:
+    """The records of one queue, which do not join in the log."""
+    parts: list[bytes] = []
+    offsets: list[int] = []
+    for number, draft in enumerate(items):
+        mine = replace(draft, topic=b"orders", queue_id=3, queue_offset=7 + number)
+        offsets.append(1000 * number)
+        parts.append(pack_draft(mine, offsets[-1]))
+    numbers = range(7, 7 + len(items))
+    return b"".join(parts), Wanted(QUEUE, numbers, offsets, [len(part) for part in parts])
+
+
+def by_decoder(data: bytes, wanted: Wanted) -> int:
+    start = 0
+    for row, (offset, size) in enumerate(zip(wanted.offsets, wanted.sizes, strict=True)):
+        found = decode(data[start : start + size], 0, offset)
+        if not isinstance(found, Record) or not wanted.is_this(row, found):
+            return row
+        start += size
+    return len(wanted.sizes)
+
+
+@given(st.lists(drafts(), max_size=5))
+def test_whole_records_in_their_place_are_fit(items: list[Draft]) -> None:
+    data, wanted = records(items)
+    assert unfit_plain(data, wanted) == unfit_columns(data, wanted) == len(items)
+
+
+@given(st.lists(drafts(), min_size=1, max_size=4), st.data())
+def test_both_ways_agree_with_the_decoder_on_damaged_bytes(
+    items: list[Draft], data: st.DataObject
+) -> None:
+    good, wanted = records(items)
+    raw = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    expected = by_decoder(bytes(raw), wanted)
+    assert unfit_plain(bytes(raw), wanted) == expected
+    assert unfit_columns(bytes(raw), wanted) == expected
+
+
+@given(st.lists(st.binary(max_size=200), max_size=4), st.data())
+def test_both_ways_agree_with_the_decoder_on_any_bytes_at_all(
+    parts: list[bytes], data: st.DataObject
+) -> None:
+    offsets = data.draw(st.lists(st.integers(0, 99), min_size=len(parts), max_size=len(parts)))
+    wanted = Wanted(QUEUE, range(len(parts)), offsets, [len(part) for part in parts])
+    raw = b"".join(parts)
+    expected = by_decoder(raw, wanted)
+    assert unfit_plain(raw, wanted) == unfit_columns(raw, wanted) == expected
+
+
+@given(drafts(crc=True), st.data())
+def test_any_flipped_bit_of_a_sealed_record_is_found(draft: Draft, data: st.DataObject) -> None:
+    good, wanted = records([draft])
+    raw = bytearray(good)
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    assert unfit_plain(bytes(raw), wanted) == unfit_columns(bytes(raw), wanted) == 0
+
+
+@given(drafts(), st.sampled_from(["topic", "queue_id", "number", "offset", "size"]))
+def test_a_whole_record_that_is_another_one_is_found(draft: Draft, what: str) -> None:
+    data, wanted = records([draft])
+    others = {
+        "topic": replace(wanted, queue=Queue("orderz", 3)),
+        "queue_id": replace(wanted, queue=Queue("orders", 4)),
+        "number": replace(wanted, numbers=[8]),
+        "offset": replace(wanted, offsets=[20]),
+        "size": replace(wanted, sizes=[len(data) - 1]),
+    }
+    other = others[what]
+    data = data[: other.sizes[0]]
+    assert unfit_plain(data, other) == unfit_columns(data, other) == 0
+
+
+def test_many_records_are_checked_like_few() -> None:
+    data, wanted = records([Draft(crc=True)] * (2 * PLAIN_MAX))
+    assert first_unfit(data, wanted) == len(wanted.sizes)
+    raw = bytearray(data)
+    raw[-1] ^= 1
+    assert first_unfit(bytes(raw), wanted) == len(wanted.sizes) - 1
+    assert first_unfit(data[: sum(wanted.sizes[:3])], wanted.first(3)) == 3
