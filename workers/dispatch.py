@@ -21,7 +21,7 @@ from protocol.columns import Columns
 from protocol.dispatch_request import DispatchRequests, dispatch_requests
 from protocol.errors import StoreDamaged
 from protocol.queue_unit import UNIT_BYTES
-from protocol.record import DEFAULT_DELAY_LEVELS_MS
+from protocol.record import DEFAULT_DELAY_LEVELS_MS, Torn
 from workers.feed import Feed, Limits
 
 log = logging.getLogger("keelog.worker")
@@ -29,6 +29,7 @@ log = logging.getLogger("keelog.worker")
 IDLE_S = 0.005
 """How long the loop sleeps at most when no hint comes."""
 DISK_FULL_RETRY_S = 1.0
+UNFLUSHED_RETRY_S = 0.1
 HEARTBEAT_S = 0.1
 ENDING_FLUSH_S = 0.02
 """While the writer stops it waits for what is synced."""
@@ -120,6 +121,7 @@ class Dispatcher:
         """Up to where the running flush goes, and how many of `_records` that are."""
         self._saved_records = 0
         self._trimmed_to = 0
+        self._waits_at = -1
 
     def start(self) -> None:
         """Resumes: at the start, and whenever the log has begun a new epoch."""
@@ -168,10 +170,24 @@ class Dispatcher:
             return True
         damage = self._feed.damage
         if damage is not None:
-            path = str(self._feed.path_at(damage.position))
-            raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
+            return self._wait_above_flushed(damage)
         self._publish(limits.readable)
         return True
+
+    def _wait_above_flushed(self, damage: Torn) -> bool:
+        """What was not flushed yet, the next start of the writer may cut, or flush as it is.
+
+        Raises StoreDamaged below what is flushed: no start mends that.
+        """
+        path = str(self._feed.path_at(damage.position))
+        if damage.position < self._feed.peek().flushed:
+            raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
+        if self._waits_at != damage.position:
+            self._waits_at = damage.position
+            log.warning("waits at log offset %d, not flushed yet: %s", damage.position, damage.why)
+        self._flush_if_due()
+        self._pause(UNFLUSHED_RETRY_S)
+        return False
 
     def finish(self) -> None:
         """What is readable, for FINISH_S_MAX at most; then everything is synced and saved."""

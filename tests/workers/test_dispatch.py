@@ -144,6 +144,27 @@ def test_damage_stops_the_worker_before_it_and_is_named(slot: str, log: LivingLo
 
 
 @pytest.mark.parametrize("slot", SLOTS)
+def test_bad_bytes_that_were_never_flushed_are_waited_for_until_the_writer_has_cut_them(
+    slot: str, log: LivingLog
+) -> None:
+    """The page of a killed writer goes on naming them until its successor has looked."""
+    log.grow(100)
+    log.grow(60, flush=False)
+    bad = log.starts[120]
+    with (log.root / "commitlog" / f"{bad - bad % log.segment_bytes:020d}").open("r+b") as file:
+        file.seek(bad % log.segment_bytes + 4)
+        file.write(b"\0\0\0\0")
+    with running(log, slot) as worker:
+        worker.catch_up()
+        assert worker.page.read().dispatched == bad
+        assert worker.waits
+        log.begin_epoch(cut_at=bad)
+        log.grow(80)
+        worker.catch_up()
+    assert of_kind(derived(log.root), slot) == of_kind(expected(log), slot)
+
+
+@pytest.mark.parametrize("slot", SLOTS)
 def test_a_live_worker_undoes_what_the_writer_cut(slot: str, log: LivingLog) -> None:
     log.grow(100)
     with running(log, slot) as worker:
