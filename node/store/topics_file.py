@@ -142,7 +142,7 @@ class TopicsFile:
 def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
         document = parse_broker_json(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreDamaged(str(path), 0, f"is not JSON: {error}", _RESTORE_HINT) from None
     table = document.get("topicConfigTable", {}) if isinstance(document, dict) else None
     if not isinstance(table, dict):
