@@ -152,12 +152,17 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
 
 def _topic(path: Path, name: str, entry: Any) -> Topic:
     try:
-        return Topic(
+        topic = Topic(
             name,
             int(entry.get("readQueueNums", 0)),
             int(entry.get("writeQueueNums", 0)),
             int(entry.get("perm", PERM_DEFAULT)),
         )
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError, OverflowError):
         found = f"the entry of topic {name[:80]!a} is no topic"
         raise StoreDamaged(str(path), 0, found, _RESTORE_HINT) from None
+    for count in (topic.read_queues, topic.write_queues):
+        if not 0 <= count <= QUEUE_ID_MAX + 1:
+            found = f"topic {name[:80]!a} has {count} queues"
+            raise StoreDamaged(str(path), 0, found, _RESTORE_HINT)
+    return topic
