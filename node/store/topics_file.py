@@ -12,7 +12,7 @@ from typing import Any
 
 from node.store import disk
 from protocol.errors import ServiceNotAvailable, StoreDamaged, StorePermission
-from protocol.names import TOPICS_FILE
+from protocol.names import QUEUE_ID_MAX, TOPICS_FILE
 
 PERM_READ = 4
 PERM_WRITE = 2
