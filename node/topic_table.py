@@ -80,7 +80,9 @@ class TopicTable:
             )
 
     def choose_queue(self, topic: Topic) -> int:
-        """The write queues in turn, from a random start."""
+        """The write queues in turn, from a random start. Raises NotAllowed where there is none."""
+        if not topic.write_queues:
+            raise NotAllowed(f"topic {topic.name} has no queue to write to")
         turn = self._turn.get(topic.name)
         if turn is None:
             turn = random.randrange(topic.write_queues)
