@@ -98,6 +98,8 @@ def _message(header: Header, sender: Host) -> Message:
     ):
         raise BadRequest("field keys is no list of strings")
     born_host = take(header, "born_host", str, "")
+    if born_host and parse_host(born_host).port > PORT_MAX:
+        raise BadRequest(f"born_host is {born_host[:40]!a}", f"use a port in [0, {PORT_MAX}]")
     # Reserved names that come as properties stay as they came (two spaces in KEYS, WAIT=true):
     # the fields only win over them.
     return Message(
