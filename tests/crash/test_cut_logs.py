@@ -32,7 +32,7 @@ SETTINGS = (
     # What is appended is flushed by a recovery alone: so far behind may the log be cut.
     f"flush_interval_commit_log={NEVER_MS}",
     f"flush_commit_log_thorough_interval={NEVER_MS}",
-    "flush_interval_consume_queue=50",
+    *("flush_interval_consume_queue=50", "flush_consume_queue_least_pages=0"),
 )
 TOPICS = ("orders", "payments")
 ROUNDS = 3
