@@ -42,14 +42,18 @@ def _reconciled(epochs: list[EpochLine], progress: Progress) -> int:
 def vouched_for_shard(root: Path, shard: int, shard_count: int) -> int | None:
     """As `vouched_offset` for one queue worker, whatever number of them ran before.
 
+    Half a set of another number vouches for nothing, and its queues lie: those that it has are
+    further than those that it never got. Then 0: everything is placed once more.
     While progress of another number of workers is left, queues may have been dropped down to the
     least of all: a worker of the new number starts there, and may have been stopped again.
     """
     by_count = _by_count(list_progress(root))
     if set(by_count) == {shard_count}:
         return vouched_offset(root, queue_slot(shard, shard_count))
-    if not any(len(found) == count for count, found in by_count.items()):
+    if not by_count:
         return None
+    if not any(len(found) == count for count, found in by_count.items()):
+        return 0
     epochs = load_epochs(root)
     return min(
         _reconciled(epochs, progress) for found in by_count.values() for progress in found.values()
