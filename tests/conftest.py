@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -74,3 +75,15 @@ def faults(tmp_path: Path, fault_library: Path) -> DiskFaults:
     folder = tmp_path / "faults"
     folder.mkdir()
     return DiskFaults(folder, fault_library)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Figures that tests recorded by `record_property` with a number, summed up by name."""
+    sums: dict[str, int] = {}
+    for report in terminalreporter.getreports("") + terminalreporter.getreports("passed"):
+        if report.when == "call":
+            for name, value in report.user_properties:
+                if isinstance(value, int):
+                    sums[name] = sums.get(name, 0) + value
+    for name, value in sums.items():
+        terminalreporter.write_line(f"{name}: {value:,}")

@@ -1,0 +1,1 @@
+"""Power losses and kills, played through on a simulated disk."""
