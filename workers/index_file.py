@@ -21,7 +21,7 @@ from protocol.names import ABORT_FILE
 from workers.feed import Feed
 from workers.index_folder import IndexFolder, IndexState, found_geometry
 from workers.process import Job, parser_for, run_worker
-from workers.progress import vouched_offset
+from workers.progress import took_over_in_order, vouched_offset
 
 SLOT = "index"
 
@@ -70,7 +70,7 @@ class IndexFiles:
         log do not count at all.
         """
         names = self._folder.names()
-        if names and (self._root / ABORT_FILE).exists():
+        if names and (self._root / ABORT_FILE).exists() and not took_over_in_order(self._root):
             self._folder.remove(names.pop())
         self._cut(names, readable)
         offset = max(self._tail.physical_offset, 0)

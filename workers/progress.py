@@ -16,6 +16,7 @@ from node.store.own_files import (
     epoch_end,
     list_progress,
     load_epochs,
+    load_owner,
     load_progress,
     remove_progress,
 )
@@ -37,6 +38,12 @@ def vouched_offset(root: Path, slot: str) -> int | None:
 def _reconciled(epochs: list[EpochLine], progress: Progress) -> int:
     end = epoch_end(epochs, progress.epoch)
     return progress.offset if end is None else min(progress.offset, end)
+
+
+def took_over_in_order(root: Path) -> bool:
+    """Whether our writer runs, or ran last, and the owner before it had stopped in order."""
+    epochs, owner = load_epochs(root), load_owner(root)
+    return bool(epochs) and epochs[-1].after_clean and epochs[-1].epoch == owner
 
 
 def vouched_for_shard(root: Path, shard: int, shard_count: int) -> int | None:
