@@ -2,7 +2,6 @@
 it, written once more."""
 
 import errno
-import json
 import logging
 import os
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import numpy as np
 from node.store import disk
 from node.store.log_damage import columns_past_damage, next_record
 from node.store.log_reader import Bounds, LogReader
-from node.store.own_files import QUARANTINE_DIR, own_dir
+from node.store.quarantine import keep_bytes
 from node.store.segment_list import SegmentList
 from protocol.columns import Columns
 from protocol.names import COMMIT_LOG_DIR, offset_file_name, parse_offset_file_name
@@ -22,7 +21,6 @@ from protocol.record import RECORD_BYTES_MIN, Torn
 
 log = logging.getLogger("keelog.recovery")
 
-REPORT_FILE = "report.json"
 SECTOR_BYTES = 512
 """What a disk writes whole or not at all."""
 FOLLOWING_BYTES_MAX = 64 * 1024 * 1024
@@ -145,25 +143,10 @@ def records_behind(segments: SegmentList, torn: Torn, not_before_ms: int) -> tup
 
 
 def quarantine(end: LogEnd, report: dict[str, Any]) -> Path:
-    """Copies what stands behind the end to a folder of its own, with a report; answers it.
-
-    What an interrupted attempt left is made anew: a folder without report counts for nothing.
-    """
-    folder = own_dir(end.root) / QUARANTINE_DIR / str(end.offset)
-    number = 0
-    while (folder / REPORT_FILE).exists():
-        number += 1
-        folder = folder.with_name(f"{end.offset}.{number}")
-    disk.make_dir(folder)
-    total = 0
-    for base, position, chunk in _bytes_behind(end):
-        disk.write_synced(folder / offset_file_name(base + position), chunk)
-        total += len(chunk)
-    text = json.dumps({**report, "bytes": total}, indent=1)
-    disk.write_atomically(folder / REPORT_FILE, text.encode() + b"\n")
-    disk.sync_dir(folder.parent)
-    disk.sync_dir(folder.parent.parent)
-    log.warning("log cut at %d (%s); %d bytes kept in %s", end.offset, report["why"], total, folder)
+    """Copies what stands behind the end to a folder of its own, with a report; answers it."""
+    pieces = ((base + position, chunk) for base, position, chunk in _bytes_behind(end))
+    folder = keep_bytes(end.root, end.offset, pieces, report)
+    log.warning("log cut at %d (%s); what stood there is in %s", end.offset, report["why"], folder)
     return folder
 
 

@@ -61,14 +61,21 @@ def rebuild(
     files that end early, which the next start of the workers, or another rebuild, makes whole.
     Raises StoreLocked, NotAStore, BadRequest, StoreDamaged (the log itself), OSError.
     """
-    settings = settings or Settings()
-    began = time.monotonic()
     check_is_store(root)
     if not (root / COMMIT_LOG_DIR).is_dir():
         # Without the log nothing can be made anew, so nothing is thrown away either.
         raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
     root = root.resolve()
-    with closing(_Locked(root)), closing(RestingFeed(root)) as feed:
+    with closing(_Locked(root)):
+        return rebuild_locked(root, queues, index, settings or Settings(), progress)
+
+
+def rebuild_locked(
+    root: Path, queues: bool, index: bool, settings: Settings, progress: Tell | None = None
+) -> RebuildReport:
+    """As `rebuild`, for a caller that holds the store's lock."""
+    began = time.monotonic()
+    with closing(RestingFeed(root)) as feed:
         check_log(feed)
         disk.make_dir(run_dir(root), mode=0o700)
         work = _Rebuild(root, feed, settings, progress or (lambda _what, _done, _all: None))

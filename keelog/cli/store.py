@@ -1,4 +1,4 @@
-"""`keelog store …`: reads, checks and rebuilds a store directory, without a node."""
+"""`keelog store …`: reads, checks and repairs a store directory, without a node."""
 
 import click
 
@@ -6,19 +6,20 @@ from keelog.cli.options import Command
 from keelog.cli.store_check import info, rebuild, verify
 from keelog.cli.store_dump import dump
 from keelog.cli.store_look import find, get, seek
+from keelog.cli.store_repair import repair
 
 
 @click.group()
 def store() -> None:
-    """Reads, checks and rebuilds a store directory; needs no node.
+    """Reads, checks and repairs a store directory; needs no node.
 
     Works on a directory that a RocketMQ broker wrote, too. Nothing is changed, except by
-    `rebuild`.
+    `repair --apply` and `rebuild`.
 
     Example: keelog store dump ./store --limit 10
     """
 
 
 Command.adopt(store)
-for command in (info, dump, get, find, seek, verify, rebuild):
+for command in (info, dump, get, find, seek, verify, repair, rebuild):
     store.add_command(command)

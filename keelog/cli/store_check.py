@@ -48,7 +48,7 @@ def verify(path: Path, deep: bool, output: Output, pairs: tuple[str, ...]) -> in
     Example: keelog store verify ./store --deep
     """
     with doing(f"cannot check the store {path}"):
-        report = verify_store(path, deep, _teller("checked"), load_settings(pairs))
+        report = verify_store(path, deep, teller("checked"), load_settings(pairs))
     shape = report.shape()
     title = (
         f"{'no damage' if report.ok else 'DAMAGE'}: {report.records} records,"
@@ -75,7 +75,7 @@ def rebuild(path: Path, queues: bool, index: bool, output: Output, pairs: tuple[
     tell: dict[str, Callable[[int, int], None]] = {}
 
     def progress(what: str, done: int, total: int) -> None:
-        tell.setdefault(what, _teller(f"{what}: done"))(done, total)
+        tell.setdefault(what, teller(f"{what}: done"))(done, total)
 
     with doing(f"cannot rebuild the store {path}"):
         report = rebuild_store(
@@ -109,7 +109,7 @@ def _fields(document: Shape, prefix: str = "") -> list[Shape]:
     return rows
 
 
-def _teller(what: str) -> Callable[[int, int], None]:
+def teller(what: str) -> Callable[[int, int], None]:
     """Tells on stderr how far a long walk is, once a second."""
     told = time.monotonic()
 

@@ -122,9 +122,12 @@ class OpenFiles:
         self.forget(path)
         while len(self._files) >= self._limit:
             self._files.popitem(last=False)[1].close()
-        file = OpenFile(path, size)
+        file = self._open(path, size)
         self._files[path] = file
         return file
+
+    def _open(self, path: Path, size: int) -> OpenFile:
+        return OpenFile(path, size)
 
     def forget(self, path: Path) -> None:
         """Closes one file, if it is open: its path may name another one now."""

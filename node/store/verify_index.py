@@ -84,7 +84,7 @@ class IndexCheck:
                 self._add("header_mismatch", file.name, 0, detail, self._lenient)
                 continue
             log = self._store.log
-            if not log.min_offset <= offset < log.end:
+            if not log.min_offset <= offset < log.end or log.segments.find(offset) is None:
                 continue
             record = log.peek(offset)
             said = getattr(header, f"{name}_timestamp")

@@ -198,7 +198,7 @@ def test_find_prints_messages_newest_first(golden: GetStore, keelog: Keelog) -> 
     assert row["unique_key"] == unique
 
 
-@pytest.mark.parametrize("command", ["info", "dump", "verify", "rebuild"])
+@pytest.mark.parametrize("command", ["info", "dump", "verify", "repair", "rebuild"])
 def test_what_is_no_store_is_refused_in_three_lines(
     tmp_path: Path, keelog: Keelog, command: str
 ) -> None:

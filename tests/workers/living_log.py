@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import zlib
 from pathlib import Path
 
 from node.store.own_files import EpochLine, Floor, load_epochs, save_epochs
@@ -10,6 +11,7 @@ from node.store.state_page import RUNNING, STOPPING, LogPage, run_dir
 from protocol.encode import Message, message_properties, pack_record
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
+from protocol.properties import CRC_PROPERTY_BYTES, EMPTY_CRC_PROPERTY, crc_property
 from protocol.record import SHORT_HEAD, filler
 
 SEGMENT_BYTES = 16 * 1024
@@ -25,8 +27,11 @@ TOPICS = ("orders", "payments", "audit_log")
 class LivingLog:
     """Segments, epochs and state page of a store. One record is about 150 bytes."""
 
-    def __init__(self, root: Path, segment_bytes: int = SEGMENT_BYTES, seed: int = 1) -> None:
+    def __init__(
+        self, root: Path, segment_bytes: int = SEGMENT_BYTES, seed: int = 1, sealed: bool = False
+    ) -> None:
         self.root = root
+        self.sealed = sealed
         self.end = 0
         self.min_offset = 0
         self.flushed = 0
@@ -69,7 +74,8 @@ class LivingLog:
 
     def append(self, message: Message) -> int:
         """Writes one record; answers its log offset."""
-        record = bytearray(pack_record(message, message_properties(message)))
+        properties = message_properties(message) + (EMPTY_CRC_PROPERTY if self.sealed else b"")
+        record = bytearray(pack_record(message, properties))
         left = self.segment_bytes - self.end % self.segment_bytes
         if len(record) + 8 > left:
             self._write(filler(left)[:8])
@@ -84,6 +90,8 @@ class LivingLog:
         ):
             at = SHORT_HEAD.offsets[name]
             record[at : at + 8] = value.to_bytes(8, "big")
+        if self.sealed:
+            record[-CRC_PROPERTY_BYTES:] = crc_property(zlib.crc32(record[:-CRC_PROPERTY_BYTES]))
         self._write(record)
         self._history.append((self.end, queue))
         self.starts.append(self.end)

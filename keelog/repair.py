@@ -1,0 +1,48 @@
+"""A repair from plan to check: the log's part, then the derived files', under the store's lock."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from node.repair import move_strangers, repair_log, rewrite_checkpoint
+from node.store.condition import check_is_store
+from node.store.locks import StoreLock
+from node.store.repair_plan import Plan, derived_steps, plan_repair
+from node.store.repair_steps import RewriteCheckpoint
+from node.store.settings import Settings
+from node.store.verify import Report, verify
+from workers.repair import rebuild_damaged
+
+Tell = Callable[[int, int], None]
+"""Called with log bytes done, and all there are."""
+
+
+class Repaired(NamedTuple):
+    """The steps that were taken, and what `verify` says of the store now."""
+
+    plan: Plan
+    report: Report
+
+
+def repair(root: Path, settings: Settings, tell: Tell | None = None) -> Repaired:
+    """Plans, and does it. Raises StoreLocked, NotAStore, StorePermission, StoreDamaged for what
+    cannot be mended, OSError. Killed in the middle it is run again, with the same end."""
+    check_is_store(root)
+    root = root.resolve()
+    lock = StoreLock.acquire(root)
+    try:
+        plan = plan_repair(root, settings, tell)
+        if not plan.rows():
+            return Repaired(plan, verify(root, settings=settings))
+        repair_log(root, plan.log, settings)
+        derived = derived_steps(root, verify(root, True, tell, settings))
+        plan = replace(plan, derived=derived)
+        move_strangers(root, derived)
+        rebuild_damaged(root, derived, settings)
+        for step in derived:
+            if isinstance(step, RewriteCheckpoint):
+                rewrite_checkpoint(root, step, plan.log)
+        return Repaired(plan, verify(root, True, tell, settings))
+    finally:
+        lock.release()

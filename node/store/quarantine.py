@@ -1,0 +1,57 @@
+"""Where bytes go before anything cuts or overwrites them: `keelog/quarantine/<offset>/`.
+
+A folder holds the bytes, each piece named by the offset it stood at, or the whole files that were
+moved there, and `report.json`, which says why and is written last: a folder without one is what an
+interrupted attempt left, and is made anew. All is durable when a call returns, so the store may be
+changed after it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from node.store import disk
+from node.store.own_files import QUARANTINE_DIR, own_dir
+from protocol.names import offset_file_name
+
+REPORT_FILE = "report.json"
+
+
+def keep_bytes(
+    root: Path, at: int, pieces: Iterable[tuple[int, bytes]], report: Mapping[str, object]
+) -> Path:
+    """Copies (offset, bytes) pieces; answers the folder. The report gets their sum as `bytes`."""
+    folder = _free_folder(root, at)
+    total = 0
+    for offset, data in pieces:
+        disk.write_synced(folder / offset_file_name(offset), data)
+        total += len(data)
+    _report(folder, {**report, "bytes": total})
+    return folder
+
+
+def move_file(root: Path, at: int, path: Path, report: Mapping[str, object]) -> Path:
+    """Takes a file, whatever it is, out of the folder it stands in; answers where it is now."""
+    folder = _free_folder(root, at)
+    _report(folder, {**report, "moved_from": str(path), "bytes": path.lstat().st_size})
+    disk.rename(path, folder / path.name)
+    disk.sync_dir(folder)
+    disk.sync_dir(path.parent)
+    return folder / path.name
+
+
+def _free_folder(root: Path, at: int) -> Path:
+    parent = own_dir(root) / QUARANTINE_DIR
+    folder, number = parent / str(at), 0
+    while (folder / REPORT_FILE).exists():
+        number += 1
+        folder = parent / f"{at}.{number}"
+    disk.make_dir(folder)
+    return folder
+
+
+def _report(folder: Path, report: Mapping[str, object]) -> None:
+    disk.write_atomically(folder / REPORT_FILE, json.dumps(report, indent=1).encode() + b"\n")
+    parent = folder.parent
+    for above in (parent, parent.parent, parent.parent.parent):
+        disk.sync_dir(above)

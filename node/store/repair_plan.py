@@ -1,0 +1,235 @@
+"""What would mend a damaged store: `keelog store repair` without `--apply`. Only reads.
+
+The log comes first: its files, its holes, its end. Queues, index and checkpoint follow from it,
+so they are judged by what `verify` finds, and once more when the log is in order.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from node.store.condition import Condition, check_is_store, read_condition
+from node.store.log_reader import Bounds, LogReader
+from node.store.own_files import Tails
+from node.store.queue_files import QueueFiles
+from node.store.repair_files import LogFiles, PaddedFiles, plan_log_files
+from node.store.repair_markers import Filling, fill_holes
+from node.store.repair_note import load_rebuilding
+from node.store.repair_steps import (
+    CutLog,
+    FillHole,
+    MoveFile,
+    Rebuild,
+    RewriteCheckpoint,
+    Row,
+    Step,
+)
+from node.store.repair_units import UnitsRead, queue_files, read_units
+from node.store.repair_walk import LogWalk, add_gaps_at_ends, walk_log
+from node.store.settings import Settings
+from node.store.verify import Progress, Report, verify
+from protocol.ids import Queue
+from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+from protocol.record import Record, Torn
+
+_NO_LIMIT = 2**63 - 1
+
+
+@dataclass(slots=True)
+class Lost:
+    """What cannot be brought back: queue offsets [first, stop) by queue, and bytes of records
+    that nobody knows the queue of."""
+
+    ranges: list[tuple[Queue, int, int]] = field(default_factory=list)
+    unknown_bytes: int = 0
+
+    def shape(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "messages": sum(stop - first for _, first, stop in self.ranges),
+            "unknown_bytes": self.unknown_bytes,
+            "queues": [
+                {"topic": queue.topic, "queue_id": queue.queue_id, "from": first, "to": stop - 1}
+                for queue, first, stop in self.ranges
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """What the log needs, and where its last record will be."""
+
+    steps: list[Step]
+    lost: Lost
+    last_time: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All steps in the order in which they are to be taken. `ok`: there is no damage."""
+
+    ok: bool
+    log: LogPlan
+    derived: list[Step]
+
+    def shape(self, applied: bool) -> dict[str, Any]:
+        """As JSON (docs/operations.md)."""
+        return {
+            "ok": self.ok,
+            "applied": applied,
+            "steps": self.rows(),
+            "lost": self.log.lost.shape(),
+        }
+
+    def rows(self) -> list[Row]:
+        """The steps, one line each."""
+        return [row for step in (*self.log.steps, *self.derived) for row in step.rows()]
+
+
+def plan_repair(root: Path, settings: Settings, progress: Progress | None = None) -> Plan:
+    """Looks at everything and changes nothing. Raises NotAStore, StorePermission, StoreDamaged
+    for what cannot be mended."""
+    report = verify(root, deep=True, progress=progress, settings=settings)
+    log = plan_log(root, settings)
+    fills = any(isinstance(step, FillHole) for step in log.steps)
+    return Plan(report.ok, log, derived_steps(root, report, fills))
+
+
+def plan_log(root: Path, settings: Settings) -> LogPlan:
+    """What the log needs. Raises as `plan_repair`."""
+    check_is_store(root)
+    condition = read_condition(root)
+    with closing(PaddedFiles()) as files:
+        log_files = plan_log_files(root, files)
+        queues = list(queue_files(root, settings.queue_file_bytes, files))
+        walk, steps, lost = _look_through(log_files, condition, queues)
+        for run in log_files.moved_runs:
+            bounds = Bounds(run.start, run.end)
+            gone = walk_log(LogReader(run, bounds), _NO_LIMIT, sealed=False)
+            lost.ranges += [(queue, at.first, at.last + 1) for queue, at in gone.queues.items()]
+    lost.ranges = _joined(lost.ranges)
+    return LogPlan([*log_files.steps, *steps], lost, walk.store_timestamp, walk.end)
+
+
+def _look_through(
+    log_files: LogFiles, condition: Condition, queues: list[tuple[Queue, QueueFiles]]
+) -> tuple[LogWalk, list[Step], Lost]:
+    segments = log_files.segments
+    reader = LogReader(segments, Bounds(segments.start, segments.end))
+    durable = condition.floor
+    if condition.is_clean:
+        durable = max(durable, _proved_end(reader, queues))
+    walk = walk_log(reader, durable, sealed=condition.is_ours)
+    add_gaps_at_ends(walk, segments.start, condition.tails)
+    units = read_units(queues, walk)
+    filling = fill_holes(walk.holes, units.claims, walk.gaps)
+    lost = _lost_in(filling)
+    steps: list[Step] = list(filling.steps)
+    stop = walk.stop or Torn(walk.end, "end", "the files of the log end here")
+    if walk.is_cut_short or walk.has_bytes_behind:
+        segment = segments.find(stop.position)
+        cut = CutLog(
+            path=segment.path if segment is not None else segments.folder,
+            offset=walk.end,
+            torn=stop,
+            durable=durable,
+            next_offset=_next_offsets(walk, units, filling, condition.tails),
+            last_record=walk.last_record,
+            store_timestamp=walk.store_timestamp,
+        )
+        steps.append(cut)
+        if cut.is_damage:
+            lost.ranges += _cut_off(cut, units, condition.tails)
+    return walk, steps, lost
+
+
+def _proved_end(reader: LogReader, queues: list[tuple[Queue, QueueFiles]]) -> int:
+    """Behind the last record that a queue's last unit names and that stands there: after a clean
+    stop all that is in the queues is in the log."""
+    ends = [0]
+    for _, files in queues:
+        end = files.end_below(_NO_LIMIT, thorough=True)
+        if end > files.first:
+            offset, size, _ = files.read(end - 1, 1)[0].tolist()
+            is_there = reader.holds(offset, size) and isinstance(reader.peek(offset), Record)
+            ends.append(offset + size if is_there else 0)
+    return max(ends)
+
+
+def _lost_in(filling: Filling) -> Lost:
+    lost = Lost([(queue, number, number + 1) for queue, number in filling.homeless])
+    for step in filling.steps:
+        for marker in step.markers:
+            if marker.queue is None:
+                lost.unknown_bytes += marker.size
+            else:
+                lost.ranges.append((marker.queue, marker.queue_offset, marker.queue_offset + 1))
+    return lost
+
+
+def _next_offsets(
+    walk: LogWalk, units: UnitsRead, filling: Filling, tails: Tails | None
+) -> dict[Queue, int]:
+    """Where every queue goes on when the log ends where the walk did."""
+    following = dict(tails.next_offset) if tails is not None else {}
+    following.update({queue: first for queue, (first, _) in units.beyond.items()})
+    following.update({queue: at.last + 1 for queue, at in walk.queues.items()})
+    for step in filling.steps:
+        for marker in step.markers:
+            if marker.queue is not None:
+                number = max(following.get(marker.queue, 0), marker.queue_offset + 1)
+                following[marker.queue] = number
+    return following
+
+
+def _cut_off(
+    cut: CutLog, units: UnitsRead, tails: Tails | None
+) -> Iterator[tuple[Queue, int, int]]:
+    known = dict(tails.next_offset) if tails is not None else {}
+    for queue in sorted({*known, *units.beyond}):
+        first = cut.next_offset[queue]
+        stop = max(known.get(queue, 0), units.beyond.get(queue, (0, 0))[1])
+        if stop > first:
+            yield queue, first, stop
+
+
+def _joined(ranges: Iterable[tuple[Queue, int, int]]) -> list[tuple[Queue, int, int]]:
+    """The same queue offsets in as few ranges as can be, sorted."""
+    joined: list[tuple[Queue, int, int]] = []
+    for queue, first, stop in sorted(ranges):
+        if joined and joined[-1][0] == queue and first <= joined[-1][2]:
+            joined[-1] = queue, joined[-1][1], max(stop, joined[-1][2])
+        else:
+            joined.append((queue, first, stop))
+    return joined
+
+
+def derived_steps(root: Path, report: Report, log_changes: bool = False) -> list[Step]:
+    """What queues, index and checkpoint need. `log_changes`: records give way to markers, which
+    units and entries do not know yet."""
+    steps: list[Step] = []
+    reasons: dict[str, str] = dict.fromkeys(load_rebuilding(root), "a repair was interrupted here")
+    if log_changes:
+        reasons |= dict.fromkeys((CONSUME_QUEUE_DIR, INDEX_DIR), "lost records are marked")
+    checkpoint: RewriteCheckpoint | None = None
+    for finding in report.findings:
+        path, folder = Path(finding.file), _folder(root, finding.file)
+        if finding.kind == "checkpoint_ahead":
+            checkpoint = RewriteCheckpoint(path, finding.detail)
+        elif folder not in (CONSUME_QUEUE_DIR, INDEX_DIR):
+            continue
+        elif finding.kind == "foreign_file":
+            steps.append(MoveFile(path, 0, path.lstat().st_size, "is no file of a store"))
+        elif finding.severity == "error":
+            reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
+    there = [folder for folder in reasons if (root / folder).is_dir() or not log_changes]
+    steps += [Rebuild(root / folder, reasons[folder]) for folder in sorted(there)]
+    return [*steps, *([checkpoint] if checkpoint else [])]
+
+
+def _folder(root: Path, file: str) -> str:
+    path = Path(file)
+    return path.relative_to(root).parts[0] if path.is_relative_to(root) and path != root else ""
