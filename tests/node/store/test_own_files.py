@@ -1,5 +1,7 @@
 """Our small files: what is saved comes back, and what does not agree with its CRC is not there."""
 
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,19 +12,23 @@ from node.store.own_files import (
     Progress,
     Tails,
     clear_clean,
+    durable_end,
     epoch_end,
     is_clean,
     list_progress,
     load_epochs,
     load_floor,
+    load_owner,
     load_progress,
     load_tails,
     mark_clean,
     remove_progress,
     save_epochs,
+    save_owner,
     save_progress,
     save_tails,
 )
+from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 
 
@@ -98,3 +104,78 @@ def test_the_mark_of_a_clean_stop_comes_and_goes(root: Path) -> None:
     assert is_clean(root)
     clear_clean(root)
     assert not is_clean(root)
+
+
+def sealed(text: bytes) -> bytes:
+    return text + f"crc {zlib.crc32(text):08x}\n".encode()
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "epochs": load_epochs,
+    "tails": load_tails,
+    "floor": load_floor,
+    "progress/index": lambda root: load_progress(root, "index"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff\xfe\n",
+        b"1\n",
+        b"-1 2\n",
+        b"1 99999999999999999999\n",
+        b"1 2\n1 2\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"at":-1,"last_record":0,"store_timestamp":0,"queues":[]}\n',
+        b'{"at":1.5,"last_record":0,"store_timestamp":0,"queues":[]}\n',
+        b'{"at":1,"last_record":0,"store_timestamp":0,"queues":[["a",0,1],["a",0,2]]}\n',
+        b'{"at":1,"last_record":0,"store_timestamp":0,"queues":[[1,0,1]]}\n',
+        b"[" * 100_000 + b"\n",
+    ],
+    ids=lambda text: str(text[:12]),
+)
+def test_a_file_with_a_good_checksum_that_makes_no_sense_is_refused_by_name(
+    root: Path, name: str, text: bytes
+) -> None:
+    path = root / "keelog" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(sealed(text))
+    if name == "epochs" and not text:
+        assert load_epochs(root) == []
+        return
+    if name == "floor" and len(text) > 512:
+        assert load_floor(root) == 0  # a slot holds no more
+        return
+    with pytest.raises(StoreDamaged, match="makes no sense") as caught:
+        READERS[name](root)
+    assert caught.value.where == str(path)
+    assert "remove it" in caught.value.hint
+
+
+def test_flags_of_an_epoch_come_back(root: Path) -> None:
+    lines = [EpochLine(1, 0), EpochLine(2, 10, crc=True), EpochLine(3, 10, True, True)]
+    save_epochs(root, lines)
+    assert load_epochs(root) == lines
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"4711", b"4711 keelog", b"4711 keelog x", b"4711 other 3", b"1 keelog 3 4"]
+)
+def test_only_our_own_mark_in_abort_counts(root: Path, text: bytes) -> None:
+    save_owner(root, 3)
+    assert load_owner(root) == 3
+    (root / "abort").write_bytes(text)
+    assert load_owner(root) is None
+
+
+def test_the_durable_end_is_the_best_that_is_known(root: Path) -> None:
+    floor = Floor(root)
+    floor.save(100)
+    floor.close()
+    assert durable_end(root, [], None) == 100
+    assert durable_end(root, [EpochLine(1, 0), EpochLine(2, 150)], None) == 150
+    assert durable_end(root, [EpochLine(2, 150)], Tails(170, {})) == 170
