@@ -226,6 +226,37 @@ def test_a_writer_in_a_crash_loop_leaves_a_node_that_reads_but_is_not_ready(
     assert node.stop() == 0
 
 
+def test_a_writer_without_room_is_waited_for_and_comes_back_by_itself(
+    start: Callable[..., Node], ask: Callable[..., Any]
+) -> None:
+    node = start("crashes_max=2", writer="exit 75 after 0.1")
+    endpoint = node.endpoint()
+
+    def starts() -> int:
+        return sum(event.startswith("start writer") for event in node.events())
+
+    node.wait(lambda: starts() > 4)
+    (node.store / "behave-writer").write_text("exit 75")
+    before = starts()
+    node.wait(lambda: starts() > before + 1)  # one may have looked before that was written
+    node.wait(lambda: ask(endpoint, op="status")["mode"] == "disk_full")
+    for _ in range(20):  # also while it is started once more
+        routes = ask(endpoint, op="routes")
+        assert routes["writer"] is None
+        assert routes["writer_error"]["kind"] == "ServiceNotAvailable"
+        assert routes["writer_error"]["reason"] == "disk_full: it ended with code 75"
+        status = ask(endpoint, op="status")
+        assert (status["ready"], status["mode"]) == (False, "disk_full")
+        assert status["processes"][0]["state"] == "disk_full"
+    assert len(routes["readers"]) == 1
+    (node.store / "behave-writer").write_text("run")
+    node.wait(lambda: ask(endpoint, op="health")["ready"])
+    status = ask(endpoint, op="status")
+    assert (status["mode"], status["cause"]) == ("normal", None)
+    assert ask(endpoint, op="routes")["writer"] is not None
+    assert "given_up" not in node.text
+
+
 @pytest.mark.parametrize("code", [2, 5, 6])
 def test_a_store_that_the_writer_refuses_ends_the_node_with_its_code(
     start: Callable[..., Node], code: int

@@ -18,6 +18,7 @@ def main() -> int:
         limits=Limits(
             backoff_s_min=numbers.get("backoff_s_min", 0.01),
             crashes_max=int(numbers.get("crashes_max", 5)),
+            full_disk_s=numbers.get("full_disk_s", 0.05),
             settle_s_max=numbers.get("settle_s_max", 10),
             stop_s_max=numbers.get("stop_s_max", 10),
         ),
