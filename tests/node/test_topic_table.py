@@ -109,6 +109,12 @@ def test_topics_and_queues_are_bounded_and_those_that_are_there_stay(
     assert topics.create("d", 7, 6)[1]
 
 
+def test_a_topic_without_a_write_queue_takes_no_messages(tmp_path: Path) -> None:
+    topics = table(tmp_path)
+    with pytest.raises(NotAllowed, match="no queue to write to"):
+        topics.choose_queue(Topic("closing", 8, 0))
+
+
 def test_reserved_and_read_only_topics_take_no_messages(tmp_path: Path) -> None:
     topics = table(tmp_path)
     topics.create("closed", 4, 4)

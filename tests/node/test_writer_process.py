@@ -197,6 +197,7 @@ BAD_SENDS: dict[str, tuple[dict[str, Any], str]] = {
     "a queue that is no number": ({"queue": "0"}, "BadRequest"),
     "a body that is text": ({"body": "x"}, "BadRequest"),
     "a body over 4 MiB": ({"body": bytes(4 * 1024 * 1024 + 1)}, "MessageTooLarge"),
+    "a born port that no host has": ({"born_host": "1.2.3.4:65536"}, "BadRequest"),
     "properties over 32,767 bytes": ({"properties": {"p": "x" * 32_767}}, "PropertiesTooLarge"),
     "a separator in a value": ({"properties": {"p": "a\x02b"}}, "IllegalMessage"),
     "a separator in a name": ({"properties": {"a\x01": "b"}}, "IllegalMessage"),
