@@ -48,22 +48,19 @@ from node.writer_requests import (
     parse_wait,
 )
 from node.writer_store import WriterStore, first_address, open_writer_store
+from node.writer_topics import answer_other
 from protocol.errors import (
     BadRequest,
     MqError,
     NodeBusy,
     ServiceNotAvailable,
-    UnknownOperation,
 )
 from protocol.message_id import Host, parse_host
 from protocol.wire import (
     Header,
-    answer,
     check_envelope,
     refusal,
     request_id,
-    take,
-    take_int,
     unpack,
 )
 
@@ -75,7 +72,6 @@ HEARTBEAT_S = 0.1
 DISK_RETRY_S = 1.0
 STOP_WAIT_S = 5.0
 _HINT = struct.Struct("<qq")
-_PERM_MAX = 15
 
 
 class Writer:
@@ -178,7 +174,9 @@ class Writer:
                 return pending
             if received.payload is not None:
                 raise BadRequest(f"{operation[:40]!a} is one frame, two came")
-            self.server.send(received.peer, self._other(operation, header, number))
+            self.server.send(
+                received.peer, answer_other(self.store.topics, operation, header, number)
+            )
         except MqError as error:
             self._refuse(received.peer, number, error)
         return None
@@ -218,31 +216,6 @@ class Writer:
             append = parse_append(header, received.payload)
         is_send = operation == "send"
         return Pending(received.peer, request_id(header), append, wait, is_send, topic, unique)
-
-    def _other(self, operation: str, header: Header, number: int) -> Header:
-        table = self.store.topics
-        if operation == "ping":
-            return answer(number)
-        if operation == "topics":
-            rows = [
-                {
-                    "topic": topic.name,
-                    "read_queues": topic.read_queues,
-                    "write_queues": topic.write_queues,
-                    "perm": topic.perm,
-                }
-                for topic in table.all()
-            ]
-            return answer(number, topics=rows)
-        name = take(header, "topic", str) if operation in ("create_topic", "delete_topic") else ""
-        if operation == "create_topic":
-            queues = take_int(header, "queues", 1, 2**31 - 1)
-            perm = take_int(header, "perm", 0, _PERM_MAX, 6)
-            topic, created = table.create(name, queues, perm)
-            return answer(number, topic=name, queues=topic.write_queues, created=created)
-        if operation == "delete_topic":
-            return answer(number, topic=name, deleted=table.delete(name))
-        raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
 
     # -- appending and answering --------------------------------------------------------------
 
