@@ -19,7 +19,7 @@ from tests.support.node import RunningNode
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/protocol.md").read_text()
 SERVERS = (
-    "node/writer.py", "node/writer_requests.py", "node/reader_requests.py",
+    "node/writer.py", "node/writer_topics.py", "node/writer_requests.py", "node/reader_requests.py",
     "node/reader_service.py", "node/reader.py", "node/supervisor.py",
 )  # fmt: skip
 TAKERS = {"take", "take_int", "_text_map", "_key", "get", "setdefault", "pop"}
