@@ -58,15 +58,19 @@ def set_title(name: str) -> None:
 
 def report_ready(descriptor: int | None, endpoint: str = "") -> None:
     """Tells the supervisor that work is accepted: one line of JSON. The pipe stays open."""
-    if descriptor is not None:
-        line = json.dumps({"ready": True, "endpoint": endpoint}) + "\n"
-        os.write(descriptor, line.encode())
+    _report(descriptor, {"ready": True, "endpoint": endpoint})
 
 
 def report_recovery(descriptor: int | None, done: int, total: int) -> None:
     """Tells the supervisor how far a recovery is, in bytes: it may take long, and is no silence."""
+    _report(descriptor, {"recovering": [done, total]})
+
+
+def _report(descriptor: int | None, fields: dict[str, object]) -> None:
+    # A supervisor that was killed reads nothing any more; its end is a signal to us of its own.
     if descriptor is not None:
-        os.write(descriptor, (json.dumps({"recovering": [done, total]}) + "\n").encode())
+        with suppress(BrokenPipeError):
+            os.write(descriptor, (json.dumps(fields) + "\n").encode())
 
 
 def report_end(descriptor: int | None, reason: str) -> None:
