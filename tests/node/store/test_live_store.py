@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from node.store import live_store
 from node.store.live_store import LiveStore
 from node.store.pull import PullRequest, PullStatus, get_message
 from node.store.settings import Settings
@@ -67,6 +68,24 @@ def expected_end(root: Path, limit: int) -> int:
         assert reader is not None
         units = reader.units(0, reader.max_offset)
         return int(((units["physical_offset"] + units["size"]) <= limit).sum())
+
+
+def test_a_bounded_number_of_queues_is_remembered(
+    stage: Stage, live: LiveStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_store, "QUEUE_READERS_MAX", 2)
+    stage.publish(stage.end)
+    live.refresh()
+    for _ in range(2):
+        for queue in live.queues():
+            reader = live.queue(*queue)
+            assert reader is not None
+            assert reader.max_offset > 0
+            assert live.queue(*queue) is reader
+    first = live.queue(*QUEUE)
+    others = [queue for queue in live.queues() if queue != QUEUE]
+    assert len(others) > 2
+    assert live.queue(*QUEUE) is not first
 
 
 def test_nothing_is_there_before_the_writer_has_said_so(live: LiveStore) -> None:
