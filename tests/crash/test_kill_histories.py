@@ -6,6 +6,7 @@ The long run is `python scripts/kill_anything.py --kills 2000`.
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,23 @@ KILLS, KILLS_SHORT = 200, 20
 CUTS, CUTS_SHORT = 20, 3
 
 
-def kill_anything(folder: Path, *options: str) -> dict[str, dict[str, Any]]:
-    """The figures of a run, by flush mode, told to whoever looks."""
+Record = Callable[[str, object], None]
+
+
+def kill_anything(folder: Path, record: Record, *options: str) -> dict[str, dict[str, Any]]:
+    """The figures of a run, by flush mode; the sums go into the summary behind the tests' dots."""
     command = [sys.executable, str(SCRIPT), "--json", "--store", str(folder), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[:4000]}\n{done.stderr[-4000:]}"
     found: dict[str, dict[str, Any]] = json.loads(done.stdout)
     for flush, figures in found.items():
-        told = ", ".join(f"{name} {value}" for name, value in figures.items() if value)
-        print(f"\n{flush}: {told}")  # noqa: T201  (make crash shows the figures)
-        assert [figures[name] for name in ("lost", "invented", "changed")] == [0, 0, 0]
-        assert figures["faults"] == []
+        harm = figures["lost"] + figures["invented"] + figures["changed"]
+        assert (harm, figures["faults"]) == (0, [])
+        for kind, count in figures["kills"].items():
+            record(f"killed under load: {kind}", count)
+        record(f"stores that were killed or lost power, {flush}", figures["histories"])
+        record("acknowledged while things were killed", figures["acknowledged"])
+        record("lost, invented or changed", harm)
         assert figures["acknowledged"] > 0
         assert figures["checks"] > figures["histories"], "no round ended with the whole node"
     return found
@@ -42,8 +49,10 @@ def kills_of(found: dict[str, dict[str, Any]], kind: str) -> int:
 
 @pytest.mark.process
 @pytest.mark.timeout(600)
-def test_a_few_kills_of_anything_lose_nothing(tmp_path: Path) -> None:
-    found = kill_anything(tmp_path / "kills", "--kills", str(KILLS_SHORT), "--seed", "11")
+def test_a_few_kills_of_anything_lose_nothing(tmp_path: Path, record_property: Record) -> None:
+    found = kill_anything(
+        tmp_path / "kills", record_property, "--kills", str(KILLS_SHORT), "--seed", "11"
+    )
     assert set(found) == {ASYNC_FLUSH, SYNC_FLUSH}
     assert sum(sum(figures["kills"].values()) for figures in found.values()) >= KILLS_SHORT
     assert kills_of(found, "writer") > 0
@@ -51,24 +60,28 @@ def test_a_few_kills_of_anything_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.crash
 @pytest.mark.timeout(900)
-def test_two_hundred_kills_of_anything_lose_nothing(tmp_path: Path) -> None:
-    found = kill_anything(tmp_path / "kills", "--kills", str(KILLS), "--seed", "1")
+def test_two_hundred_kills_of_anything_lose_nothing(
+    tmp_path: Path, record_property: Record
+) -> None:
+    found = kill_anything(tmp_path / "kills", record_property, "--kills", str(KILLS), "--seed", "1")
     assert sum(sum(figures["kills"].values()) for figures in found.values()) >= KILLS
     kinds = ("writer", "queue", "index", "reader", "supervisor", "node", "starting node")
     assert [kind for kind in kinds if not kills_of(found, kind)] == []
 
 
-def cut_power(folder: Path, cuts: int, flush: str) -> dict[str, Any]:
+def cut_power(folder: Path, record: Record, cuts: int, flush: str) -> dict[str, Any]:
     """As `kill_anything`, but each round ends with the power; `cuts` of them at least."""
     options = ("--power", "--kills", str(cuts), "--flush", flush, "--seed", "5")
-    return kill_anything(folder, *options)[flush]
+    return kill_anything(folder, record, *options)[flush]
 
 
 @pytest.mark.process
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(NO_POWER != "", reason=NO_POWER)
-def test_a_few_power_losses_in_sync_flush_lose_nothing_acknowledged(tmp_path: Path) -> None:
-    figures = cut_power(tmp_path / "cuts", CUTS_SHORT, SYNC_FLUSH)
+def test_a_few_power_losses_in_sync_flush_lose_nothing_acknowledged(
+    tmp_path: Path, record_property: Record
+) -> None:
+    figures = cut_power(tmp_path / "cuts", record_property, CUTS_SHORT, SYNC_FLUSH)
     assert figures["kills"]["power"] >= CUTS_SHORT
     assert figures["gone"] == 0
 
@@ -77,8 +90,10 @@ def test_a_few_power_losses_in_sync_flush_lose_nothing_acknowledged(tmp_path: Pa
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(NO_POWER != "", reason=NO_POWER)
 @pytest.mark.parametrize("flush", [SYNC_FLUSH, ASYNC_FLUSH])
-def test_power_losses_take_at_most_what_was_not_flushed(tmp_path: Path, flush: str) -> None:
+def test_power_losses_take_at_most_what_was_not_flushed(
+    tmp_path: Path, record_property: Record, flush: str
+) -> None:
     """In ASYNC_FLUSH a suffix may be gone; what stays is as it was, without a hole."""
-    figures = cut_power(tmp_path / "cuts", CUTS, flush)
+    figures = cut_power(tmp_path / "cuts", record_property, CUTS, flush)
     assert figures["kills"]["power"] >= CUTS
     assert flush == ASYNC_FLUSH or figures["gone"] == 0
