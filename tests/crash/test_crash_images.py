@@ -12,6 +12,7 @@ Record = Callable[[str, object], None]
 SHARDS = 8
 SHARD_IMAGES = 13_000
 SHORT_IMAGES = 2_000
+SOAK_IMAGES = 125_000
 SHARD_SEEDS = 1_000_000
 PLANTED_HISTORIES_MAX = 150
 
@@ -50,6 +51,17 @@ def test_nothing_acknowledged_is_lost_and_nothing_invented(
     totals = play(fast_folder, (shard + 1) * SHARD_SEEDS, SHARD_IMAGES)
     note(record_property, totals)
     assert totals.images >= SHARD_IMAGES
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(14_400)
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_nothing_acknowledged_is_lost_and_nothing_invented_in_a_million_images(
+    shard: int, fast_folder: Path, record_property: Record
+) -> None:
+    totals = play(fast_folder, (SHARDS + shard + 1) * SHARD_SEEDS, SOAK_IMAGES)
+    note(record_property, totals)
+    assert totals.images >= SOAK_IMAGES
 
 
 @pytest.mark.crash
