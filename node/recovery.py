@@ -29,7 +29,7 @@ from node.store.condition import Condition, read_condition
 from node.store.dead_store import DeadStore
 from node.store.log_damage import columns_past_damage
 from node.store.log_reader import Bounds, LogReader
-from node.store.log_tail import TailWalk
+from node.store.log_tail import TailWalk, ends_at
 from node.store.open_files import OpenFiles
 from node.store.own_files import EpochLine, Tails, list_progress, save_epochs, save_tails
 from node.store.segment_list import SegmentList, list_folder
@@ -155,8 +155,7 @@ def _walk(
 ) -> None:
     """Fills in the end and the queues' next offsets. Raises StoreDamaged."""
     tails = condition.tails
-    is_far = tails is not None and found.end - tails.at > WALK_BYTES_MAX
-    if tails is None or tails.at < found.min_offset or (is_far and not condition.was_ours):
+    if tails is None or tails.at < found.min_offset or _is_far(segments, condition, tails, found):
         stopped = _walk_of_broker(settings, found, tails, tell)
     else:
         found.tails, found.tails_at = tails.next_offset, tails.at
@@ -177,6 +176,17 @@ def _walk(
         raise _refused(found.root, path, found.end, why, found.floor)
     if (stopped is not None and stopped.kind != "end") or has_bytes_behind(found.log_end):
         found.cut = stopped or Torn(found.end, "cut", "what stands here is no whole record")
+
+
+def _is_far(segments: SegmentList, condition: Condition, tails: Tails, found: Recovery) -> bool:
+    """Whether a broker has appended more behind our snapshot than is to be walked."""
+    if condition.was_ours or ends_at(
+        LogReader(segments, Bounds(segments.start, segments.end)), tails.at
+    ):
+        return False
+    return (
+        written_end(LogEnd(found.root, tails.at, found.segment_bytes)) - tails.at > WALK_BYTES_MAX
+    )
 
 
 def _check_last_record(segments: SegmentList, tails: Tails, found: Recovery) -> None:

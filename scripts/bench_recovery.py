@@ -27,11 +27,22 @@ import psutil
 import zmq
 
 from node.append import AppendRequest
+from node.store.own_files import (
+    EpochLine,
+    Progress,
+    Tails,
+    own_dir,
+    save_epochs,
+    save_progress,
+    save_tails,
+)
 from node.store.process import now_ms
 from node.store.settings import Settings
+from node.store.state_page import queue_slot
 from node.writer_store import WriterStore, open_writer_store
 from protocol.encode import Message, RecordBatch, encode_batch
 from protocol.message_id import Host
+from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from protocol.wire import VERSION, pack, unpack_answer
 from tests.support.node import START_S, RunningNode, wait_until
 
@@ -91,6 +102,25 @@ def fill(root: Path, size: int, prepared: list[RecordBatch]) -> None:
             if store.log.end >= size:
                 break
     store.close_cleanly(workers_done=True)
+
+
+def hollow(root: Path, size: int) -> None:
+    """A store whose log is `size` bytes of holes: old segments that no start ever reads."""
+    segment_bytes = Settings().mapped_file_size_commit_log
+    for folder in (
+        root / COMMIT_LOG_DIR,
+        root / CONSUME_QUEUE_DIR,
+        root / INDEX_DIR,
+        own_dir(root),
+    ):
+        folder.mkdir(parents=True)
+    for base in range(0, size, segment_bytes):
+        with (root / COMMIT_LOG_DIR / offset_file_name(base)).open("wb") as file:
+            file.truncate(segment_bytes)
+    save_epochs(root, [EpochLine(1, size, crc=True)])
+    save_tails(root, Tails(size, {}, last_record=size))
+    for slot in ("index", queue_slot(0, 2), queue_slot(1, 2)):
+        save_progress(root, slot, Progress(1, size))
 
 
 def append(store: WriterStore, batch: RecordBatch) -> None:
@@ -217,6 +247,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--queues", type=int, nargs="+", default=[10, 10_000])
     parser.add_argument("--body", type=int, default=1024, help="bytes of a message")
     parser.add_argument("--foreign", action="store_true", help="as after a broker's kill")
+    parser.add_argument(
+        "--hollow", action="store_true", help="only the last GiB is real; quicker, and as good"
+    )
     parser.add_argument("--dir", type=Path, help="where to make the stores")
     parser.add_argument("--limit", type=float, default=2.0, help="seconds to the first append")
     parser.add_argument("--json", action="store_true")
@@ -226,7 +259,9 @@ def main(arguments: list[str] | None = None) -> int:
         prepared = batches(queues, options.body)
         with tempfile.TemporaryDirectory(dir=options.dir, prefix="recovery-") as folder:
             for gib in sorted(options.gib):
-                root = Path(folder) / "store"
+                root = Path(folder) / f"store-{gib}" if options.hollow else Path(folder) / "store"
+                if options.hollow:
+                    hollow(root, int(gib - 0.5) * GIB)
                 fill(root, int(gib * GIB), prepared)
                 rows.append(timed_start(root, gib, queues, prepared, options.foreign))
                 show(rows[-1], options.json)

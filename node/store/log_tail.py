@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from node.store.condition import Condition
+from node.store.log_damage import next_record
 from node.store.log_reader import Bounds, LogReader
 from node.store.segment import Segment
 from node.store.segment_list import SegmentList
@@ -110,20 +111,33 @@ def find_tail(
     condition: Condition,
     hints: Iterable[int] = (),
     on_window: Callable[[int, int], None] | None = None,
+    past_damage: bool = False,
 ) -> Tail:
     """Walks to the end. `hints` are offsets where a record may start, near the end; `on_window` is
     told (done, total) log bytes.
 
-    Raises StoreDamaged, StorePermission.
+    `past_damage`: after a stop in order a bad record is no end when records follow it; they are
+    told from old bytes by their store time. Raises StoreDamaged, StorePermission.
     """
     if not segments.segments:
         return Tail(0, 0, None)
     reader = LogReader(segments, Bounds(segments.start, segments.end))
     start = _start(reader, condition, hints)
     walk = TailWalk(reader, start, condition)
-    for _ in walk:
+    last_time = 0
+    for columns in walk:
+        last_time = int(columns.store_timestamp[-1])
         if on_window is not None:
             on_window(walk.end - start, segments.end - start)
+    while past_damage and condition.is_clean and walk.stop is not None:
+        resumed = None
+        if walk.stop.kind != "end":
+            resumed = next_record(reader, walk.stop.position + 1, last_time)
+        if resumed is None:
+            break
+        walk = TailWalk(reader, resumed, condition)
+        for columns in walk:
+            last_time = int(columns.store_timestamp[-1])
     # No stop: the last segment is closed and there is no next one: a broker writes over the blank.
     return Tail(start, walk.end, walk.stop)
 
@@ -135,12 +149,12 @@ def _start(reader: LogReader, condition: Condition, hints: Iterable[int]) -> int
         return floor
     if not condition.is_clean:
         return max(floor, _start_of_broker(reader, condition))
-    if condition.floor and _ends_at(reader, floor):
+    if condition.floor and ends_at(reader, floor):
         return floor
     return max(floor, _start_after_clean_stop(reader, hints))
 
 
-def _ends_at(reader: LogReader, offset: int) -> bool:
+def ends_at(reader: LogReader, offset: int) -> bool:
     """Whether nothing was appended at an offset: then it is still the log's end."""
     if offset >= reader.segments.end:
         return True

@@ -271,3 +271,15 @@ def test_a_lost_epochs_file_begins_above_what_progress_names(tmp_path: Path) -> 
     save_progress(root, "index", Saved(7, 100))
     (root / "keelog/epochs").write_bytes(b"garbage")
     assert recovered(root).epoch == 8
+
+
+def test_space_that_was_never_written_is_not_taken_for_a_brokers_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "store"
+    owner = Owner(root)
+    owner.append(some(3))
+    owner.stop()
+    monkeypatch.setattr("node.recovery.WALK_BYTES_MAX", 1000)
+    monkeypatch.setattr("node.recovery.DeadStore", None)  # a walk as a broker's would fail
+    assert recovered(root).cut is None
