@@ -12,6 +12,7 @@ from typing import Any
 
 from node.store.condition import Condition, check_is_store, read_condition
 from node.store.log_reader import Bounds, LogReader
+from node.store.log_tail import find_tail
 from node.store.own_files import Tails
 from node.store.queue_files import QueueFiles
 from node.store.repair_files import LogFiles, PaddedFiles, plan_log_files
@@ -119,10 +120,13 @@ def _look_through(
 ) -> tuple[LogWalk, list[Step], Lost]:
     segments = log_files.segments
     reader = LogReader(segments, Bounds(segments.start, segments.end))
-    durable = condition.floor
+    # What recovery does not cut is as good as durable.
+    durable = max(condition.floor, find_tail(segments, condition).end)
     if condition.is_clean:
         durable = max(durable, _proved_end(reader, queues))
-    walk = walk_log(reader, durable, sealed=condition.is_ours)
+    # After a stop in order nothing is torn; but without queues nobody tells where the end was.
+    endless = condition.is_clean and not queues
+    walk = walk_log(reader, durable, sealed=condition.is_ours, endless=endless)
     add_gaps_at_ends(walk, segments.start, condition.tails)
     units = read_units(queues, walk)
     filling = fill_holes(walk.holes, units.claims, walk.gaps)

@@ -107,8 +107,9 @@ class LogWalk:
             before.last, before.last_end = seen.last, seen.last_end
 
 
-def walk_log(reader: LogReader, durable: int, sealed: bool) -> LogWalk:
-    """Walks `reader` from its start to where the log ends. `sealed` counts before any record."""
+def walk_log(reader: LogReader, durable: int, sealed: bool, endless: bool = False) -> LogWalk:
+    """Walks `reader` from its start to where the log ends. `sealed` counts before any record;
+    `endless`: damage above `durable` is a hole too when newer records follow it."""
     found = LogWalk(durable, end=reader.min_offset, sealed=sealed)
     position = reader.min_offset
     while position < reader.end:
@@ -118,7 +119,7 @@ def walk_log(reader: LogReader, durable: int, sealed: bool) -> LogWalk:
         if torn is None:
             found.end = reader.end
             break
-        resumed = _resumed_at(reader, torn, found)
+        resumed = _resumed_at(reader, torn, found, endless)
         if resumed is None:
             found.end, found.stop = torn.position, torn
             found.has_bytes_behind = _has_bytes(reader, torn.position)
@@ -128,13 +129,13 @@ def walk_log(reader: LogReader, durable: int, sealed: bool) -> LogWalk:
     return found
 
 
-def _resumed_at(reader: LogReader, torn: Torn, found: LogWalk) -> int | None:
+def _resumed_at(reader: LogReader, torn: Torn, found: LogWalk, endless: bool) -> int | None:
     """Where the log goes on behind damage; None when its end is there.
 
     Below the durable end the chain of records was whole once, so whatever proves itself there is
     one of them. Above it may stand what was cut off before: its store time tells.
     """
-    if torn.position >= found.durable:
+    if torn.position >= found.durable and not endless:
         return None
     place = next_record(reader, torn.position + 1)
     if place is not None and place >= found.durable:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,13 @@ def test_a_wrong_option_ends_with_2_and_no_store_with_1(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("with_queues", [True, False])
 def test_a_brokers_store_is_mended_too(
-    golden_copy: GetStore, capsys: pytest.CaptureFixture[str]
+    golden_copy: GetStore, capsys: pytest.CaptureFixture[str], with_queues: bool
 ) -> None:
-    root = golden_copy("small-clean")
+    root = golden_copy("small-clean-533")
+    if not with_queues:
+        shutil.rmtree(root / "consumequeue")
     path = sorted((root / "commitlog").iterdir())[0]
     with path.open("r+b") as file:
         file.seek(95)
