@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 from node.store.settings import ASYNC_FLUSH, SYNC_FLUSH
@@ -122,7 +121,7 @@ def main() -> int:
     with progress(options.json) as options.tell:
         found = run(options, folder)
     if options.json:
-        print(json.dumps({flush: asdict(one) for flush, one in found.items()}))
+        print(json.dumps({flush: one.shape() for flush, one in found.items()}))
     else:
         show(found)
     faults = any(one.faults for one in found.values())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -104,6 +105,11 @@ class Figures:
     orphan_s_max: float = 0.0
     seconds: float = 0.0
     faults: list[str] = field(default_factory=list)
+
+    def shape(self) -> dict[str, Any]:
+        """As JSON. (`asdict` cannot copy a Counter.)"""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {**values, "kills": dict(self.kills)}
 
     def add(self, other: "Figures") -> None:
         """Sums, and the worst of both."""

@@ -1,11 +1,14 @@
 """The checks of `scripts/kill_anything.py` find what they are there for: each fault, planted."""
 
+import json
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from scripts.kill_check import Cut, Image, check_order, check_outcomes, check_prefix, check_seen
+from scripts.kill_history import Figures
 from scripts.kill_load import ACKNOWLEDGED, REFUSED, UNKNOWN, message, sender_of
 from scripts.load_processes import Ints
 
@@ -122,6 +125,14 @@ def test_a_reader_s_message_that_vanished_is_told() -> None:
     ]
     seen[2, 5] += 1
     assert len(check_seen(image(stored()), seen)) == 1
+
+
+def test_figures_of_histories_are_summed_up_and_told_as_json() -> None:
+    both = Figures(kills=Counter(writer=2), back_s_max=1.0, faults=["a"])
+    both.add(Figures(kills=Counter(writer=1, node=1), lost=3, back_s_max=0.5, faults=["b"]))
+    shape = json.loads(json.dumps(both.shape()))
+    assert shape["kills"] == {"writer": 3, "node": 1}
+    assert (shape["lost"], shape["back_s_max"], shape["faults"]) == (3, 1.0, ["a", "b"])
 
 
 def test_a_message_follows_from_who_sent_it() -> None:
