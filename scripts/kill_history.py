@@ -52,9 +52,9 @@ SINGLE_ROLES = ("writer", "writer", "queue", "index", "reader")
 """One of these is drawn for each single kill: half of them hit what is written to most."""
 SINGLES_MAX = 9
 SINGLE_PAUSE_S_MAX = 0.7
-ORPHANS_S_MAX = 15.0
+ORPHANS_S_MAX = 60.0
 """How long the children of a killed supervisor may live on, on a machine with other work too."""
-_JOIN_S = 60
+_JOIN_S = 300
 
 
 @dataclass(frozen=True, slots=True)

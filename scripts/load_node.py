@@ -19,8 +19,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from node.client import Client
 from node.client_types import ProcessStatus
 
-START_S = 120
-STOP_S = 120
+START_S = 300
+STOP_S = 300
 CATCH_UP_S = 300
 _READY = re.compile(r"^ready (\S+)", re.MULTILINE)
 _MODULES = {
