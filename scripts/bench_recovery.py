@@ -13,7 +13,6 @@ killed there. The folder (10 GiB for each number of queues) is deleted afterward
 import argparse
 import json
 import shutil
-import socket
 import sys
 import tempfile
 import threading
@@ -27,6 +26,7 @@ import psutil
 import zmq
 
 from node.append import AppendRequest
+from node.client import connect
 from node.store.own_files import (
     EpochLine,
     Progress,
@@ -44,7 +44,7 @@ from protocol.encode import Message, RecordBatch, encode_batch
 from protocol.message_id import Host
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from protocol.wire import VERSION, pack, unpack_answer
-from tests.support.node import START_S, RunningNode, wait_until
+from scripts.load_node import Node, await_workers
 
 GIB = 1024**3
 QUEUES_PER_TOPIC = 8
@@ -52,7 +52,8 @@ BATCH_RECORDS = 500
 BATCH_QUEUES_MAX = 100
 FLUSH_EVERY_BYTES = 256 * 1024 * 1024
 LOAD_S = 3.0
-CATCH_UP_S = 900.0
+SETTINGS = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
+"""A machine's disk may be 90 % full: that is not what this is about."""
 _HOST = Host(b"\x7f\x00\x00\x01", 10911)
 
 
@@ -191,52 +192,47 @@ def timed_start(
     root: Path, gib: float, queues: int, prepared: list[RecordBatch], foreign: bool
 ) -> Row:
     """Loads a node, kills it, and times the next start."""
-    with RunningNode(root) as node:
-        node.wait_dispatched(CATCH_UP_S)
-        control = node.endpoint
-        stop = threading.Event()
-        thread = threading.Thread(target=load, args=(control, prepared, stop))
-        thread.start()
-        time.sleep(LOAD_S)
-        node.kill_all()
-        stop.set()
-        thread.join()
+    node = Node(root, SETTINGS)
+    node.begin()
+    node.await_ready()
+    with connect(node.endpoint) as client:
+        await_workers(client)
+    stop = threading.Event()
+    thread = threading.Thread(target=load, args=(node.endpoint, prepared, stop))
+    thread.start()
+    time.sleep(LOAD_S)
+    node.kill()
+    stop.set()
+    thread.join()
     if foreign:
         shutil.rmtree(root / "keelog")
         (root / "abort").write_text("4711")
-    return measure(root, gib, queues)
+    return measure(node, gib, queues)
 
 
-def measure(root: Path, gib: float, queues: int) -> Row:
-    """Starts the node on a free port and watches it come."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-    node = RunningNode(root)
+def measure(node: Node, gib: float, queues: int) -> Row:
+    """Starts the node again and watches it come."""
     begun = time.monotonic()
-    node.begin(endpoint)
-    try:
-        with zmq.Context() as context:
-            first_append(context, endpoint)
-        first = time.monotonic() - begun
-        cpu_s = sum(cpu_time(pid) for pid in [node.pid, *node.pids()["writer"]])
-        wait_until(lambda: "\nready " in "\n" + node.stderr, "ready", START_S)
-        ready = time.monotonic() - begun
-        node.wait_dispatched(CATCH_UP_S)
-        done = time.monotonic() - begun
-    except BaseException:
-        node.kill_all()
-        sys.stderr.write(node.stderr)
-        raise
+    node.begin()
+    with zmq.Context() as context:
+        first_append(context, node.endpoint)
+    first = time.monotonic() - begun
+    writers = [child for role, child in node.children() if role == "writer"]
+    cpu_s = sum(cpu_time(process) for process in (writers[0], *writers[0].parents()[:1]))
+    node.await_ready()
+    ready = time.monotonic() - begun
+    with connect(node.endpoint) as client:
+        await_workers(client)
+    done = time.monotonic() - begun
+    said = [line.strip() for line in node.said().splitlines() if "log recovered" in line]
     node.stop()
-    said = [line.strip() for line in node.stderr.splitlines() if "log recovered" in line]
     times = (round(first, 2), round(ready, 2), round(done, 2))
     return Row(gib, queues, *times, round(cpu_s, 2), " ".join(said))
 
 
-def cpu_time(pid: int) -> float:
+def cpu_time(process: psutil.Process) -> float:
     """Seconds of processor time that a process has taken."""
-    times = psutil.Process(pid).cpu_times()
+    times = process.cpu_times()
     return float(times.user + times.system)
 
 
