@@ -79,7 +79,7 @@ places = st.lists(st.tuples(st.integers(0, 9_700), st.integers(0, 7)), min_size=
 
 
 @given(flips=places, with_queues=st.booleans())
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_after_a_repair_only_what_was_hit_is_lost_and_each_is_marked_in_its_place(
     whole: Whole, flips: list[tuple[int, int]], with_queues: bool
 ) -> None:
@@ -236,6 +236,7 @@ def test_a_torn_tail_is_no_damage_and_goes_as_the_next_start_would_do_it(store: 
 
 
 ENDS = ("middle", "end")
+EVERY_CALL = (pytest.mark.crash, pytest.mark.timeout(400))
 
 
 class Killed(BaseException):
@@ -263,7 +264,7 @@ class KillingOs:
 
 @pytest.mark.parametrize(
     ("damage", "step"),
-    [("middle", 13), ("end", 13), *(pytest.param(d, 1, marks=pytest.mark.crash) for d in ENDS)],
+    [("middle", 13), ("end", 13), *(pytest.param(d, 1, marks=EVERY_CALL) for d in ENDS)],
 )
 def test_a_repair_that_was_killed_anywhere_is_run_again_with_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, step: int
