@@ -42,7 +42,8 @@ class DeadStore(Store):
     """Bounds are found once, when it is opened. `tail` tells where the log ends and why.
 
     `strict=False` opens a log with missing or odd segments too: `problems` names them, and only
-    the segments behind the last gap tell where the log ends. `on_window`: as for `find_tail`.
+    the segments behind the last gap tell where the log ends, past damaged records. `on_window`: as
+    for `find_tail`.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class DeadStore(Store):
         self._readers: dict[Queue, QueueReader] = {}
         last_run = SegmentList(segments.folder, listing.last_run(), self._files)
         hints = self._hints(listing.file_bytes)
-        self.tail: Tail = find_tail(last_run, self.condition, hints, on_window)
+        self.tail: Tail = find_tail(last_run, self.condition, hints, on_window, not strict)
         self.log = LogReader(segments, Bounds(segments.start, self.tail.end))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
         self.index = IndexReader(lambda: self._index_files)

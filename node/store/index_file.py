@@ -54,9 +54,14 @@ class IndexFile:
         return cls(name, image.geometry, image.data.data)
 
     @property
+    def stated_header(self) -> IndexHeader:
+        """As it stands now, whatever it says."""
+        return INDEX_HEADER.read(self._data)
+
+    @property
     def header(self) -> IndexHeader:
         """As it stands now; `index_count` at least 1 and at most what the file takes."""
-        header = INDEX_HEADER.read(self._data)
+        header = self.stated_header
         return header._replace(index_count=min(next_entry(header), self.geometry.index_num))
 
     def slots(self) -> NDArray[Any]:

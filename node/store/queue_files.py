@@ -18,6 +18,8 @@ Units = NDArray[Any]
 
 NO_UNITS: Units = np.empty(0, QUEUE_UNIT.dtype)
 _STEP_UNITS = 4096
+_LAST_UNITS = 200
+"""About a page of them."""
 _UNIT = QUEUE_UNIT.struct.unpack
 
 
@@ -120,7 +122,9 @@ class QueueFiles:
     def end_below(self, limit: int, thorough: bool = False) -> int:
         """The number behind the last real unit below log offset `limit`.
 
-        From the last file backwards, by bisection: units rise and behind them is nothing.
+        From the last file backwards, by bisection: units rise and behind them is nothing. Where the
+        units right before the end found are not all real, bytes behind the end were changed, and
+        the walk decides.
         `thorough` looks at every unit of the last three files instead, as a broker's recovery does:
         after a power loss a page may be missing in their middle.
         """
@@ -130,7 +134,10 @@ class QueueFiles:
             file = self._files.get(self._paths[file_start], self.file_bytes)
             count = _count_real(file, self.file_bytes // UNIT_BYTES, limit)
             if count:
-                return file_start // UNIT_BYTES + count
+                end = file_start // UNIT_BYTES + count
+                last = min(count, _LAST_UNITS)
+                is_sure = is_real(self.read(end - last, last), limit).all()
+                return end if is_sure else self._end_by_walk(limit)
         return self.first
 
     def _end_by_walk(self, limit: int) -> int:

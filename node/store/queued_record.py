@@ -29,12 +29,12 @@ def record_of(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) 
 
 
 def store_time(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) -> int:
-    """STORETIMESTAMP of a message, -1 when its record is not within the log.
+    """STORETIMESTAMP of a message, -1 when its record lies before the log's begin.
 
     What a broker reads without a look at the rest (pickupStoreTimestamp) is verified here.
     Raises MessageDamaged.
     """
-    if not log.holds(unit.physical_offset, unit.size):
+    if unit.physical_offset < log.min_offset:
         return -1
     return record_of(log, queue, number, unit).head.store_timestamp
 

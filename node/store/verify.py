@@ -85,10 +85,10 @@ def verify(
         log.checkpoint()
         index.beyond()
         if deep:
-            queues.leftovers()
+            queues.leftovers(log.damaged)
             index.chains()
         else:
-            queues.ends()
+            queues.ends(log.damaged)
         return Report(
             clean_shutdown=store.condition.is_clean,
             min_offset=store.log.min_offset,

@@ -23,6 +23,9 @@ class IndexCheck:
         self._findings = findings
         self._files: list[IndexFile] = []
         self._told_missing = False
+        self._lacks_entries = False
+        self._odd_firsts: list[IndexFile] = []
+        """Files whose first entry has another time than the end of the file before gives it."""
         self._vouched: dict[str, int] = {}
         """Entries of each file that the worker's progress covers: no start mends those."""
         self.files = 0
@@ -74,6 +77,10 @@ class IndexCheck:
 
     def _check_header(self, file: IndexFile) -> None:
         header, entries = file.header, file.entries()
+        stated = file.stated_header.index_count
+        if stated not in (0, header.index_count):
+            detail = f"index_count is {stated}, of {file.geometry.index_num} at most"
+            self._add("header_mismatch", file.name, 0, detail)
         if not len(entries):
             return
         for name, end in (("begin", 0), ("end", -1)):
@@ -94,6 +101,9 @@ class IndexCheck:
 
     def chains(self) -> None:
         """Slots and chains of each file against what its entries call for."""
+        # Where a whole file is missing, the first entry of the next one is right all the same.
+        for file in [] if self._lacks_entries else self._odd_firsts:
+            self._add_entry("entry_mismatch", file, 0, "its time is not its record's")
         for file in self._files:
             entries = file.entries()
             count = len(entries)
@@ -159,17 +169,40 @@ class IndexCheck:
         for number in numbers[~np.isin(codes, expected)][:ALIKE_MAX].tolist():
             detail = f"no key of the record at {int(offsets[number])} has its hash"
             self._add_entry("entry_mismatch", file, number, detail)
-        begin = file.header.begin_timestamp
-        diffs = np.clip((requests.store_timestamp[row] - begin) // 1000, 0, 2**31 - 1)
-        # The first entry's time is relative to the file before, odd as that is.
-        wrong = (diffs != entries["time_diff_s"][numbers]) & (numbers > 0)
-        for number in numbers[wrong][:ALIKE_MAX].tolist():
+        diffs, told = self._time_diffs(file, numbers, requests.store_timestamp[row])
+        wrong = told & (diffs != entries["time_diff_s"][numbers])
+        if (wrong & (numbers == 0)).any():
+            self._odd_firsts.append(file)
+        for number in numbers[wrong & (numbers > 0)][:ALIKE_MAX].tolist():
             self._add_entry("entry_mismatch", file, number, "its time is not its record's")
         return codes
+
+    def _time_diffs(
+        self, file: IndexFile, numbers: Ints, store_timestamp: Ints
+    ) -> tuple[Ints, NDArray[np.bool_]]:
+        """The entries' times as they should be, and which of them can be told.
+
+        A file's first entry is timed from the end of the file before, odd as that is; retention
+        may have deleted that one.
+        """
+        begin = np.full(len(numbers), file.header.begin_timestamp)
+        told = np.ones(len(numbers), np.bool_)
+        is_first = numbers == 0
+        place = self._files.index(file)
+        if place:
+            begin[is_first] = max(self._files[place - 1].header.end_timestamp, 0)
+        else:
+            begin[is_first] = 0
+            told[is_first] = self._store.log.min_offset == 0
+        told[is_first] &= len(self._files) == self.files
+        diffs = np.clip((store_timestamp - begin) // 1000, 0, 2**31 - 1)
+        diffs[begin <= 0] = 0
+        return diffs, told
 
     def _missing(self, offsets: Ints) -> None:
         if not len(offsets):
             return
+        self._lacks_entries = True
         if not self._files:
             if not self._told_missing:
                 detail = "there are no index files at all; a node makes them anew from the log"

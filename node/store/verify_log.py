@@ -8,14 +8,18 @@ from node.store.log_damage import Damage, columns_past_damage, next_record
 from node.store.log_reader import Bounds, LogReader
 from protocol.columns import Columns
 from protocol.names import CHECKPOINT_FILE
-from protocol.record import Torn
+from protocol.record import FILLER_BYTES, Filler, Torn, decode
 
 Progress = Callable[[int, int], None]
 """Called with log bytes done, and all there are."""
 
 
 class LogCheck:
-    """Walks a log; `records` and `last_time` are of what has been walked."""
+    """Walks a log; `records` and `last_time` are of what has been walked.
+
+    `damaged` are the stretches [start, end) that hold no record, in order: what names a place in
+    one of them is right, and the record is what is wrong.
+    """
 
     def __init__(self, store: DeadStore, findings: Findings, progress: Progress) -> None:
         self._store = store
@@ -23,6 +27,7 @@ class LogCheck:
         self._progress = progress
         self.records = 0
         self.last_time = 0
+        self.damaged: list[tuple[int, int]] = []
 
     def structure(self) -> None:
         """What the names and lengths of the segments tell."""
@@ -41,10 +46,13 @@ class LogCheck:
         `verify=False` leaves the checksums out.
         """
         store = self._store
-        for start, end in store.runs:
+        for number, (start, end) in enumerate(store.runs):
+            if number:
+                self.damaged.append((store.runs[number - 1][1], start))
             reader = LogReader(store.log.segments, Bounds(start, min(end, store.log.end)))
             for columns in self._walk_run(reader, verify):
                 self.records += len(columns)
+                self._check_blanks(columns)
                 self.last_time = max(self.last_time, int(columns.store_timestamp[-1]))
                 self._progress(
                     int(columns.physical_offset[-1]) - store.log.min_offset,
@@ -58,11 +66,25 @@ class LogCheck:
             if isinstance(item, Damage):
                 detail = f"{item.torn.why}; the next record stands at {item.resumed_at}"
                 self._add_torn("error", item.torn, item.where, detail)
+                self.damaged.append((item.torn.position, item.resumed_at))
             else:
                 yield item
         if reader.stopped is not None:
             where = str(reader.segment_at(reader.stopped.position).path)
             self._add_torn("error", reader.stopped, where, reader.stopped.why)
+            self.damaged.append((reader.stopped.position, reader.end))
+
+    def _check_blanks(self, columns: Columns) -> None:
+        """The blank behind the last record of a segment says how many bytes are left there."""
+        end = int(columns.physical_offset[-1] + columns.size[-1])
+        segment = self._store.log.segments.find(end)
+        if segment is None or end >= self._store.log.end or end + FILLER_BYTES > segment.end:
+            return
+        stands = decode(segment.read(end - segment.start, FILLER_BYTES), 0)
+        left = segment.end - end
+        if isinstance(stands, Filler) and stands.size != left:
+            detail = f"a blank of {stands.size} bytes, {left} are left in the segment"
+            self._findings.add(Finding("error", "bad_size", str(segment.path), end, detail))
 
     def _add_torn(self, severity: Severity, torn: Torn, where: str, detail: str) -> None:
         kind = {"end": "gap", "cut": "bad_size"}.get(torn.kind, torn.kind)

@@ -1,5 +1,6 @@
 """The queues' part of `verify`: every unit against its record, every record against its unit."""
 
+from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +19,11 @@ from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, offset_file_name
 from protocol.queue_build import unit_array
 from protocol.queue_unit import UNIT_BYTES
-from protocol.record import Record, unit_tags_code
+from protocol.record import Record, Torn, unit_tags_code
 
 _ANY_OFFSET = 2**63 - 1
+Stretches = list[tuple[int, int]]
+"""Log offsets [start, end), in order."""
 
 
 class _Place(NamedTuple):
@@ -101,16 +104,18 @@ class QueueCheck:
             Finding(severity, kind, where, offset, detail, queue.topic, queue.queue_id, number)
         )
 
-    def ends(self) -> None:
+    def ends(self, damaged: Stretches) -> None:
         """The first and the last unit of each queue against their records."""
         for queue, seen in self._seen.items():
             for number in sorted({seen.start, seen.end - 1}):
                 if seen.start <= number < seen.end:
-                    self._check_one(queue, seen, number)
+                    self._check_one(queue, seen, number, damaged)
 
-    def _check_one(self, queue: Queue, seen: _Seen, number: int) -> None:
+    def _check_one(self, queue: Queue, seen: _Seen, number: int, damaged: Stretches) -> None:
         log = self._store.log
         offset, size, code = seen.files.read(number, 1)[0].tolist()
+        if _is_within(damaged, offset):
+            return
         if not log.holds(offset, size):
             if offset >= log.min_offset:
                 detail = f"names {size} bytes beyond the log's end, {log.end}"
@@ -122,7 +127,10 @@ class QueueCheck:
             self._add("error", "unit_dangling", _Place(queue, number, offset), damage.found)
             return
         levels = self._store.settings.delay_levels_ms
-        if not isinstance(found, Record):
+        if isinstance(found, Torn) and found.kind == "bad_crc":
+            where = str(log.segment_at(offset).path)
+            self._findings.add(Finding("error", "bad_crc", where, offset, found.why))
+        elif not isinstance(found, Record):
             self._add(
                 "error", "unit_dangling", _Place(queue, number, offset), "no record stands there"
             )
@@ -198,8 +206,8 @@ class QueueCheck:
             where = str(queue_folder(self._store.root, queue))
             self._findings.count_more("unit_missing", where, more)
 
-    def leftovers(self) -> None:
-        """Units that no record has called for."""
+    def leftovers(self, damaged: Stretches) -> None:
+        """Units that no record has called for; those of damaged records are right."""
         log, all_vouched = self._store.log, self._vouched_end == _ANY_OFFSET
         for queue, seen in self._seen.items():
             for row in np.flatnonzero(~seen.called).tolist():
@@ -208,6 +216,8 @@ class QueueCheck:
                 if is_filler(unit)[0]:
                     continue
                 offset, size, _ = unit[0].tolist()
+                if _is_within(damaged, offset):
+                    continue
                 is_beyond = offset + size > log.end
                 is_mended = is_beyond or (not all_vouched and number >= seen.vouched)
                 severity = self._lenient if is_mended else "error"
@@ -215,3 +225,8 @@ class QueueCheck:
                     f"beyond the log's end, {log.end}" if is_beyond else "where no such record is"
                 )
                 self._add(severity, "unit_dangling", _Place(queue, number, offset), detail)
+
+
+def _is_within(stretches: Stretches, offset: int) -> bool:
+    row = bisect_right(stretches, (offset, _ANY_OFFSET)) - 1
+    return row >= 0 and offset < stretches[row][1]

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -64,6 +65,13 @@ def change_place(root: Path) -> None:
     patch(root / SEGMENT, unit(root, 3)[0] + 28, (77).to_bytes(8, "big"))
 
 
+def change_a_blank(root: Path) -> None:
+    with open_store(root) as store:
+        ends = (columns.physical_offset + columns.size for columns in store.log.columns(0, 262_144))
+        last = max(int(end[-1]) for end in ends)
+    patch(root / SEGMENT, last, (4096).to_bytes(4, "big"))
+
+
 def wipe_the_rest_of_a_segment(root: Path) -> None:
     offset, _ = unit(root, 3)
     patch(root / SEGMENT, offset, bytes(262_144 - offset))
@@ -122,6 +130,14 @@ def change_an_entrys_chain(root: Path) -> None:
     patch(index_file(root), entry_at(root, 1500) + 16, (1).to_bytes(4, "big"))
 
 
+def change_the_first_entrys_time(root: Path) -> None:
+    patch(index_file(root), entry_at(root, 1) + 12, (9).to_bytes(4, "big"))
+
+
+def raise_a_count(root: Path) -> None:
+    patch(index_file(root), 36, (1 << 20).to_bytes(4, "big"))
+
+
 def change_a_header(root: Path) -> None:
     patch(index_file(root), 16, (123).to_bytes(8, "big"))
 
@@ -136,27 +152,56 @@ def move_the_checkpoint_ahead(root: Path) -> None:
     path.write_bytes(encode_checkpoint(checkpoint._replace(logics_physical_offset=1 << 40)))
 
 
-DAMAGE: list[tuple[Callable[[Path], None], str]] = [
-    (flip_body, "bad_crc"),
-    (change_magic, "bad_magic"),
-    (change_size, "bad_size"),
-    (change_place, "wrong_place"),
-    (wipe_the_rest_of_a_segment, "gap"),
-    (tear_the_tail, "torn_tail"),
-    (remove_a_segment, "missing_segment"),
-    (shorten_a_segment, "wrong_length"),
-    (lay_down_a_stranger, "foreign_file"),
-    (lay_down_a_stranger_among_queues, "foreign_file"),
-    (change_a_unit, "unit_mismatch"),
-    (add_a_unit, "unit_dangling"),
-    (remove_a_queue, "unit_missing"),
-    (change_an_entrys_hash, "entry_mismatch"),
-    (change_an_entrys_place, "entry_dangling"),
-    (change_an_entrys_chain, "chain_broken"),
-    (change_a_header, "header_mismatch"),
-    (remove_an_index_file, "entry_missing"),
-    (move_the_checkpoint_ahead, "checkpoint_ahead"),
-]
+def remove_the_first_file_of_a_queue(root: Path) -> None:
+    queue_file(root).unlink()
+
+
+QUEUE = f"consumequeue/{TOPIC}/0"
+INDEX = "index/20261121080724266"
+
+
+class Planted(NamedTuple):
+    """Damage, the finding that names it, and those that come with it and name the same place."""
+
+    damage: Callable[[Path], None]
+    kind: str
+    file: str
+    offset: int
+    too: frozenset[str] = frozenset()
+
+
+DAMAGE = [
+    Planted(flip_body, "bad_crc", SEGMENT, 14_900),
+    Planted(change_magic, "bad_magic", SEGMENT, 14_900),
+    Planted(change_size, "bad_size", SEGMENT, 14_900),
+    Planted(change_place, "wrong_place", SEGMENT, 14_900),
+    Planted(change_a_blank, "bad_size", SEGMENT, 262_136),
+    Planted(wipe_the_rest_of_a_segment, "gap", SEGMENT, 14_900),
+    Planted(tear_the_tail, "torn_tail", "commitlog/00000000000003145728", 3_162_710),
+    Planted(remove_a_segment, "missing_segment", "commitlog/00000000000000524288", 524_288),
+    Planted(shorten_a_segment, "wrong_length", "commitlog/00000000000000262144", 262_144),
+    Planted(lay_down_a_stranger, "foreign_file", "commitlog/x.tmp", 0),
+    Planted(
+        lay_down_a_stranger_among_queues, "foreign_file", f"consumequeue/{TOPIC}/notes", 0
+    ),
+    Planted(change_a_unit, "unit_mismatch", f"{QUEUE}/{0:020d}", 35_356),
+    Planted(add_a_unit, "unit_dangling", f"{QUEUE}/{8_000:020d}", 900),
+    Planted(remove_a_queue, "unit_missing", QUEUE, 7_193),
+    Planted(remove_the_first_file_of_a_queue, "unit_missing", QUEUE, 7_193),
+    Planted(
+        change_an_entrys_hash, "entry_mismatch", INDEX, 50,
+        frozenset({"chain_broken", "entry_missing"}),
+    ),
+    Planted(
+        change_an_entrys_place, "entry_dangling", INDEX, 50, frozenset({"entry_missing"})
+    ),
+    Planted(change_the_first_entrys_time, "entry_mismatch", INDEX, 1),
+    Planted(change_an_entrys_chain, "chain_broken", INDEX, 1_500),
+    Planted(change_a_header, "header_mismatch", INDEX, 0),
+    Planted(raise_a_count, "header_mismatch", INDEX, 0),
+    Planted(remove_an_index_file, "entry_missing", "index", 1_716_293),
+    Planted(move_the_checkpoint_ahead, "checkpoint_ahead", "checkpoint", 1 << 40),
+]  # fmt: skip
 SEEN_WITHOUT_DEEP = {
     *("bad_magic", "bad_size", "wrong_place", "gap", "torn_tail", "missing_segment"),
     *("wrong_length", "foreign_file", "header_mismatch", "checkpoint_ahead"),
@@ -168,21 +213,23 @@ def errors(report: Report) -> set[str]:
 
 
 def test_every_kind_of_finding_has_its_damage_here() -> None:
-    assert {kind for _, kind in DAMAGE} == KINDS
+    assert {planted.kind for planted in DAMAGE} == KINDS
 
 
-@pytest.mark.parametrize(("damage", "kind"), DAMAGE, ids=[d.__name__ for d, _ in DAMAGE])
-def test_damage_is_found_and_named(
-    golden_copy: GetStore, damage: Callable[[Path], None], kind: str
+@pytest.mark.parametrize("planted", DAMAGE, ids=[planted.damage.__name__ for planted in DAMAGE])
+def test_damage_is_found_by_its_name_and_place_and_as_nothing_else(
+    golden_copy: GetStore, planted: Planted
 ) -> None:
     root = golden_copy("small-clean-533")
-    damage(root)
+    planted.damage(root)
     report = verify(root, deep=True)
+    first = next(finding for finding in report.findings if finding.kind == planted.kind)
+    expected = ("error", str(root / planted.file), planted.offset)
+    assert (first.severity, first.file, first.offset) == expected
+    assert {finding.kind for finding in report.findings} == {planted.kind, *planted.too}
     assert not report.ok
-    assert kind in errors(report)
-    assert all(finding.file.startswith(str(root)) for finding in report.findings)
-    if kind in SEEN_WITHOUT_DEEP:
-        assert kind in errors(verify(root))
+    if planted.kind in SEEN_WITHOUT_DEEP:
+        assert planted.kind in errors(verify(root))
 
 
 def test_one_damaged_record_is_one_place_and_the_rest_is_counted(golden_copy: GetStore) -> None:
@@ -195,7 +242,22 @@ def test_one_damaged_record_is_one_place_and_the_rest_is_counted(golden_copy: Ge
     assert (found.offset, found.file) == (offset, str(root / SEGMENT))
     assert str(offset + size) in found.detail
     assert report.records == whole.records - 1
-    assert errors(report) <= {"bad_crc", "unit_dangling", "entry_dangling"}
+    assert errors(report) == {"bad_crc"}
+
+
+@pytest.mark.parametrize("position", [1, 4, 30, 88])
+def test_a_damaged_record_at_any_segments_head_hides_nothing_behind_it(
+    golden_copy: GetStore, position: int
+) -> None:
+    root = golden_copy("small-clean-533")
+    whole = verify(root, deep=True)
+    for path in sorted((root / "commitlog").iterdir())[:: 1 if position == 88 else 6]:
+        good = path.read_bytes()
+        patch(path, position, bytes([good[position] ^ 0x20]))
+        report = verify(root, deep=True)
+        assert [one.offset for one in report.findings] == [int(path.name)]
+        assert (report.records, report.max_offset) == (whole.records - 1, whole.max_offset)
+        patch(path, position, good[position : position + 1])
 
 
 def test_what_recovery_mends_is_a_warning(golden_copy: GetStore) -> None:
