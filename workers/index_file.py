@@ -53,6 +53,7 @@ class IndexFiles:
         limits = self._feed.limits()
         is_kept = self._folder.root.is_dir()
         self._folder.make_root()
+        self._folder.drop_unfinished()
         vouched = vouched_offset(self._root, SLOT) if is_kept else 0
         if vouched is None:
             start = self._resume_unvouched(limits.readable)

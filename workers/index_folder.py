@@ -92,6 +92,12 @@ class IndexFolder:
 
     # Cutting
 
+    def drop_unfinished(self) -> None:
+        """Removes files without a byte: a power loss can keep a name and lose the length."""
+        for path in self.root.iterdir():
+            if is_index_file_name(path.name) and path.stat().st_size == 0:
+                self.remove(path.name)
+
     def open_last(self, name: str) -> IndexState:
         """A whole file, to go on writing."""
         header = self.header(name)

@@ -46,13 +46,16 @@ class IndexFolder:
         return next(iter(self._known.values()), self._likely[0])
 
     def names(self) -> list[str]:
-        """Oldest first; names that are no file of an index are passed over, as a broker does."""
+        """Oldest first; names that are no file of an index are passed over, as a broker does.
+
+        So are files without a byte: a power loss can keep a name and lose what it named.
+        """
         try:
             with os.scandir(self.path) as entries:
                 return sorted(
                     entry.name
                     for entry in entries
-                    if is_index_file_name(entry.name) and entry.is_file()
+                    if is_index_file_name(entry.name) and entry.is_file() and entry.stat().st_size
                 )
         except (FileNotFoundError, NotADirectoryError):
             return []

@@ -122,7 +122,7 @@ def _two_numbers(text: str) -> tuple[int, int]:
 def save_progress(root: Path, worker: str, progress: Progress) -> None:
     """Call it after the sync that it describes."""
     folder = own_dir(root) / PROGRESS_DIR
-    disk.make_dir(folder)
+    disk.make_durable_dir(folder)
     write_atomically(folder / worker, _seal(f"{progress.epoch} {progress.offset}\n"))
 
 

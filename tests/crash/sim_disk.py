@@ -264,6 +264,20 @@ class SimDisk:
         self.abandon()
         for child in self.root.iterdir():
             shutil.rmtree(child) if child.is_dir() else child.unlink()
+        self._build(tree)
+
+    def restart_among_others(self, tree: Mapping[str, bytes | None]) -> None:
+        """As `restart_from`, but what was made beside the seam, by a test, stays as it is."""
+        self.abandon()
+        for path, _, _, node in reversed(list(walk(self.tree))):
+            real = self.root / path
+            if isinstance(node, SimFile):
+                real.unlink(missing_ok=True)
+            elif path not in tree and real.is_dir():
+                shutil.rmtree(real)
+        self._build(tree)
+
+    def _build(self, tree: Mapping[str, bytes | None]) -> None:
         self.tree = SimDir()
         self._nodes = {self.root.stat().st_ino: self.tree}
         self._paths.clear()
@@ -272,13 +286,12 @@ class SimDisk:
             real = self.root / path
             folder, name = self._place(real)
             if content is None:
-                real.mkdir()
+                real.mkdir(exist_ok=True)
                 folder.live[name] = SimDir()
-                self._nodes[real.stat().st_ino] = folder.live[name]
             else:
                 real.write_bytes(content)
                 folder.live[name] = SimFile(content)
-                self._nodes[real.stat().st_ino] = folder.live[name]
+            self._nodes[real.stat().st_ino] = folder.live[name]
 
 
 @contextmanager

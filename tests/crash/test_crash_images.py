@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.__main__ import main as long_run
 from tests.crash.histories import Totals, run_history
 from tests.crash.planted_bugs import PLANTED, hunt
 
@@ -72,3 +73,9 @@ def test_a_planted_bug_is_found(name: str, fast_folder: Path, record_property: R
     assert found is not None, f"{name}: not found in {PLANTED_HISTORIES_MAX} histories"
     record_property("planted bugs found", 1)
     record_property(f"images until found, {name}", found.images)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_a_million_images() -> None:
+    assert long_run(["--images", "1000000", "--seed", "100000000"]) == 0

@@ -1,9 +1,11 @@
-"""A worker killed at any write, or robbed of any write that was not synced, comes back the same."""
+"""A worker killed at any call, or robbed of anything that was not synced, comes back the same.
+
+The simulated disk is that of `tests/crash/`. The log lies beside it: it is durable, or cut where a
+power loss may have cut it.
+"""
 
 import random
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,129 +13,124 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import workers.index_folder
-import workers.queue_files
-import workers.sparse_file
-from tests.workers.bench_of_workers import SLOTS, Running, expected, new_log, of_kind
-from tests.workers.living_log import derived
+from tests.crash.images import images
+from tests.crash.sim_disk import SimDisk, Stopped, in_place_of_os
+from tests.workers.bench_of_workers import SLOTS, Running, expected, of_kind
+from tests.workers.living_log import LivingLog, derived
 
-WRITERS = (workers.queue_files, workers.index_folder, workers.sparse_file)
-SECTOR_BYTES = 64
-FEWER = settings(max_examples=settings().max_examples // 3)
+FEWER = settings(max_examples=max(settings().max_examples // 12, 1))
 """Each example is a whole life of a store."""
-
-write_all = workers.sparse_file.write_all
-
-
-class KilledError(BaseException):
-    """Nobody may catch it and go on."""
+IMAGES_PER_CRASH = 4
+CRASH_IMAGES = 1_000
 
 
-@contextmanager
-def killed_at(count: int) -> Iterator[None]:
-    """The `count`-th write is made by half, and is the last."""
-    left = [count]
+class Bench:
+    """A living log, one slot's worker on a simulated disk, and what its files should be."""
 
-    def write(descriptor: int, data: Any, position: int) -> None:
-        left[0] -= 1
-        if left[0] <= 0:
-            write_all(descriptor, bytes(data)[: len(data) // 2], position)
-            raise KilledError
-        write_all(descriptor, data, position)
+    def __init__(self, folder: Path, slot: str, seed: int) -> None:
+        self.sim = SimDisk(folder / "disk", seed)
+        self.slot = slot
+        self.log = LivingLog(self.sim.root / "store", seed=seed % 4)
+        self.images = 0
 
-    with pytest.MonkeyPatch.context() as patch:
-        for module in WRITERS:
-            patch.setattr(module, "write_all", write)
-        yield
+    def live(self, work: Callable[[Running], None], calls: int) -> bool:
+        """Starts a worker and lets it work until its calls are used up; True: it was stopped."""
+        worker = Running(self.log, self.slot)
+        self.sim.stop_at = self.sim.calls + calls
+        try:
+            with in_place_of_os(self.sim):
+                worker.start()
+                work(worker)
+        except Stopped:
+            return True
+        finally:
+            worker.kill()
+            self.sim.abandon()
+        return False
 
-
-def live(worker: Running, work: Callable[[Running], None], writes: int) -> None:
-    """Starts a worker and lets it work until its writes are used up."""
-    try:
-        with killed_at(writes):
+    def check_now(self, name: str) -> None:
+        """A worker that starts now makes what a rebuild makes."""
+        worker = Running(self.log, self.slot)
+        with in_place_of_os(self.sim):
             worker.start()
-            work(worker)
-    except KilledError:
-        pass
-    finally:
-        worker.kill()
+            worker.catch_up()
+            worker.stop()
+        self.sim.abandon()
+        made = of_kind(derived(self.log.root), self.slot)
+        assert made == of_kind(expected(self.log), self.slot), name
+
+    def lose_power(self, rnd: random.Random, label: str) -> None:
+        """Tries images of this moment, and goes on from one. The log may lose what it may lose."""
+        trees = list(images(self.sim, label, IMAGES_PER_CRASH))
+        lost = [start for start in self.log.starts if start >= self.log.flushed]
+        self.log.begin_epoch(rnd.choice(lost) if lost and rnd.random() < 0.5 else None)
+        self.log.grow(1)
+        for image in trees:
+            self.sim.restart_among_others(image.tree)
+            self.check_now(image.name)
+            self.images += 1
+        self.sim.restart_among_others(rnd.choice(trees).tree)
+
+
+def work_of(log: LivingLog, rnd: random.Random) -> Callable[[Running], None]:
+    """Follows the log for a while, and saves now and then."""
+
+    def work(worker: Running) -> None:
+        for _ in range(rnd.randrange(1, 5)):
+            log.grow(rnd.randrange(1, 30), flush=rnd.random() < 0.7)
+            worker.catch_up()
+            if rnd.random() < 0.4:
+                worker.save()
+
+    return work
 
 
 @pytest.mark.parametrize("slot", SLOTS)
 @FEWER
 @given(
-    lives=st.lists(st.tuples(st.integers(1, 60), st.booleans()), min_size=1, max_size=6),
-    seed=st.integers(0, 3),
+    lives=st.lists(st.integers(1, 90), min_size=1, max_size=6),
+    seed=st.integers(0, 10**6),
 )
 def test_a_worker_killed_in_the_middle_of_any_write_comes_back_the_same(
-    slot: str, lives: list[Any], seed: int, tmp_path_factory: pytest.TempPathFactory
+    slot: str, lives: list[int], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    log = new_log(tmp_path_factory.mktemp("killed"), seed)
-
-    def work(worker: Running) -> None:
-        for _ in range(4):
-            log.grow(15)
-            worker.catch_up()
-
-    def work_and_save(worker: Running) -> None:
-        work(worker)
-        worker.save()
-        work(worker)
-
-    for writes, saves in lives:
-        live(Running(log, slot), work_and_save if saves else work, writes)
-    log.grow(1)
-    worker = Running(log, slot)
-    worker.start()
-    worker.catch_up()
-    worker.stop()
-    log.close()
-    assert of_kind(derived(log.root), slot) == of_kind(expected(log), slot)
+    bench = Bench(tmp_path_factory.mktemp("killed"), slot, seed)
+    rnd = random.Random(seed)
+    for calls in lives:
+        bench.live(work_of(bench.log, rnd), calls)
+    bench.log.grow(1)
+    bench.check_now(f"seed {seed}")
+    bench.log.close()
 
 
-def lose_power(durable: Path, current: Path, rnd: random.Random) -> None:
-    """Each sector that differs from what was durable is on disk or not; so is each new name."""
-    names = {path.relative_to(current) for path in current.rglob("*") if path.is_file()}
-    for name in sorted(names):
-        path, old = current / name, durable / name
-        if not old.exists() and rnd.random() < 0.3:
-            path.unlink()
-            continue
-        data = bytearray(path.read_bytes())
-        before = old.read_bytes() if old.exists() else bytes(len(data))
-        for start in range(0, len(data), SECTOR_BYTES):
-            if rnd.random() < 0.5:
-                data[start : start + SECTOR_BYTES] = before[start : start + SECTOR_BYTES]
-        path.write_bytes(data)
+def play_power_losses(folder: Path, slot: str, seed: int) -> int:
+    """One store's life; answers how many images were tried."""
+    bench, rnd = Bench(folder, slot, seed), random.Random(seed)
+    for number in range(rnd.randrange(1, 4)):
+        bench.live(work_of(bench.log, rnd), rnd.choice([20, 100, 1000]))
+        bench.lose_power(rnd, f"{seed}:{number}")
+    bench.check_now("at last")
+    bench.log.close()
+    return bench.images
 
 
 @pytest.mark.parametrize("slot", SLOTS)
 @FEWER
-@given(seed=st.integers(0, 10**6), rounds=st.integers(1, 4))
+@given(seed=st.integers(0, 10**6))
 def test_a_power_loss_that_keeps_any_part_of_what_was_not_synced_does_no_harm(
-    slot: str, seed: int, rounds: int, tmp_path_factory: pytest.TempPathFactory
+    slot: str, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = tmp_path_factory.mktemp("power")
-    log = new_log(folder, seed % 4)
-    rnd = random.Random(seed)
-    derived_folder = log.root / ("index" if slot == "index" else "consumequeue")
-    for _ in range(rounds):
-        worker = Running(log, slot)
-        worker.start()
-        log.grow(rnd.randrange(1, 60))
-        worker.catch_up()
-        worker.save()
-        shutil.copytree(derived_folder, folder / "durable", dirs_exist_ok=False)
-        for _ in range(rnd.randrange(3)):
-            log.grow(rnd.randrange(1, 40))
-            worker.catch_up()
-        worker.kill()
-        lose_power(folder / "durable", derived_folder, rnd)
-        shutil.rmtree(folder / "durable")
-    log.grow(1)
-    worker = Running(log, slot)
-    worker.start()
-    worker.catch_up()
-    worker.stop()
-    log.close()
-    assert of_kind(derived(log.root), slot) == of_kind(expected(log), slot)
+    assert play_power_losses(tmp_path_factory.mktemp("power"), slot, seed) > 0
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("slot", SLOTS)
+def test_no_image_of_a_workers_files_does_harm(
+    slot: str, tmp_path: Path, record_property: Any
+) -> None:
+    tried = seed = 0
+    while tried < CRASH_IMAGES:
+        tried += play_power_losses(tmp_path / str(seed), slot, seed)
+        seed += 1
+    record_property("images of workers' files tried, 0 violations", tried)
