@@ -235,3 +235,14 @@ def check_seen(image: Image, seen: Ints) -> list[str]:
     columns = [SEEN.index(name) for name in STORED]
     vanished = int((stored != seen[:, columns]).any(axis=1).sum())
     return [f"{vanished} messages that were read are not there any more"] if vanished else []
+
+
+def check_passed_over(seen: Ints) -> list[str]:
+    """A reader that goes where it is sent may see a message again, and never misses one."""
+    ends: dict[tuple[int, int], int] = {}
+    missed = 0
+    for topic, queue_id, queue_offset in seen[:, :3].tolist():
+        end = ends.get((topic, queue_id), 0)
+        missed += queue_offset > end
+        ends[topic, queue_id] = queue_offset + 1
+    return [f"{missed} times a reader was sent past messages"] if missed else []

@@ -31,6 +31,7 @@ from scripts.kill_check import (
     check_files,
     check_order,
     check_outcomes,
+    check_passed_over,
     check_prefix,
     check_seen,
     read_image,
@@ -326,6 +327,7 @@ class History:
             self.figures.faults.append(f"the node ended with {code}")
         tally = self._check(is_over=True)
         seen = read_rows(self._readings, SEEN)
+        self.figures.faults += check_passed_over(seen)
         if self._disk is None or self.plan.flush == SYNC_FLUSH:
             self.figures.faults += check_seen(self._image, seen)
         code, said = verify_deep(self._root)

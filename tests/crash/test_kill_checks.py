@@ -7,7 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from scripts.kill_check import Cut, Image, check_order, check_outcomes, check_prefix, check_seen
+from scripts.kill_check import (
+    Cut,
+    Image,
+    check_order,
+    check_outcomes,
+    check_passed_over,
+    check_prefix,
+    check_seen,
+)
 from scripts.kill_history import Figures
 from scripts.kill_load import ACKNOWLEDGED, REFUSED, UNKNOWN, message, sender_of
 from scripts.load_processes import Ints
@@ -125,6 +133,13 @@ def test_a_reader_s_message_that_vanished_is_told() -> None:
     ]
     seen[2, 5] += 1
     assert len(check_seen(image(stored()), seen)) == 1
+
+
+def test_a_reader_may_be_sent_back_and_not_past_a_message() -> None:
+    seen = stored()[:, [1, 2, 3, 0, 4, 5]]
+    assert check_passed_over(seen[[0, 1, 2, 1, 2, 3, 4, 5]]) == []
+    assert check_passed_over(seen[[0, 1, 3, 4]]) == ["1 times a reader was sent past messages"]
+    assert len(check_passed_over(seen[1:])) == 1
 
 
 def test_figures_of_histories_are_summed_up_and_told_as_json() -> None:
