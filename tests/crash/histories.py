@@ -134,6 +134,7 @@ class History:
             self.totals.lives += 1
             if may_crash and nested < NESTED_MAX and self.rnd.random() < 0.4:
                 self.sim.stop_at = self.sim.calls + self.rnd.randint(1, 60)
+                self._fail_syncs(self.eio_rate / 2)
             try:
                 life = WriterLife(self.sim, self.root, self.settings, self.truth)
             except _DIED:
@@ -152,12 +153,14 @@ class History:
             life.end()
             self.totals.note("clean stop")
 
+    def _fail_syncs(self, rate: float) -> None:
+        self.sim.sync_fails = lambda: self.rnd.random() < rate
+
     def _busy_life(self, life: WriterLife) -> None:
         rnd = self.rnd
         if self.sim.stop_at < self.sim.calls or rnd.random() < 0.8:
             self.sim.stop_at = self.sim.calls + rnd.randint(1, 100)
-        rate = self.eio_rate
-        self.sim.sync_fails = lambda: rnd.random() < rate
+        self._fail_syncs(self.eio_rate)
         jobs_rate = rnd.choice([0.05, 0.2, 0.4, 0.8])
         for _ in range(rnd.randint(1, 12)):
             life.turn(self.producer, rnd.choice([1, 1, 2, 4]), rnd.choice([0.0, 0.3, 0.6, 11.0]))
