@@ -198,7 +198,7 @@ class History:
         for number, image in enumerate(images(self.sim, label, count)):
             self.totals.images += 1
             tried.append(image.tree)
-            if self.checker.check(image, thorough=number % 4 == 0):
+            if self.checker.check(image, thorough=number % 6 == 0):
                 beyond.append(image.tree)
         prefer = beyond and self.rnd.random() < 0.7
         self.sim.restart_from(self.rnd.choice(beyond if prefer else tried))

@@ -54,6 +54,8 @@ class SimDisk:
         """By the real inode number: descriptors are found by it, whoever closes them."""
         self._paths: dict[int, str] = {}
         self._opened: dict[int, int] = {}
+        self._made: set[str] = set()
+        """Folders that were made through the seam."""
         self._lock = threading.RLock()
         root.mkdir(parents=True, exist_ok=True)
         self._nodes[root.stat().st_ino] = self.tree
@@ -185,6 +187,7 @@ class SimDisk:
                 made = SimDir()
                 folder.change(name, made)
                 self._nodes[part.stat().st_ino] = made
+                self._made.add(str(part.relative_to(self.root)))
 
     # -- the model ----------------------------------------------------------------------------
 
@@ -273,7 +276,7 @@ class SimDisk:
             real = self.root / path
             if isinstance(node, SimFile):
                 real.unlink(missing_ok=True)
-            elif path not in tree and real.is_dir():
+            elif path in self._made and path not in tree and real.is_dir():
                 shutil.rmtree(real)
         self._build(tree)
 

@@ -21,7 +21,7 @@ from tests.workers.living_log import LivingLog, derived
 FEWER = settings(max_examples=max(settings().max_examples // 12, 1))
 """Each example is a whole life of a store."""
 IMAGES_PER_CRASH = 4
-CRASH_IMAGES = 1_000
+CRASH_IMAGES = 500
 
 
 class Bench:
@@ -107,7 +107,8 @@ def play_power_losses(folder: Path, slot: str, seed: int) -> int:
     """One store's life; answers how many images were tried."""
     bench, rnd = Bench(folder, slot, seed), random.Random(seed)
     for number in range(rnd.randrange(1, 4)):
-        bench.live(work_of(bench.log, rnd), rnd.choice([20, 100, 1000]))
+        for _ in range(rnd.choice([1, 1, 2, 3])):
+            bench.live(work_of(bench.log, rnd), rnd.choice([5, 20, 100, 1000]))
         bench.lose_power(rnd, f"{seed}:{number}")
     bench.check_now("at last")
     bench.log.close()
