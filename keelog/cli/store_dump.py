@@ -87,6 +87,7 @@ def dump(
         elif what == "queues":
             output.rows(_limited(_units(store, selection), selection))
         else:
+            store.index_folder.check_readable()
             rows = _headers(store) if headers else _entries(store, selection)
             output.rows(_limited(rows, selection))
         return failures.DAMAGED if talk.damaged else failures.OK

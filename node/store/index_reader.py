@@ -62,6 +62,15 @@ class IndexFolder:
         except OSError as error:
             refuse(self.path, error)
 
+    def check_readable(self) -> None:
+        """Reads every file once, by `pread`, for who is going to look at all of it through maps.
+
+        Raises StoreDamaged for what the disk cannot read.
+        """
+        for name in self.names():
+            path = self.path / name
+            self._files.get(path, path.stat().st_size).check_readable()
+
     def open(self, names: list[str], trusts_slots: bool = False) -> list[IndexFile]:
         """The files with these names. Raises StoreDamaged, StorePermission."""
         unclear = [name for name in reversed(names) if name not in self._known]

@@ -22,6 +22,7 @@ FILES_MIN = 16
 TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What `open` and `mmap` say at RLIMIT_NOFILE, at fs.file-max and at vm.max_map_count."""
 
+_WINDOW_BYTES = 1 << 20
 _OWNER_HINT = "run as the owner of the store"
 _LIMITS_HINT = "raise the limit of open files (LimitNOFILE, ulimit -n), or vm.max_map_count"
 _VERIFY_HINT = "see what is left with: keelog store verify"
@@ -31,15 +32,16 @@ class FileVanished(StoreDamaged):
     """A file that was there a moment ago: damage, or the work of retention."""
 
 
-def refuse(path: Path, error: OSError) -> NoReturn:
-    """Raises the error of ours that an operating system's error stands for."""
+def refuse(path: Path, error: OSError, position: int = 0) -> NoReturn:
+    """Raises the error of ours that an operating system's error, met there, stands for."""
     if isinstance(error, PermissionError):
         raise StorePermission(f"{path}: {error.strerror}", _OWNER_HINT) from None
     if isinstance(error, FileNotFoundError):
         raise FileVanished(str(path), 0, "the file is gone", _VERIFY_HINT) from None
     if error.errno in TOO_MANY_FILES:
         raise ServiceNotAvailable(f"{path}: {error.strerror}", _LIMITS_HINT) from None
-    raise StoreDamaged(str(path), 0, f"cannot be read: {error.strerror}", _VERIFY_HINT) from None
+    found = f"cannot be read: {error.strerror}"
+    raise StoreDamaged(str(path), position, found, _VERIFY_HINT) from None
 
 
 class OpenFile:
@@ -80,7 +82,7 @@ class OpenFile:
             try:
                 part = os.pread(self._descriptor, count, position)
             except OSError as error:
-                refuse(self.path, error)
+                refuse(self.path, error, position)
             if not part:
                 self.check()
                 raise StoreDamaged(str(self.path), position, "ends here", _VERIFY_HINT)
@@ -88,6 +90,24 @@ class OpenFile:
             position += len(part)
             count -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def check_readable(self) -> None:
+        """Reads all that was ever written. Raises StoreDamaged for what the disk cannot read.
+
+        Whoever maps the file next finds it in memory: through a map an unreadable page is SIGBUS.
+        """
+        position = 0
+        while True:
+            try:
+                start = os.lseek(self._descriptor, position, os.SEEK_DATA)
+                end = min(os.lseek(self._descriptor, start, os.SEEK_HOLE), self.size)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return
+                refuse(self.path, error, position)
+            for position in range(start, end, _WINDOW_BYTES):
+                self.read(position, min(_WINDOW_BYTES, end - position))
+            position = max(end, start + 1)
 
     def view(self) -> memoryview:
         """The whole file, mapped; valid as long as anybody holds it. See `check`."""

@@ -344,7 +344,7 @@ def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
             status = status if rows else PullStatus.NO_MATCHED_MESSAGE
             continue
         if not log.holds(offset, size):
-            if offset >= log.min_offset:
+            if not 0 <= offset < log.min_offset:
                 # Retention takes nothing from above: what a broker steps over here is damage.
                 status = PullStatus.FOUND if rows else PullStatus.MESSAGE_WAS_REMOVING
                 return Scanned(rows, row, status, damaged=None if rows else row)

@@ -15,7 +15,7 @@ def record_of(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) 
     Raises MessageDamaged when the record is damaged, or is not this message; NotFound when it lies
     before the log's begin.
     """
-    if unit.physical_offset < log.min_offset:
+    if 0 <= unit.physical_offset < log.min_offset:
         raise NotFound(
             f"message {number} of queue {queue.queue.queue_id} of {queue.queue.topic} was deleted",
             f"the log begins at offset {log.min_offset}",
@@ -34,7 +34,7 @@ def store_time(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit)
     What a broker reads without a look at the rest (pickupStoreTimestamp) is verified here.
     Raises MessageDamaged.
     """
-    if unit.physical_offset < log.min_offset:
+    if 0 <= unit.physical_offset < log.min_offset:
         return -1
     return record_of(log, queue, number, unit).head.store_timestamp
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.store.open_files import OpenFile, OpenFiles
+from node.store.open_files import FileVanished, OpenFile, OpenFiles
+from protocol.errors import StoreDamaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,18 @@ class Segment:
         return self.files.get(self.path, self.size)
 
     def read(self, position: int, count: int) -> bytes:
-        """A copy, by `pread`: an unreadable page is an error, not the end of the process."""
-        return self.file.read(position, count)
+        """A copy, by `pread`: an unreadable page is an error, not the end of the process.
+
+        Raises StoreDamaged, with the offset, FileVanished, StorePermission.
+        """
+        try:
+            return self.file.read(position, count)
+        except FileVanished:
+            raise
+        except StoreDamaged as damage:
+            raise StoreDamaged(
+                damage.where, self.start + damage.offset, damage.found, damage.hint
+            ) from None
 
     def view(self) -> memoryview:
         """The whole segment as a read-only map, its length checked just now."""

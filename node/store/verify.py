@@ -64,7 +64,8 @@ def verify(
     Always: names and lengths of all files, the lengths and places of all records, the tail, the
     checkpoint, headers, both ends of each queue. `deep`: also every checksum, every unit and every
     entry against its record and the other way round, every chain.
-    Raises NotAStore and StorePermission; damage is what it reports.
+    Raises NotAStore and StorePermission, and StoreDamaged for what the disk cannot read, with file
+    and offset; all other damage is what it reports.
     """
     tell = progress or (lambda _done, _all: None)
     with DeadStore(Path(path), settings or Settings(), strict=False) as store:

@@ -62,6 +62,7 @@ class IndexCheck:
                 if not is_index_file_name(path.name):
                     detail = "is no index file; a broker passes it over"
                     self._add("foreign_file", path.name, 0, detail, "warning")
+        folder.check_readable()
         names = folder.names()
         self.files = len(names)
         # The newest first, as one that is whole tells the sizes of the others.
@@ -147,9 +148,8 @@ class IndexCheck:
             if header.end_physical_offset < starts[0] or header.begin_physical_offset >= stop:
                 continue
             found_codes.append(self._check_file(file, requests, stop, expected))
-        found = np.unique(np.concatenate([*found_codes, np.empty(0, np.int64)]))
-        missing = np.unique(required[~np.isin(required, found)] >> _HASH_BITS)
-        self._missing(starts[missing])
+        found = np.concatenate([*found_codes, np.empty(0, np.int64)])
+        self._missing(starts[np.unique(_lacking(required, found) >> _HASH_BITS)])
 
     def _check_file(
         self, file: IndexFile, requests: DispatchRequests, stop: int, expected: Ints
@@ -237,6 +237,16 @@ def _covered_entries(file: IndexFile, done: int) -> int:
     covered[1:] &= (offsets[1:] >= offsets[:-1]) & covered[:-1]
     rows = np.flatnonzero(covered)
     return int(rows[-1]) + 1 if len(rows) else 0
+
+
+def _lacking(required: Ints, found: Ints) -> Ints:
+    """Codes that are found less often than required: a key named twice is entered twice."""
+    codes, counts = np.unique(required, return_counts=True)
+    there, there_counts = np.unique(found, return_counts=True)
+    if not len(there):
+        return codes
+    place = np.minimum(np.searchsorted(there, codes), len(there) - 1)
+    return codes[np.where(there[place] == codes, there_counts[place], 0) < counts]
 
 
 def _codes(row: Ints, key_hash: NDArray[np.int32]) -> Ints:
