@@ -78,6 +78,8 @@ def test_old_segments_go_and_the_node_goes_on_across_a_kill_and_a_stop(tmp_path:
         assert readable(node) == kept
         with pytest.raises(keelog.NotFound):
             node.client.get(gone.msg_id)
+        found = {m.queue_offset for m in node.client.find("orders", "k", limit=10_000)}
+        assert found == set(kept), "keys of deleted messages are passed over"
         killed = node.kill("writer")
         wait_until(lambda: node.pids().get("writer") not in (None, [killed]), "no new writer")
         node.wait_all_run()
