@@ -1,5 +1,6 @@
 """What `verify` finds, gathered so that a thousand equal findings are one line with a number."""
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,8 +14,16 @@ KINDS = frozenset(
         *("checkpoint_ahead", "foreign_file"),
     }
 )
+Stretches = list[tuple[int, int]]
+"""Log offsets [start, end), in order."""
 ALIKE_MAX = 20
 """So many findings of one kind in one file or queue are told one by one."""
+
+
+def is_within(stretches: Stretches, offset: int) -> bool:
+    """Whether an offset lies in one of them."""
+    row = bisect_right(stretches, offset, key=lambda stretch: stretch[0]) - 1
+    return row >= 0 and offset < stretches[row][1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,7 +338,7 @@ def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
         if total >= _total_max(request):
             break
         consumed = row + 1
-        if offset < skip_until:
+        if 0 <= offset < skip_until:
             continue
         if not takes(row, by_text=False):
             status = status if rows else PullStatus.NO_MATCHED_MESSAGE

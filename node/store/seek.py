@@ -74,7 +74,7 @@ class _Search:
             # The broker halves positions within the file, so the middle counts from there.
             middle = part.first + (low - part.first + high - part.first) // 2
             unit = self._queue.unit(middle)
-            if unit is None or unit.physical_offset < self._log.min_offset:
+            if unit is None or 0 <= unit.physical_offset < self._log.min_offset:
                 low, left = middle + 1, middle
                 continue
             time = store_time(self._log, self._queue, middle, unit)

@@ -81,7 +81,8 @@ def verify(
             requests = dispatch_requests(columns, store.settings.delay_levels_ms)
             queues.records(requests)
             if store.settings.message_index_enable:
-                index.records(requests, int(columns.physical_offset[-1] + columns.size[-1]))
+                end = int(columns.physical_offset[-1] + columns.size[-1])
+                index.records(requests, end, log.damaged)
         log.tail()
         log.checkpoint()
         index.beyond()

@@ -4,7 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.store.dead_store import DeadStore
-from node.store.findings import ALIKE_MAX, Finding, Findings, Severity
+from node.store.findings import (
+    ALIKE_MAX,
+    Finding,
+    Findings,
+    Severity,
+    Stretches,
+    is_within,
+)
 from node.store.index_file import IndexFile
 from protocol.dispatch_request import DispatchRequests, index_keys
 from protocol.errors import StoreDamaged
@@ -24,10 +31,14 @@ class IndexCheck:
         self._files: list[IndexFile] = []
         self._told_missing = False
         self._lacks_entries = False
+        self._told: set[tuple[str, int]] = set()
+        """Entries, by file and row, that a finding names."""
         self._odd_firsts: list[IndexFile] = []
         """Files whose first entry has another time than the end of the file before gives it."""
         self._vouched: dict[str, int] = {}
         """Entries of each file that the worker's progress covers: no start mends those."""
+        self._done = store.log.min_offset
+        """Up to here entries have been held against the records."""
         self.files = 0
         self.entries = 0
 
@@ -51,6 +62,7 @@ class IndexCheck:
             self._vouched[file.name] = _covered_entries(file, done)
 
     def _add_entry(self, kind: str, file: IndexFile, row: int, detail: str) -> None:
+        self._told.add((file.name, row))
         is_vouched = row < self._vouched.get(file.name, row + 1)
         self._add(kind, file.name, row + 1, detail, "error" if is_vouched else "warning")
 
@@ -108,6 +120,7 @@ class IndexCheck:
         for file in self._files:
             entries = file.entries()
             count = len(entries)
+            self._order(file)
             hashes = entries["key_hash"].astype(np.int64)
             for row in np.flatnonzero(hashes < 0)[:ALIKE_MAX].tolist():
                 self._add_entry("entry_mismatch", file, row, "its hash is negative")
@@ -133,8 +146,18 @@ class IndexCheck:
                 detail = f"slot_count is {file.header.slot_count}, {used} slots are in use"
                 self._add("header_mismatch", file.name, 0, detail, self._lenient)
 
-    def records(self, requests: DispatchRequests, stop: int) -> None:
-        """Holds a window's records, which end at `stop`, against the entries that name it."""
+    def _order(self, file: IndexFile) -> None:
+        """Keys are entered in log order: an entry that was moved to another record breaks it."""
+        offsets = file.entries()["physical_offset"].astype(np.int64)
+        for row in (np.flatnonzero(np.diff(offsets) < 0) + 1)[:ALIKE_MAX].tolist():
+            if not self._told.intersection(((file.name, row - 1), (file.name, row))):
+                before, found = offsets[row - 1 : row + 1].tolist()
+                detail = f"names offset {found}, the entry before it {before}"
+                self._add_entry("entry_mismatch", file, row, detail)
+
+    def records(self, requests: DispatchRequests, stop: int, damaged: Stretches) -> None:
+        """Holds a window's records, which end at `stop`, against the entries that name it, or a
+        place between it and the window before. What names a damaged record is right."""
         starts = requests.commit_log_offset
         if not len(starts):
             return
@@ -145,23 +168,30 @@ class IndexCheck:
         found_codes: list[Ints] = []
         for file in self._files:
             header = file.header
-            if header.end_physical_offset < starts[0] or header.begin_physical_offset >= stop:
+            if header.end_physical_offset < self._done or header.begin_physical_offset >= stop:
                 continue
-            found_codes.append(self._check_file(file, requests, stop, expected))
+            found_codes.append(self._check_file(file, requests, (stop, damaged), expected))
+        self._done = stop
         found = np.concatenate([*found_codes, np.empty(0, np.int64)])
         self._missing(starts[np.unique(_lacking(required, found) >> _HASH_BITS)])
 
     def _check_file(
-        self, file: IndexFile, requests: DispatchRequests, stop: int, expected: Ints
+        self,
+        file: IndexFile,
+        requests: DispatchRequests,
+        until: tuple[int, Stretches],
+        expected: Ints,
     ) -> Ints:
         """The codes of the file's entries that name the window, after a look at each."""
         entries = file.entries()
         offsets = entries["physical_offset"].astype(np.int64)
         starts = requests.commit_log_offset
-        numbers = np.flatnonzero((offsets >= starts[0]) & (offsets < stop))
+        stop, damaged = until
+        numbers = np.flatnonzero((offsets >= self._done) & (offsets < stop))
         row = np.searchsorted(starts, offsets[numbers])
         exact = (row < len(starts)) & (starts[np.minimum(row, len(starts) - 1)] == offsets[numbers])
-        for number in numbers[~exact][:ALIKE_MAX].tolist():
+        odd = [row for row in numbers[~exact].tolist() if not is_within(damaged, int(offsets[row]))]
+        for number in odd[:ALIKE_MAX]:
             detail = f"names offset {int(offsets[number])}, where no record starts"
             self._add_entry("entry_dangling", file, number, detail)
         numbers, row = numbers[exact], row[exact]
@@ -223,6 +253,7 @@ class IndexCheck:
             offsets = file.entries()["physical_offset"]
             for row in np.flatnonzero(offsets >= end)[:ALIKE_MAX].tolist():
                 detail = f"names offset {int(offsets[row])}, the log ends at {end}"
+                self._told.add((file.name, row))
                 self._add("entry_dangling", file.name, row + 1, detail, self._lenient)
 
 

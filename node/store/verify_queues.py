@@ -1,6 +1,5 @@
 """The queues' part of `verify`: every unit against its record, every record against its unit."""
 
-from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,7 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.store.dead_store import DeadStore
-from node.store.findings import ALIKE_MAX, Finding, Findings, Severity
+from node.store.findings import (
+    ALIKE_MAX,
+    Finding,
+    Findings,
+    Severity,
+    Stretches,
+    is_within,
+)
 from node.store.queue_files import QueueFiles, is_filler
 from node.store.queue_list import list_strangers, queue_folder
 from node.store.queue_reader import QueueReader
@@ -22,8 +28,6 @@ from protocol.queue_unit import UNIT_BYTES
 from protocol.record import Record, Torn, unit_tags_code
 
 _ANY_OFFSET = 2**63 - 1
-Stretches = list[tuple[int, int]]
-"""Log offsets [start, end), in order."""
 
 
 class _Place(NamedTuple):
@@ -114,7 +118,7 @@ class QueueCheck:
     def _check_one(self, queue: Queue, seen: _Seen, number: int, damaged: Stretches) -> None:
         log = self._store.log
         offset, size, code = seen.files.read(number, 1)[0].tolist()
-        if _is_within(damaged, offset):
+        if is_within(damaged, offset):
             return
         if not log.holds(offset, size):
             if offset >= log.min_offset:
@@ -216,7 +220,7 @@ class QueueCheck:
                 if is_filler(unit)[0]:
                     continue
                 offset, size, _ = unit[0].tolist()
-                if _is_within(damaged, offset):
+                if is_within(damaged, offset):
                     continue
                 is_beyond = offset + size > log.end
                 is_mended = is_beyond or (not all_vouched and number >= seen.vouched)
@@ -225,8 +229,3 @@ class QueueCheck:
                     f"beyond the log's end, {log.end}" if is_beyond else "where no such record is"
                 )
                 self._add(severity, "unit_dangling", _Place(queue, number, offset), detail)
-
-
-def _is_within(stretches: Stretches, offset: int) -> bool:
-    row = bisect_right(stretches, (offset, _ANY_OFFSET)) - 1
-    return row >= 0 and offset < stretches[row][1]

@@ -269,6 +269,27 @@ def test_what_cannot_be_has_its_exit_code_and_three_lines(
     assert_three_lines(done)
 
 
+def test_consume_stops_at_a_damaged_message_and_goes_on_where_it_is_told(node: RunningNode) -> None:
+    bodies = [b"one", b"two", b"three", b"four"]
+    sent = keelog(node, "produce", "dented", "--queue", "0", stdin=b"\n".join(bodies))
+    place = rows(sent)[2]["physical_offset"]
+    node.wait_dispatched()
+    segment = min((node.root / "commitlog").iterdir())
+    data = segment.read_bytes()
+    with segment.open("r+b") as file:
+        file.seek(data.index(b"three", place))
+        file.write(b"T")
+    read = ["consume", "dented", "-e", "--queue", "0", "-f", "%v\\n"]
+    done = keelog(node, *read)
+    assert (done.returncode, done.stdout) == (5, b"one\ntwo\n")
+    error, cause, hint = done.stderr.decode().splitlines()
+    assert error == "error: cannot read dented"
+    assert f"{segment}, offset {place}: " in cause
+    assert hint.endswith("keelog consume dented --queue 0 -o 3")
+    after = keelog(node, *read, "-o", "3")
+    assert (after.returncode, after.stdout) == (0, b"four\n")
+
+
 @pytest.mark.parametrize(
     "words", [["status"], ["topic", "ls"], ["consume", "t", "-e"], ["produce", "t"]]
 )
