@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from node.recovery import examine
 from node.store.find import FindRequest, find
 from node.store.log_damage import Damage, columns_past_damage
 from node.store.open_files import OpenFile
 from node.store.pull import PullRequest, PullResult, get_message
 from node.store.queued_record import record_of
+from node.store.repair_plan import plan_repair
 from node.store.seek import offset_by_time
+from node.store.settings import Settings
 from node.store.store import DeadStore, open_store
 from node.store.tag_filter import parse_tags
 from node.store.verify import verify
@@ -296,10 +299,26 @@ def walk(root: Path) -> None:
             pass
 
 
+def check(root: Path) -> None:
+    verify(root, deep=True)
+
+
+def plan(root: Path) -> None:
+    plan_repair(root, Settings())
+
+
+def recover(root: Path) -> None:
+    (root / "abort").touch()  # A broker that was killed: its recovery begins at a segment's head.
+    examine(root, Settings())
+
+
 @pytest.mark.parametrize(
-    "look", [lambda root: verify(root, deep=True), walk], ids=["verify", "dump"]
+    ("look", "folder"),
+    [
+        *((look, "commitlog") for look in (check, plan, walk, recover)),
+        *((look, folder) for look in (check, plan) for folder in ("consumequeue", "index")),
+    ],
 )
-@pytest.mark.parametrize("folder", ["commitlog", "consumequeue", "index"])
 def test_an_unreadable_sector_is_named_by_whoever_reads_a_store_offline(
     golden_copy: GetStore,
     monkeypatch: pytest.MonkeyPatch,
@@ -307,14 +326,10 @@ def test_an_unreadable_sector_is_named_by_whoever_reads_a_store_offline(
     folder: str,
 ) -> None:
     root = golden_copy(SEALED)
-    if folder != "commitlog" and look is walk:
-        pytest.skip("messages are dumped from the log alone")
-    path = next(
-        path
-        for path in sorted((root / folder).rglob("0*0" if folder != "index" else "2*"))
-        if path.is_file()
-    )
+    names = {"commitlog": "0*", "consumequeue": "0*0", "index": "2*"}
+    path = [path for path in sorted((root / folder).rglob(names[folder])) if path.is_file()][-1]
+    base = int(path.name) if folder == "commitlog" else 0
     BadSector(path, 60, monkeypatch)
     with pytest.raises(StoreDamaged, match="cannot be read: Input/output error") as caught:
         look(root)
-    assert (caught.value.where, caught.value.offset) == (str(path), 60)
+    assert (caught.value.where, caught.value.offset) == (str(path), base + 60)
