@@ -9,26 +9,38 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocol.columns import Bools, Bytes, Ints, first_bad_crc, gather_records
 from protocol.ids import Queue
 from protocol.layout import Readable
-from protocol.properties import CRC_PROPERTY_BYTES, crc_property
+from protocol.properties import (
+    CRC_DIGITS,
+    CRC_PREFIX,
+    CRC_PROPERTY_BYTES,
+    EMPTY_CRC_PROPERTY,
+    crc_property,
+)
 from protocol.record import (
     BORN_HOST_V6,
+    CRC_MASK,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
+    SHORT_HEAD,
     STORE_HOST_V6,
     Record,
     decode,
     record_head,
 )
 
-PLAIN_MAX = 150
+PLAIN_MAX = 50
 """So few records go faster one by one than as columns."""
+ODD_MAX = 20
+"""So many records that are not sealed, or unfit, are decoded; with more all are, as columns."""
 
 _HEAD = struct.Struct(">iI4xi4xqqi").unpack_from
 """TOTALSIZE, MAGICCODE, QUEUEID, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG."""
@@ -37,6 +49,16 @@ _HEAD_BYTES = {
     flag: record_head(flag).size
     for flag in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6)
 }
+_HEADS = np.dtype(
+    {
+        "names": ["total_size", "magic", "queue_id", "queue_offset", "place", "sys_flag"],
+        "formats": [">i4", ">u4", ">i4", ">i8", ">i8", ">i4"],
+        "offsets": [0, 4, 12, 20, 28, 36],
+        "itemsize": 40,
+    }
+)
+"""What `_HEAD` reads, of many."""
+_DIGITS = 10 ** np.arange(CRC_DIGITS, dtype=np.int64)
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 
 
@@ -71,8 +93,75 @@ def first_unfit(data: bytes, wanted: Wanted) -> int:
     `data` has exactly as many bytes as the sizes add up to.
     """
     assert sum(wanted.sizes) == len(data)
-    check = unfit_plain if len(wanted.sizes) <= PLAIN_MAX else unfit_columns
+    check = unfit_plain if len(wanted.sizes) <= PLAIN_MAX else unfit_many
     return check(data, wanted)
+
+
+def unfit_many(data: bytes, wanted: Wanted) -> int:
+    """As `first_unfit`: at a glance where a record is sealed, else as `unfit_columns`."""
+    size = np.array(wanted.sizes, np.int64)
+    if not len(size) or int(size.min()) < RECORD_BYTES_MIN:
+        return unfit_columns(data, wanted)
+    start = np.cumsum(size) - size
+    odd = np.flatnonzero(~_fit_at_a_glance(data, wanted, start, size))
+    if len(odd) > ODD_MAX:
+        return unfit_columns(data, wanted)
+    for row in odd.tolist():
+        at = int(start[row])
+        found = decode(data[at : at + wanted.sizes[row]], 0, wanted.offsets[row])
+        if not isinstance(found, Record) or not wanted.is_this(row, found):
+            return int(row)
+    return len(size)
+
+
+def _fit_at_a_glance(data: bytes, wanted: Wanted, start: Ints, size: Ints) -> Bools:
+    """`_Glance` for all records at once: each at least `RECORD_BYTES_MIN` long."""
+    buffer = np.frombuffer(data, np.uint8)
+    head = _pieces(buffer, start, _HEADS.itemsize).view(_HEADS)
+    tail_at = start + size - CRC_PROPERTY_BYTES
+    tail = _pieces(buffer, tail_at, CRC_PROPERTY_BYTES).view(np.uint8)
+    tail = tail.reshape(len(start), CRC_PROPERTY_BYTES)
+    fits: Bools = (head["total_size"] == size) & (
+        head["place"] == np.array(wanted.offsets, np.int64)
+    )
+    fits &= (head["magic"] == MAGIC_V1) | (head["magic"] == MAGIC_V2)
+    fits &= head["queue_id"] == wanted.queue.queue_id
+    fits &= head["queue_offset"] == np.array(wanted.numbers, np.int64)
+    is_v2 = (head["magic"] == MAGIC_V2).astype(np.int64)
+    flag = head["sys_flag"]
+    body_at = start + SHORT_HEAD.size
+    body_at += 12 * ((flag & BORN_HOST_V6 != 0).astype(np.int64) + (flag & STORE_HOST_V6 != 0))
+    fits &= body_at <= tail_at
+    body_at[~fits] = start[~fits] + SHORT_HEAD.size
+    topic = wanted.queue.topic.encode()
+    topic_at = body_at + _pieces(buffer, body_at - 4, 4).view(">i4") + 1 + is_v2
+    fits &= (topic_at > body_at) & (topic_at + len(topic) <= tail_at)
+    topic_at[~fits] = start[~fits] + 2
+    length = np.array([len(topic)], ">u2").view(np.uint8)
+    fits &= buffer[topic_at - 1] == length[1]
+    fits &= (is_v2 == 0) | (buffer[topic_at - 2] == length[0])
+    fits &= (len(topic) < 128) | (is_v2 == 1)
+    rows = np.flatnonzero(fits)
+    if topic:
+        names = _pieces(buffer, topic_at[rows], len(topic)).view(np.uint8)
+        same = names.reshape(len(rows), len(topic)) == np.frombuffer(topic, np.uint8)
+        fits[rows] = same.all(axis=1)
+    crc32, view = zlib.crc32, memoryview(data)
+    pairs = zip(start.tolist(), tail_at.tolist(), strict=True)
+    found = np.array([crc32(view[a:b]) for a, b in pairs], np.int64) & CRC_MASK
+    digits = found[:, None] // _DIGITS % 10 + ord("0")
+    fixed = np.frombuffer(EMPTY_CRC_PROPERTY, np.uint8)
+    first = len(CRC_PREFIX)
+    fits &= (tail[:, :first] == fixed[:first]).all(axis=1) & (tail[:, -1] == fixed[-1])
+    fits &= (tail[:, first:-1] == digits).all(axis=1)
+    return fits
+
+
+def _pieces(buffer: Bytes, at: Ints, width: int) -> NDArray[Any]:
+    """`width` bytes from each position on, which must all lie inside the buffer."""
+    kind = np.dtype((np.void, width))
+    every = np.ndarray((len(buffer) - width + 1,), kind, buffer, strides=(1,))
+    return every[at]
 
 
 def unfit_plain(data: bytes, wanted: Wanted) -> int:

@@ -2,12 +2,20 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import Queue
 from protocol.record import Record, decode
-from protocol.record_check import PLAIN_MAX, Wanted, first_unfit, unfit_columns, unfit_plain
+from protocol.record_check import (
+    PLAIN_MAX,
+    Wanted,
+    first_unfit,
+    unfit_columns,
+    unfit_many,
+    unfit_plain,
+)
 from tests.protocol.records import Draft, drafts, pack_draft
 
 QUEUE = Queue("orders", 3)
@@ -39,6 +47,7 @@ def by_decoder(data: bytes, wanted: Wanted) -> int:
 def test_whole_records_in_their_place_are_fit(items: list[Draft]) -> None:
     data, wanted = records(items)
     assert unfit_plain(data, wanted) == unfit_columns(data, wanted) == len(items)
+    assert unfit_many(data, wanted) == len(items)
 
 
 @given(st.lists(drafts(), min_size=1, max_size=4), st.data())
@@ -52,6 +61,7 @@ def test_both_ways_agree_with_the_decoder_on_damaged_bytes(
     expected = by_decoder(bytes(raw), wanted)
     assert unfit_plain(bytes(raw), wanted) == expected
     assert unfit_columns(bytes(raw), wanted) == expected
+    assert unfit_many(bytes(raw), wanted) == expected
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4), st.data())
@@ -63,6 +73,7 @@ def test_both_ways_agree_with_the_decoder_on_any_bytes_at_all(
     raw = b"".join(parts)
     expected = by_decoder(raw, wanted)
     assert unfit_plain(raw, wanted) == unfit_columns(raw, wanted) == expected
+    assert unfit_many(raw, wanted) == expected
 
 
 @given(drafts(crc=True), st.data())
@@ -71,6 +82,7 @@ def test_any_flipped_bit_of_a_sealed_record_is_found(draft: Draft, data: st.Data
     raw = bytearray(good)
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     assert unfit_plain(bytes(raw), wanted) == unfit_columns(bytes(raw), wanted) == 0
+    assert unfit_many(bytes(raw), wanted) == 0
 
 
 @given(drafts(), st.sampled_from(["topic", "queue_id", "number", "offset", "size"]))
@@ -86,12 +98,14 @@ def test_a_whole_record_that_is_another_one_is_found(draft: Draft, what: str) ->
     other = others[what]
     data = data[: other.sizes[0]]
     assert unfit_plain(data, other) == unfit_columns(data, other) == 0
+    assert unfit_many(data, other) == 0
 
 
-def test_many_records_are_checked_like_few() -> None:
-    data, wanted = records([Draft(crc=True)] * (2 * PLAIN_MAX))
+@pytest.mark.parametrize("crc", [True, False])
+def test_many_records_are_checked_like_few(crc: bool) -> None:
+    data, wanted = records([Draft(body=b"x", crc=crc)] * (2 * PLAIN_MAX))
     assert first_unfit(data, wanted) == len(wanted.sizes)
     raw = bytearray(data)
-    raw[-1] ^= 1
+    raw[raw.rindex(b"x")] ^= 1
     assert first_unfit(bytes(raw), wanted) == len(wanted.sizes) - 1
     assert first_unfit(data[: sum(wanted.sizes[:3])], wanted.first(3)) == 3
