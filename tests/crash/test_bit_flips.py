@@ -39,7 +39,7 @@ WEIGHTS = {
     "free entry": 3,
 }
 """How often each kind of byte is hit, in percent."""
-SHORT, LONG, LONG_PARTS = 200, 10_000, 10
+SHORT, LONG, LONG_PARTS = 150, 10_000, 10
 SEED = 20_261_121
 TIMES = 3
 
