@@ -130,7 +130,7 @@ class OpenFiles:
 
     def __init__(self, limit: int = FILES_MAX) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._limit = max(min(limit, soft // FILES_SHARE), FILES_MIN)
+        self._limit = min(limit, max(soft // FILES_SHARE, FILES_MIN))
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
 
     def get(self, path: Path, size: int) -> OpenFile:

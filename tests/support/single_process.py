@@ -42,11 +42,14 @@ class SingleProcess:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._ready], [], [], left)[0]:
                 raise AssertionError(f"{self.module} was not ready within {START_S} s")
+            said: dict[str, object] = {}
             with os.fdopen(self._ready) as pipe:
-                line = pipe.readline()
+                # Lines about a recovery may come first, and one about the end instead.
+                while "ready" not in said and (line := pipe.readline()):
+                    said = json.loads(line)
             self._ready = -1
-            assert line, f"{self.module} ended with {self.wait()}: {self.stderr}"
-            self.endpoint = json.loads(line).get("endpoint", "")
+            assert "ready" in said, f"{self.module} ended with {self.wait()}: {self.stderr}"
+            self.endpoint = str(said.get("endpoint", ""))
 
     def stop(self) -> int:
         """SIGTERM; answers the exit code."""
