@@ -23,7 +23,9 @@ NOT_OF_A_QUEUE = {
         "SHORT_TOPIC_CHARS_MAX", "TIME_MS_MAX", "DEFAULT_MAX_MESSAGES", "DEFAULT_MAX_BYTES",
         "DEFAULT_MAX_MESSAGE_BYTES", "RECORD_EXTRA_BYTES_MAX",
     ),
-    "where a slower or faster way begins": ("FEW_UNITS_MAX", "PLAIN_MAX", "PLAIN_RECORDS_MAX"),
+    "where a slower or faster way begins": (
+        "FEW_UNITS_MAX", "ODD_MAX", "PLAIN_MAX", "PLAIN_RECORDS_MAX",
+    ),
     "how long somebody waits or is believed": (
         "TURN_S_MAX", "TOPICS_S_MAX", "POLL_MS_MAX", "ORPHANS_S_MAX", "WAIT_S_MAX", "UNFIT_S_MAX",
         "SILENCE_MS_MAX", "RECONNECT_MS_MAX", "SEGMENT_APPEARS_S_MAX", "STORE_LOCK_S_MAX",

@@ -151,14 +151,16 @@ def single_threaded() -> Iterator[None]:
     ticks = itertools.count(FIRST_TIME_MS, 3)
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.commit_log, "threading", InlineThreading)
-        patch.setattr(node.flush, "JobThread", HandJob)
-        patch.setattr(node.writer, "now_ms", lambda: next(ticks))
-        patch.setattr(node.writer_store, "now_ms", lambda: next(ticks))
-        patch.setattr(node.writer_store, "TAILS_EVERY_BYTES", TAILS_EVERY_BYTES)
-        yield
-    logging.disable(disabled)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node.commit_log, "threading", InlineThreading)
+            patch.setattr(node.flush, "JobThread", HandJob)
+            patch.setattr(node.writer, "now_ms", lambda: next(ticks))
+            patch.setattr(node.writer_store, "now_ms", lambda: next(ticks))
+            patch.setattr(node.writer_store, "TAILS_EVERY_BYTES", TAILS_EVERY_BYTES)
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def tiny_settings(rnd: random.Random, mode: str) -> Settings:
