@@ -17,8 +17,8 @@ from scripts.power_disk import why_not
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "kill_anything.py"
 NO_POWER = why_not()
-KILLS, KILLS_SHORT = 200, 10
-CUTS, CUTS_SHORT = 12, 3
+KILLS, KILLS_SHORT = 200, 6
+CUTS, CUTS_SHORT = 12, 2
 
 
 Record = Callable[[str, object], None]

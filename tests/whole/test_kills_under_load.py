@@ -12,7 +12,7 @@ from scripts.load_checks import check_queue
 from scripts.load_processes import Ints
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "kill_under_load.py"
-ROUNDS = 2
+ROUNDS = 1
 COUNT = 6
 
 
@@ -21,7 +21,7 @@ COUNT = 6
 def test_no_acknowledged_message_is_lost_when_workers_and_readers_are_killed(
     tmp_path: Path,
 ) -> None:
-    command = [sys.executable, str(SCRIPT), "--rounds", str(ROUNDS), "--seconds", "5"]
+    command = [sys.executable, str(SCRIPT), "--rounds", str(ROUNDS), "--seconds", "2"]
     command += ["--finds", "3000", "--store", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -30,8 +30,8 @@ def test_no_acknowledged_message_is_lost_when_workers_and_readers_are_killed(
     assert outcome["faults"] == []
     assert set(outcome["restarts"].values()) == {ROUNDS}
     assert len(outcome["restarts"]) == 5, "two queue workers, the index worker, two readers"
-    assert outcome["pulled"] >= outcome["acknowledged"] > 10_000
-    assert outcome["followed"][0] > 10_000
+    assert outcome["pulled"] >= outcome["acknowledged"] > 5_000
+    assert outcome["followed"][0] > 5_000
     assert outcome["found_in_index"] >= outcome["acknowledged"]
     assert outcome["verify_exit"] == 0
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,15 +98,23 @@ def test_a_stopped_worker_shows_its_lag_and_holds_up_nobody(node: RunningNode) -
 def test_a_second_node_on_the_store_exits_with_6_and_changes_nothing(node: RunningNode) -> None:
     produce(node.client, 100)
     node.wait_dispatched()
-    time.sleep(3)  # the workers have synced and saved by then, and the writer its checkpoint
-    before = listing(node.root)
-    second = serve_again(node.root)
+    # Held still: what changes now, the second node has changed.
+    pids = [node.pid, *(child.pid for child in psutil.Process(node.pid).children())]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        before = listing(node.root)
+        second = serve_again(node.root)
+        after = listing(node.root)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
     assert second.returncode == 6
     lines = second.stderr.splitlines()
     assert [line.split(":")[0] for line in lines] == ["error", "cause", "try"]
     assert "lock" in second.stderr
     assert second.stdout == ""
-    assert listing(node.root) == before
+    assert after == before
     assert len(bodies(node.client)) == 100
 
 
