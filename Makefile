@@ -10,10 +10,11 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 # Seconds after which something hangs.
 CRASH_S := 600
+FAULTS_S := 1200
 SOAK_S := 14400
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint test check interop crash soak clean
+.PHONY: help setup demo lint test check interop crash faults soak clean
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,19 +48,22 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint ## format, lint, types and all tests but crash, soak and interop
-	$(PYTEST) -m 'not crash and not soak and not interop'
+test: lint ## format, lint, types and all tests but crash, faults, soak and interop
+	$(PYTEST) -m 'not crash and not faults and not soak and not interop'
 
 check: lint ## the same without marked tests: seconds
-	$(PYTEST) -m 'not process and not crash and not spark and not soak and not interop'
+	$(PYTEST) -m 'not process and not crash and not faults and not spark and not soak and not interop'
 
 # One at a time: the first test builds the Java probe.
 interop: setup ## compares with RocketMQ's own store (needs java and mvn)
 	$(BIN)/python -m pytest -q -rs -m interop
 
-# Who cannot mount a file system as root sees which tests were skipped, and why.
-crash: setup ## kills the node and cuts the power, over and over: ten minutes at most
+crash: setup ## power losses on a simulated disk, over 100,000 images: ten minutes at most
 	timeout $(CRASH_S) $(PYTEST) -rs -m crash
+
+# Who cannot mount a file system as root sees which tests were skipped, and why.
+faults: setup ## kills, bad and full disks, flipped bits, broken requests: twenty minutes at most
+	timeout $(FAULTS_S) $(PYTEST) -rs -m faults
 
 soak: setup ## the same for hours: 2,000 kills, power losses, a million images and broken requests
 	timeout $(SOAK_S) $(BIN)/python scripts/kill_anything.py --kills 2000

@@ -158,7 +158,7 @@ def test_some_flipped_bits_are_found_or_never_read(flips: Flips, record_property
     tell(totals, record_property)
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(LONG_PARTS))
 def test_ten_thousand_flipped_bits_are_found_or_never_read(

@@ -88,7 +88,7 @@ def derived_files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(files)}
 
 
-ALSO = pytest.mark.crash
+ALSO = pytest.mark.faults
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_few_kills_of_anything_lose_nothing(tmp_path: Path, record_property: R
     assert kills_of(found, "writer") > 0
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 @pytest.mark.timeout(900)
 def test_two_hundred_kills_of_anything_lose_nothing(
     tmp_path: Path, record_property: Record
@@ -84,7 +84,7 @@ def test_a_few_power_losses_in_sync_flush_lose_nothing_acknowledged(
     assert figures["gone"] == 0
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(NO_POWER != "", reason=NO_POWER)
 @pytest.mark.parametrize("flush", [SYNC_FLUSH, ASYNC_FLUSH])

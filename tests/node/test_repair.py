@@ -236,7 +236,7 @@ def test_a_torn_tail_is_no_damage_and_goes_as_the_next_start_would_do_it(store: 
 
 
 ENDS = ("middle", "end")
-EVERY_CALL = (pytest.mark.crash, pytest.mark.timeout(400))
+EVERY_CALL = (pytest.mark.faults, pytest.mark.timeout(400))
 
 
 class Killed(BaseException):

@@ -55,9 +55,9 @@ def keelog_says(*arguments: str) -> tuple[int, str, str]:
     ("mode", "call"),
     [
         ("ASYNC_FLUSH", "fdatasync"),
-        pytest.param("SYNC_FLUSH", "fdatasync", marks=pytest.mark.crash),
-        pytest.param("SYNC_FLUSH", "pwrite", marks=pytest.mark.crash),
-        pytest.param("ASYNC_FLUSH", "pwrite", marks=pytest.mark.crash),
+        pytest.param("SYNC_FLUSH", "fdatasync", marks=pytest.mark.faults),
+        pytest.param("SYNC_FLUSH", "pwrite", marks=pytest.mark.faults),
+        pytest.param("ASYNC_FLUSH", "pwrite", marks=pytest.mark.faults),
     ],
 )
 def test_one_error_ends_the_writer_and_its_successor_makes_the_tail_durable_before_it_serves(
@@ -92,7 +92,7 @@ def test_one_error_ends_the_writer_and_its_successor_makes_the_tail_durable_befo
     assert verify(tmp_path / "store", deep=True).findings == []
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 def test_a_client_that_may_repeat_gets_its_receipt_over_the_error(
     tmp_path: Path, faults: DiskFaults
 ) -> None:
@@ -185,7 +185,7 @@ def test_errors_for_ever_leave_a_node_that_reads_and_says_why_it_does_not_write(
     assert verify(node.root, deep=True).findings == []
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 def test_an_error_at_the_start_is_a_bad_disk_and_no_damage(
     tmp_path: Path, faults: DiskFaults
 ) -> None:
@@ -207,7 +207,7 @@ def test_an_error_at_the_start_is_a_bad_disk_and_no_damage(
         node.stop()
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 def test_a_file_system_that_became_read_only_is_an_error_like_others(tmp_path: Path) -> None:
     with small_ext4(tmp_path, 64) as place:
         node = RunningNode(place / "store", SMALL, restart_limit=3)

@@ -101,7 +101,7 @@ def assert_nobody_stores_through_a_map(node: RunningNode) -> None:
 
 
 @pytest.mark.parametrize(
-    "small_disk", [small_tmpfs, pytest.param(small_ext4, marks=pytest.mark.crash)]
+    "small_disk", [small_tmpfs, pytest.param(small_ext4, marks=pytest.mark.faults)]
 )
 def test_a_disk_filled_to_the_last_byte_under_load_refuses_appends_until_there_is_room(
     tmp_path: Path, small_disk: SmallDisk
@@ -225,7 +225,7 @@ def assert_reads_and_waits_for_room(node: RunningNode, bodies: list[bytes]) -> N
     assert node.stderr.count("writer waits for room") == 1  # not at each try
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 @pytest.mark.parametrize("tail", ["killed", "torn", "clean"])
 def test_a_node_that_starts_on_a_full_disk_reads_and_waits_for_room(
     tmp_path: Path, tail: str, address: str
@@ -253,7 +253,7 @@ def test_a_node_that_starts_on_a_full_disk_reads_and_waits_for_room(
         assert len(list(kept.iterdir()) if kept.is_dir() else []) == (tail == "torn")
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 def test_a_new_store_on_a_full_disk_is_refused_in_three_lines(tmp_path: Path) -> None:
     with small_ext4(tmp_path, DISK_MIB) as place:
         (place / "store").mkdir()
@@ -267,7 +267,7 @@ def test_a_new_store_on_a_full_disk_is_refused_in_three_lines(tmp_path: Path) ->
         assert hint == "try: df -h  and free some space"
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 def test_a_clean_stop_on_a_full_disk_ends_in_order_and_loses_nothing(tmp_path: Path) -> None:
     with small_ext4(tmp_path, DISK_MIB) as place:
         with RunningNode(place / "store", SMALL) as node:

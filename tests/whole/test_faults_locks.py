@@ -64,7 +64,7 @@ def kill_with_children(process: "subprocess.Popen[str]") -> None:
     psutil.wait_procs(children, PATIENCE_S)
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_of_two_nodes_that_start_at_one_moment_one_lives_and_the_other_exits_with_6(
     tmp_path: Path,
@@ -115,7 +115,7 @@ def test_a_lock_that_two_processes_try_for_at_one_moment_goes_to_one_of_them(
     assert not won[0] & won[1]
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 def test_a_loser_leaves_no_trace_in_a_store_that_is_being_made(tmp_path: Path) -> None:
     """The winner of the race goes on to a whole node on files that nobody else has touched."""
     root = tmp_path / "store"

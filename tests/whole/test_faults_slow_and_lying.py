@@ -25,7 +25,7 @@ SLOW_MS = 4000
 WRITER, LOG = "keelog-writer", "commitlog/"
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 def test_a_slow_flush_is_told_after_the_timeout_and_the_message_may_exist(
     tmp_path: Path, faults: DiskFaults
 ) -> None:
@@ -52,7 +52,7 @@ def test_a_slow_flush_is_told_after_the_timeout_and_the_message_may_exist(
         assert node.pids() == pids
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 def test_a_client_gives_up_before_the_node_and_does_not_know(
     tmp_path: Path, faults: DiskFaults
 ) -> None:
@@ -64,7 +64,7 @@ def test_a_client_gives_up_before_the_node_and_does_not_know(
         assert node.client.pull("orders", 0, 1, wait=20.0).messages[0].body == b"late"
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 def test_a_disk_that_lied_about_a_flush_is_found_out_and_the_start_refused(
     tmp_path: Path, faults: DiskFaults
 ) -> None:

@@ -26,7 +26,7 @@ BODY = bytes(60_000)
 
 
 @pytest.mark.process
-@pytest.mark.crash
+@pytest.mark.faults
 def test_without_room_for_a_segment_sends_wait_for_it_and_nothing_is_left_of_the_try(
     tmp_path: Path, faults: DiskFaults
 ) -> None:
@@ -53,7 +53,7 @@ def test_without_room_for_a_segment_sends_wait_for_it_and_nothing_is_left_of_the
 
 
 @pytest.mark.process
-@pytest.mark.crash
+@pytest.mark.faults
 def test_a_worker_whose_files_fail_is_given_up_and_the_log_goes_on(
     tmp_path: Path, faults: DiskFaults
 ) -> None:

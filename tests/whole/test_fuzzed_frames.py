@@ -41,7 +41,7 @@ def test_broken_requests_harm_nobody(tmp_path: Path) -> None:
     check(fuzz(tmp_path, 3_000, seed=1), 3_000)
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 @pytest.mark.timeout(600)
 def test_a_hundred_thousand_broken_requests_harm_nobody_and_take_no_memory(tmp_path: Path) -> None:
     outcome = fuzz(tmp_path, 100_000, seed=2)

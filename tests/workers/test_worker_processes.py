@@ -119,7 +119,7 @@ def test_following_workers_keep_up_tell_readers_and_stop_in_order(
     assert derived(log.root) == expected(log)
 
 
-@pytest.mark.crash
+@pytest.mark.faults
 def test_workers_killed_again_and_again_end_in_what_a_rebuild_gives(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     rnd = random.Random(7)
