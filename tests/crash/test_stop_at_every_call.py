@@ -129,4 +129,6 @@ def test_a_crash_before_some_calls_loses_nothing(fast_folder: Path) -> None:
 def test_a_crash_before_any_call_loses_nothing(
     fast_folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    record_property("images of crashes before each single call", sweep(fast_folder, 1))
+    tried = sweep(fast_folder, 1)
+    assert tried > 1_000, "every call of a start, a run and a stop is one"
+    record_property("images of crashes before each single call", tried)

@@ -140,6 +140,7 @@ def test_one_who_waits_for_the_disk_gets_a_flush_in_every_mode(tmp_path: Path) -
         bench.until(lambda: bench.log.committed == 1)  # noqa: B023  (called at once)
         bench.turn(is_waited_for=True)
         bench.until(lambda: bench.services.flushed == 1)  # noqa: B023
+        assert (bench.log.end, bench.log.committed, bench.services.is_done) == (1, 1, True)
         bench.close()
 
 
@@ -169,6 +170,7 @@ def test_a_commit_wakes_the_flush_when_it_is_not_timed(tmp_path: Path) -> None:
     bench.until(lambda: bench.log.committed == 100)
     bench.turn()
     bench.until(lambda: bench.services.flushed == 100)
+    assert bench.services.is_done, "no other turn was due"
     bench.close()
 
 

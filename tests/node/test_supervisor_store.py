@@ -53,6 +53,7 @@ def test_a_folder_that_is_merely_named_like_one_of_a_store_is_no_store(
 def test_a_start_that_was_killed_behind_its_lock_can_be_repeated(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("lock")
     open_directory(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
 def test_the_processes_of_an_earlier_node_are_waited_for(tmp_path: Path) -> None:

@@ -145,9 +145,10 @@ def test_with_a_pool_and_the_defaults_a_message_is_readable_soon(tmp_path: Path)
         WriterProcess(tmp_path / "s", [*POOL, *SMALL]) as writer,
         RawClient(writer.endpoint) as client,
     ):
-        for _ in range(3):
+        for number in range(1, 4):
             send(client)
-            until(writer.root, lambda page: page.readable == page.appended)
+            page = until(writer.root, lambda page: page.readable == page.appended)
+            assert page.records == number
 
 
 def test_sync_flush_takes_no_notice_of_the_pool(tmp_path: Path) -> None:
