@@ -18,6 +18,7 @@ from pipeline.damage_rows import DamagedPlace, on_damage, on_loss
 from pipeline.message_rows import MessageRows
 from pipeline.parts import QueuePart, QueueSlice
 from protocol.columns import Bools, Columns, Ints, first_bad_crc, gather_records
+from protocol.names import SCHEDULE_TOPIC
 from protocol.properties import TAGS
 from protocol.queue_unit import QUEUE_UNIT
 from protocol.record import RECORD_BYTES_MIN, Record
@@ -115,7 +116,8 @@ def _wanted(part: QueuePart, log: LogReader, files: OpenFiles) -> tuple[_Wanted,
     for place, found in enumerate(part.slices):
         units = _units_of(part, found, files)
         rows = ~is_filler(units)
-        if part.tags is not None:
+        # The units of delayed messages hold delivery times, no hashes.
+        if part.tags is not None and found.topic != SCHEDULE_TOPIC:
             rows &= part.tags.takes_units(units)
         kept = np.flatnonzero(rows)
         columns.append(
