@@ -72,6 +72,7 @@ def _read_segment(part: LogPart, log: LogReader, start: int, end: int) -> Iterat
         raise StoreDamagedError(
             f"{segment.path}: the record that ends at {last_end} reaches over {end}, where the"
             " body of a message imitates a record",
-            f"maxPartitionBytes={part.log.segment_bytes}, which cuts at segments alone",
+            f"maxPartitionBytes={part.log.segment_bytes} without minPartitions, which cuts at"
+            " segments alone",
         )
     log.bounds = Bounds(part.log.start, part.log.end)

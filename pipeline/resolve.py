@@ -100,10 +100,15 @@ def _log_parts(opened: list[_Open], options: SourceOptions) -> Iterator[Part]:
 def record_borders(reader: LogReader, limits: Limits) -> list[int]:
     """Places strictly inside the log where a record proves that it starts there, rising.
 
-    A border in whose neighbourhood none does is left out.
+    A border in whose neighbourhood none does is left out. Segments begin with a record by
+    definition: parts that may be as large are cut there and nowhere else.
     """
+    places = log_borders(reader.min_offset, reader.end, limits)
+    if limits.bytes_max >= reader.segment_bytes and limits.partitions_min == 1:
+        starts = {place - place % reader.segment_bytes for place in places}
+        return sorted(start for start in starts if start > reader.min_offset)
     borders: list[int] = []
-    for wished in log_borders(reader.min_offset, reader.end, limits):
+    for wished in places:
         bounds = Bounds(reader.min_offset, min(wished + BORDER_SEARCH_BYTES, reader.end))
         found = next_record(LogReader(reader.segments, bounds), wished)
         if found is not None and found > max(borders, default=reader.min_offset):

@@ -21,7 +21,7 @@ US_MAX = 2**63 - 1
 def options_for(name: str, known: Facts, **more: str) -> dict[str, str]:
     """`store.…` options with the sizes that no file of this golden store tells."""
     pairs = (pair.split("=") for pair in size_pairs(name, known))
-    return {**dict(pairs), **more}  # type: ignore[arg-type]
+    return {**dict(pairs), **more}
 
 
 def read_rows(**options: str) -> list[Row]:

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.errors import SourceError
 from pipeline.options import parse_options
+from pipeline.parts import LogPart
 from pipeline.read import read_part
 from pipeline.resolve import plan_parts
 from protocol.names import offset_file_name
@@ -207,6 +208,22 @@ def read_with_a_change_of_nothing(root: Path, table: str) -> list[Row]:
 _SIZES = {"mapped_file_size_consume_queue": 4000, "max_hash_slot_num": 500, "max_index_num": 2000}
 
 
+def log_starts(options: dict[str, str]) -> list[int]:
+    parts = plan_parts(parse_options(options))
+    return [part.start for part in parts if isinstance(part, LogPart)]
+
+
+def test_parts_as_large_as_segments_are_cut_at_segments_alone(golden: GetStore) -> None:
+    path = str(golden(NAME))
+    starts = log_starts({"path": path, "maxPartitionBytes": str(2 * SEGMENT_BYTES + 5)})
+    assert len(starts) > 10
+    assert all(start % SEGMENT_BYTES == 0 for start in starts)
+    rows = read_rows(path=path, columns="physicalOffset", maxPartitionBytes=str(SEGMENT_BYTES))
+    assert [row["physicalOffset"] for row in rows] == [
+        fact["physicalOffset"] for fact in facts(NAME).messages
+    ]
+
+
 def test_a_body_that_imitates_a_record_at_a_border_is_found_out(tmp_path: Path) -> None:
     """It has the right place and checksum, so a border may fall on it: the read must not."""
     root = tmp_path / "store"
@@ -224,10 +241,7 @@ def test_a_body_that_imitates_a_record_at_a_border_is_found_out(tmp_path: Path) 
     options = {"path": str(root), "columns": "topic,queueOffset"}
     # A border is looked for from the middle on: let it be the imitation's place.
     borders = {
-        parts: [
-            part.start for part in plan_parts(parse_options({**options, "minPartitions": parts}))
-        ]
-        for parts in map(str, range(2, 12))
+        parts: log_starts({**options, "minPartitions": parts}) for parts in map(str, range(2, 12))
     }
     caught = [parts for parts, starts in borders.items() if len(front) + body_at in starts]
     assert caught, borders

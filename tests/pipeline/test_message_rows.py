@@ -10,8 +10,9 @@ from pipeline.message_rows import MAKERS, MessageRows
 from pipeline.tables import DAMAGE, MESSAGES, TABLES
 from protocol.columns import scan
 from protocol.record import Record
-from tests.pipeline.facts_as_rows import US_MAX, Row, plain_rows
+from tests.pipeline.facts_as_rows import US_MAX, plain_rows
 from tests.protocol.records import Draft, drafts, pack_log
+from tests.support.golden import Row
 
 
 def expected_row(record: Record, node: str) -> Row:

@@ -77,7 +77,9 @@ def test_index_entries_of_every_golden_store_answer_as_rocketmq(
 @pytest.mark.parametrize("table", list(TABLES))
 def test_arrow_types_are_those_that_spark_checks_for(spark: SparkSession, table: str) -> None:
     columns: tuple[Column, ...] = (*TABLES[table].columns, DAMAGE)
-    wanted = to_arrow_schema(StructType.fromDDL(ddl(columns)), timezone="UTC")
+    types = StructType.fromDDL(ddl(columns))
+    assert isinstance(types, StructType)
+    wanted = to_arrow_schema(types, timezone="UTC")
     assert arrow_schema(columns).equals(wanted)
     assert spark.version.startswith("4.")
 
