@@ -12,7 +12,7 @@ from pipeline.errors import StoreDamagedError
 from pipeline.message_rows import MessageRows
 from pipeline.parts import LogPart
 
-WINDOW_BYTES = 4 << 20
+WINDOW_BYTES = 2 << 20
 """Bytes of one read, and about those of one batch of rows."""
 
 

@@ -96,8 +96,11 @@ def unit_row(fact: Row, node: str) -> Row:
     }
 
 
-def assert_index_is(rows: list[Row], known: Facts) -> None:
-    """The rows of `index` have as many entries as RocketMQ counts, and answer its queries."""
+def assert_index_is(rows: list[Row], known: Facts, step: int = 1) -> None:
+    """The rows of `index` have as many entries as RocketMQ counts, and answer its queries.
+
+    Of the queries every `step`-th is tried.
+    """
     files: dict[str, dict[int, Row]] = {}
     for row in rows:
         files.setdefault(row["file"], {})[row["entry"]] = row
@@ -109,7 +112,7 @@ def assert_index_is(rows: list[Row], known: Facts) -> None:
         assert places == (fact["beginPhyOffset"], fact["endPhyOffset"])
     newest = [{row["slot"]: row["entry"] for row in entries.values()} for entries in ordered]
     slot_count = known.state["config"]["maxHashSlotNum"]
-    for query in known.index_queries:
+    for query in known.index_queries[::step]:
         found = _query(ordered, newest, headers, slot_count, query)
         assert found == query["phyOffsets"], query
 

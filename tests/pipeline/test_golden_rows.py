@@ -46,13 +46,10 @@ def test_a_read_by_queues_has_the_messages_that_units_lead_to(
     assert all(offsets == sorted(offsets) for offsets in seen.values())
 
 
-@CUTS
 @EVERY_STORE
-def test_the_queues_table_has_rocketmqs_units(
-    golden: GetStore, name: str, cuts: dict[str, str]
-) -> None:
+def test_the_queues_table_has_rocketmqs_units(golden: GetStore, name: str) -> None:
     known = facts(name)
-    options = options_for(name, known, table="queues", **cuts)
+    options = options_for(name, known, table="queues", minPartitions="3")
     rows = read_rows(path=str(golden(name)), **options)
     rows.sort(key=lambda row: (row["topic"], row["queueId"], row["queueOffset"]))
     assert rows == sorted(
@@ -61,11 +58,8 @@ def test_the_queues_table_has_rocketmqs_units(
     )
 
 
-@CUTS
 @EVERY_STORE
-def test_the_index_table_answers_rocketmqs_queries(
-    golden: GetStore, name: str, cuts: dict[str, str]
-) -> None:
+def test_the_index_table_answers_rocketmqs_queries(golden: GetStore, name: str) -> None:
     known = facts(name)
-    options = options_for(name, known, table="index", **cuts)
+    options = options_for(name, known, table="index", minPartitions="3")
     assert_index_is(read_rows(path=str(golden(name)), **options), known)

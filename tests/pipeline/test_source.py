@@ -71,7 +71,7 @@ def test_index_entries_of_every_golden_store_answer_as_rocketmq(
     spark: SparkSession, golden: GetStore
 ) -> None:
     for name, rows in every_store(spark, golden, "keelog_index").items():
-        assert_index_is(rows, facts(name))
+        assert_index_is(rows, facts(name), step=7)
 
 
 @pytest.mark.parametrize("table", list(TABLES))
