@@ -43,7 +43,7 @@ def on_damage(task: Task, place: DamagedPlace) -> Iterator[pa.RecordBatch]:
             " all damage",
         )
     if task.on_corrupt == "skip":
-        log.warning("damage is passed over", extra={"place": str(place)})
+        log.warning("damage is passed over: %s", place)
         return
     known = {
         "topic": place.topic,
@@ -67,4 +67,4 @@ def on_loss(task: Task, what: str) -> None:
             "load() again to plan with what is there now, or failOnDataLoss=false to read what is"
             " left",
         )
-    log.warning("messages are lost", extra={"lost": what})
+    log.warning("messages are lost: %s", what)

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
@@ -176,7 +176,7 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
         return tuple(StoreAt(name, _local(path)) for name, path in sorted(nodes.items()))
     paths = [options["path"]] if given == ["path"] else _json(options, "paths")
     roots = [_local(path) for path in paths]
-    stores = tuple(StoreAt(PurePosixPath(root).name or root, root) for root in roots)
+    stores = tuple(StoreAt(Path(root).name or root, root) for root in roots)
     if len({store.node for store in stores}) < len(stores):
         raise BadOption(
             "two of the folders have one name, which rows would have as their node",
@@ -186,12 +186,12 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
 
 
 def _local(path: object) -> str:
-    """The path of a file system's folder; `file:` in front is allowed."""
+    """A file system's folder, from here if it is relative; `file:` in front is allowed."""
     if not isinstance(path, str) or not path:
         raise BadOption(f"{path!r} is no path", "a path for each store, as text")
     parts = urlsplit(path)
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):
-        return unquote(parts.path) if parts.scheme else path
+        return str(Path(unquote(parts.path) if parts.scheme else path).absolute())
     raise StoreUnreadable(
         f"{path} is not on a file system that is mounted here", "mount it, or copy the store"
     )

@@ -20,7 +20,7 @@ from pipeline.parts import QueuePart, QueueSlice
 from protocol.columns import Bools, Columns, Ints, first_bad_crc, gather_records
 from protocol.names import SCHEDULE_TOPIC
 from protocol.properties import TAGS
-from protocol.queue_unit import QUEUE_UNIT
+from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT
 from protocol.record import RECORD_BYTES_MIN, Record
 from protocol.record_check import are_heads
 
@@ -74,9 +74,10 @@ def _unit_batch(part: QueuePart, found: QueueSlice, first: int, units: Units) ->
 
 
 def read_messages(part: QueuePart) -> Iterator[pa.RecordBatch]:
-    """Batches of the messages that the part's units lead to; fillers lead to none.
+    """Batches of the messages that the part's units lead to. Within a queue they come in its order.
 
-    Within a queue they come in its order. Raises CorruptRecord, DataLoss, and what OpenFile raises.
+    A filler stands before a queue's first message, where nothing is read, or for one that was lost.
+    Raises CorruptRecord, DataLoss, and what OpenFile raises.
     """
     assert part.log is not None
     files = OpenFiles()
@@ -115,10 +116,10 @@ def _wanted(part: QueuePart, log: LogReader, files: OpenFiles) -> tuple[_Wanted,
     columns: list[_Wanted] = []
     for place, found in enumerate(part.slices):
         units = _units_of(part, found, files)
-        rows = ~is_filler(units)
+        rows = np.ones(len(units), np.bool_)
         # The units of delayed messages hold delivery times, no hashes.
         if part.tags is not None and found.topic != SCHEDULE_TOPIC:
-            rows &= part.tags.takes_units(units)
+            rows = part.tags.takes_units(units) | is_filler(units)
         kept = np.flatnonzero(rows)
         columns.append(
             _Wanted(
@@ -252,6 +253,8 @@ def _damage(part: QueuePart, log: LogReader, wanted: _Wanted, row: int) -> Damag
     place, number, offset, size, _ = (int(column[row]) for column in wanted)
     found = part.slices[place]
     where, why = found.folder, f"the unit names {size} bytes at {offset}, no record of the log"
+    if size == FILLER_SIZE:
+        return DamagedPlace(where, 0, 0, "the message is lost", found.topic, found.queue_id, number)
     if log.holds(offset, size) and size >= RECORD_BYTES_MIN:
         stands = log.peek(offset)
         if isinstance(stands, Record):

@@ -78,11 +78,20 @@ def plan_parts(options: SourceOptions) -> list[Part]:
             _Open(at, stack.enter_context(open_store(at.root, options.settings)))
             for at in options.stores
         ]
+        for one in opened:
+            _warn_of_tear(one)
         if options.table is INDEX:
             return list(_index_parts(opened, options))
         if options.table is MESSAGES and options.selection.is_everything:
             return list(_log_parts(opened, options))
         return list(_queue_parts(opened, options))
+
+
+def _warn_of_tear(one: _Open) -> None:
+    """A tear is where recovery would end the log, so there it ends; nobody should wonder."""
+    stop = one.store.tail.stop
+    if stop is not None and stop.kind != "end":
+        log.warning("the log of %s ends at offset %d: %s", one.at.root, stop.position, stop.why)
 
 
 def _log_parts(opened: list[_Open], options: SourceOptions) -> Iterator[Part]:
@@ -162,7 +171,7 @@ def _queue_rows(opened: list[_Open], options: SourceOptions) -> list[_QueueRows]
             extent, starts[extent.queue], end, options.fail_on_data_loss
         )
         if lost:
-            log.warning("messages are lost", extra={"lost": lost})
+            log.warning("messages are lost: %s", lost)
         if start < end:
             rows.append(_QueueRows(one, reader, queue, start, end))
     return rows

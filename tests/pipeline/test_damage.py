@@ -1,5 +1,6 @@
 """Damage and loss: an error that names the place, the rest of the rows, or a row that tells."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,9 +98,13 @@ def _end(row: Row) -> int:
 
 
 @WAYS
-def test_a_torn_tail_is_where_the_rows_end(golden: GetStore, way: dict[str, str]) -> None:
+def test_a_torn_tail_is_where_the_rows_end_and_the_log_says_so(
+    golden: GetStore, way: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     rows = read_rows(path=str(golden("small-torn")), **way)
-    assert len(rows) == len(facts("small-torn").messages)
+    known = facts("small-torn")
+    assert len(rows) == len(known.messages)
+    assert f"ends at offset {known.state['maxPhyOffset']}" in caplog.text
 
 
 def test_a_unit_that_leads_to_another_message_is_damage(golden_copy: GetStore) -> None:
@@ -206,6 +211,24 @@ def read_with_a_change_of_nothing(root: Path, table: str) -> list[Row]:
 
 
 _SIZES = {"mapped_file_size_consume_queue": 4000, "max_hash_slot_num": 500, "max_index_num": 2000}
+
+
+def test_a_damaged_message_without_a_unit_is_not_passed_over_in_silence(damaged: Path) -> None:
+    """Without queue files units come from the log, and that message has none."""
+    shutil.rmtree(damaged / "consumequeue")
+    options = {
+        "path": str(damaged),
+        "subscribePattern": ".*",
+        "columns": "queueOffset",
+        "store.mapped_file_size_consume_queue": "4000",
+    }
+    with pytest.raises(SourceError, match=r"KEELOG_CORRUPT_RECORD.*the message is lost"):
+        read_rows(**options)
+    rows = read_rows(**options, onCorruptRecord="report")
+    known = facts(NAME).messages
+    told = [row["queueOffset"] for row in rows if row["damage"] is not None]
+    assert sorted(told) == sorted(known[number]["queueOffset"] for number in HIT)
+    assert len(rows) == len(known)
 
 
 def log_starts(options: dict[str, str]) -> list[int]:

@@ -88,6 +88,15 @@ def test_which_store_must_be_said_once(options: dict[str, str]) -> None:
         parse_options(options)
 
 
+def test_a_relative_path_counts_from_the_drivers_folder(
+    golden: GetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = golden(NAME)
+    monkeypatch.chdir(root)
+    (store,) = parse_options({"path": "."}).stores
+    assert store == (NAME, str(root))
+
+
 def test_what_is_no_store_is_refused_with_its_path(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
