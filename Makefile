@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml
 	@set -e; \
 	if command -v uv >/dev/null 2>&1; then \
 	  $(BIN)/python -c '' 2>/dev/null || uv venv --quiet --clear --python '>=3.11' $(VENV); \
-	  uv pip install --quiet --python $(BIN)/python -e '.[dev]'; \
+	  uv pip install --quiet --python $(BIN)/python -e '.[dev,spark]'; \
 	else \
 	  command -v $(PYTHON) >/dev/null || { \
 	    echo "error: $(PYTHON) is not on the PATH (set PYTHON to a Python 3.11 or newer)" >&2; exit 1; }; \
@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml
 	      echo "error: $(PYTHON) cannot make virtual environments: its module ensurepip is missing" >&2; \
 	      echo "try: apt-get install python3-venv (the Debian package that holds it)" >&2; exit 1; }; \
 	    $(PYTHON) -m venv --clear $(VENV); }; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,spark]'; \
 	fi
 	@touch $@
 

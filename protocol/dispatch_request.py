@@ -10,7 +10,7 @@ from protocol.columns import Bools, Bytes, Columns, Gather, Ints, gather_ragged,
 from protocol.index_entry import TAGS_KEY_PREFIX
 from protocol.java_hash import hash_pieces, java_hash, java_text, powers_of_31
 from protocol.names import SCHEDULE_TOPIC
-from protocol.properties import decode_properties
+from protocol.properties import NAME_END, PAIR_END, decode_properties
 from protocol.record import (
     DEFAULT_DELAY_LEVELS_MS,
     TRANSACTION_COMMIT,
@@ -124,7 +124,7 @@ def dispatch_requests(
     """Computes what the builders need from verified records."""
     topics, topic_id = group_topics(columns)
     flat, ends = gather_ragged(columns.data, columns.properties_start, columns.properties_length)
-    found = _find_properties(flat, ends, columns.properties_length)
+    found = find_properties(flat, ends)
     tags = found[b"TAGS"]
     codes = np.zeros(len(columns), np.int64)
     tagged = np.flatnonzero(tags.length)
@@ -177,7 +177,33 @@ def split_ragged(flat: Bytes, ends: Ints, separator: int) -> tuple[Ints, Ints, I
     return np.cumsum(row), piece_start, piece_end - piece_start
 
 
-def _find_properties(flat: Bytes, ends: Ints, length: Ints) -> dict[bytes, Pieces]:
+@dataclass(frozen=True, slots=True)
+class PropertyPairs:
+    """The properties that have a name and a value, in order: `row`, then positions in the text.
+
+    A name is [`start`, `middle`), its value [`middle` + 1, `end`).
+    """
+
+    row: Ints
+    start: Ints
+    middle: Ints
+    end: Ints
+
+
+def split_properties(flat: Bytes, ends: Ints) -> PropertyPairs:
+    """The pairs of joined properties; `ends` tells where each record's end in `flat`."""
+    row, start, size = split_ragged(flat, ends, PAIR_END)
+    name_ends = np.flatnonzero(flat == NAME_END)
+    if not len(name_ends):
+        none = np.empty(0, np.int64)
+        return PropertyPairs(none, none, none, none)
+    which = np.minimum(np.searchsorted(name_ends, start), len(name_ends) - 1)
+    middle = name_ends[which]
+    whole = np.flatnonzero((middle > start) & (middle < start + size - 1))
+    return PropertyPairs(row[whole], start[whole], middle[whole], (start + size)[whole])
+
+
+def find_properties(flat: Bytes, ends: Ints) -> dict[bytes, Pieces]:
     """Where the values of KEYS, TAGS and UNIQ_KEY stand in each row; the last of a name wins."""
     rows = len(ends)
     found = {
@@ -185,20 +211,14 @@ def _find_properties(flat: Bytes, ends: Ints, length: Ints) -> dict[bytes, Piece
     }
     if not len(flat):
         return found
-    row, start, size = split_ragged(flat, ends, 2)
-    name_ends = np.flatnonzero(flat == 1)
-    if not len(name_ends):
-        return found
-    which = np.minimum(np.searchsorted(name_ends, start), len(name_ends) - 1)
-    middle = name_ends[which]
-    whole = (middle > start) & (middle < start + size - 1)
+    pairs = split_properties(flat, ends)
     at = Gather(np.concatenate([flat, np.zeros(8, np.uint8)]))
     for name, kind in _NAME_WORDS.items():
-        rows_of = np.flatnonzero(whole & (middle - start == len(name)))
-        word = at(start[rows_of], kind)
-        rows_of = rows_of[word == np.int64(int.from_bytes(name, "big"))]
-        found[name].start[row[rows_of]] = middle[rows_of] + 1
-        found[name].length[row[rows_of]] = (start + size - middle - 1)[rows_of]
+        those = np.flatnonzero(pairs.middle - pairs.start == len(name))
+        word = at(pairs.start[those], kind)
+        those = those[word == np.int64(int.from_bytes(name, "big"))]
+        found[name].start[pairs.row[those]] = pairs.middle[those] + 1
+        found[name].length[pairs.row[those]] = (pairs.end - pairs.middle - 1)[those]
     return found
 
 

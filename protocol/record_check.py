@@ -219,7 +219,7 @@ def unfit_columns(data: Readable, wanted: Wanted) -> int:
     size = np.array(wanted.sizes, np.int64)
     start = np.cumsum(size) - size
     count = _first_false(size >= RECORD_BYTES_MIN)
-    count = _first_false(_is_head(buffer, start[:count], size[:count]))
+    count = _first_false(are_heads(buffer, start[:count], size[:count]))
     columns, good = gather_records(buffer, start[:count])
     good &= columns.physical_offset == np.array(wanted.offsets, np.int64)[:count]
     count = _first_false(good)
@@ -234,8 +234,11 @@ def unfit_columns(data: Readable, wanted: Wanted) -> int:
     return _first_false((found == topic).all(axis=1))
 
 
-def _is_head(buffer: Bytes, start: Ints, size: Ints) -> Bools:
-    """Which records say that they have that size, behind it a record's magic."""
+def are_heads(buffer: Bytes, start: Ints, size: Ints) -> Bools:
+    """Which records say that they have that size, behind it a record's magic.
+
+    Each must have eight bytes in the buffer.
+    """
     head = buffer[start[:, None] + np.arange(8)]
     total = head[:, :4].copy().view(">i4")[:, 0]
     magic = head[:, 4:].copy().view(">u4")[:, 0]

@@ -74,7 +74,12 @@ WRITING_FLAGS = {"O_RDWR", "O_WRONLY", "O_CREAT", "O_TRUNC", "O_APPEND"}
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 NAMES_WITHOUT_MEANING = {"utils", "common", "helpers", "manager"}
-INIT_WITH_CODE = {"keelog/__init__.py", "keelog/cli/__init__.py", "pyspark_keelog/__init__.py"}
+INIT_WITH_CODE = {
+    "keelog/__init__.py",
+    "keelog/cli/__init__.py",
+    "pipeline/__init__.py",
+    "pyspark_keelog/__init__.py",
+}
 
 
 def _module(path: str) -> str:

@@ -35,14 +35,20 @@ class IndexFile:
     """A view of one file, mapped or in memory.
 
     `trusts_slots`: a slot may name an entry that the header does not count yet (a live file: its
-    entries are written before its slots, its header last).
+    entries are written before its slots, its header last). `is_image`: it stands in memory alone.
     """
 
     def __init__(
-        self, name: str, geometry: IndexGeometry, data: memoryview, trusts_slots: bool = False
+        self,
+        name: str,
+        geometry: IndexGeometry,
+        data: memoryview,
+        trusts_slots: bool = False,
+        is_image: bool = False,
     ) -> None:
         self.name = name
         self.geometry = geometry
+        self.is_image = is_image
         self._data = data
         self._trusts_slots = trusts_slots
         self._slots_at = geometry.slot_position(0)
@@ -51,7 +57,7 @@ class IndexFile:
     @classmethod
     def of_image(cls, name: str, image: IndexImage) -> "IndexFile":
         """A file that only stands in memory."""
-        return cls(name, image.geometry, image.data.data)
+        return cls(name, image.geometry, image.data.data, is_image=True)
 
     @property
     def stated_header(self) -> IndexHeader:

@@ -62,7 +62,11 @@ def _find_all(data: bytes, wanted: bytes) -> Iterator[int]:
 
 
 def columns_past_damage(
-    log: LogReader, start: int, stop: int | None = None, verify: bool = True
+    log: LogReader,
+    start: int,
+    stop: int | None = None,
+    verify: bool = True,
+    window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Columns | Damage]:
     """As `LogReader.columns`, but damage is an item of its own, and the records go on behind it.
 
@@ -71,7 +75,7 @@ def columns_past_damage(
     last_time = 0
     stop = log.end if stop is None else min(stop, log.end)
     while start < stop:
-        for columns in log.columns(start, stop, verify=verify):
+        for columns in log.columns(start, stop, window_bytes, verify):
             last_time = int(columns.store_timestamp[-1])
             yield columns
         torn = log.stopped

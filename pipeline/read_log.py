@@ -1,0 +1,78 @@
+"""Reads a part of the log from its first record to its last, window by window."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from node.store.log_damage import Damage, columns_past_damage
+from node.store.log_reader import Bounds, LogReader
+from node.store.open_files import FileVanished, OpenFiles
+from pipeline.damage_rows import DamagedPlace, on_damage, on_loss
+from pipeline.errors import StoreDamagedError
+from pipeline.message_rows import MessageRows
+from pipeline.parts import LogPart
+
+WINDOW_BYTES = 2 << 20
+"""Bytes of one read, and about those of one batch of rows."""
+
+
+def read_log(part: LogPart) -> Iterator[pa.RecordBatch]:
+    """Batches of the part's records. Raises CorruptRecord, DataLoss, StoreDamagedError.
+
+    The segments are opened before the first one is read: retention does not cut a read short.
+    """
+    files = OpenFiles()
+    try:
+        log = part.log.open(files)
+        for start, end in _stretches(part, log):
+            yield from _read_segment(part, log, start, end)
+    finally:
+        files.close()
+
+
+def _stretches(part: LogPart, log: LogReader) -> list[tuple[int, int]]:
+    """The part, cut at segments, without those that are gone."""
+    stretches: list[tuple[int, int]] = []
+    for segment in log.segments.segments:
+        start, end = max(part.start, segment.start), min(part.end, segment.end)
+        if start >= end:
+            continue
+        try:
+            segment.file.check()
+        except FileVanished:
+            on_loss(
+                part.task,
+                f"{segment.path} was deleted after the read was planned: log offsets {start} to"
+                f" {end - 1}",
+            )
+            continue
+        stretches.append((start, end))
+    return stretches
+
+
+def _read_segment(part: LogPart, log: LogReader, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    task = part.task
+    segment = log.segment_at(start)
+    log.bounds = Bounds(segment.start, min(segment.end, part.log.end))
+    last_end = start
+    for item in columns_past_damage(log, start, end, window_bytes=WINDOW_BYTES):
+        if isinstance(item, Damage):
+            offset = item.torn.position
+            size = item.resumed_at - offset
+            yield from on_damage(task, DamagedPlace(item.where, offset, size, item.torn.why))
+            continue
+        yield MessageRows(item, task.store.node).batch(task.columns)
+        last_end = int(item.physical_offset[-1] + item.size[-1])
+    if log.stopped is not None and log.stopped.position < end:
+        # Nothing up to the end of the segment proves itself.
+        offset = log.stopped.position
+        place = DamagedPlace(str(segment.path), offset, end - offset, log.stopped.why)
+        yield from on_damage(task, place)
+    if last_end > end:
+        raise StoreDamagedError(
+            f"{segment.path}: the record that ends at {last_end} reaches over {end}, where the"
+            " body of a message imitates a record",
+            f"maxPartitionBytes={part.log.segment_bytes} without minPartitions, which cuts at"
+            " segments alone",
+        )
+    log.bounds = Bounds(part.log.start, part.log.end)

@@ -1,0 +1,117 @@
+"""The batch sources of Spark: `keelog`; `keelog_queues` and `keelog_index` are its other tables.
+
+Imports of numpy and pyarrow wait until they are needed: Spark imports this module to find out which
+formats there are. There is no `pushFilters`: in Spark 4.1 to 4.3 what one use of a DataFrame pushes
+down cuts the rows of all its other uses. Rows are chosen by options.
+"""
+
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pipeline.errors import UnknownColumn
+
+if TYPE_CHECKING:
+    from pipeline.options import SourceOptions
+    from pipeline.parts import Part
+
+
+class KeelogSource(DataSource):
+    """`spark.read.format("keelog").load("/path/to/store")`: messages, or what `table` says."""
+
+    table: ClassVar[str | None] = None
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self.options = options
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "keelog" if cls.table is None else f"keelog_{cls.table}"
+
+    def schema(self) -> str:
+        """The asked columns. Raises UnknownOption, BadOption, UnknownColumn, NotAStoreError."""
+        from pipeline.resolve import check_stores
+        from pipeline.tables import ddl
+
+        parsed = self._parsed()
+        check_stores(parsed.stores)
+        return ddl(parsed.columns)
+
+    def reader(self, schema: StructType) -> "KeelogReader":
+        """For `schema`, which may be the user's own: some of the columns, with their types."""
+        from dataclasses import replace
+
+        parsed = self._parsed()
+        table = parsed.table._replace(columns=_with_damage(parsed))
+        chosen = table.choose(schema.fieldNames())
+        for column, field in zip(chosen, schema.fields, strict=True):
+            if _type_name(field.dataType.simpleString()) != _type_name(column.ddl):
+                raise UnknownColumn(
+                    f"column {column.name} of table {table.name} is {column.ddl}, not"
+                    f" {field.dataType.simpleString()}",
+                    "this type, and a cast after it",
+                )
+            if field.name != column.name or not field.nullable:
+                raise UnknownColumn(
+                    f"the schema names {field.name}"
+                    f"{'' if field.nullable else ' NOT NULL'}, the table has {column.name}",
+                    "the column's own name, without NOT NULL",
+                )
+        return KeelogReader(replace(parsed, columns=chosen))
+
+    def _parsed(self) -> "SourceOptions":
+        from pipeline.options import parse_options
+        from pipeline.session import check_pyspark
+
+        check_pyspark()
+        return parse_options(self.options, self.table)
+
+
+class QueuesSource(KeelogSource):
+    """`format("keelog_queues")`: the units of the ConsumeQueues."""
+
+    table = "queues"
+
+
+class IndexSource(KeelogSource):
+    """`format("keelog_index")`: the entries of the index files."""
+
+    table = "index"
+
+
+SOURCES = (KeelogSource, QueuesSource, IndexSource)
+
+
+class KeelogReader(DataSourceReader):
+    """Plans on the driver's machine, once for a DataFrame, and reads in the tasks."""
+
+    def __init__(self, options: "SourceOptions") -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each part; none for a read that has no row."""
+        from pipeline.resolve import plan_parts
+
+        return [InputPartition(part) for part in plan_parts(self._options)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """The partition's rows as Arrow batches. Spark makes one empty partition of none."""
+        from pipeline.read import read_part
+
+        part: Part | None = None if partition is None else partition.value
+        if part is not None:
+            yield from read_part(part)
+
+
+def _with_damage(parsed: "SourceOptions") -> tuple[Any, ...]:
+    from pipeline.tables import DAMAGE
+
+    reports = parsed.on_corrupt == "report"
+    return (*parsed.table.columns, DAMAGE) if reports else parsed.table.columns
+
+
+def _type_name(text: str) -> str:
+    return text.replace(" ", "").lower()

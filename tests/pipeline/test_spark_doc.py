@@ -1,0 +1,65 @@
+"""docs/spark.md says what the code does, and its programs run."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pipeline.errors
+from pipeline.errors import SourceError
+from pipeline.options import TAKEN
+from scripts.make_spark_doc import PAGE, render
+from tests.support.damaged_store import make_store
+
+TEXT = PAGE.read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+OPTION = re.compile(r"^\| `(\w+)`(?:, `(\w+)`)? \| ([\w, ]+) \|", re.MULTILINE)
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", count=60)
+    # Relative paths of the page are resolved by the driver's own Python, wherever that runs.
+    blocks = [block.replace('"store"', repr(str(store.root))) for block in BLOCK.findall(TEXT)]
+    assert len(blocks) >= 4
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    assert names["spark"] is spark
+    assert names["messages"].count() == 60
+    assert names["units"].count() == 60
+    assert names["lost"].count() == 0
+    assert names["paid"].columns == ["queueOffset", "keys", "body", "storeTimestamp"]
+
+
+def test_the_tables_of_columns_are_what_the_code_says() -> None:
+    assert TEXT.count("<!-- generated: columns -->") == 1
+    assert render(TEXT) == TEXT, "stale: python -m scripts.make_spark_doc"
+
+
+def test_the_page_has_every_option_with_its_tables() -> None:
+    stated: dict[str, set[str]] = {}
+    page = TEXT[TEXT.index("## Options") : TEXT.index("## Errors")]
+    for first, second, tables in OPTION.findall(page):
+        names = set(TAKEN) if tables == "all" else {name.strip() for name in tables.split(",")}
+        stated |= {name: names for name in (first, second) if name}
+    known = {
+        option: {table for table, options in TAKEN.items() if option in options}
+        for options in TAKEN.values()
+        for option in options
+        if option not in ("path", "paths")
+    }
+    assert stated == known
+
+
+def test_the_page_has_every_condition() -> None:
+    conditions = {
+        kind.condition
+        for kind in vars(pipeline.errors).values()
+        if isinstance(kind, type) and issubclass(kind, SourceError) and kind is not SourceError
+    }
+    assert set(re.findall(r"^\| `\[(KEELOG_\w+)\]`", TEXT, re.MULTILINE)) == conditions
