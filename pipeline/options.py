@@ -175,6 +175,10 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
         nodes = _json_object(options, "nodes")
         return tuple(StoreAt(name, _local(path)) for name, path in sorted(nodes.items()))
     paths = [options["path"]] if given == ["path"] else _json(options, "paths")
+    if not isinstance(paths, list) or not paths:
+        raise BadOption(
+            f"paths is {options['paths'][:80]!r}", 'a JSON list: ["/path/1", "/path/2"]'
+        )
     roots = [_local(path) for path in paths]
     stores = tuple(StoreAt(Path(root).name or root, root) for root in roots)
     if len({store.node for store in stores}) < len(stores):
@@ -187,9 +191,12 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
 
 def _local(path: object) -> str:
     """A file system's folder, from here if it is relative; `file:` in front is allowed."""
-    if not isinstance(path, str) or not path:
+    if not isinstance(path, str) or not path or "\0" in path:
         raise BadOption(f"{path!r} is no path", "a path for each store, as text")
-    parts = urlsplit(path)
+    try:
+        parts = urlsplit(path)
+    except ValueError as error:
+        raise BadOption(f"{path!r} is no path: {error}", "a path for each store") from None
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):
         return str(Path(unquote(parts.path) if parts.scheme else path).absolute())
     raise StoreUnreadable(

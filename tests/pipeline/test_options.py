@@ -82,7 +82,19 @@ def test_a_wrong_option_is_refused_with_what_would_be_right(
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{}, {"path": "/a", "paths": '["/b"]'}, {"paths": "/a"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"path": "/a", "paths": '["/b"]'},
+        {"paths": "/a"},
+        {"paths": "0"},
+        {"paths": "[]"},
+        {"paths": '{"a": "/b"}'},
+        {"path": "//[a"},
+        {"path": "/a\0b"},
+    ],
+)
 def test_which_store_must_be_said_once(options: dict[str, str]) -> None:
     with pytest.raises(SourceError, match=r"KEELOG_BAD_OPTION"):
         parse_options(options)
