@@ -44,7 +44,7 @@ from protocol.encode import Message, RecordBatch, encode_batch
 from protocol.message_id import Host
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from protocol.wire import VERSION, pack, unpack_answer
-from scripts.load_node import Node, await_workers
+from scripts.load_node import ANY_DISK, Node, await_workers
 
 GIB = 1024**3
 QUEUES_PER_TOPIC = 8
@@ -52,8 +52,6 @@ BATCH_RECORDS = 500
 BATCH_QUEUES_MAX = 100
 FLUSH_EVERY_BYTES = 256 * 1024 * 1024
 LOAD_S = 3.0
-SETTINGS = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
-"""A machine's disk may be 90 % full: that is not what this is about."""
 _HOST = Host(b"\x7f\x00\x00\x01", 10911)
 
 
@@ -192,7 +190,7 @@ def timed_start(
     root: Path, gib: float, queues: int, prepared: list[RecordBatch], foreign: bool
 ) -> Row:
     """Loads a node, kills it, and times the next start."""
-    node = Node(root, SETTINGS)
+    node = Node(root, ANY_DISK)
     node.begin()
     node.await_ready()
     with connect(node.endpoint) as client:

@@ -38,7 +38,7 @@ from scripts.kill_check import (
 )
 from scripts.kill_load import QUEUES, ROW, SEEN, TOPICS, read_along, read_rows, send
 from scripts.load_checks import verify_deep
-from scripts.load_node import START_S, Node, await_workers, processes
+from scripts.load_node import ANY_DISK, START_S, Node, await_workers, processes
 from scripts.load_processes import Ints
 from scripts.power_disk import PowerDisk
 
@@ -49,6 +49,12 @@ SIZES = (
     "max_index_num=4000",
 )
 """So small that each file rolls every few seconds."""
+PACE = (
+    "flush_interval_consume_queue=200",
+    "flush_consume_queue_least_pages=0",
+    "flush_interval_commit_log=2000",
+)
+"""Progress is saved often; the log in ASYNC_FLUSH seldom: a power loss finds some to take."""
 SINGLE_ROLES = ("writer", "writer", "queue", "index", "reader")
 """One of these is drawn for each single kill: half of them hit what is written to most."""
 SINGLES_MAX = 9
@@ -71,8 +77,7 @@ class Plan:
     @property
     def pairs(self) -> tuple[str, ...]:
         """The node's settings."""
-        pace = ("flush_interval_consume_queue=200", "flush_consume_queue_least_pages=0")
-        return (*SIZES, f"flush_disk_type={self.flush}", *pace)
+        return (*SIZES, *PACE, *ANY_DISK, f"flush_disk_type={self.flush}")
 
     @property
     def settings(self) -> Settings:

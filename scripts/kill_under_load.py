@@ -30,11 +30,20 @@ import numpy as np
 
 from node.client import Client, connect
 from scripts.load_checks import Outcome, check_files, check_finds, check_index, check_pulls
-from scripts.load_node import CATCH_UP_S, START_S, Node, await_workers, processes, progress
+from scripts.load_node import (
+    ANY_DISK,
+    CATCH_UP_S,
+    START_S,
+    Node,
+    await_workers,
+    processes,
+    progress,
+)
 from scripts.load_processes import QUEUES, TOPICS, Ints, follow, produce, send_last
 
 KILLED_ROLES = ("queue", "index", "reader")
 SETTINGS = (
+    *ANY_DISK,
     "store.mapped_file_size_commit_log=67108864",
     "store.mapped_file_size_consume_queue=600000",
     "store.max_hash_slot_num=500000",

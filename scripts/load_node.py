@@ -19,6 +19,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from node.client import Client
 from node.client_types import ProcessStatus
 
+ANY_DISK = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
+"""A machine's disk may be 90 % full: that is not what these scripts are about."""
 START_S = 300
 STOP_S = 300
 CATCH_UP_S = 300
