@@ -137,9 +137,11 @@ def test_any_options_at_all_are_taken_or_refused_with_an_error_of_ours(
     options: dict[str, str],
 ) -> None:
     try:
-        parse_options(options)
+        parsed = parse_options(options)
     except SourceError as error:
-        condition_of(error)
+        assert condition_of(error).startswith("KEELOG_")
+    else:
+        assert parsed.stores and parsed.columns
 
 
 def queues_of_one_topic() -> tuple[str, list[int]]:
