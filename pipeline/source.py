@@ -39,7 +39,7 @@ class KeelogSource(DataSource):
 
     def schema(self) -> str:
         """The asked columns. Raises UnknownOption, BadOption, UnknownColumn, NotAStoreError."""
-        from pipeline.resolve import check_stores
+        from pipeline.stores import check_stores
         from pipeline.tables import ddl
 
         # Spark asks before it has said whether rows are to be read once or followed.
