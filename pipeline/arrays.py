@@ -11,9 +11,7 @@ from protocol.columns import Bools, Bytes, Ints
 
 TEXTS = pa.list_(pa.field("element", pa.string()))
 PAIRS = pa.map_(pa.string(), pa.string())
-HEADERS = pa.list_(
-    pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
-)
+HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 TYPES = {
     "STRING": pa.string(),
     "INT": pa.int32(),

@@ -48,9 +48,7 @@ class Extent(NamedTuple):
     high: int
 
 
-def parse_offsets(
-    name: str, value: Mapping[str, Any], forbidden: Bound | None = None
-) -> Bound:
+def parse_offsets(name: str, value: Mapping[str, Any], forbidden: Bound | None = None) -> Bound:
     """`{"topic": {"0": 23}}`, or with several stores `{"topic": {"node": {"0": 23}}}`.
 
     -2 stands for the earliest and -1 for the latest offset, as in Kafka's, unless it is
@@ -73,9 +71,7 @@ def parse_times(name: str, value: Mapping[str, Any]) -> dict[QueueAt, int]:
     return _of_queues(name, value, "1700000000000", 0)
 
 
-def _of_queues(
-    name: str, value: Mapping[str, Any], example: str, least: int
-) -> dict[QueueAt, int]:
+def _of_queues(name: str, value: Mapping[str, Any], example: str, least: int) -> dict[QueueAt, int]:
     answer: dict[QueueAt, int] = {}
     for queue, number in _leaves(value):
         if queue is None or type(number) is not int or number < least:
@@ -118,9 +114,7 @@ def offsets_for(bound: Bound, name: str, extents: list[Extent], stores: int) -> 
     return answer
 
 
-def named_values(
-    bound: Bound, name: str, extents: list[Extent], stores: int
-) -> dict[QueueAt, int]:
+def named_values(bound: Bound, name: str, extents: list[Extent], stores: int) -> dict[QueueAt, int]:
     """What `bound` names for each queue that is read. Raises UnknownTopic, BadOption."""
     given = dict(bound.offsets)
     answer: dict[QueueAt, int] = {}
@@ -164,9 +158,7 @@ def offsets_at_times(
     else:
         times = {extent.queue: bound.time_ms for extent in extents}
     answer = {queue: find(queue, time_ms) for queue, time_ms in times.items()}
-    late = [
-        f"{queue} ({times[queue]})" for queue, _, high in extents if answer[queue] >= high
-    ]
+    late = [f"{queue} ({times[queue]})" for queue, _, high in extents if answer[queue] >= high]
     if bound.must_exist and late:
         raise OffsetOutOfRange(
             f"no message was stored at or after the starting time of {_few(late)}",
@@ -200,6 +192,16 @@ def check_offsets(
     if fail_on_data_loss:
         raise DataLoss(text, "failOnDataLoss=false, which begins with what is left")
     return min(low, end), end, text
+
+
+def check_beginnings(extents: Iterable[Extent], offsets: Mapping[QueueAt, int]) -> None:
+    """Raises OffsetOutOfRange for the beginning of a stream behind the end of its queue."""
+    for queue, low, high in extents:
+        if offsets[queue] > high:
+            raise OffsetOutOfRange(
+                f"the starting offset {offsets[queue]} of {queue} is beyond its end, {high}",
+                f"an offset from {low} to {high}, or -1 for the latest",
+            )
 
 
 def _few(texts: Iterable[str]) -> str:

@@ -3,6 +3,7 @@ again. An idle query asks a hundred times a second."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ class Followed:
             if at.node not in self._stores:
                 selection = self._options.selection
                 self._stores[at.node] = FollowedStore(
-                    lambda at=at: self._open_store(at), selection.takes
+                    partial(self._open_store, at), selection.takes
                 )
         return self._stores.values()
 

@@ -27,7 +27,6 @@ class FollowedStore:
     ) -> None:
         self._open = open_store
         self._takes = takes
-        self._print = ()
         self.store = open_store()
         self._print = self._fingerprint()
         self.extents: dict[QueueAt, Extent] = {}

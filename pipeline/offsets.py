@@ -17,7 +17,7 @@ INITIAL_KEY = "#initial"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The offset of the next row of each queue. `is_initial`: no batch has been made from it yet."""
+    """The next row's offset of each queue. `is_initial`: no batch has been made from it yet."""
 
     offsets: Mapping[QueueAt, int]
     is_initial: bool = False

@@ -98,7 +98,7 @@ class SourceOptions:
     limits: Limits
     fail_on_data_loss: bool
     on_corrupt: OnCorrupt
-    triggers: TriggerLimits = TriggerLimits()
+    triggers: TriggerLimits
 
 
 def parse_options(
@@ -183,9 +183,7 @@ def _check_names(given: Mapping[str, str], table: Table, use: Use) -> None:
         )
 
 
-def _offered(
-    options: Mapping[str, str], table: Table, with_damage: bool
-) -> tuple[Column, ...]:
+def _offered(options: Mapping[str, str], table: Table, with_damage: bool) -> tuple[Column, ...]:
     """The columns that may be chosen."""
     is_kafka = one_of(options, "schema", ("keelog", "kafka"), "keelog") == "kafka"
     has_headers = one_of(options, "includeHeaders", ("true", "false"), "false") == "true"

@@ -25,7 +25,7 @@ ROWS_MAX = 2**63 - 1
 
 
 class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One lives on the driver's machine while a query runs; tasks have another one, without state."""
+    """One lives on the driver's machine while a query runs. Tasks have another, without state."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

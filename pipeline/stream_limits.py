@@ -41,7 +41,7 @@ def shares(limit: int, sizes: Mapping[QueueAt, float]) -> dict[QueueAt, int]:
 def end_by_rows(limit: int, start: Offsets, end: Offsets) -> dict[QueueAt, int]:
     """`end`, or before it: about `limit` rows, each queue's share by what waits in it.
 
-    At most `limit` rows, or one of each queue where these are more.
+    At most `limit` rows, and one more of each queue whose share is less than one.
     """
     waiting = pending(start, end)
     total = sum(waiting.values())
@@ -55,7 +55,7 @@ def end_by_rows(limit: int, start: Offsets, end: Offsets) -> dict[QueueAt, int]:
 def end_by_bytes(limit: int, start: Offsets, end: Offsets, sizes: Sizes) -> dict[QueueAt, int]:
     """`end`, or before it: records of about `limit` bytes, shared as `end_by_rows` shares rows.
 
-    At most `limit` bytes, where no queue's first message is larger than its share.
+    At most `limit` bytes, and one message more of each queue whose share its first exceeds.
     """
     waiting = pending(start, end)
     weights = {

@@ -132,7 +132,7 @@ class StreamPlanner:
             return Position(self._followed.last_look().highs())
 
     def parts(self, start: Position, end: Position) -> list[Part]:
-        """What is read from `start` to `end`, the same rows each time. Raises DataLoss, TargetMoved.
+        """What reads from `start` to `end`, the same rows each time. Raises DataLoss, TargetMoved.
 
         With `failOnDataLoss=false` a loss is a warning with its counts.
         """

@@ -19,14 +19,14 @@ class QueueRange(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Messages of a queue that a batch should have had. `count` None: nobody knows how many."""
+    """Messages of a queue that a batch should have had. `messages` None: nobody knows how many."""
 
     queue: QueueAt
-    count: int | None
+    messages: int | None
     why: str
 
     def __str__(self) -> str:
-        count = "an unknown number of" if self.count is None else str(self.count)
+        count = "an unknown number of" if self.messages is None else str(self.messages)
         return f"{self.queue}: {count} messages, {self.why}"
 
 
@@ -82,7 +82,7 @@ def describe(lost: Iterable[Loss]) -> str:
     text = "; ".join(str(one) for one in listed[:LISTED_MAX])
     if len(listed) > LISTED_MAX:
         text += f"; and {len(listed) - LISTED_MAX} more queues"
-    total = sum(one.count or 0 for one in listed)
+    total = sum(one.messages or 0 for one in listed)
     return f"{text}; {total} messages in all" if len(listed) > 1 else text
 
 
