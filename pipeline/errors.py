@@ -99,6 +99,12 @@ class EngineFailed(SourceError):
     condition = "KEELOG_ENGINE_FAILED"
 
 
+class StoreLockedError(SourceError):
+    """A node, a broker or another job owns the store."""
+
+    condition = "KEELOG_STORE_LOCKED"
+
+
 class JobFailed(SourceError):
     """A job of ours found what it cannot go on with; nothing was switched in."""
 
