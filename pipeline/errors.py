@@ -111,6 +111,18 @@ class ExportUnwritable(SourceError):
     condition = "KEELOG_EXPORT_UNWRITABLE"
 
 
+class EngineFailed(SourceError):
+    """Spark itself failed: it did not start, or lost its executors."""
+
+    condition = "KEELOG_ENGINE_FAILED"
+
+
+class JobFailed(SourceError):
+    """A job of ours found what it cannot go on with; nothing was switched in."""
+
+    condition = "KEELOG_JOB_FAILED"
+
+
 @contextmanager
 def naming_conditions() -> Iterator[None]:
     """Gives errors of the store, raised inside, the condition that users see."""

@@ -9,6 +9,13 @@ from types import TracebackType
 
 import click
 
+from pipeline.errors import (
+    BadOption,
+    CorruptRecord,
+    SourceError,
+    StoreDamagedError,
+    UnknownOption,
+)
 from protocol.errors import (
     BadRequest,
     BusyError,
@@ -46,6 +53,10 @@ _CODES: tuple[tuple[type[MqError], int], ...] = (
     (StoreLocked, LOCKED),
     (BusyError, LOCKED),
     (BadRequest, USAGE),
+    (CorruptRecord, DAMAGED),
+    (StoreDamagedError, DAMAGED),
+    (BadOption, USAGE),
+    (UnknownOption, USAGE),
 )
 _HINTS: tuple[tuple[type[MqError], str], ...] = (
     (NotConnected, "keelog serve DIR  (or name another node with --node)"),
@@ -135,6 +146,8 @@ def unforeseen(before: Hook, debug: Callable[[], bool]) -> Hook:
 
 
 def _cause(error: BaseException) -> str:
+    if isinstance(error, SourceError):
+        return f"[{error.condition}] {error.reason}"
     if isinstance(error, MqError):
         return error.reason
     if isinstance(error, click.ClickException):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from pipeline.engine_errors import naming_engine_failures
 from pipeline.errors import BadOption
 from pipeline.jobs.export_folder import ExportFolder, Publish
 from pipeline.jobs.export_manifest import ExportedFile, Manifest, Position, Tail
@@ -143,8 +144,9 @@ def _by_tasks(spark: "SparkSession", parts: list[Part], order: WriteOrder) -> It
                 yield pa.RecordBatch.from_arrays([pa.array([text])], ["written"])
 
     numbers = spark.range(0, len(parts), 1, len(parts))
-    for row in numbers.mapInArrow(write, "written string").collect():
-        yield parse_written(row["written"])
+    with naming_engine_failures("the export failed"):
+        rows = numbers.mapInArrow(write, "written string").collect()
+    return (parse_written(row["written"]) for row in rows)
 
 
 def parse_written(text: str) -> Written:

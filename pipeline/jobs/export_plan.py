@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from node.store.open_files import OpenFiles
 from pipeline.damage_rows import on_loss
 from pipeline.errors import BadOption, ExportMismatch, naming_conditions
 from pipeline.jobs.export_manifest import Manifest, Position, Tail
@@ -13,6 +12,7 @@ from pipeline.jobs.export_write import NEEDED
 from pipeline.options import OnCorrupt, parse_options
 from pipeline.parts import LogPart, Part, QueuePart, QueueSlice
 from pipeline.resolve import plan_parts
+from pipeline.stores import task_files
 from pipeline.tables import DAMAGE, MESSAGES, Column
 from protocol.queue_unit import QUEUE_UNIT
 from protocol.record import Record
@@ -85,7 +85,7 @@ def plan_export(
     positions = before.stores if before is not None else {}
     with naming_conditions():
         _check_tails(everything, positions)
-    kept, stores = remaining(everything, positions, options.to_ms is None)
+    kept, stores = remaining(everything, positions)
     return ExportPlan(kept, columns, selection, stores)
 
 
@@ -140,12 +140,11 @@ def _mismatch(before: str, now: str) -> ExportMismatch:
 
 
 def remaining(
-    parts: Iterable[Part], before: Mapping[str, Position], to_the_end: bool
+    parts: Iterable[Part], before: Mapping[str, Position]
 ) -> tuple[list[Part], dict[str, Position]]:
     """The parts, cut where `before` ends, and how far each store is behind them.
 
-    `to_the_end`: the parts reach to the ends of queues, so that a queue that ends earlier than it
-    did was cut. Raises ExportMismatch, DataLoss.
+    Raises ExportMismatch, DataLoss.
     """
     kept: list[Part] = []
     stores = dict(before)
@@ -159,7 +158,7 @@ def remaining(
             kept += new
         queues = [part for part in of_node if isinstance(part, QueuePart)]
         if queues:
-            more, stores[node] = _remaining_queues(queues, at, to_the_end)
+            more, stores[node] = _remaining_queues(queues, at)
             kept += more
     return kept, stores
 
@@ -177,9 +176,7 @@ def _remaining_log(parts: list[LogPart], at: Position) -> tuple[list[Part], Posi
     return kept, replace(at, log_end=end)
 
 
-def _remaining_queues(
-    parts: list[QueuePart], at: Position, to_the_end: bool
-) -> tuple[list[Part], Position]:
+def _remaining_queues(parts: list[QueuePart], at: Position) -> tuple[list[Part], Position]:
     low: dict[tuple[str, int], int] = {}
     high: dict[tuple[str, int], int] = {}
     for found in (one for part in parts for one in part.slices):
@@ -189,8 +186,6 @@ def _remaining_queues(
     queues = {topic: dict(ends) for topic, ends in at.queues.items()}
     for (topic, queue_id), end in high.items():
         done = at.queue_end(topic, queue_id)
-        if to_the_end and done > end:
-            raise _was_cut(parts[0], f"{topic}/{queue_id} ends at {end}, and {done} were exported")
         if str(queue_id) in at.queues.get(topic, {}) and done < low[topic, queue_id]:
             lost = f"{topic}/{queue_id}: {done} to {low[topic, queue_id] - 1}"
             on_loss(parts[0].task, f"messages were deleted unexported: {lost}")
@@ -243,7 +238,7 @@ def _record_at(part: LogPart | QueuePart, offset: int) -> Tail | None:
     assert part.log is not None
     if offset < part.log.start:
         return None
-    files = OpenFiles()
+    files = task_files(part.task.store)
     try:
         found = part.log.open(files).peek(offset) if offset < part.log.end else None
     finally:
