@@ -3,6 +3,7 @@
 import click
 
 from keelog.cli.options import Command
+from keelog.cli.spark_export import export
 
 
 @click.group()
@@ -17,3 +18,5 @@ def spark() -> None:
 
 
 Command.adopt(spark)
+for command in (export,):
+    spark.add_command(command)

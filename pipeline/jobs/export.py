@@ -12,10 +12,10 @@ from pipeline.engine_errors import naming_engine_failures
 from pipeline.errors import BadOption
 from pipeline.jobs.export_folder import ExportFolder, Publish
 from pipeline.jobs.export_manifest import ExportedFile, Manifest, Position, Tail
+from pipeline.jobs.export_options import ExportOptions
 from pipeline.jobs.export_plan import (
     DATE,
     TOPIC,
-    ExportOptions,
     ExportPlan,
     plan_export,
     with_tails,

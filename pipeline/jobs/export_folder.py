@@ -37,16 +37,11 @@ class ExportFolder:
     out: str
     publish: Publish
 
-    @property
-    def is_local(self) -> bool:
-        """Whether it is on a file system of this machine."""
-        return not urlsplit(self.out).scheme or self.out.startswith("file:")
-
     def open(self) -> "OpenFolder":
         """With the file system's client; raises BadOption for a URL that has none."""
         try:
             system, root = (
-                (fs.LocalFileSystem(), str(Path(self.out).absolute()))
+                (fs.LocalFileSystem(), self.out)
                 if not urlsplit(self.out).scheme
                 else fs.FileSystem.from_uri(self.out)
             )
@@ -62,8 +57,11 @@ class ExportFolder:
         """`publish` is found when it is not given: local folders can rename."""
         if not out or "\0" in out:
             raise BadOption(f"{out!r} is no path", "a folder to export into")
-        found = cls(out, publish or "rename")
-        return found if publish or found.is_local else cls(out, "manifest")
+        if not urlsplit(out).scheme:
+            # Tasks have a working directory of their own.
+            out = str(Path(out).absolute())
+        is_local = urlsplit(out).scheme in ("", "file")
+        return cls(out, publish or ("rename" if is_local else "manifest"))
 
 
 class OpenFolder:

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pipeline.damage_rows import on_loss
 from pipeline.errors import BadOption, ExportMismatch, naming_conditions
 from pipeline.jobs.export_manifest import Manifest, Position, Tail
+from pipeline.jobs.export_options import ExportOptions
 from pipeline.jobs.export_write import NEEDED
-from pipeline.options import OnCorrupt, parse_options
+from pipeline.options import parse_options
 from pipeline.parts import LogPart, Part, QueuePart, QueueSlice
 from pipeline.resolve import plan_parts
 from pipeline.stores import task_files
@@ -18,34 +19,6 @@ from protocol.queue_unit import QUEUE_UNIT
 from protocol.record import Record
 
 TOPIC, DATE = "topic", "date"
-
-
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """What to export. Without topics, tags and times: every record of the log.
-
-    Texts are as the source's options have them. `from_ms` and `to_ms` are store times, ms since
-    1970; `to_ms` is exclusive, and may be later in the next run. `source` holds further options of
-    the source (`store.…`, `maxPartitionBytes`, `minPartitions`, `failOnDataLoss`). A file is closed
-    when it has `file_bytes_max`. Without `by_topic` there are folders by day alone.
-    """
-
-    topics: str | None = None
-    tags: str | None = None
-    columns: str | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
-    on_corrupt: OnCorrupt = "fail"
-    file_bytes_max: int = 512 << 20
-    by_topic: bool = True
-    source: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def by_queues(self) -> bool:
-        """Whether queues lead to the messages; else the log is read from end to end."""
-        return any(
-            asked is not None for asked in (self.topics, self.tags, self.from_ms, self.to_ms)
-        )
 
 
 class ExportPlan(NamedTuple):
