@@ -298,13 +298,14 @@ def test_what_retention_took_before_it_was_exported_is_data_loss(
 
 
 def test_a_store_that_lost_its_end_and_grew_again_is_refused(living: LivingLog, out: Path) -> None:
-    for way in ({}, {"topics": "orders,payments,audit_log"}):
-        run(living.root, out / str(len(way)), **way)
+    topics = (None, "orders,payments,audit_log")
+    for chosen in topics:
+        run(living.root, out / str(chosen), topics=chosen)
     living.begin_epoch(cut_at=living.starts[-9])
     living.grow(30)
-    for way in ({}, {"topics": "orders,payments,audit_log"}):
+    for chosen in topics:
         with pytest.raises(ExportMismatch, match="it has lost its end"):
-            run(living.root, out / str(len(way)), **way)
+            run(living.root, out / str(chosen), topics=chosen)
 
 
 @pytest.mark.parametrize(
