@@ -3,6 +3,7 @@
 import click
 
 from keelog.cli.options import Command
+from keelog.cli.spark_export import export
 from keelog.cli.spark_rebuild import rebuild
 
 
@@ -18,5 +19,5 @@ def spark() -> None:
 
 
 Command.adopt(spark)
-for command in (rebuild,):
+for command in (rebuild, export):
     spark.add_command(command)
