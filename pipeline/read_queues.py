@@ -18,7 +18,7 @@ from pipeline.damage_rows import DamagedPlace, on_damage, on_loss
 from pipeline.message_rows import MessageRows
 from pipeline.parts import QueuePart, QueueSlice
 from pipeline.stores import task_files
-from protocol.columns import Bools, Columns, Ints
+from protocol.columns import Bools, Bytes, Columns, Ints
 from protocol.gather import gather_verified
 from protocol.names import SCHEDULE_TOPIC
 from protocol.properties import TAGS
@@ -26,9 +26,11 @@ from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT
 from protocol.record import RECORD_BYTES_MIN, Record
 
 BATCH_BYTES = 4 << 20
-"""About how much of the log one batch of rows is made from."""
-GAP_BYTES = 4096
+"""About how many bytes of records one batch of rows is made from."""
+GAP_BYTES = 16_384
 """A smaller gap between two records is read along: cheaper than a call of its own."""
+READ_BYTES = 1 << 20
+"""About the most that is read in one go."""
 BATCH_UNITS = 65_536
 
 
@@ -168,10 +170,7 @@ def _batches(wanted: _Wanted) -> Iterator[tuple[int, int]]:
     """[start, end) of rows that one batch is made from."""
     if not len(wanted.offset):
         return
-    gaps = _gaps(wanted)
-    cost = wanted.size.copy()
-    cost[1:] += np.where((gaps > 0) & (gaps <= GAP_BYTES), gaps, 0)
-    number = np.cumsum(cost) // BATCH_BYTES
+    number = np.cumsum(wanted.size) // BATCH_BYTES
     cuts = (np.flatnonzero(np.diff(number)) + 1).tolist()
     yield from zip([0, *cuts], [*cuts, len(number)], strict=True)
 
@@ -191,21 +190,35 @@ def _read_batch(part: QueuePart, log: LogReader, wanted: _Wanted) -> Iterator[pa
         yield MessageRows(columns, part.task.store.node).batch(part.task.columns)
 
 
-def _gather(log: LogReader, wanted: _Wanted) -> tuple[Any, Ints]:
-    """The records' bytes and what is read along, joined, and where each record starts in them."""
+def _gather(log: LogReader, wanted: _Wanted) -> tuple[Bytes, Ints]:
+    """The records' bytes, joined, and where each record starts in them.
+
+    Records that stand near each other are read in one go, with what stands between them.
+    """
     gaps = _gaps(wanted)
-    segment = wanted.offset // log.segment_bytes
-    breaks = (gaps < 0) | (gaps > GAP_BYTES) | (np.diff(segment) != 0)
+    breaks = (gaps < 0) | (gaps > GAP_BYTES)
+    for block_bytes in (log.segment_bytes, READ_BYTES):
+        breaks |= np.diff(wanted.offset // block_bytes) != 0
     first = np.concatenate([[0], np.flatnonzero(breaks) + 1])
-    last = np.concatenate([first[1:], [len(wanted.offset)]]) - 1
-    begin, end = wanted.offset[first], wanted.offset[last] + wanted.size[last]
-    parts = []
-    for offset, count in zip(begin.tolist(), (end - begin).tolist(), strict=True):
-        found = log.segment_at(offset)
-        parts.append(found.file.read(offset - found.start, count))
-    base = np.concatenate([[0], np.cumsum(end - begin)])[:-1]
-    of = np.repeat(np.arange(len(first)), np.diff(np.concatenate([first, [len(wanted.offset)]])))
-    return np.frombuffer(b"".join(parts), np.uint8), wanted.offset - begin[of] + base[of]
+    behind = np.concatenate([first[1:], [len(wanted.offset)]])
+    begin = wanted.offset[first]
+    end = wanted.offset[behind - 1] + wanted.size[behind - 1]
+    start_in_run = wanted.offset - np.repeat(begin, behind - first)
+    starts, ends = start_in_run.tolist(), (start_in_run + wanted.size).tolist()
+    parts: list[bytes | memoryview] = []
+    segment = log.segment_at(int(begin[0]))
+    runs = zip(begin.tolist(), end.tolist(), first.tolist(), behind.tolist(), strict=True)
+    for run_begin, run_end, row, row_behind in runs:
+        if not segment.start <= run_begin < segment.end:
+            segment = log.segment_at(run_begin)
+        data = segment.file.read(run_begin - segment.start, run_end - run_begin)
+        if row_behind - row == 1:
+            parts.append(data)
+        else:
+            view = memoryview(data)
+            pieces = zip(starts[row:row_behind], ends[row:row_behind], strict=True)
+            parts += [view[a:b] for a, b in pieces]
+    return np.frombuffer(b"".join(parts), np.uint8), np.cumsum(wanted.size) - wanted.size
 
 
 def _of_slices(part: QueuePart, wanted: _Wanted, name: str) -> Ints:
