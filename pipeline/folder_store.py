@@ -11,9 +11,10 @@ from pathlib import Path
 
 from node.store.condition import check_is_store
 from node.store.dead_store import DeadStore
-from node.store.index_file import IndexFile
+from node.store.index_file import IndexFile, readable_end
 from node.store.live_store import LiveStore
 from node.store.log_reader import LogReader
+from node.store.open_files import OpenFiles
 from node.store.owner import Owner, find_owner
 from node.store.queue_list import queue_folder
 from node.store.queue_reader import QueueReader
@@ -46,7 +47,6 @@ LOOK_S = 1.0
 UNFIT_S_MAX = 2.0
 """How long the log's folder may not fit to the pages: the writer makes and removes segments."""
 _POLL_S = 0.01
-_ENTRIES_AT_ONCE = 4096
 
 
 class FolderStore(PlannedStore):
@@ -68,7 +68,7 @@ class FolderStore(PlannedStore):
             if owner is Owner.BROKER:
                 log.warning("a broker runs %s: rows end at what its files hold", self._root)
             self._page_at: tuple[int, int] | None = None
-            return DeadStore(self._root, self.settings)
+            return DeadStore(self._root, self.settings, files=OpenFiles(maps=False))
         store = open_running(self._root, self.settings)
         self._page_at = _place(page_path(self._root, LOG_SLOT))
         return store
@@ -139,25 +139,16 @@ class FolderStore(PlannedStore):
 
     def index_tables(self) -> Sequence[IndexTable]:
         self._index = {file.name: file for file in self._store.index.files()}
-        return [IndexTable(file.name, self._end_of(file)) for file in self._index.values()]
-
-    def _end_of(self, file: IndexFile) -> int:
-        """Behind the last entry of a record that may be read: the index may be ahead of the log."""
-        end = file.header.index_count
-        if isinstance(self._store, DeadStore):
-            return end
-        offsets = file.entries()["physical_offset"]
-        while end > 1:
-            start = max(1, end - _ENTRIES_AT_ONCE)
-            readable = offsets[start - 1 : end - 1] < self.log.end
-            if readable.any():
-                return start + len(readable) - int(readable[::-1].argmax())
-            end = start
-        return end
+        end = None if isinstance(self._store, DeadStore) else self.log.end
+        return [
+            IndexTable(
+                file.name, file.header.index_count if end is None else readable_end(file, end)
+            )
+            for file in self._index.values()
+        ]
 
     def index_slice(self, name: str, start: int, end: int) -> IndexSlice:
         file = self._index[name]
-        entries = file.entries()[start - 1 : end - 1]
         return IndexSlice(
             path=str(self._root / INDEX_DIR / name),
             name=name,
@@ -167,7 +158,7 @@ class FolderStore(PlannedStore):
             begin_timestamp=file.header.begin_timestamp,
             start=start,
             end=end,
-            data=entries.tobytes() if file.is_image else None,
+            data=file.entries(start, end).tobytes() if file.is_image else None,
         )
 
     def tear(self) -> str:
@@ -191,7 +182,7 @@ def open_running(root: Path, settings: Settings) -> LiveStore:
         shards = _shards(root)
         if shards and (_writer_lives(root) or (is_late and find_owner(root) is Owner.SUPERVISOR)):
             try:
-                store = LiveStore(root, shards, settings)
+                store = LiveStore(root, shards, settings, OpenFiles(maps=False))
             except CorruptError:
                 if is_late:
                     raise

@@ -33,4 +33,4 @@ def open_planned(at: StoreAt, settings: Settings) -> PlannedStore:
 
 def task_files(_at: StoreAt) -> OpenFiles:
     """What a task reads the files of a plan through; its owner closes it."""
-    return OpenFiles()
+    return OpenFiles(maps=False)

@@ -23,7 +23,7 @@ VALID_SHARE = 0.15
 WRITER, READER, CONTROL = "writer", "reader", "control"
 OPERATIONS = {
     WRITER: ("send", "append", "create_topic", "delete_topic", "topics", "ping"),
-    READER: ("pull", "get", "find", "offsets", "seek", "topics", "ping"),
+    READER: ("pull", "get", "find", "offsets", "seek", "topics", "ping", "fetch", "layout"),
     CONTROL: ("routes", "status", "health", "ping"),
 }
 WEIGHTS = {WRITER: (8, 8, 1, 0.2, 0.5, 1), READER: (6, 4, 2, 1, 1, 0.5, 1), CONTROL: (1, 1, 1, 2)}
@@ -117,7 +117,17 @@ class Fuzz:
                 header |= {"topic": queue["topic"]}
             case "seek":
                 header |= {**queue, "timestamp": 1_700_000_000_000, "boundary": "lower"}
+            case "fetch" | "layout":
+                header |= self._raw(operation, queue)
         return header, payload
+
+    def _raw(self, operation: str, queue: Header) -> Header:
+        pick = self.random
+        if operation == "layout":
+            return {"topics": [queue["topic"]], "index": pick.random() < 0.5}
+        place = {"kind": pick.choice(("log", "queue", "index")), "offset": pick.randrange(200_000)}
+        size = 1 << pick.randrange(23)
+        return {**queue, **place, "file": "20240102030405006", "max_bytes": size}
 
     def _place(self, queue: Header) -> Header:
         offset = self.random.randrange(200_000)

@@ -126,9 +126,13 @@ class OpenFile:
 
 
 class OpenFiles:
-    """The files opened last; the one not used for longest is closed for the next."""
+    """The files opened last; the one not used for longest is closed for the next.
 
-    def __init__(self, limit: int = FILES_MAX) -> None:
+    `maps` says whether files may be mapped: nobody does who must survive a file that shrinks.
+    """
+
+    def __init__(self, limit: int = FILES_MAX, maps: bool = True) -> None:
+        self.maps = maps
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limit = min(limit, max(soft // FILES_SHARE, FILES_MIN))
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
