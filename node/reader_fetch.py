@@ -32,13 +32,16 @@ def fetch(store: LiveStore, wanted: Fetch) -> Answer:
     Raises NotFound for what is not there any more, ServiceNotAvailable while a queue worker takes
     up its work, StoreDamaged.
     """
-    match wanted.kind:
-        case "log":
-            payload = _of_log(store, wanted)
-        case "queue":
-            payload = _of_queue(store, wanted)
-        case _:
-            payload = _of_index(store, wanted)
+    try:
+        match wanted.kind:
+            case "log":
+                payload = _of_log(store, wanted)
+            case "queue":
+                payload = _of_queue(store, wanted)
+            case _:
+                payload = _of_index(store, wanted)
+    except FileVanished as gone:
+        raise NotFound(gone.reason, _AGAIN) from None
     fields = {"bytes": len(payload), "epoch": store.epoch}
     return Answer(fields, payload if len(payload) else None)
 
@@ -70,10 +73,7 @@ def _of_queue(store: LiveStore, wanted: Fetch) -> bytes:
 
 
 def _of_index(store: LiveStore, wanted: Fetch) -> bytes:
-    try:
-        (file,) = store.index_folder.open([wanted.file], trusts_slots=True)
-    except FileVanished:
-        raise NotFound(f"there is no index file {wanted.file}", _AGAIN) from None
+    (file,) = store.index_folder.open([wanted.file], trusts_slots=True)
     end = file.geometry.entry_position(readable_end(file, store.log.end))
     # Copied: a worker goes on writing to the file while ZeroMQ sends.
     return bytes(file.read(wanted.offset, max(min(wanted.bytes_max, end - wanted.offset), 0)))
@@ -97,6 +97,7 @@ def layout(store: LiveStore, wanted: Layout) -> Answer:
         "epoch": store.epoch,
         "min_offset": log.min_offset,
         "readable": log.end,
+        "followed": store.followed,
         "segment_bytes": log.segment_bytes,
         "segments": b"" if is_same else np.array(starts, "<i8").tobytes(),
         "queue_file_bytes": store.queue_file_bytes,

@@ -7,14 +7,21 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
-from urllib.parse import unquote, urlsplit
+from typing import Any, Literal, cast
 
 from node.store.settings import Settings, load_settings
 from node.store.tag_filter import TagFilter, parse_tags
+from pipeline.access import (
+    FETCH_OPTIONS,
+    FETCH_PREFIX,
+    FS_PREFIX,
+    StoreAt,
+    node_name,
+    parse_access,
+    parse_address,
+)
 from pipeline.bounds import EARLIEST, LATEST, Bound, parse_offsets
-from pipeline.errors import BadOption, StoreUnreadable, UnknownOption, naming_conditions
+from pipeline.errors import BadOption, UnknownOption, naming_conditions
 from pipeline.plan import Limits
 from pipeline.tables import DAMAGE, MESSAGES, TABLES, Column, Table
 
@@ -24,7 +31,8 @@ PARTITION_BYTES = 128 << 20
 """maxPartitionBytes, as Spark's own `spark.sql.files.maxPartitionBytes`."""
 SETTING_PREFIX = "store."
 
-_EVERY_TABLE = ("path", "paths", "nodes", "table", "columns", "failOnDataLoss")
+_FETCH = tuple(f"{FETCH_PREFIX}{name}" for name in FETCH_OPTIONS)
+_EVERY_TABLE = ("path", "paths", "nodes", "table", "columns", "failOnDataLoss", *_FETCH)
 _PARTITIONS = ("minPartitions", "maxPartitionBytes", "maxRecordsPerPartition")
 _TOPICS = ("subscribe", "topics", "subscribePattern", "assign")
 _BOUNDS = ("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp")
@@ -35,13 +43,6 @@ TAKEN = {
     "index": (*_EVERY_TABLE, *_PARTITIONS),
 }
 """The options of each table, and `store.<setting>`."""
-
-
-class StoreAt(NamedTuple):
-    """One store to read; `node` is how its rows name it."""
-
-    node: str
-    root: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +147,12 @@ def _table(options: Mapping[str, str], table_name: str | None) -> Table:
 def _check_names(given: Mapping[str, str], table: Table) -> None:
     known = {name.lower() for name in TAKEN[table.name]}
     for name in given:
-        if name.lower() in known or name.lower().startswith(SETTING_PREFIX):
+        if name.lower() in known or name.lower().startswith((SETTING_PREFIX, FS_PREFIX)):
             continue
         raise UnknownOption(
             f"table {table.name} takes no option {name[:80]!r}",
-            f"one of {', '.join(TAKEN[table.name])}, {SETTING_PREFIX}<setting>",
+            f"one of {', '.join(TAKEN[table.name])}, {SETTING_PREFIX}<setting>,"
+            f" {FS_PREFIX}<option of pyarrow.fs>",
         )
 
 
@@ -171,37 +173,25 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
             f"{' and '.join(given) if given else 'nothing'} says which store to read",
             'load(\'/path/to/store\'), or the option nodes with JSON: {"name": "/path", …}',
         )
+    access = parse_access(options)
     if given == ["nodes"]:
         nodes = _json_object(options, "nodes")
-        return tuple(StoreAt(name, _local(path)) for name, path in sorted(nodes.items()))
+        return tuple(
+            StoreAt(name, parse_address(path), access) for name, path in sorted(nodes.items())
+        )
     paths = [options["path"]] if given == ["path"] else _json(options, "paths")
     if not isinstance(paths, list) or not paths:
         raise BadOption(
             f"paths is {options['paths'][:80]!r}", 'a JSON list: ["/path/1", "/path/2"]'
         )
-    roots = [_local(path) for path in paths]
-    stores = tuple(StoreAt(Path(root).name or root, root) for root in roots)
+    roots = [parse_address(path) for path in paths]
+    stores = tuple(StoreAt(node_name(root), root, access) for root in roots)
     if len({store.node for store in stores}) < len(stores):
         raise BadOption(
             "two of the folders have one name, which rows would have as their node",
             'the option nodes with JSON, which names each: {"a": "/path/1", "b": "/path/2"}',
         )
     return stores
-
-
-def _local(path: object) -> str:
-    """A file system's folder, from here if it is relative; `file:` in front is allowed."""
-    if not isinstance(path, str) or not path or "\0" in path:
-        raise BadOption(f"{path!r} is no path", "a path for each store, as text")
-    try:
-        parts = urlsplit(path)
-    except ValueError as error:
-        raise BadOption(f"{path!r} is no path: {error}", "a path for each store") from None
-    if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):
-        return str(Path(unquote(parts.path) if parts.scheme else path).absolute())
-    raise StoreUnreadable(
-        f"{path} is not on a file system that is mounted here", "mount it, or copy the store"
-    )
 
 
 def _selection(options: Mapping[str, str]) -> Selection:

@@ -26,7 +26,11 @@ OPERATIONS = {
     READER: ("pull", "get", "find", "offsets", "seek", "topics", "ping", "fetch", "layout"),
     CONTROL: ("routes", "status", "health", "ping"),
 }
-WEIGHTS = {WRITER: (8, 8, 1, 0.2, 0.5, 1), READER: (6, 4, 2, 1, 1, 0.5, 1), CONTROL: (1, 1, 1, 2)}
+WEIGHTS = {
+    WRITER: (8, 8, 1, 0.2, 0.5, 1),
+    READER: (6, 4, 2, 1, 1, 0.5, 1, 2, 0.5),
+    CONTROL: (1, 1, 1, 2),
+}
 
 HOSTILE_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31, -(2**31) - 1, 2**63, -(2**63), 2**64 - 1, 0.5,
@@ -104,7 +108,7 @@ class Fuzz:
                 payload = [records]
             case "create_topic":
                 header |= {"topic": queue["topic"], "queues": QUEUES, "perm": 6}
-            case "delete_topic":
+            case "delete_topic" | "offsets":
                 header |= {"topic": queue["topic"]}
             case "pull":
                 header |= {**queue, "offset": pick.randrange(2_000), "max_messages": 32}
@@ -113,8 +117,6 @@ class Fuzz:
                 header |= self._place(queue)
             case "find":
                 header |= {"topic": queue["topic"], "key": "k1", "max_messages": 5}
-            case "offsets":
-                header |= {"topic": queue["topic"]}
             case "seek":
                 header |= {**queue, "timestamp": 1_700_000_000_000, "boundary": "lower"}
             case "fetch" | "layout":
