@@ -3,6 +3,8 @@
 import click
 
 from keelog.cli.options import Command
+from keelog.cli.spark_export import export
+from keelog.cli.spark_rebuild import rebuild
 
 
 @click.group()
@@ -17,3 +19,5 @@ def spark() -> None:
 
 
 Command.adopt(spark)
+for command in (rebuild, export):
+    spark.add_command(command)

@@ -148,7 +148,7 @@ def test_readers_that_are_killed_in_a_read_cost_time_alone(nodes: dict[str, Runn
 
 def test_the_writer_may_start_anew_between_plan_and_read(nodes: dict[str, RunningNode]) -> None:
     node = nodes[NAME]
-    ways = ({}, {"subscribePattern": ".*"}, {"table": "queues"})
+    ways: tuple[dict[str, str], ...] = ({}, {"subscribePattern": ".*"}, {"table": "queues"})
     plans = [plan_parts(parse_options(named(node.endpoint, **way))) for way in ways]
     epoch = node.log_state().epoch
     node.kill("writer")
@@ -179,7 +179,7 @@ def test_what_is_deleted_under_a_read_is_a_loss_that_is_told(golden_copy: GetSto
     root = golden_copy(NAME)
     first = root / "commitlog" / offset_file_name(0)
     end = first.stat().st_size
-    ways = ({}, {"subscribePattern": ".*"})
+    ways: tuple[dict[str, str], ...] = ({}, {"subscribePattern": ".*"})
     with RunningNode(root, queue_workers=1, readers=1) as node:
         plans = {
             fail: [
