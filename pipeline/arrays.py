@@ -12,6 +12,7 @@ from protocol.columns import Bools, Bytes, Ints
 
 TEXTS = pa.list_(pa.field("element", pa.string()))
 PAIRS = pa.map_(pa.string(), pa.string())
+HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 TYPES = {
     "STRING": pa.string(),
     "INT": pa.int32(),
@@ -20,6 +21,7 @@ TYPES = {
     "TIMESTAMP": pa.timestamp("us", tz="UTC"),
     "ARRAY<STRING>": TEXTS,
     "MAP<STRING, STRING>": PAIRS,
+    "ARRAY<STRUCT<key: STRING, value: BINARY>>": HEADERS,
 }
 """What Spark wants on the first batch of each type of our tables, and refuses otherwise."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline import kafka_rows
 from pipeline.arrays import (
     PAIRS,
     TEXTS,
@@ -80,7 +81,7 @@ class MessageRows:
         return look_up(columns.data, columns.properties_start, columns.properties_length)
 
     def property_text(self, name: bytes) -> pa.StringArray:
-        """TAGS or UNIQ_KEY, NULL where there is none."""
+        """TAGS, UNIQ_KEY or the whole KEYS, NULL where there is none."""
         data, places = self._found
         found = places[name]
         there = found.length > 0
@@ -231,5 +232,12 @@ MAKERS: dict[str, Maker] = {
     "storeSize": _number("size", "int32"),
     "node": lambda rows: pa.repeat(pa.scalar(rows.node, pa.string()), len(rows)),
     "damage": lambda rows: pa.nulls(len(rows), pa.string()),
+    "key": lambda rows: rows.property_text(b"KEYS").cast(pa.binary()),
+    "value": lambda rows: rows.bodies,
+    "partition": _number("queue_id", "int32"),
+    "offset": _number("queue_offset", "int64"),
+    "timestamp": lambda rows: times(rows.columns.store_timestamp),
+    "timestampType": kafka_rows.timestamp_types,
+    "headers": kafka_rows.headers,
 }
 """How each column is made; a test holds it against the table."""

@@ -168,7 +168,11 @@ class NodeStore(PlannedStore):
 
     def is_resuming(self, queue: Queue) -> bool:
         found = self._queues.get(queue)
-        return found is None or found.is_resuming
+        return self.followed(queue) < self.log.end if found is None else found.is_resuming
+
+    def followed(self, queue: Queue) -> int:
+        """The least of all queues."""
+        return self._told.followed
 
     def queues(self) -> list[Queue]:
         return sorted(self._queues)
