@@ -4,6 +4,7 @@ import click
 
 from keelog.cli.options import Command
 from keelog.cli.spark_export import export
+from keelog.cli.spark_stats import stats
 
 
 @click.group()
@@ -18,5 +19,5 @@ def spark() -> None:
 
 
 Command.adopt(spark)
-for command in (export,):
+for command in (export, stats):
     spark.add_command(command)
