@@ -63,6 +63,18 @@ class DataLoss(SourceError):
     condition = "KEELOG_DATA_LOSS"
 
 
+class BadCheckpoint(SourceError):
+    """The offsets of a stream's checkpoint are none of this source."""
+
+    condition = "KEELOG_BAD_CHECKPOINT"
+
+
+class TargetMoved(SourceError):
+    """What an availableNow query set out to read is not what is there any more."""
+
+    condition = "KEELOG_TARGET_MOVED"
+
+
 class CorruptRecord(SourceError):
     """Bytes within the log are no record, or a queue unit leads to none."""
 
@@ -115,6 +127,12 @@ class EngineFailed(SourceError):
     """Spark itself failed: it did not start, or lost its executors."""
 
     condition = "KEELOG_ENGINE_FAILED"
+
+
+class StoreLockedError(SourceError):
+    """A node, a broker or another job owns the store."""
+
+    condition = "KEELOG_STORE_LOCKED"
 
 
 class JobFailed(SourceError):

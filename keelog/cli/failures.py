@@ -14,6 +14,7 @@ from pipeline.errors import (
     CorruptRecord,
     SourceError,
     StoreDamagedError,
+    StoreLockedError,
     UnknownOption,
 )
 from protocol.errors import (
@@ -55,6 +56,7 @@ _CODES: tuple[tuple[type[MqError], int], ...] = (
     (BadRequest, USAGE),
     (CorruptRecord, DAMAGED),
     (StoreDamagedError, DAMAGED),
+    (StoreLockedError, LOCKED),
     (BadOption, USAGE),
     (UnknownOption, USAGE),
 )

@@ -13,6 +13,8 @@ from pipeline.session import open_session
 
 Answer = TypeVar("Answer")
 
+_CONF = {"spark.ui.showConsoleProgress": "false"}
+"""Spark's own bar, for which `tell` stands."""
 _QUIET_S = 2.0
 """What takes no longer than this says nothing of how far it is."""
 _TELL_EVERY_S = 1.0
@@ -28,7 +30,7 @@ def run_job(
 
     Raises JavaMissing, IncompatiblePyspark, EngineFailed, and what the job or its tasks raise.
     """
-    spark = open_session(f"keelog {getattr(job, '__name__', 'job')}", master, conf)
+    spark = open_session("keelog", master, {**_CONF, **conf})
     try:
         spark.sparkContext.setLogLevel("ERROR")
         with _telling(spark, tell), naming_engine_failures("the job failed"):
