@@ -11,10 +11,11 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 # Seconds after which something hangs.
 CRASH_S := 600
 FAULTS_S := 1200
+SPARK_S := 1200
 SOAK_S := 14400
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint test check interop crash faults soak clean
+.PHONY: help setup demo lint test check interop crash faults spark soak clean
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,11 +49,11 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint ## format, lint, types and all tests but crash, faults, soak and interop
-	$(PYTEST) -m 'not crash and not faults and not soak and not interop'
+test: lint ## format, lint, types and all tests but crash, faults, spark, soak and interop
+	$(PYTEST) -m 'not crash and not faults and not spark_long and not soak and not interop'
 
 check: lint ## the same without marked tests: seconds
-	$(PYTEST) -m 'not process and not crash and not faults and not spark and not soak and not interop'
+	$(PYTEST) -m 'not process and not crash and not faults and not spark and not spark_long and not soak and not interop'
 
 # One at a time: the first test builds the Java probe.
 interop: setup ## compares with RocketMQ's own store (needs java and mvn)
@@ -64,6 +65,9 @@ crash: setup ## power losses on a simulated disk, over 100,000 images: ten minut
 # Who cannot mount a file system as root sees which tests were skipped, and why.
 faults: setup ## kills, bad and full disks, flipped bits, broken requests: twenty minutes at most
 	timeout $(FAULTS_S) $(PYTEST) -rs -m faults
+
+spark: setup ## Spark's long tests, marked spark_long: every store, many damages; twenty minutes at most
+	timeout $(SPARK_S) $(PYTEST) -rs -m spark_long
 
 soak: setup ## the same for hours: 2,000 kills, power losses, a million images and broken requests
 	timeout $(SOAK_S) $(BIN)/python scripts/kill_anything.py --kills 2000

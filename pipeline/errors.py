@@ -93,6 +93,42 @@ class IncompatiblePyspark(SourceError):
     condition = "KEELOG_INCOMPATIBLE_PYSPARK"
 
 
+class ExportMismatch(SourceError):
+    """The folder holds something else than an earlier part of this very export."""
+
+    condition = "KEELOG_EXPORT_MISMATCH"
+
+
+class ExportBusy(SourceError):
+    """Another export writes to the folder."""
+
+    condition = "KEELOG_EXPORT_BUSY"
+
+
+class ExportUnwritable(SourceError):
+    """The operating system, or the object store, refuses what an export writes."""
+
+    condition = "KEELOG_EXPORT_UNWRITABLE"
+
+
+class EngineFailed(SourceError):
+    """Spark itself failed: it did not start, or lost its executors."""
+
+    condition = "KEELOG_ENGINE_FAILED"
+
+
+class StoreLockedError(SourceError):
+    """A node, a broker or another job owns the store."""
+
+    condition = "KEELOG_STORE_LOCKED"
+
+
+class JobFailed(SourceError):
+    """A job of ours found what it cannot go on with; nothing was switched in."""
+
+    condition = "KEELOG_JOB_FAILED"
+
+
 @contextmanager
 def naming_conditions() -> Iterator[None]:
     """Gives errors of the store, raised inside, the condition that users see."""

@@ -11,6 +11,7 @@ from node.store.queue_files import Units
 from pipeline.arrays import arrow_schema, numbers, times
 from pipeline.damage_rows import on_loss
 from pipeline.parts import IndexPart, IndexSlice
+from pipeline.stores import task_files
 from protocol.index_entry import INDEX_ENTRY
 
 BATCH_ENTRIES = 65_536
@@ -21,7 +22,7 @@ def read_index(part: IndexPart) -> Iterator[pa.RecordBatch]:
 
     Raises DataLoss, and what OpenFile raises.
     """
-    files = OpenFiles()
+    files = task_files(part.task.store)
     try:
         for found in part.slices:
             for start in range(found.start, found.end, BATCH_ENTRIES):

@@ -6,11 +6,12 @@ import pyarrow as pa
 
 from node.store.log_damage import Damage, columns_past_damage
 from node.store.log_reader import Bounds, LogReader
-from node.store.open_files import FileVanished, OpenFiles
+from node.store.open_files import FileVanished
 from pipeline.damage_rows import DamagedPlace, on_damage, on_loss
 from pipeline.errors import StoreDamagedError
 from pipeline.message_rows import MessageRows
 from pipeline.parts import LogPart
+from pipeline.stores import task_files
 
 WINDOW_BYTES = 2 << 20
 """Bytes of one read, and about those of one batch of rows."""
@@ -21,7 +22,7 @@ def read_log(part: LogPart) -> Iterator[pa.RecordBatch]:
 
     The segments are opened before the first one is read: retention does not cut a read short.
     """
-    files = OpenFiles()
+    files = task_files(part.task.store)
     try:
         log = part.log.open(files)
         for start, end in _stretches(part, log):

@@ -17,6 +17,7 @@ from pipeline.arrays import arrow_schema, numbers
 from pipeline.damage_rows import DamagedPlace, on_damage, on_loss
 from pipeline.message_rows import MessageRows
 from pipeline.parts import QueuePart, QueueSlice
+from pipeline.stores import task_files
 from protocol.columns import Bools, Columns, Ints, first_bad_crc, gather_records
 from protocol.names import SCHEDULE_TOPIC
 from protocol.properties import TAGS
@@ -46,7 +47,7 @@ class _Wanted(NamedTuple):
 
 def read_units(part: QueuePart) -> Iterator[pa.RecordBatch]:
     """Batches of the table `queues`. Raises DataLoss, and what QueueFiles raises."""
-    files = OpenFiles()
+    files = task_files(part.task.store)
     try:
         for found in part.slices:
             units = _units_of(part, found, files)
@@ -80,7 +81,7 @@ def read_messages(part: QueuePart) -> Iterator[pa.RecordBatch]:
     Raises CorruptRecord, DataLoss, and what OpenFile raises.
     """
     assert part.log is not None
-    files = OpenFiles()
+    files = task_files(part.task.store)
     try:
         log = part.log.open(files)
         wanted, broken = _wanted(part, log, files)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pipeline
+from pipeline.engine_errors import naming_engine_failures
 from pipeline.errors import IncompatiblePyspark
 from pipeline.java import find_java
 
@@ -18,12 +19,16 @@ PYSPARK_BELOW = (4, 4)
 
 _CONF = {
     "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     # Rows come from Python over a socket; this kind of it saves 12 to 20 %.
     "spark.python.unix.domain.socket.enabled": "true",
 }
+_CONF_ON_THIS_MACHINE = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by `spark-submit` for the program that it starts: the session is then its, conf and all."""
 
 
 def local_session(
@@ -34,16 +39,31 @@ def local_session(
     Sets JAVA_HOME and PYSPARK_PYTHON, so that Spark's own processes are of this Java and Python.
     Raises JavaMissing, IncompatiblePyspark.
     """
+    return open_session(name, f"local[{cores}]", conf)
+
+
+def open_session(name: str, master: str, conf: Mapping[str, str] | None = None) -> "SparkSession":
+    """As `local_session`, on any master. Under `spark-submit` the master is the one named there.
+
+    `conf` wins over what is set here. Raises JavaMissing, IncompatiblePyspark, EngineFailed.
+    """
     check_pyspark()
     from pyspark.sql import SparkSession
 
-    os.environ["JAVA_HOME"] = str(find_java(os.environ))
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
-    for key, value in {**_CONF, **(conf or {})}.items():
+    is_submitted = _SUBMITTED in os.environ
+    asked = dict(_CONF)
+    if not is_submitted:
+        os.environ["JAVA_HOME"] = str(find_java(os.environ))
+        asked["spark.master"] = master
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            asked |= _CONF_ON_THIS_MACHINE
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    for key, value in {**asked, **(conf or {})}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with naming_engine_failures("Spark did not start"):
+        spark = builder.getOrCreate()
     pipeline.register(spark)
     return spark
 

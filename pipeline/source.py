@@ -33,7 +33,7 @@ class KeelogSource(DataSource):
 
     def schema(self) -> str:
         """The asked columns. Raises UnknownOption, BadOption, UnknownColumn, NotAStoreError."""
-        from pipeline.resolve import check_stores
+        from pipeline.stores import check_stores
         from pipeline.tables import ddl
 
         parsed = self._parsed()

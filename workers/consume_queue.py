@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from node.store.found_sizes import found_file_bytes
 from node.store.own_files import load_tails
 from node.store.process import raise_file_limit
 from node.store.service_loop import queue_pace
@@ -33,7 +34,7 @@ from workers.progress import (
     save_unfinished,
     vouched_for_shard,
 )
-from workers.queue_files import QueueBrokenError, QueueFiles, found_file_bytes
+from workers.queue_files import QueueBrokenError, QueueFiles
 
 log = logging.getLogger("keelog.worker")
 

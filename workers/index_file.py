@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from node.store.found_sizes import found_geometry
 from node.store.service_loop import index_pace
 from node.store.settings import Settings
 from node.store.state_page import run_dir
@@ -19,7 +20,7 @@ from protocol.index_entry import fold_hash
 from protocol.java_hash import java_hash
 from protocol.names import ABORT_FILE
 from workers.feed import Feed
-from workers.index_folder import IndexFolder, IndexState, found_geometry
+from workers.index_folder import IndexFolder, IndexState
 from workers.process import Job, parser_for, run_worker
 from workers.progress import took_over_in_order, vouched_offset
 

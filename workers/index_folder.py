@@ -271,26 +271,3 @@ def _read(descriptor: int, position: int, size: int) -> bytes:
         parts.append(part)
         position, size = position + len(part), size - len(part)
     return b"".join(parts)
-
-
-def found_geometry(root: Path, settings: IndexGeometry) -> IndexGeometry:
-    """The geometry of a store's index files: the settings', unless a full file shows another.
-
-    A full file's entry count is known, and with it the number of slots. Without a full file a
-    length tells nothing about the two.
-    """
-    folder = root / INDEX_DIR
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not is_index_file_name(path.name):
-            continue
-        with path.open("rb") as file:
-            header = INDEX_HEADER.read(file.read(INDEX_HEADER.size).ljust(INDEX_HEADER.size, b"\0"))
-        size = path.stat().st_size
-        slots, rest = divmod(
-            size - INDEX_HEADER.size - INDEX_ENTRY.size * header.index_count, INDEX_SLOT.size
-        )
-        if size == settings.file_bytes or rest or not 0 < header.slot_count <= slots:
-            continue
-        if path.name != max(other.name for other in folder.iterdir()):
-            return IndexGeometry(slots, header.index_count)
-    return settings

@@ -23,9 +23,6 @@ from node.store.own_files import (
 from node.store.state_page import queue_slot, run_dir
 from protocol.ids import Queue
 
-QUEUE_WORKERS = "queue-"
-"""What the slots of queue workers begin with."""
-
 _QUEUE_SLOT = re.compile(r"queue-([0-9]+)-of-([0-9]+)")
 
 
@@ -115,9 +112,3 @@ def _by_count(progress: dict[str, Progress]) -> dict[int, dict[int, Progress]]:
         if match is not None and int(match[1]) < int(match[2]):
             found.setdefault(int(match[2]), {})[int(match[1])] = value
     return found
-
-
-def clear_unfinished(root: Path) -> None:
-    """Forgets all such notes: every queue is made anew."""
-    for path in run_dir(root).glob("queue-*.rebuilding"):
-        disk.unlink(path)

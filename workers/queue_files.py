@@ -5,9 +5,8 @@ Positions count units from queue offset 0 of the queue. Files are sparse and wri
 
 import os
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from node.store import disk
 from node.store.disk import sync_dir_if_there, sync_file, write_all
+from node.store.found_sizes import sorted_entries
 from protocol.ids import Queue
 from protocol.names import (
     CONSUME_QUEUE_DIR,
@@ -78,11 +78,11 @@ class QueueFiles:
     def queues(self) -> list[Queue]:
         """Every queue that has a folder."""
         found = []
-        for topic in _entries(self.root):
+        for topic in sorted_entries(self.root):
             if is_folder_name(topic.name):
                 found += [
                     Queue(topic.name, int(folder.name))
-                    for folder in _entries(topic)
+                    for folder in sorted_entries(topic)
                     if folder.name.removeprefix("-").isdecimal() and folder.is_dir()
                 ]
         return found
@@ -322,28 +322,6 @@ class QueueFiles:
                 self._unsynced_folders.add(folder.parent)
 
 
-def _entries(folder: Path) -> list[Path]:
-    """What is in a folder, sorted; nothing in one that another worker has just removed."""
-    try:
-        return sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
 def _physical_end(unit: QueueUnit) -> int:
     """Log offset behind a unit's record; fillers stand for none."""
     return -1 if unit.size == FILLER_SIZE else unit.physical_offset + unit.size
-
-
-def found_file_bytes(root: Path, otherwise: int) -> int:
-    """The length that most of a store's queue files have: a broker refuses to mix lengths."""
-    lengths: Counter[int] = Counter()
-    for topic in _entries(root / CONSUME_QUEUE_DIR):
-        for path in (path for folder in _entries(topic) for path in _entries(folder)):
-            # Another worker may be cutting its queues at this moment.
-            with suppress(FileNotFoundError):
-                if parse_offset_file_name(path.name) is not None:
-                    lengths[path.stat().st_size] += 1
-    found = lengths.most_common(1)
-    is_usable = found and found[0][0] > 0 and found[0][0] % UNIT_BYTES == 0
-    return found[0][0] if is_usable else otherwise

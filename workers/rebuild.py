@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.store import disk
-from node.store.condition import check_is_store
+from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
+from node.store.found_sizes import found_file_bytes, found_geometry
 from node.store.locks import StoreLock
-from node.store.own_files import (
-    Progress,
-    list_progress,
-    load_epochs,
-    remove_progress,
-    save_progress,
-)
+from node.store.own_files import Progress
 from node.store.process import raise_file_limit
+from node.store.rebuilding import clear_unfinished, forget, vouch
 from node.store.settings import Settings
 from node.store.state_page import run_dir
 from protocol.dispatch_request import dispatch_requests
@@ -25,11 +21,9 @@ from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 from workers.consume_queue import OPEN_FILES_MIN, STORE_FILES_SHARE, ConsumeQueues, Site
 from workers.dispatch import Handler
 from workers.feed import Feed, RestingFeed
-from workers.index_file import SLOT as INDEX_WORKER
 from workers.index_file import IndexFiles
-from workers.index_folder import IndexFolder, found_geometry
-from workers.progress import QUEUE_WORKERS, clear_unfinished
-from workers.queue_files import QueueFiles, found_file_bytes
+from workers.index_folder import IndexFolder
+from workers.queue_files import QueueFiles
 
 Tell = Callable[[str, int, int], None]
 """Called with what is rebuilt (`queues` or `index`), log bytes done, and all there are."""
@@ -132,7 +126,7 @@ class _Rebuild:
         open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
         files = QueueFiles(self.root, file_bytes, self._temp(), open_max)
         site = Site(self.root, delay_levels_ms=self.settings.delay_levels_ms)
-        workers = self._forget(QUEUE_WORKERS, CONSUME_QUEUE_DIR)
+        workers = self._forget(QUEUE_WORKER_PREFIX, CONSUME_QUEUE_DIR)
         clear_unfinished(self.root)
         with closing(files):
             self._walk("queues", ConsumeQueues(site, files, self.feed))
@@ -153,9 +147,7 @@ class _Rebuild:
 
     def _forget(self, workers: str, folder: str) -> list[str]:
         """Takes back what the workers vouched for, then deletes it; answers who they were."""
-        slots = [slot for slot in list_progress(self.root) if slot.startswith(workers)]
-        for slot in slots:
-            remove_progress(self.root, slot)
+        slots = forget(self.root, workers)
         if (self.root / folder).is_dir():
             disk.remove_tree(self.root / folder)
             disk.sync_dir(self.root)
@@ -164,8 +156,7 @@ class _Rebuild:
     def _vouch(self, slots: list[str]) -> None:
         """What was forgotten is there again, as far as the log is durable."""
         limits = self.feed.limits()
-        for slot in slots if load_epochs(self.root) else ():
-            save_progress(self.root, slot, Progress(limits.epoch, limits.flushed))
+        vouch(self.root, slots, Progress(limits.epoch, limits.flushed))
 
     def _walk(self, what: str, handler: Handler) -> None:
         limits = self.feed.limits()

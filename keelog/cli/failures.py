@@ -9,6 +9,14 @@ from types import TracebackType
 
 import click
 
+from pipeline.errors import (
+    BadOption,
+    CorruptRecord,
+    SourceError,
+    StoreDamagedError,
+    StoreLockedError,
+    UnknownOption,
+)
 from protocol.errors import (
     BadRequest,
     BusyError,
@@ -46,6 +54,11 @@ _CODES: tuple[tuple[type[MqError], int], ...] = (
     (StoreLocked, LOCKED),
     (BusyError, LOCKED),
     (BadRequest, USAGE),
+    (CorruptRecord, DAMAGED),
+    (StoreDamagedError, DAMAGED),
+    (StoreLockedError, LOCKED),
+    (BadOption, USAGE),
+    (UnknownOption, USAGE),
 )
 _HINTS: tuple[tuple[type[MqError], str], ...] = (
     (NotConnected, "keelog serve DIR  (or name another node with --node)"),
@@ -135,6 +148,8 @@ def unforeseen(before: Hook, debug: Callable[[], bool]) -> Hook:
 
 
 def _cause(error: BaseException) -> str:
+    if isinstance(error, SourceError):
+        return f"[{error.condition}] {error.reason}"
     if isinstance(error, MqError):
         return error.reason
     if isinstance(error, click.ClickException):

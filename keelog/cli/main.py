@@ -33,6 +33,7 @@ COMMANDS = {
     "topic": Lazy("keelog.cli.topic", "topic", "Lists, describes, makes and removes topics."),
     "msg": Lazy("keelog.cli.msg", "msg", "Finds single messages through a node."),
     "store": Lazy("keelog.cli.store", "store", "Reads, checks and repairs a store directory."),
+    "spark": Lazy("keelog.cli.spark", "spark", "Runs Spark jobs on a store directory."),
     "demo": Lazy("keelog.cli.demo", "demo", "Shows a node at work on real messages."),
 }
 

@@ -5,6 +5,7 @@ import click
 from keelog.cli.options import Command
 from keelog.cli.store_check import info, rebuild, verify
 from keelog.cli.store_dump import dump
+from keelog.cli.store_export import export
 from keelog.cli.store_look import find, get, seek
 from keelog.cli.store_repair import repair
 
@@ -21,5 +22,5 @@ def store() -> None:
 
 
 Command.adopt(store)
-for command in (info, dump, get, find, seek, verify, repair, rebuild):
+for command in (info, dump, get, find, seek, verify, repair, rebuild, export):
     store.add_command(command)

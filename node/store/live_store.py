@@ -126,6 +126,11 @@ class LiveStore(Store):
         return self._epoch != 0
 
     @property
+    def epoch(self) -> int:
+        """The writer's, as of the last `refresh`; 0 while no writer has said anything."""
+        return self._epoch
+
+    @property
     def followed(self) -> int:
         """Below it all queues can be read, as of the last `refresh`: this reader's own offset."""
         return min(self._ends)

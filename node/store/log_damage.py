@@ -14,6 +14,7 @@ from protocol.record import MAGIC_V1, MAGIC_V2, Record, Torn
 
 _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _MAGIC_AT = 4
+_MAGIC_END = _MAGIC_AT + len(_MAGICS[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,19 @@ class Damage:
     resumed_at: int
 
 
-def next_record(log: LogReader, position: int, not_before: int = 0) -> int | None:
-    """The next place at or above `position` where a record of at least that store time stands."""
-    while position < log.end:
+def next_record(
+    log: LogReader, position: int, not_before: int = 0, stop: int | None = None
+) -> int | None:
+    """The next place at or above `position` where a record of at least that store time stands.
+
+    `stop`: it starts below it, wherever it ends.
+    """
+    limit = log.end if stop is None else min(stop, log.end)
+    while position < limit:
         segment = log.segment_at(position)
-        stop = min(segment.end, log.end)
-        for place in _places(log, position, stop):
+        for place in _places(log, position, min(segment.end, limit + _MAGIC_END, log.end)):
+            if place >= limit:
+                return None
             found = log.peek(place)
             if isinstance(found, Record) and found.head.store_timestamp >= not_before:
                 return place

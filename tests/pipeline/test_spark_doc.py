@@ -24,7 +24,10 @@ OPTION = re.compile(r"^\| `(\w+)`(?:, `(\w+)`)? \| ([\w, ]+) \|", re.MULTILINE)
 def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", count=60)
     # Relative paths of the page are resolved by the driver's own Python, wherever that runs.
-    blocks = [block.replace('"store"', repr(str(store.root))) for block in BLOCK.findall(TEXT)]
+    places = {'"store"': repr(str(store.root)), '"parquet"': repr(str(tmp_path / "parquet"))}
+    blocks = BLOCK.findall(TEXT)
+    for name, place in places.items():
+        blocks = [block.replace(name, place) for block in blocks]
     assert len(blocks) >= 4
     names: dict[str, Any] = {}
     for block in blocks:
@@ -32,6 +35,7 @@ def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> 
     assert names["spark"] is spark
     assert names["messages"].count() == 60
     assert names["units"].count() == 60
+    assert names["result"].rows == names["exported"].count() == 60
     assert names["lost"].count() == 0
     assert names["paid"].columns == ["queueOffset", "keys", "body", "storeTimestamp"]
 

@@ -1,0 +1,23 @@
+"""`keelog spark …`: the Spark jobs."""
+
+import click
+
+from keelog.cli.options import Command
+from keelog.cli.spark_export import export
+from keelog.cli.spark_rebuild import rebuild
+
+
+@click.group()
+def spark() -> None:
+    """Runs a Spark job on a store directory, here or on a cluster; needs no node.
+
+    Each takes --master, and --conf for Spark's own settings. Under spark-submit both are those
+    of spark-submit.
+
+    Example: keelog spark audit ./store
+    """
+
+
+Command.adopt(spark)
+for command in (rebuild, export):
+    spark.add_command(command)

@@ -1,0 +1,160 @@
+"""Every message of a store as rows of an SQLite database, with a table of its keys beside it.
+
+Written under another name in one transaction, and renamed: the name stands for a whole database.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from node.store.dead_store import DeadStore
+from node.store.disk import rename, sync_dir, sync_file
+from node.store.log_damage import Damage, columns_past_damage
+from node.store.tag_filter import TagFilter
+from pipeline.errors import CorruptRecord
+from protocol.columns import Columns
+from protocol.errors import BadRequest
+from protocol.properties import decode_raw_properties
+from protocol.record import Record
+
+TABLES = """
+CREATE TABLE messages (
+  physical_offset INTEGER PRIMARY KEY, topic TEXT, queue_id INTEGER, queue_offset INTEGER,
+  store_size INTEGER, msg_id TEXT, unique_key TEXT, tags TEXT, properties TEXT, flag INTEGER,
+  sys_flag INTEGER, born_timestamp INTEGER, born_host TEXT, store_timestamp INTEGER,
+  store_host TEXT, body_crc INTEGER, reconsume_times INTEGER, prepared_transaction_offset INTEGER,
+  body BLOB
+);
+CREATE TABLE keys (topic TEXT, key TEXT, physical_offset INTEGER REFERENCES messages);
+"""
+INDEXES = """
+CREATE INDEX messages_by_queue ON messages (topic, queue_id, queue_offset);
+CREATE INDEX messages_by_time ON messages (store_timestamp);
+CREATE INDEX keys_by_key ON keys (topic, key);
+"""
+_INSERT = f"INSERT INTO messages VALUES ({', '.join('?' * 19)})"
+_INSERT_KEY = "INSERT INTO keys VALUES (?, ?, ?)"
+
+Progress = Callable[[int, int], None]
+
+
+class Chosen(NamedTuple):
+    """Which messages: all, or those of topics, tags and store times [`from_ms`, `to_ms`)."""
+
+    topics: frozenset[str] | None = None
+    tags: TagFilter | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    skips_damage: bool = False
+
+    def takes(self, record: Record) -> bool:
+        """Whether a message is wanted."""
+        at = record.head.store_timestamp
+        return (
+            (self.topics is None or record.topic in self.topics)
+            and (self.tags is None or record.tags in self.tags.tags)
+            and (self.from_ms is None or at >= self.from_ms)
+            and (self.to_ms is None or at < self.to_ms)
+        )
+
+
+class SqliteResult(NamedTuple):
+    """What was written, and how many damaged places were passed over."""
+
+    out: str
+    rows: int
+    keys: int
+    damaged: int
+
+
+def export_sqlite(
+    store: DeadStore, out: Path, chosen: Chosen, overwrite: bool, progress: Progress
+) -> SqliteResult:
+    """Writes `out`. Raises BadRequest when it is there and `overwrite` is not, CorruptRecord."""
+    if out.exists() and not overwrite:
+        raise BadRequest(f"{out} is there already", "another name, or --overwrite")
+    partial = out.with_name(f"{out.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(partial, isolation_level=None)) as database:
+            # Nobody reads it before it is renamed, and what a crash leaves is thrown away.
+            database.execute("PRAGMA journal_mode = OFF")
+            database.execute("PRAGMA synchronous = OFF")
+            database.executescript(TABLES)
+            database.execute("BEGIN")
+            result = _fill(database, store, chosen, progress)._replace(out=str(out))
+            database.execute("COMMIT")
+            database.executescript(INDEXES)
+        sync_file(partial)
+        rename(partial, out)
+        sync_dir(out.absolute().parent)
+    finally:
+        partial.unlink(missing_ok=True)
+    return result
+
+
+def _fill(
+    database: sqlite3.Connection, store: DeadStore, chosen: Chosen, progress: Progress
+) -> SqliteResult:
+    rows = keys = damaged = 0
+    log = store.log
+    for item in _with_rest(store):
+        if isinstance(item, Damage):
+            place = f"{item.where}, offset {item.torn.position}: {item.torn.why}"
+            if not chosen.skips_damage:
+                raise CorruptRecord(place, "--on-corrupt skip, and keelog store verify")
+            damaged += 1
+            continue
+        records = [record for row in range(len(item)) if chosen.takes(record := item.record(row))]
+        database.executemany(_INSERT, map(_row, records))
+        pairs = [
+            (record.topic, key, record.physical_offset) for record in records for key in record.keys
+        ]
+        database.executemany(_INSERT_KEY, pairs)
+        rows, keys = rows + len(records), keys + len(pairs)
+        done = int(item.physical_offset[-1] + item.size[-1]) - log.min_offset
+        progress(done, log.end - log.min_offset)
+    return SqliteResult("", rows, keys, damaged)
+
+
+def _with_rest(store: DeadStore) -> Iterator[Columns | Damage]:
+    """The log, and at its end the damage behind which nothing proves itself."""
+    log = store.log
+    yield from columns_past_damage(log, log.min_offset, log.end)
+    if log.stopped is not None:
+        where = str(log.segment_at(log.stopped.position).path)
+        yield Damage(where, log.stopped, log.end)
+
+
+def _row(record: Record) -> tuple[Any, ...]:
+    head = record.head
+    return (
+        head.physical_offset,
+        record.topic,
+        head.queue_id,
+        head.queue_offset,
+        head.total_size,
+        record.message_id,
+        record.unique_key or None,
+        record.tags or None,
+        _properties(record),
+        head.flag,
+        head.sys_flag,
+        head.born_timestamp,
+        str(record.born_host),
+        head.store_timestamp,
+        str(record.store_host),
+        head.body_crc,
+        head.reconsume_times,
+        head.prepared_transaction_offset,
+        record.body,
+    )
+
+
+def _properties(record: Record) -> str:
+    pairs = decode_raw_properties(record.properties_raw).items()
+    texts = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in pairs}
+    return json.dumps(texts, ensure_ascii=False)

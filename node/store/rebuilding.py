@@ -1,0 +1,33 @@
+"""What workers vouched for, taken back while derived files are made anew, and given again."""
+
+from pathlib import Path
+
+from node.store import disk
+from node.store.own_files import (
+    Progress,
+    list_progress,
+    load_epochs,
+    remove_progress,
+    save_progress,
+)
+from node.store.state_page import run_dir
+
+
+def forget(root: Path, workers: str) -> list[str]:
+    """Takes back what workers vouched for whose slots begin so; answers who they were."""
+    slots = [slot for slot in list_progress(root) if slot.startswith(workers)]
+    for slot in slots:
+        remove_progress(root, slot)
+    return slots
+
+
+def vouch(root: Path, slots: list[str], progress: Progress) -> None:
+    """What was forgotten is there again, as far as the log is durable."""
+    for slot in slots if load_epochs(root) else ():
+        save_progress(root, slot, progress)
+
+
+def clear_unfinished(root: Path) -> None:
+    """Forgets the notes of queues that a worker was rebuilding: every queue is made anew."""
+    for path in run_dir(root).glob("queue-*.rebuilding"):
+        disk.unlink(path)

@@ -1,0 +1,41 @@
+"""Errors that come back through Spark, as errors of ours again: only their text is left."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline.errors import EngineFailed, SourceError
+
+_OURS = re.compile(r"\[(KEELOG_[A-Z_]+)\] ([^\n]*)")
+_TRY = ". Try: "
+
+
+@contextmanager
+def naming_engine_failures(what: str) -> Iterator[None]:
+    """Raises the SourceError that a task raised, else EngineFailed: `what`, and Spark's words."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise named(str(error), what) from None
+
+
+def named(text: str, what: str) -> SourceError:
+    """The error of ours in Spark's text, of its own class; without one an EngineFailed."""
+    found = _OURS.search(text)
+    if found is None:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return EngineFailed(
+            f"{what}: {' '.join(lines[:2])[:500]}", "the same with --debug, and Spark's own log"
+        )
+    kinds = {kind.condition: kind for kind in _kinds(SourceError)}
+    reason, _, hint = found[2].partition(_TRY)
+    return kinds.get(found[1], SourceError)(reason, hint)
+
+
+def _kinds(kind: type[SourceError]) -> Iterator[type[SourceError]]:
+    yield kind
+    for leaf in kind.__subclasses__():
+        yield from _kinds(leaf)

@@ -1,0 +1,239 @@
+"""A folder as a store: at rest, or run by a node right now.
+
+A node's own pages say how far it may be read (LogPage.readable, the workers' ends). They outlive a
+node that was killed, so they are believed only while somebody holds the store's lock.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from node.store.condition import check_is_store
+from node.store.dead_store import DeadStore
+from node.store.index_file import IndexFile
+from node.store.live_store import LiveStore
+from node.store.log_reader import LogReader
+from node.store.owner import Owner, find_owner
+from node.store.queue_list import queue_folder
+from node.store.queue_reader import QueueReader
+from node.store.settings import Settings
+from node.store.state_page import (
+    LOG_SLOT,
+    RECOVERING,
+    STARTING,
+    LogPage,
+    page_path,
+    run_dir,
+)
+from pipeline.errors import StoreUnreadable
+from pipeline.options import StoreAt
+from pipeline.parts import IndexSlice, QueueSlice
+from pipeline.planned_store import IndexTable, PlannedStore
+from protocol.errors import CorruptError
+from protocol.ids import Queue
+from protocol.names import INDEX_DIR
+from protocol.queue_unit import UNIT_BYTES
+
+log = logging.getLogger("keelog.pipeline")
+
+OPEN_S_MAX = 10.0
+"""How long a node that is just starting is waited for."""
+SETTLE_S_MAX = 2.0
+"""How long queue workers may take to catch up with the log, before what they have is taken."""
+LOOK_S = 1.0
+"""How often it is looked whether a node has come, or another one."""
+UNFIT_S_MAX = 2.0
+"""How long the log's folder may not fit to the pages: the writer makes and removes segments."""
+_POLL_S = 0.01
+_ENTRIES_AT_ONCE = 4096
+
+
+class FolderStore(PlannedStore):
+    """A DeadStore, or a LiveStore while a node runs it; `refresh` notices a node that comes."""
+
+    def __init__(self, at: StoreAt, settings: Settings) -> None:
+        self.at = at
+        self.settings = settings
+        self._root = Path(at.root)
+        check_is_store(self._root)
+        self._store = self._open()
+        self._looked_at = time.monotonic()
+        self._unfit_since: float | None = None
+        self._index: dict[str, IndexFile] = {}
+
+    def _open(self) -> DeadStore | LiveStore:
+        owner = find_owner(self._root)
+        if owner in (Owner.NOBODY, Owner.BROKER):
+            if owner is Owner.BROKER:
+                log.warning("a broker runs %s: rows end at what its files hold", self._root)
+            self._page_at: tuple[int, int] | None = None
+            return DeadStore(self._root, self.settings)
+        store = open_running(self._root, self.settings)
+        self._page_at = _place(page_path(self._root, LOG_SLOT))
+        return store
+
+    @property
+    def log(self) -> LogReader:
+        return self._store.log
+
+    @property
+    def epoch(self) -> int:
+        return self._store.epoch if isinstance(self._store, LiveStore) else 0
+
+    def refresh(self) -> None:
+        """Raises StoreDamaged when the files do not fit to what the node says for two seconds."""
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            if self._is_replaced():
+                before, self._store = self._store, self._open()
+                before.close()
+        try:
+            self._store.refresh()
+        except CorruptError:
+            self._unfit_since = self._unfit_since or now
+            if now - self._unfit_since >= UNFIT_S_MAX:
+                raise
+        else:
+            self._unfit_since = None
+
+    def _is_replaced(self) -> bool:
+        """Whether a node has come, or one with pages of its own."""
+        if isinstance(self._store, DeadStore):
+            return find_owner(self._root) in (Owner.WRITER, Owner.SUPERVISOR)
+        return self._page_at != _place(page_path(self._root, LOG_SLOT)) and (
+            find_owner(self._root) is not Owner.NOBODY
+        )
+
+    def settle(self) -> None:
+        store = self._store
+        if not isinstance(store, LiveStore):
+            return
+        end, deadline = store.log.end, time.monotonic() + SETTLE_S_MAX
+        while store.followed < end and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            self.refresh()
+
+    def is_resuming(self, queue: Queue) -> bool:
+        return isinstance(self._store, LiveStore) and self._store.is_resuming(queue)
+
+    def queues(self) -> list[Queue]:
+        return self._store.queues()
+
+    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        return self._store.queue(topic, queue_id)
+
+    def queue_slice(self, reader: QueueReader, start: int, end: int) -> QueueSlice:
+        first = max(start, reader.disk_end)
+        return QueueSlice(
+            topic=reader.queue.topic,
+            queue_id=reader.queue.queue_id,
+            folder=str(queue_folder(self._root, reader.queue)),
+            file_bytes=reader.file_units * UNIT_BYTES,
+            start=start,
+            end=end,
+            disk_end=reader.disk_end,
+            derived=reader.units(first, end - first).tobytes() if first < end else b"",
+        )
+
+    def index_tables(self) -> Sequence[IndexTable]:
+        self._index = {file.name: file for file in self._store.index.files()}
+        return [IndexTable(file.name, self._end_of(file)) for file in self._index.values()]
+
+    def _end_of(self, file: IndexFile) -> int:
+        """Behind the last entry of a record that may be read: the index may be ahead of the log."""
+        end = file.header.index_count
+        if isinstance(self._store, DeadStore):
+            return end
+        offsets = file.entries()["physical_offset"]
+        while end > 1:
+            start = max(1, end - _ENTRIES_AT_ONCE)
+            readable = offsets[start - 1 : end - 1] < self.log.end
+            if readable.any():
+                return start + len(readable) - int(readable[::-1].argmax())
+            end = start
+        return end
+
+    def index_slice(self, name: str, start: int, end: int) -> IndexSlice:
+        file = self._index[name]
+        entries = file.entries()[start - 1 : end - 1]
+        return IndexSlice(
+            path=str(self._root / INDEX_DIR / name),
+            name=name,
+            slot_count=file.geometry.slot_count,
+            file_bytes=file.geometry.file_bytes,
+            entries_at=file.geometry.entry_position(0),
+            begin_timestamp=file.header.begin_timestamp,
+            start=start,
+            end=end,
+            data=entries.tobytes() if file.is_image else None,
+        )
+
+    def tear(self) -> str:
+        stop = self._store.tail.stop if isinstance(self._store, DeadStore) else None
+        return f"offset {stop.position}: {stop.why}" if stop and stop.kind != "end" else ""
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def open_running(root: Path, settings: Settings) -> LiveStore:
+    """A store that somebody holds the lock of. Raises StoreUnreadable when no pages tell its ends.
+
+    A writer that is starting is waited for: until it has recovered the log, its predecessor's page
+    may name more than will be left. One that stays away, for want of room on the disk, leaves a
+    page that its readers go by, and so do we.
+    """
+    deadline = time.monotonic() + OPEN_S_MAX
+    while True:
+        is_late = time.monotonic() >= deadline
+        shards = _shards(root)
+        if shards and (_writer_lives(root) or (is_late and find_owner(root) is Owner.SUPERVISOR)):
+            try:
+                store = LiveStore(root, shards, settings)
+            except CorruptError:
+                if is_late:
+                    raise
+            else:
+                if store.knows_log:
+                    return store
+                store.close()
+        if is_late:
+            raise StoreUnreadable(
+                f"{root} is locked, and no node on this machine says how far it may be read: it is"
+                " being recovered, rebuilt or repaired, or its node runs elsewhere",
+                "again when that is done, or the node's address: tcp://host:port",
+            )
+        time.sleep(_POLL_S)
+
+
+def _writer_lives(root: Path) -> bool:
+    """Whether the log's page is that of a writer that runs: it holds the record lock, and lives."""
+    if find_owner(root) is not Owner.WRITER:
+        return False
+    try:
+        with LogPage.open(root) as page:
+            state = page.read()
+    except FileNotFoundError:
+        return False
+    is_ready = state.epoch != 0 and state.state not in (STARTING, RECOVERING)
+    return is_ready and Path(f"/proc/{state.pid}").exists()
+
+
+def _shards(root: Path) -> int:
+    """How many queue workers the node has, by their pages; 0 while that is not clear."""
+    names = [path.stem for path in run_dir(root).glob("queue-*-of-*.page")]
+    counts = {name.rpartition("-")[2] for name in names}
+    if len(counts) != 1:
+        return 0
+    count = counts.pop()
+    return int(count) if count.isdigit() and len(names) == int(count) else 0
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino

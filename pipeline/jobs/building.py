@@ -1,0 +1,91 @@
+"""Where a rebuild writes, and how what it wrote comes into its place.
+
+All is written below a folder of one attempt, `<name>.building/<attempt>`, which only the driver
+makes. A task that lags behind an attempt that has been given up, or switched in, finds the folder
+gone, and fails.
+"""
+
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from node.store import disk
+from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
+from node.store.own_files import Progress, load_epochs, load_floor
+from node.store.rebuilding import clear_unfinished, forget, vouch
+from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+
+BUILDING_SUFFIX = ".building"
+KEYS_DIR = "keys"
+_OLD_DIR = "old"
+_WORKERS = {CONSUME_QUEUE_DIR: QUEUE_WORKER_PREFIX, INDEX_DIR: INDEX_WORKER}
+
+
+class Building:
+    """One attempt after the other below one folder; the last one is switched in."""
+
+    def __init__(self, root: Path, out: Path | None, folders: Sequence[str]) -> None:
+        """`folders` are what is made: consumequeue, index. Without `out` it is for the store."""
+        self._root = root
+        self._out = out
+        self._folders = folders
+        target = root / "rebuild" if out is None else out
+        self.base = target.with_name(target.name + BUILDING_SUFFIX)
+        self.attempt = self.base
+
+    def begin(self) -> None:
+        """Throws away what an earlier attempt left, and makes the folders of a new one."""
+        self.clear()
+        self.attempt = self.base / uuid.uuid4().hex
+        for name in (*self._folders, KEYS_DIR):
+            disk.make_dir(self.attempt / name)
+
+    def clear(self) -> None:
+        """Removes everything below the folder, and it."""
+        while self.base.is_dir():
+            # A task that lags behind may be making a file at this moment.
+            with suppress(FileNotFoundError, OSError):
+                disk.remove_tree(self.base)
+
+    def folder(self, name: str) -> Path:
+        """A folder of the present attempt."""
+        return self.attempt / name
+
+    def sync(self) -> None:
+        """Makes all files of the attempt durable, and their names."""
+        for name in self._folders:
+            for path in self.folder(name).rglob("*"):
+                if path.is_dir():
+                    disk.sync_dir(path)
+                else:
+                    disk.sync_file(path)
+            disk.sync_dir(self.folder(name))
+
+    def switch_in(self, log_end: int) -> None:
+        """One rename a folder brings the new files in; the old ones go last.
+
+        As with the worker's rebuild, no progress vouches for a folder while it is exchanged.
+        """
+        disk.remove_tree(self.folder(KEYS_DIR))
+        if self._out is not None:
+            disk.sync_dir(self.attempt)
+            disk.rename(self.attempt, self._out)
+            disk.sync_dir(self._out.parent)
+            self.clear()
+            return
+        old = self.folder(_OLD_DIR)
+        disk.make_dir(old)
+        slots = {name: forget(self._root, _WORKERS[name]) for name in self._folders}
+        if CONSUME_QUEUE_DIR in self._folders:
+            clear_unfinished(self._root)
+        for name in self._folders:
+            with suppress(FileNotFoundError):
+                disk.rename(self._root / name, old / name)
+            disk.rename(self.folder(name), self._root / name)
+        disk.sync_dir(self._root)
+        epochs = load_epochs(self._root)
+        progress = Progress(epochs[-1].epoch if epochs else 0, min(load_floor(self._root), log_end))
+        for name in self._folders:
+            vouch(self._root, slots[name], progress)
+        self.clear()

@@ -1,0 +1,62 @@
+"""Runs a job in a session of its own, and tells how far it is."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from pipeline.engine_errors import naming_engine_failures
+from pipeline.session import open_session
+
+Answer = TypeVar("Answer")
+
+_CONF = {"spark.ui.showConsoleProgress": "false"}
+"""Spark's own bar, for which `tell` stands."""
+_QUIET_S = 2.0
+"""What takes no longer than this says nothing of how far it is."""
+_TELL_EVERY_S = 1.0
+
+
+def run_job(
+    job: Callable[[SparkSession], Answer],
+    master: str,
+    conf: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> Answer:
+    """What `job` answers. `tell` gets a line a second on how far the running stages are.
+
+    Raises JavaMissing, IncompatiblePyspark, EngineFailed, and what the job or its tasks raise.
+    """
+    spark = open_session("keelog", master, {**_CONF, **conf})
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        with _telling(spark, tell), naming_engine_failures("the job failed"):
+            return job(spark)
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _telling(spark: SparkSession, tell: Callable[[str], None]) -> Iterator[None]:
+    ended = threading.Event()
+    thread = threading.Thread(target=_tell, args=(spark, tell, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _tell(spark: SparkSession, tell: Callable[[str], None], ended: threading.Event) -> None:
+    tracker, began = spark.sparkContext.statusTracker(), time.monotonic()
+    while not ended.wait(_TELL_EVERY_S):
+        if time.monotonic() - began < _QUIET_S:
+            continue
+        for number in tracker.getActiveStageIds():
+            stage = tracker.getStageInfo(number)
+            if stage is not None:
+                tell(f"stage {number}: {stage.numCompletedTasks} of {stage.numTasks} tasks")

@@ -1,0 +1,149 @@
+"""Reads the log in ranges at once, and proves that together they read what one walk would.
+
+A range owns the records that start in it. A task finds its first one by what a record says of
+itself, which a body can imitate. So each task tells where its first record starts and where its
+last one ends, and the driver joins them: the first range of a segment starts where the segment
+does, every other one where the one before it ended. What does not join is read again from there.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from node.store.log_damage import next_record
+from node.store.log_reader import LogReader
+from node.store.open_files import OpenFiles
+from pipeline.parts import LogAt
+from protocol.columns import Columns
+from protocol.record import Torn
+
+RANGE_BYTES = 64 << 20
+"""About so many bytes of the log are one task."""
+WINDOW_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRange:
+    """Records that start in [`start`, `stop`), all in one segment.
+
+    `is_proven`: what stands at `start` is known to be a record, or the end of the segment.
+    """
+
+    number: int
+    start: int
+    stop: int
+    is_proven: bool
+
+
+class RangeEnds(NamedTuple):
+    """What a task found in its range: where its first record starts, None without one; where what
+    it read ends, the whole segment behind a filler; what stands there when it is damage."""
+
+    number: int
+    first: int | None
+    end: int
+    torn: Torn | None = None
+
+
+class Stitched(NamedTuple):
+    """Ranges that are proven, in order, those without a record left out.
+
+    `is_same`: the tasks read exactly these records. `torn` is the first damage, behind which
+    nothing was looked at.
+    """
+
+    ranges: list[ScanRange]
+    is_same: bool
+    torn: Torn | None
+
+
+def plan_ranges(log: LogAt, range_bytes: int = RANGE_BYTES, ranges_min: int = 1) -> list[ScanRange]:
+    """Cuts the log into ranges of about equal length, at segments first; in order."""
+    total = log.end - log.start
+    length = max(min(range_bytes, -(-total // max(ranges_min, 1))), 1)
+    ranges: list[ScanRange] = []
+    for segment in log.segments:
+        start, end = max(segment, log.start), min(segment + log.segment_bytes, log.end)
+        count = -(-(end - start) // length) if start < end else 0
+        borders = [start + (end - start) * part // count for part in range(count)] if count else []
+        for low, high in pairwise([*borders, end]):
+            ranges.append(ScanRange(len(ranges), low, high, low == start))
+    return ranges
+
+
+class RangeScan:
+    """The verified records of one range, window by window; iterate over it once, then `ends`."""
+
+    def __init__(self, log: LogReader, span: ScanRange, verify: bool = True) -> None:
+        self._log = log
+        self._span = span
+        self._verify = verify
+        self._first: int | None = None
+        self._end = span.start
+
+    def __iter__(self) -> Iterator[Columns]:
+        span, log = self._span, self._log
+        start: int | None = span.start
+        if not span.is_proven:
+            start = next_record(log, span.start, stop=span.stop)
+        log.stopped = None
+        if start is None:
+            return
+        self._end = start
+        for columns in log.columns(start, span.stop, WINDOW_BYTES, self._verify):
+            if len(columns):
+                if self._first is None:
+                    self._first = int(columns.physical_offset[0])
+                self._end = int(columns.physical_offset[-1] + columns.size[-1])
+                yield columns
+        if log.stopped is None and self._end < span.stop:
+            # Neither damage nor the range's end: the filler that closes the segment.
+            self._end = min(log.segment_at(span.start).end, log.end)
+
+    def ends(self) -> RangeEnds:
+        """What joins this range to its neighbours."""
+        torn = self._log.stopped
+        end = self._end if torn is None else torn.position
+        return RangeEnds(self._span.number, self._first, end, torn)
+
+
+def scan_ends(log: LogAt, span: ScanRange) -> RangeEnds:
+    """Reads a range for its ends alone."""
+    files = OpenFiles()
+    try:
+        scan = RangeScan(log.open(files), span)
+        for _ in scan:
+            pass
+        return scan.ends()
+    finally:
+        files.close()
+
+
+def stitch(
+    log: LogAt,
+    ranges: Iterable[ScanRange],
+    ends: Iterable[RangeEnds],
+    rescan: Callable[[ScanRange], RangeEnds] | None = None,
+) -> Stitched:
+    """Joins what the tasks found, in the order of `ranges`. `rescan` reads one range again."""
+    read_again = rescan or (lambda span: scan_ends(log, span))
+    proven: list[ScanRange] = []
+    is_same, expected = True, log.start
+    for span, found in zip(ranges, sorted(ends, key=lambda ends: ends.number), strict=True):
+        if span.is_proven:
+            expected = span.start
+        if expected >= span.stop:
+            # A record, or the filler, reaches over all of it.
+            is_same &= found.first is None
+            continue
+        if found.first != expected:
+            again = read_again(replace(span, start=expected, is_proven=True))
+            is_same &= found.first is None and again.first is None
+            found = again
+        if found.first is not None:
+            proven.append(replace(span, start=expected, is_proven=True))
+        if found.torn is not None:
+            return Stitched(proven, is_same, found.torn)
+        expected = found.end
+    return Stitched(proven, is_same, None)
