@@ -32,6 +32,7 @@ from node.supervisor_plan import (
     page_slot,
     refusal_of_appends,
 )
+from protocol import kernel
 from protocol.errors import ServiceNotAvailable, StoreDamaged
 from protocol.wire import refusal
 
@@ -90,6 +91,7 @@ def status(view: NodeView) -> Fields:
         "mode": "normal" if refused is None else refused.reason,
         "cause": None if refused is None else refused.cause,
         "store": str(view.root),
+        "kernel": kernel.describe(),
         "processes": [_process_row(view, child, log) for child in view.children],
         "log": {
             "min": log.min_offset,

@@ -7,10 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.tables import Column
+from protocol import kernel
 from protocol.columns import Bools, Bytes, Ints
 
 TEXTS = pa.list_(pa.field("element", pa.string()))
 PAIRS = pa.map_(pa.string(), pa.string())
+HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 TYPES = {
     "STRING": pa.string(),
     "INT": pa.int32(),
@@ -19,6 +21,7 @@ TYPES = {
     "TIMESTAMP": pa.timestamp("us", tz="UTC"),
     "ARRAY<STRING>": TEXTS,
     "MAP<STRING, STRING>": PAIRS,
+    "ARRAY<STRUCT<key: STRING, value: BINARY>>": HEADERS,
 }
 """What Spark wants on the first batch of each type of our tables, and refuses otherwise."""
 
@@ -45,12 +48,18 @@ def times(ms: Ints) -> pa.Array:
 def pieces(data: Bytes, start: Ints, length: Ints) -> pa.BinaryArray:
     """`data[start:start+length]` of each row; pieces must rise and not overlap.
 
-    One Arrow array over values and the gaps between them, of which every other item is taken: a
-    copy in C++. `data` must be below 2 GiB.
+    Without the compiled kernel it is one Arrow array over values and the gaps between them, of
+    which every other item is taken: a copy in C++. `data` must be below 2 GiB.
     """
     count = len(start)
     if not count:
         return pa.array([], pa.binary())
+    compiled = kernel.active()
+    if compiled is not None:
+        flat, offsets = compiled.join_arrow(data, start, length)
+        return pa.BinaryArray.from_buffers(
+            pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(flat)]
+        )
     offsets = np.empty(2 * count, np.int32)
     offsets[0::2] = start
     offsets[1::2] = start + length

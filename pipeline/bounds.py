@@ -1,6 +1,6 @@
 """Where the rows of each queue begin and end: offsets, a time, or all there is."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -23,14 +23,17 @@ class QueueAt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end: `earliest`, `latest`, `offsets` for each queue, or the first row at `time_ms`.
+    """One end: `earliest`, `latest`, `offsets` of each queue, or the first row at a time.
 
-    A queue offset is the next row to read, so as an end it is exclusive.
+    A queue offset is the next row to read, so as an end it is exclusive. `time` is `time_ms` for
+    all queues; of `times` each queue has its own, in `offsets`, in ms. `must_exist`: a queue
+    without a row at or after its time is an error; otherwise its end is meant.
     """
 
-    kind: Literal["earliest", "latest", "offsets", "time"]
+    kind: Literal["earliest", "latest", "offsets", "time", "times"]
     offsets: Mapping[QueueAt, int] = field(default_factory=dict)
     time_ms: int = 0
+    must_exist: bool = False
 
 
 EARLIEST = Bound("earliest")
@@ -45,21 +48,40 @@ class Extent(NamedTuple):
     high: int
 
 
-def parse_offsets(name: str, value: Mapping[str, Any]) -> Bound:
+def parse_offsets(name: str, value: Mapping[str, Any], forbidden: Bound | None = None) -> Bound:
     """`{"topic": {"0": 23}}`, or with several stores `{"topic": {"node": {"0": 23}}}`.
 
-    -2 stands for the earliest and -1 for the latest offset, as in Kafka's. Raises BadOption.
+    -2 stands for the earliest and -1 for the latest offset, as in Kafka's, unless it is
+    `forbidden`. Raises BadOption.
     """
-    form = '{"topic": {"0": 23}}, with several stores {"topic": {"node": {"0": 23}}}'
-    forbidden = LATEST_OFFSET if name.startswith("starting") else EARLIEST_OFFSET
-    offsets: dict[QueueAt, int] = {}
-    for queue, offset in _leaves(value):
-        if queue is None or type(offset) is not int or offset < EARLIEST_OFFSET:
-            raise BadOption(f"{name} has another form", form)
-        if offset == forbidden:
-            raise BadOption(f"{name} has {offset} for {queue}: there would be no row", form)
-        offsets[queue] = offset
+    offsets = _of_queues(name, value, "23", EARLIEST_OFFSET)
+    never = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}.get(
+        forbidden.kind if forbidden is not None else ""
+    )
+    for queue, offset in offsets.items():
+        if offset == never:
+            raise BadOption(
+                f"{name} has {offset} for {queue}: there would be no row", "another offset"
+            )
     return Bound("offsets", offsets)
+
+
+def parse_times(name: str, value: Mapping[str, Any]) -> dict[QueueAt, int]:
+    """The same with times, in ms since 1970, in place of offsets. Raises BadOption."""
+    return _of_queues(name, value, "1700000000000", 0)
+
+
+def _of_queues(name: str, value: Mapping[str, Any], example: str, least: int) -> dict[QueueAt, int]:
+    answer: dict[QueueAt, int] = {}
+    for queue, number in _leaves(value):
+        if queue is None or type(number) is not int or number < least:
+            raise BadOption(
+                f"{name} has another form",
+                f'{{"topic": {{"0": {example}}}}}, with several stores'
+                f' {{"topic": {{"node": {{"0": {example}}}}}}}',
+            )
+        answer[queue] = number
+    return answer
 
 
 def _leaves(value: Mapping[str, Any]) -> Iterable[tuple[QueueAt | None, Any]]:
@@ -84,19 +106,28 @@ def offsets_for(bound: Bound, name: str, extents: list[Extent], stores: int) -> 
 
     It must name each queue that is read, and no other. Raises UnknownTopic, BadOption.
     """
+    named = named_values(bound, name, extents, stores)
+    answer: dict[QueueAt, int] = {}
+    for queue, low, high in extents:
+        ends = {EARLIEST_OFFSET: low, LATEST_OFFSET: high}
+        answer[queue] = ends.get(named[queue], named[queue])
+    return answer
+
+
+def named_values(bound: Bound, name: str, extents: list[Extent], stores: int) -> dict[QueueAt, int]:
+    """What `bound` names for each queue that is read. Raises UnknownTopic, BadOption."""
     given = dict(bound.offsets)
     answer: dict[QueueAt, int] = {}
     missing: list[str] = []
     for extent in extents:
         short = extent.queue._replace(node="")
-        offset = given.pop(extent.queue, None)
-        if offset is None and stores == 1:
-            offset = given.pop(short, None)
-        if offset is None:
+        value = given.pop(extent.queue, None)
+        if value is None and stores == 1:
+            value = given.pop(short, None)
+        if value is None:
             missing.append(str(extent.queue))
             continue
-        ends = {EARLIEST_OFFSET: extent.low, LATEST_OFFSET: extent.high}
-        answer[extent.queue] = ends.get(offset, offset)
+        answer[extent.queue] = value
     if given:
         raise UnknownTopic(
             f"{name} names {_few(str(queue) for queue in given)}, which is not read",
@@ -105,7 +136,33 @@ def offsets_for(bound: Bound, name: str, extents: list[Extent], stores: int) -> 
     if missing:
         raise BadOption(
             f"{name} does not say where {_few(missing)} begins or ends",
-            "-2 for the earliest and -1 for the latest offset, or fewer queues by assign",
+            "each queue that is read, or fewer queues by assign",
+        )
+    return answer
+
+
+def offsets_at_times(
+    bound: Bound,
+    name: str,
+    extents: list[Extent],
+    stores: int,
+    find: Callable[[QueueAt, int], int],
+) -> dict[QueueAt, int]:
+    """The first offset at or after each queue's time, for bounds of kind `time` and `times`.
+
+    `find` answers it for one queue, and the end of the queue where there is none. Raises
+    UnknownTopic, BadOption, OffsetOutOfRange.
+    """
+    if bound.kind == "times":
+        times = named_values(bound, name, extents, stores)
+    else:
+        times = {extent.queue: bound.time_ms for extent in extents}
+    answer = {queue: find(queue, time_ms) for queue, time_ms in times.items()}
+    late = [f"{queue} ({times[queue]})" for queue, _, high in extents if answer[queue] >= high]
+    if bound.must_exist and late:
+        raise OffsetOutOfRange(
+            f"no message was stored at or after the starting time of {_few(late)}",
+            "an earlier time, or startingOffsetsByTimestampStrategy=latest",
         )
     return answer
 
@@ -135,6 +192,16 @@ def check_offsets(
     if fail_on_data_loss:
         raise DataLoss(text, "failOnDataLoss=false, which begins with what is left")
     return min(low, end), end, text
+
+
+def check_beginnings(extents: Iterable[Extent], offsets: Mapping[QueueAt, int]) -> None:
+    """Raises OffsetOutOfRange for the beginning of a stream behind the end of its queue."""
+    for queue, low, high in extents:
+        if offsets[queue] > high:
+            raise OffsetOutOfRange(
+                f"the starting offset {offsets[queue]} of {queue} is beyond its end, {high}",
+                f"an offset from {low} to {high}, or -1 for the latest",
+            )
 
 
 def _few(texts: Iterable[str]) -> str:

@@ -49,6 +49,8 @@ def on_damage(task: Task, place: DamagedPlace) -> Iterator[pa.RecordBatch]:
         "topic": place.topic,
         "queueId": place.queue_id,
         "queueOffset": place.queue_offset,
+        "partition": place.queue_id,
+        "offset": place.queue_offset,
         "physicalOffset": place.physical_offset,
         "storeSize": min(place.size, _INT_MAX),
         "node": task.store.node,

@@ -63,6 +63,18 @@ class DataLoss(SourceError):
     condition = "KEELOG_DATA_LOSS"
 
 
+class BadCheckpoint(SourceError):
+    """The offsets of a stream's checkpoint are none of this source."""
+
+    condition = "KEELOG_BAD_CHECKPOINT"
+
+
+class TargetMoved(SourceError):
+    """What an availableNow query set out to read is not what is there any more."""
+
+    condition = "KEELOG_TARGET_MOVED"
+
+
 class CorruptRecord(SourceError):
     """Bytes within the log are no record, or a queue unit leads to none."""
 

@@ -118,6 +118,10 @@ class FolderStore(PlannedStore):
     def is_resuming(self, queue: Queue) -> bool:
         return isinstance(self._store, LiveStore) and self._store.is_resuming(queue)
 
+    def followed(self, queue: Queue) -> int:
+        store = self._store
+        return store.visible_end(queue) if isinstance(store, LiveStore) else store.log.end
+
     def queues(self) -> list[Queue]:
         return self._store.queues()
 

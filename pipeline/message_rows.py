@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline import kafka_rows
 from pipeline.arrays import (
     PAIRS,
     TEXTS,
@@ -24,7 +25,7 @@ from protocol.columns import Bools, Bytes, Columns, Gather, Ints
 from protocol.dispatch_request import (
     Pieces,
     PropertyPairs,
-    find_properties,
+    look_up,
     split_properties,
     split_ragged,
 )
@@ -75,22 +76,25 @@ class MessageRows:
         return flat_and_ends(self._properties)
 
     @cached_property
-    def _found(self) -> dict[bytes, Pieces]:
-        return find_properties(*self._flat)
+    def _found(self) -> tuple[Bytes, dict[bytes, Pieces]]:
+        columns = self.columns
+        return look_up(columns.data, columns.properties_start, columns.properties_length)
 
     def property_text(self, name: bytes) -> pa.StringArray:
-        """TAGS or UNIQ_KEY, NULL where there is none."""
-        found = self._found[name]
+        """TAGS, UNIQ_KEY or the whole KEYS, NULL where there is none."""
+        data, places = self._found
+        found = places[name]
         there = found.length > 0
-        raw = pieces(self._flat[0], found.start[there], found.length[there])
+        raw = pieces(data, found.start[there], found.length[there])
         return spread(texts(raw, java_text), there)
 
     @property
     def keys(self) -> pa.ListArray:
         """The single keys of KEYS."""
-        found = self._found[b"KEYS"]
+        data, places = self._found
+        found = places[b"KEYS"]
         rows = np.flatnonzero(found.length)
-        joined = pieces(self._flat[0], found.start[rows], found.length[rows])
+        joined = pieces(data, found.start[rows], found.length[rows])
         flat, ends = flat_and_ends(joined)
         if not len(flat):
             none = pa.array([], pa.string())
@@ -228,5 +232,12 @@ MAKERS: dict[str, Maker] = {
     "storeSize": _number("size", "int32"),
     "node": lambda rows: pa.repeat(pa.scalar(rows.node, pa.string()), len(rows)),
     "damage": lambda rows: pa.nulls(len(rows), pa.string()),
+    "key": lambda rows: rows.property_text(b"KEYS").cast(pa.binary()),
+    "value": lambda rows: rows.bodies,
+    "partition": _number("queue_id", "int32"),
+    "offset": _number("queue_offset", "int64"),
+    "timestamp": lambda rows: times(rows.columns.store_timestamp),
+    "timestampType": kafka_rows.timestamp_types,
+    "headers": kafka_rows.headers,
 }
 """How each column is made; a test holds it against the table."""

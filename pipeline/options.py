@@ -3,20 +3,22 @@
 Names and meanings are those of Spark's Kafka source where it has them (docs/spark.md).
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 from node.store.settings import Settings, load_settings
 from node.store.tag_filter import TagFilter, parse_tags
-from pipeline.bounds import EARLIEST, LATEST, Bound, parse_offsets
+from pipeline.bound_options import BOUNDS, STRATEGY, Use, ending_bound, starting_bound
+from pipeline.bounds import EARLIEST, LATEST, Bound
 from pipeline.errors import BadOption, StoreUnreadable, UnknownOption, naming_conditions
+from pipeline.option_values import count, duration_ms, json_object, json_value, one_of
 from pipeline.plan import Limits
-from pipeline.tables import DAMAGE, MESSAGES, TABLES, Column, Table
+from pipeline.stream_limits import DELAY_MS, TriggerLimits
+from pipeline.tables import DAMAGE, INDEX, KAFKA, MESSAGES, TABLES, Column, Table
 
 OnCorrupt = Literal["fail", "skip", "report"]
 
@@ -27,14 +29,20 @@ SETTING_PREFIX = "store."
 _EVERY_TABLE = ("path", "paths", "nodes", "table", "columns", "failOnDataLoss")
 _PARTITIONS = ("minPartitions", "maxPartitionBytes", "maxRecordsPerPartition")
 _TOPICS = ("subscribe", "topics", "subscribePattern", "assign")
-_BOUNDS = ("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp")
-_OF_QUEUES = (*_EVERY_TABLE, *_PARTITIONS, *_TOPICS, "queueIds", *_BOUNDS)
+_OF_QUEUES = (*_EVERY_TABLE, *_PARTITIONS, *_TOPICS, "queueIds", *BOUNDS, STRATEGY)
 TAKEN = {
-    "messages": (*_OF_QUEUES, "tags", "onCorruptRecord"),
+    "messages": (*_OF_QUEUES, "tags", "onCorruptRecord", "schema", "includeHeaders"),
     "queues": _OF_QUEUES,
     "index": (*_EVERY_TABLE, *_PARTITIONS),
 }
 """The options of each table, and `store.<setting>`."""
+TAKEN_BY_STREAMS = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
+"""The options that only streams take. They take those of their table too, but for its end."""
 
 
 class StoreAt(NamedTuple):
@@ -79,9 +87,10 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Everything that a read was told."""
+    """Everything that a read was told. `columns` are those of `offered` that it gives."""
 
     table: Table
+    offered: tuple[Column, ...]
     columns: tuple[Column, ...]
     stores: tuple[StoreAt, ...]
     settings: Settings
@@ -89,9 +98,12 @@ class SourceOptions:
     limits: Limits
     fail_on_data_loss: bool
     on_corrupt: OnCorrupt
+    triggers: TriggerLimits
 
 
-def parse_options(given: Mapping[str, str], table_name: str | None = None) -> SourceOptions:
+def parse_options(
+    given: Mapping[str, str], table_name: str | None = None, use: Use = "batch"
+) -> SourceOptions:
     """Options as Spark hands them over: names in any case, values as text.
 
     `table_name` is the table of a format that shows one alone. Raises UnknownOption, BadOption,
@@ -99,11 +111,12 @@ def parse_options(given: Mapping[str, str], table_name: str | None = None) -> So
     """
     options = {name.lower(): value for name, value in given.items()}
     table = _table(options, table_name)
-    _check_names(given, table)
-    selection = _selection(options)
-    on_corrupt = _one_of(options, "onCorruptRecord", ("fail", "skip", "report"), "fail")
-    records_max = _count(options, "maxRecordsPerPartition")
-    if records_max is not None and table is MESSAGES and selection.is_everything:
+    _check_names(given, table, use)
+    selection = _selection(options, use)
+    on_corrupt = one_of(options, "onCorruptRecord", ("fail", "skip", "report"), "fail")
+    records_max = count(options, "maxRecordsPerPartition")
+    is_full_read = use == "batch" and table is MESSAGES and selection.is_everything
+    if records_max is not None and is_full_read:
         raise BadOption(
             "maxRecordsPerPartition needs a selection of queues: a read of the whole log does not"
             " know beforehand how many records stand where",
@@ -114,19 +127,27 @@ def parse_options(given: Mapping[str, str], table_name: str | None = None) -> So
     ]
     with naming_conditions():
         settings = load_settings(pairs)
+    offered = _offered(options, table, on_corrupt == "report")
     return SourceOptions(
         table=table,
-        columns=_columns(options, table, on_corrupt == "report"),
+        offered=offered,
+        columns=_columns(options, table._replace(columns=offered)),
         stores=_stores(options),
         settings=settings,
         selection=selection,
         limits=Limits(
-            _count(options, "maxPartitionBytes") or PARTITION_BYTES,
+            count(options, "maxPartitionBytes") or PARTITION_BYTES,
             records_max,
-            _count(options, "minPartitions") or 1,
+            count(options, "minPartitions") or 1,
         ),
-        fail_on_data_loss=_one_of(options, "failOnDataLoss", ("true", "false"), "true") == "true",
+        fail_on_data_loss=one_of(options, "failOnDataLoss", ("true", "false"), "true") == "true",
         on_corrupt=cast(OnCorrupt, on_corrupt),
+        triggers=TriggerLimits(
+            count(options, "maxOffsetsPerTrigger"),
+            count(options, "maxBytesPerTrigger"),
+            count(options, "minOffsetsPerTrigger"),
+            duration_ms(options, "maxTriggerDelay", DELAY_MS),
+        ),
     )
 
 
@@ -143,25 +164,43 @@ def _table(options: Mapping[str, str], table_name: str | None) -> Table:
     return TABLES[name]
 
 
-def _check_names(given: Mapping[str, str], table: Table) -> None:
-    known = {name.lower() for name in TAKEN[table.name]}
+def _check_names(given: Mapping[str, str], table: Table, use: Use) -> None:
+    if use == "stream" and table is INDEX:
+        raise BadOption("the table index is no stream: its rows are not in order", "another table")
+    taken = TAKEN[table.name]
+    if use != "batch" and table is not INDEX:
+        is_end = use == "stream"
+        taken = tuple(name for name in taken if not (is_end and name.startswith("ending")))
+        taken += TAKEN_BY_STREAMS
+    known = {name.lower() for name in taken}
     for name in given:
         if name.lower() in known or name.lower().startswith(SETTING_PREFIX):
             continue
+        what = "a stream" if use == "stream" else f"table {table.name}"
         raise UnknownOption(
-            f"table {table.name} takes no option {name[:80]!r}",
-            f"one of {', '.join(TAKEN[table.name])}, {SETTING_PREFIX}<setting>",
+            f"{what} takes no option {name[:80]!r}",
+            f"one of {', '.join(taken)}, {SETTING_PREFIX}<setting>",
         )
 
 
-def _columns(options: Mapping[str, str], table: Table, with_damage: bool) -> tuple[Column, ...]:
+def _offered(options: Mapping[str, str], table: Table, with_damage: bool) -> tuple[Column, ...]:
+    """The columns that may be chosen."""
+    is_kafka = one_of(options, "schema", ("keelog", "kafka"), "keelog") == "kafka"
+    has_headers = one_of(options, "includeHeaders", ("true", "false"), "false") == "true"
+    if has_headers and not is_kafka:
+        raise BadOption("includeHeaders goes with schema=kafka", "the column properties")
+    columns = table.columns
+    if is_kafka:
+        columns = KAFKA.columns if has_headers else KAFKA.columns[:-1]
+    return (*columns, DAMAGE) if with_damage else columns
+
+
+def _columns(options: Mapping[str, str], table: Table) -> tuple[Column, ...]:
     asked = options.get("columns")
-    if with_damage:
-        table = table._replace(columns=(*table.columns, DAMAGE))
     if asked is None:
         return table.columns
     chosen = table.choose([name.strip() for name in asked.split(",")])
-    return (*chosen, DAMAGE) if with_damage and DAMAGE not in chosen else chosen
+    return (*chosen, DAMAGE) if DAMAGE in table.columns and DAMAGE not in chosen else chosen
 
 
 def _stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
@@ -172,9 +211,9 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
             'load(\'/path/to/store\'), or the option nodes with JSON: {"name": "/path", …}',
         )
     if given == ["nodes"]:
-        nodes = _json_object(options, "nodes")
+        nodes = json_object(options, "nodes")
         return tuple(StoreAt(name, _local(path)) for name, path in sorted(nodes.items()))
-    paths = [options["path"]] if given == ["path"] else _json(options, "paths")
+    paths = [options["path"]] if given == ["path"] else json_value(options, "paths")
     if not isinstance(paths, list) or not paths:
         raise BadOption(
             f"paths is {options['paths'][:80]!r}", 'a JSON list: ["/path/1", "/path/2"]'
@@ -204,7 +243,7 @@ def _local(path: object) -> str:
     )
 
 
-def _selection(options: Mapping[str, str]) -> Selection:
+def _selection(options: Mapping[str, str], use: Use) -> Selection:
     by = [name for name in _TOPICS if name.lower() in options]
     if len(by) > 1:
         raise BadOption(f"{' and '.join(by)} exclude each other", "only one of them")
@@ -220,8 +259,8 @@ def _selection(options: Mapping[str, str]) -> Selection:
         pattern=None if pattern is None else _pattern(pattern),
         assigned=_assigned(options) if "assign" in options else None,
         queue_ids=_queue_ids(options["queueids"]) if "queueids" in options else None,
-        start=_bound(options, "starting", EARLIEST, LATEST),
-        end=_bound(options, "ending", LATEST, EARLIEST),
+        start=starting_bound(options, use),
+        end=ending_bound(options),
         tags=tags,
     )
 
@@ -237,7 +276,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def _assigned(options: Mapping[str, str]) -> dict[str, frozenset[int]]:
     answer: dict[str, frozenset[int]] = {}
-    for topic, ids in _json_object(options, "assign").items():
+    for topic, ids in json_object(options, "assign").items():
         if not isinstance(ids, list) or not all(type(number) is int for number in ids):
             raise BadOption(
                 f"assign names no list of queues for {topic[:80]!r}", '{"topic": [0, 1]}'
@@ -251,64 +290,3 @@ def _queue_ids(text: str) -> frozenset[int]:
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise BadOption(f"queueIds is {text[:80]!r}", "numbers with commas between: 0,1,2")
     return frozenset(int(part) for part in parts)
-
-
-def _bound(options: Mapping[str, str], side: str, default: Bound, other: Bound) -> Bound:
-    """`startingOffsets` or `startingTimestamp`, and the same for the end."""
-    offsets = options.get(f"{side}offsets")
-    time = options.get(f"{side}timestamp")
-    if offsets is not None and time is not None:
-        raise BadOption(f"{side}Offsets and {side}Timestamp exclude each other", "one of them")
-    if time is not None:
-        if not time.strip().isascii() or not time.strip().isdigit():
-            raise BadOption(f"{side}Timestamp is {time[:80]!r}", "milliseconds since 1970 in UTC")
-        return Bound("time", time_ms=int(time))
-    if offsets is None or offsets.strip().lower() == default.kind:
-        return default
-    if offsets.strip().lower() == other.kind:
-        raise BadOption(
-            f"{side}Offsets cannot be {other.kind}: there would be no row", f"{default.kind}, JSON"
-        )
-    return parse_offsets(f"{side}Offsets", _json_object(options, f"{side}Offsets"))
-
-
-def _one_of(options: Mapping[str, str], name: str, known: tuple[str, ...], default: str) -> str:
-    value = options.get(name.lower(), default).strip().lower()
-    if value not in known:
-        raise BadOption(f"{name} is {value[:80]!r}", f"one of {', '.join(known)}")
-    return value
-
-
-def _count(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name.lower())
-    if text is None:
-        return None
-    text = text.strip()
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise BadOption(f"{name} is {text[:80]!r}", "a whole number from 1 on")
-    return int(text)
-
-
-def _json(options: Mapping[str, str], name: str) -> Any:
-    try:
-        return json.loads(options[name.lower()], object_pairs_hook=_each_once)
-    except (json.JSONDecodeError, RecursionError) as error:
-        text = options[name.lower()]
-        raise BadOption(f"{name} is no JSON: {text[:80]!r}: {error}", "docs/spark.md") from None
-
-
-def _json_object(options: Mapping[str, str], name: str) -> dict[str, Any]:
-    value = _json(options, name)
-    if not isinstance(value, dict) or not value:
-        raise BadOption(f"{name} is no JSON object with anything in it", "docs/spark.md")
-    return value
-
-
-_Pairs = list[tuple[str, Any]]
-
-
-def _each_once(pairs: _Pairs) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        twice = next(name for name, _ in pairs if [key for key, _ in pairs].count(name) > 1)
-        raise BadOption(f"{twice[:80]!r} is named twice in one JSON object", "name it once")
-    return dict(pairs)

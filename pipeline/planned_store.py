@@ -55,6 +55,10 @@ class PlannedStore(ABC):
     def is_resuming(self, queue: Queue) -> bool:
         """Whether the queue may show fewer units than it did."""
 
+    def followed(self, queue: Queue) -> int:
+        """The log offset below which the queue's units are there, as of the last `refresh`."""
+        return self.log.end
+
     @abstractmethod
     def queues(self) -> list[Queue]:
         """Every queue that has a unit or a folder, sorted by topic and queue id."""

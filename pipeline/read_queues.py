@@ -18,12 +18,12 @@ from pipeline.damage_rows import DamagedPlace, on_damage, on_loss
 from pipeline.message_rows import MessageRows
 from pipeline.parts import QueuePart, QueueSlice
 from pipeline.stores import task_files
-from protocol.columns import Bools, Columns, Ints, first_bad_crc, gather_records
+from protocol.columns import Bools, Columns, Ints
+from protocol.gather import gather_verified
 from protocol.names import SCHEDULE_TOPIC
 from protocol.properties import TAGS
 from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT
 from protocol.record import RECORD_BYTES_MIN, Record
-from protocol.record_check import are_heads
 
 BATCH_BYTES = 4 << 20
 """About how much of the log one batch of rows is made from."""
@@ -178,17 +178,11 @@ def _batches(wanted: _Wanted) -> Iterator[tuple[int, int]]:
 
 def _read_batch(part: QueuePart, log: LogReader, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
     data, start = _gather(log, wanted)
-    fits = are_heads(data, start, wanted.size)
-    rows = np.flatnonzero(fits)
-    columns, good = gather_records(data, start[rows])
-    asked = wanted.take(rows)
-    good &= columns.physical_offset == asked.offset
-    good &= columns.queue_offset == asked.number
-    good &= columns.queue_id == _of_slices(part, asked, "queue_id")
-    good[good] = _topics_fit(part, columns.take(good), asked.take(good))
-    good &= _crc_agrees(columns, good)
-    bad = np.concatenate([np.flatnonzero(~fits), rows[~good]])
-    for row in np.sort(bad).tolist():
+    columns, good = gather_verified(data, start, wanted.size, wanted.offset)
+    good &= columns.queue_offset == wanted.number
+    good &= columns.queue_id == _of_slices(part, wanted, "queue_id")
+    good[good] = _topics_fit(part, columns.take(good), wanted.take(good))
+    for row in np.flatnonzero(~good).tolist():
         yield from on_damage(part.task, _damage(part, log, wanted, row))
     columns = columns.take(good)
     if part.tags is not None:
@@ -227,18 +221,6 @@ def _topics_fit(part: QueuePart, columns: Columns, wanted: _Wanted) -> Bools:
     expected = names.take(pa.array(wanted.place))
     same: Bools = pc.equal(topics, expected).to_numpy(zero_copy_only=False)
     return same
-
-
-def _crc_agrees(columns: Columns, good: Bools) -> Bools:
-    """Which of the good records have the checksum that they state."""
-    answer = np.ones(len(good), np.bool_)
-    rows = np.flatnonzero(good)
-    while True:
-        bad = first_bad_crc(columns.take(rows), len(rows))
-        if bad == len(rows):
-            return answer
-        answer[rows[bad]] = False
-        rows = rows[bad + 1 :]
 
 
 def _has_tag(columns: Columns, tags: frozenset[str]) -> Bools:

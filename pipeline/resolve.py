@@ -12,7 +12,14 @@ from itertools import pairwise
 from node.store.log_damage import next_record
 from node.store.log_reader import Bounds, LogReader
 from node.store.queue_reader import QueueReader
-from pipeline.bounds import Bound, Extent, QueueAt, check_offsets, offsets_for
+from pipeline.bounds import (
+    Bound,
+    Extent,
+    QueueAt,
+    check_offsets,
+    offsets_at_times,
+    offsets_for,
+)
 from pipeline.errors import UnknownTopic, naming_conditions
 from pipeline.options import SourceOptions
 from pipeline.parts import IndexPart, LogPart, Part, QueuePart, Task
@@ -33,8 +40,8 @@ SAMPLE_UNITS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _QueueRows:
-    """A queue whose rows [`start`, `end`) are read."""
+class QueueRows:
+    """A queue of an open store whose rows [`start`, `end`) are read."""
 
     store: PlannedStore
     reader: QueueReader
@@ -104,7 +111,13 @@ def record_borders(reader: LogReader, limits: Limits) -> list[int]:
 def _queue_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator[Part]:
     for store in stores:
         store.settle()
-    rows = _queue_rows(stores, options)
+    return parts_of_rows(_queue_rows(stores, options), stores, options)
+
+
+def parts_of_rows(
+    rows: list[QueueRows], stores: list[PlannedStore], options: SourceOptions
+) -> Iterator[Part]:
+    """The parts that read these rows, cut as the options say."""
     by_store = [[row for row in rows if row.store is store] for store in stores]
     ranges = [
         [Range(place, row.start, row.end, _row_bytes(row, options)) for place, row in enumerate(of)]
@@ -113,6 +126,8 @@ def _queue_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator
     counts = [sum(found.rows for found in of) for of in ranges]
     is_messages = options.table is MESSAGES
     for store, of, found, count in zip(stores, by_store, ranges, counts, strict=True):
+        if not count:
+            continue
         task = _task(store, options)
         log_at = store.log_at() if is_messages else None
         for part in plan_partitions(found, share(options.limits, count, sum(counts))):
@@ -122,7 +137,7 @@ def _queue_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator
             yield QueuePart(task, slices, log_at, options.selection.tags)
 
 
-def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[_QueueRows]:
+def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[QueueRows]:
     """The queues that are asked for, each with its bounds, without those that give no row."""
     found = [
         (store, reader)
@@ -130,7 +145,7 @@ def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[_Que
         for queue in store.queues()
         if options.selection.takes(*queue) and (reader := store.queue(*queue)) is not None
     ]
-    _check_topics(stores, options)
+    check_topics(stores, options)
     extents = [
         Extent(
             QueueAt(reader.queue.topic, store.at.node, reader.queue.queue_id),
@@ -140,13 +155,13 @@ def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[_Que
         for store, reader in found
     ]
     selection, count = options.selection, len(stores)
-    starts = _offsets(selection.start, "startingOffsets", extents, found, count)
-    ends = _offsets(selection.end, "endingOffsets", extents, found, count)
-    rows: list[_QueueRows] = []
+    starts = bound_offsets(selection.start, "startingOffsets", extents, found, count)
+    ends = bound_offsets(selection.end, "endingOffsets", extents, found, count)
+    rows: list[QueueRows] = []
     for (store, reader), extent in zip(found, extents, strict=True):
         # Times in wrong order ask for nothing; offsets in wrong order are an error.
         end = ends[extent.queue]
-        if "time" in (selection.start.kind, selection.end.kind):
+        if {"time", "times"} & {selection.start.kind, selection.end.kind}:
             end = max(end, min(starts[extent.queue], extent.high))
         start, end, lost = check_offsets(
             extent, starts[extent.queue], end, options.fail_on_data_loss
@@ -154,11 +169,11 @@ def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[_Que
         if lost:
             log.warning("messages are lost: %s", lost)
         if start < end:
-            rows.append(_QueueRows(store, reader, start, end))
+            rows.append(QueueRows(store, reader, start, end))
     return rows
 
 
-def _check_topics(stores: list[PlannedStore], options: SourceOptions) -> None:
+def check_topics(stores: list[PlannedStore], options: SourceOptions) -> None:
     """Raises UnknownTopic for a topic, or queue, that was named and that no store has."""
     selection = options.selection
     there = {queue for store in stores for queue in store.queues()}
@@ -179,26 +194,34 @@ def _known_topics(topics: set[str]) -> str:
     return f"one of {', '.join(listed[:20])}{rest}" if listed else "another store: it has none"
 
 
-def _offsets(
+def bound_offsets(
     bound: Bound,
     name: str,
     extents: list[Extent],
     readers: list[tuple[PlannedStore, QueueReader]],
     stores: int,
 ) -> dict[QueueAt, int]:
+    """The offset that a bound means for each queue; `readers` are those of `extents`, in order.
+
+    Raises UnknownTopic, BadOption, OffsetOutOfRange.
+    """
     if bound.kind == "offsets":
         return offsets_for(bound, name, extents, stores)
     if bound.kind == "earliest":
         return {extent.queue: extent.low for extent in extents}
     if bound.kind == "latest":
         return {extent.queue: extent.high for extent in extents}
-    return {
-        extent.queue: store.offset_by_time(reader, bound.time_ms)
-        for extent, (store, reader) in zip(extents, readers, strict=True)
-    }
+    of = {extent.queue: found for extent, found in zip(extents, readers, strict=True)}
+    return offsets_at_times(
+        bound,
+        name,
+        extents,
+        stores,
+        lambda queue, ms: of[queue][0].offset_by_time(of[queue][1], ms),
+    )
 
 
-def _row_bytes(row: _QueueRows, options: SourceOptions) -> float:
+def _row_bytes(row: QueueRows, options: SourceOptions) -> float:
     """About how many bytes of the store one row costs: a record, or a unit."""
     if options.table is not MESSAGES:
         return 20.0

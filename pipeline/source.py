@@ -8,12 +8,18 @@ down cuts the rows of all its other uses. Rows are chosen by options.
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from pipeline.errors import UnknownColumn
 
 if TYPE_CHECKING:
+    from pipeline.bound_options import Use
     from pipeline.options import SourceOptions
     from pipeline.parts import Part
 
@@ -36,16 +42,27 @@ class KeelogSource(DataSource):
         from pipeline.stores import check_stores
         from pipeline.tables import ddl
 
-        parsed = self._parsed()
+        # Spark asks before it has said whether rows are to be read once or followed.
+        parsed = self._parsed("any")
         check_stores(parsed.stores)
         return ddl(parsed.columns)
 
     def reader(self, schema: StructType) -> "KeelogReader":
         """For `schema`, which may be the user's own: some of the columns, with their types."""
+        return KeelogReader(self._chosen("batch", schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """The same, for rows that are followed."""
+        from pipeline.stream import KeelogStreamReader
+
+        return KeelogStreamReader(self._chosen("stream", schema))
+
+    def _chosen(self, use: "Use", schema: StructType) -> "SourceOptions":
+        """The options with the columns that `schema` names. Raises UnknownColumn."""
         from dataclasses import replace
 
-        parsed = self._parsed()
-        table = parsed.table._replace(columns=_with_damage(parsed))
+        parsed = self._parsed(use)
+        table = parsed.table._replace(columns=parsed.offered)
         chosen = table.choose(schema.fieldNames())
         for column, field in zip(chosen, schema.fields, strict=True):
             if _type_name(field.dataType.simpleString()) != _type_name(column.ddl):
@@ -60,14 +77,14 @@ class KeelogSource(DataSource):
                     f"{'' if field.nullable else ' NOT NULL'}, the table has {column.name}",
                     "the column's own name, without NOT NULL",
                 )
-        return KeelogReader(replace(parsed, columns=chosen))
+        return replace(parsed, columns=chosen)
 
-    def _parsed(self) -> "SourceOptions":
+    def _parsed(self, use: "Use") -> "SourceOptions":
         from pipeline.options import parse_options
         from pipeline.session import check_pyspark
 
         check_pyspark()
-        return parse_options(self.options, self.table)
+        return parse_options(self.options, self.table, use)
 
 
 class QueuesSource(KeelogSource):
@@ -104,13 +121,6 @@ class KeelogReader(DataSourceReader):
         part: Part | None = None if partition is None else partition.value
         if part is not None:
             yield from read_part(part)
-
-
-def _with_damage(parsed: "SourceOptions") -> tuple[Any, ...]:
-    from pipeline.tables import DAMAGE
-
-    reports = parsed.on_corrupt == "report"
-    return (*parsed.table.columns, DAMAGE) if reports else parsed.table.columns
 
 
 def _type_name(text: str) -> str:

@@ -81,6 +81,25 @@ MESSAGES = Table(
 DAMAGE = Column("damage", "STRING", "NULL for a message; else what is wrong at this place")
 """The column that messages have besides with `onCorruptRecord=report`."""
 
+KAFKA = Table(
+    MESSAGES.name,
+    (
+        Column("key", "BINARY", "KEYS, NULL without"),
+        Column("value", "BINARY", "the body, as stored"),
+        Column("topic", "STRING", "topic"),
+        Column("partition", "INT", "queue of the topic"),
+        Column("offset", "BIGINT", "number of the message in its queue"),
+        Column("timestamp", "TIMESTAMP", "when it was stored"),
+        Column("timestampType", "INT", "always 1: given by the node, not by the sender"),
+        Column(
+            "headers",
+            "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+            "with `includeHeaders`: all properties, NULL without any",
+        ),
+    ),
+)
+"""`messages` with `schema=kafka`: names and types of Spark's Kafka source."""
+
 QUEUES = Table(
     "queues",
     (

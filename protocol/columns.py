@@ -2,6 +2,9 @@
 
 `scan` walks a buffer of back-to-back records and answers every fixed field as an array, together
 with what ended the walk. Nothing is copied out of the buffer.
+
+Where the installation has the compiled kernel (`protocol.kernel`) it walks and checks; the numpy
+functions here, `…_numpy`, do the same without it, and are what the kernel is held against.
 """
 
 import struct
@@ -12,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol import kernel
 from protocol.layout import Readable
 from protocol.properties import CRC_DIGITS, CRC_PREFIX, CRC_PROPERTY_BYTES, NAME_END, PAIR_END
 from protocol.record import (
@@ -116,6 +120,21 @@ def scan(
     the writer has not filled in yet, of which only the body's checksum counts.
     """
     buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+    compiled = kernel.active()
+    if compiled is None:
+        columns, end = scan_numpy(buffer, base, position, verify, sealed)
+    else:
+        flags = kernel.VERIFY * verify | kernel.SEALED * sealed
+        flags |= kernel.CHECK_PLACE * (base is not None)
+        block, end = compiled.scan(buffer, position, base or 0, flags)
+        columns = Columns(buffer, *block)
+    return Scan(columns, end, _what_stands(buffer, end, base, sealed))
+
+
+def scan_numpy(
+    buffer: Bytes, base: int | None, position: int, verify: bool, sealed: bool
+) -> tuple[Columns, int]:
+    """The whole records, and the position behind the last one; see `scan`."""
     starts, end = _walk(buffer, position)
     columns, good = gather_records(buffer, starts)
     if base is not None:
@@ -126,7 +145,7 @@ def scan(
     if bad_at < len(good):
         end = int(columns.start[bad_at])
         columns = columns.take(slice(0, bad_at))
-    return Scan(columns, end, _what_stands(buffer, end, base, sealed))
+    return columns, end
 
 
 def _what_stands(
@@ -250,6 +269,17 @@ def _is_utf8(data: bytes) -> bool:
 
 def group_topics(columns: Columns) -> tuple[list[str], Ints]:
     """The topics in order of appearance, and each record's place among them."""
+    compiled = kernel.active()
+    if compiled is not None:
+        ids, first = compiled.group(columns.data, columns.topic_start, columns.topic_length)
+        rows = first.tolist()
+        topics = [columns.piece(columns.topic_start, columns.topic_length, row) for row in rows]
+        return [topic.decode() for topic in topics], ids
+    return group_topics_plain(columns)
+
+
+def group_topics_plain(columns: Columns) -> tuple[list[str], Ints]:
+    """As `group_topics`."""
     seen: dict[bytes, int] = {}
     data = columns.data.data
     begin = columns.topic_start.tolist()
@@ -260,6 +290,14 @@ def group_topics(columns: Columns) -> tuple[list[str], Ints]:
 
 def gather_ragged(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
     """The pieces `data[start:start+length]` joined, and where each ends in the result."""
+    compiled = kernel.active()
+    if compiled is not None:
+        return compiled.join(data, start, length)
+    return gather_ragged_numpy(data, start, length)
+
+
+def gather_ragged_numpy(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
+    """As `gather_ragged`."""
     ends = np.cumsum(length)
     total = int(ends[-1]) if len(ends) else 0
     index = np.arange(total) + np.repeat(start - (ends - length), length)

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol import kernel
 from protocol.columns import Bools, Bytes, Columns, Gather, Ints, gather_ragged, group_topics
 from protocol.index_entry import TAGS_KEY_PREFIX
 from protocol.java_hash import hash_pieces, java_hash, java_text, powers_of_31
@@ -34,8 +36,8 @@ class Pieces:
 class DispatchRequests:
     """One row a record, in log order (RocketMQ: DispatchRequest).
 
-    `topic_id` indexes `topics`. `keys`, `tags` and `unique_key` are pieces of `flat`, the joined
-    properties; `bit_map` is None for every record unless a filter computed one.
+    `topic_id` indexes `topics`. `keys`, `tags` and `unique_key` are pieces of `flat`, which holds
+    the properties, and maybe more; `bit_map` is None for every record unless a filter computed one.
     """
 
     columns: Columns
@@ -123,8 +125,7 @@ def dispatch_requests(
 ) -> DispatchRequests:
     """Computes what the builders need from verified records."""
     topics, topic_id = group_topics(columns)
-    flat, ends = gather_ragged(columns.data, columns.properties_start, columns.properties_length)
-    found = find_properties(flat, ends)
+    flat, found = look_up(columns.data, columns.properties_start, columns.properties_length)
     tags = found[b"TAGS"]
     codes = np.zeros(len(columns), np.int64)
     tagged = np.flatnonzero(tags.length)
@@ -201,6 +202,20 @@ def split_properties(flat: Bytes, ends: Ints) -> PropertyPairs:
     middle = name_ends[which]
     whole = np.flatnonzero((middle > start) & (middle < start + size - 1))
     return PropertyPairs(row[whole], start[whole], middle[whole], (start + size)[whole])
+
+
+def look_up(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, dict[bytes, Pieces]]:
+    """Where the values of KEYS, TAGS and UNIQ_KEY stand in each row's properties.
+
+    Answers the bytes that the places are in, and the places by name; see `find_properties`.
+    """
+    compiled = kernel.active()
+    if compiled is None:
+        flat, ends = gather_ragged(data, start, length)
+        return flat, find_properties(flat, ends)
+    found = compiled.find_properties(data, start, length)
+    names = enumerate((b"KEYS", b"TAGS", b"UNIQ_KEY"))
+    return data, {name: Pieces(found[2 * i], found[2 * i + 1]) for i, name in names}
 
 
 def find_properties(flat: Bytes, ends: Ints) -> dict[bytes, Pieces]:
@@ -281,10 +296,20 @@ def _joined_hash(prefix: Ints, flat: Bytes, start: Ints, length: Ints) -> NDArra
 def _utf16_length(flat: Bytes, start: Ints, length: Ints) -> Ints:
     """UTF-16 code units of each piece; ASCII pieces have as many as bytes."""
     units = length.copy()
+    compiled = kernel.active()
+    if compiled is not None:
+        _, not_ascii = compiled.java_hash(flat, start, length)
+        return _count_units(units, not_ascii, (flat, start, length))
     chars, ends = gather_ragged(flat, start, length)
     wide = np.zeros(len(chars) + 1, np.int64)
     np.cumsum(chars >= 0x80, out=wide[1:])
-    for row in np.flatnonzero(wide[ends] - wide[ends - length]):
+    return _count_units(units, wide[ends] - wide[ends - length], (flat, start, length))
+
+
+def _count_units(units: Ints, not_ascii: NDArray[Any], where: tuple[Bytes, Ints, Ints]) -> Ints:
+    """Counts anew where `not_ascii` is not 0."""
+    flat, start, length = where
+    for row in np.flatnonzero(not_ascii):
         piece = flat[start[row] : start[row] + length[row]].tobytes()
         units[row] = len(java_text(piece).encode("utf-16-be")) // 2
     return units

@@ -6,6 +6,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol import kernel
+
 _MASK = 0xFFFFFFFF
 _CACHED_CHARS_MAX = 256
 """Longer strings are not kept: they come from clients, and the cache holds many."""
@@ -58,6 +60,19 @@ def hash_pieces(
     Strings that are not pure ASCII take the plain path one by one; bytes that are no UTF-8
     count as `java_text` has them.
     """
+    compiled = kernel.active()
+    if compiled is None:
+        return hash_pieces_numpy(flat, start, length)
+    hashes, not_ascii = compiled.java_hash(flat, start, length)
+    for row in np.flatnonzero(not_ascii).tolist():
+        hashes[row] = java_hash(java_text(bytes(flat[start[row] : start[row] + length[row]])))
+    return hashes
+
+
+def hash_pieces_numpy(
+    flat: NDArray[np.uint8], start: NDArray[np.int64], length: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """As `hash_pieces`."""
     if not len(start):
         return np.empty(0, np.int32)
     longest = int(length.max())

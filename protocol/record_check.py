@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol import kernel
 from protocol.columns import Bools, Bytes, Ints, first_bad_crc, gather_records
+from protocol.gather import are_heads
 from protocol.ids import Queue
 from protocol.layout import Readable
 from protocol.properties import (
@@ -37,6 +39,8 @@ from protocol.record import (
     record_head,
 )
 
+COMPILED_ABOVE = 4
+"""So few records are checked plainly, even where there is the compiled kernel."""
 PLAIN_MAX = 50
 """So few records go faster one by one than as columns."""
 ODD_MAX = 20
@@ -93,8 +97,21 @@ def first_unfit(data: bytes, wanted: Wanted) -> int:
     `data` has exactly as many bytes as the sizes add up to.
     """
     assert sum(wanted.sizes) == len(data)
+    if kernel.active() is not None and len(wanted.sizes) > COMPILED_ABOVE:
+        return unfit_compiled(data, wanted)
     check = unfit_plain if len(wanted.sizes) <= PLAIN_MAX else unfit_many
     return check(data, wanted)
+
+
+def unfit_compiled(data: bytes, wanted: Wanted) -> int:
+    """As `first_unfit`, by the kernel, which must be there."""
+    compiled = kernel.active()
+    assert compiled is not None
+    topic = np.frombuffer(wanted.queue.topic.encode(), np.uint8)
+    rows = (np.array(rows, np.int64) for rows in (wanted.sizes, wanted.offsets, wanted.numbers))
+    return compiled.first_unfit(
+        np.frombuffer(data, np.uint8), *rows, queue_id=wanted.queue.queue_id, topic=topic
+    )
 
 
 def unfit_many(data: bytes, wanted: Wanted) -> int:
@@ -232,18 +249,6 @@ def unfit_columns(data: Readable, wanted: Wanted) -> int:
     count = _first_false(fits)
     found = buffer[columns.topic_start[:count, None] + np.arange(len(topic))]
     return _first_false((found == topic).all(axis=1))
-
-
-def are_heads(buffer: Bytes, start: Ints, size: Ints) -> Bools:
-    """Which records say that they have that size, behind it a record's magic.
-
-    Each must have eight bytes in the buffer.
-    """
-    head = buffer[start[:, None] + np.arange(8)]
-    total = head[:, :4].copy().view(">i4")[:, 0]
-    magic = head[:, 4:].copy().view(">u4")[:, 0]
-    fits: Bools = (total == size) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
-    return fits
 
 
 def _first_false(fits: Bools) -> int:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pipeline.tables import TABLES
+from pipeline.tables import KAFKA, TABLES
 from scripts.generated_page import write_or_check
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "spark.md"
@@ -13,8 +13,9 @@ _PART = re.compile(r"(<!-- generated: columns -->\n).*?(<!-- end -->)", re.DOTAL
 def tables() -> str:
     """Each table's columns, in the order of the code."""
     lines: list[str] = []
-    for table in TABLES.values():
-        lines += ["", f"### {table.name}", "", "| column | type | meaning |", "|---|---|---|"]
+    named = [*TABLES.items(), ("messages with schema=kafka", KAFKA)]
+    for name, table in named:
+        lines += ["", f"### {name}", "", "| column | type | meaning |", "|---|---|---|"]
         for column in table.columns:
             meaning = column.meaning.replace("|", "\\|")
             lines.append(f"| `{column.name}` | {column.ddl} | {meaning} |")

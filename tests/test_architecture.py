@@ -33,8 +33,12 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "workers": ("pyspark", "workers.consume_queue*", "workers.index_file*"),  # never each other
     "keelog": ("pyspark",),
 }
-# It runs both handlers, one after the other, on a store at rest.
-EXEMPT = {"workers.rebuild": ("workers.consume_queue*", "workers.index_file*")}
+EXEMPT = {
+    # It runs both handlers, one after the other, on a store at rest.
+    "workers.rebuild": ("workers.consume_queue*", "workers.index_file*"),
+    # One environment variable, once.
+    "protocol.kernel": ("os",),
+}
 
 # Who changes files in node/ and workers/ does it through node.store.disk, the storage seam.
 SEAM = "node/store/disk.py"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pipeline.arrays import TYPES, flat_and_ends, pieces
 from pipeline.message_rows import MAKERS, MessageRows
-from pipeline.tables import DAMAGE, MESSAGES, TABLES
+from pipeline.tables import DAMAGE, KAFKA, MESSAGES, TABLES
 from protocol.columns import scan
 from protocol.record import Record
 from tests.pipeline.facts_as_rows import US_MAX, plain_rows
@@ -76,8 +76,10 @@ def test_odd_properties_are_read_as_java_reads_them(properties: bytes) -> None:
 
 
 def test_every_column_of_messages_can_be_made_and_every_type_is_known() -> None:
-    assert set(MAKERS) == {column.name for column in (*MESSAGES.columns, DAMAGE)}
-    assert {column.ddl for table in TABLES.values() for column in table.columns} == set(TYPES)
+    columns = {column.name for column in (*MESSAGES.columns, DAMAGE, *KAFKA.columns)}
+    assert set(MAKERS) == columns
+    tables = (*TABLES.values(), KAFKA)
+    assert {column.ddl for table in tables for column in table.columns} == set(TYPES)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))

@@ -53,7 +53,14 @@ def condition_of(error: SourceError) -> str:
         ({"startingOffsets": '{"a": {"0": -1}}'}, "BAD_OPTION", "no row"),
         ({"endingOffsets": '{"a": {"0": -2}}'}, "BAD_OPTION", "no row"),
         ({"startingTimestamp": "now"}, "BAD_OPTION", "milliseconds"),
-        ({"startingTimestamp": "1", "startingOffsets": "earliest"}, "BAD_OPTION", "exclude"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": "1"}}'}, "BAD_OPTION", "17000"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "BAD_OPTION", "17000"),
+        ({"endingOffsetsByTimestamp": "5"}, "BAD_OPTION", "JSON object"),
+        ({"startingOffsetsByTimestampStrategy": "both"}, "BAD_OPTION", "latest"),
+        ({"maxOffsetsPerTrigger": "5"}, "UNKNOWN_OPTION", "endingOffsets"),
+        ({"schema": "avro"}, "BAD_OPTION", "keelog, kafka"),
+        ({"includeHeaders": "true"}, "BAD_OPTION", "schema=kafka"),
+        ({"schema": "kafka", "columns": "body"}, "UNKNOWN_COLUMN", "key, value, topic"),
         ({"minPartitions": "0"}, "BAD_OPTION", "from 1 on"),
         ({"maxPartitionBytes": "1g"}, "BAD_OPTION", "from 1 on"),
         ({"maxRecordsPerPartition": "10"}, "BAD_OPTION", "subscribePattern"),
@@ -234,6 +241,68 @@ def test_times_bound_each_queue_by_store_time(golden: GetStore) -> None:
     assert len(read_rows(path=path, startingTimestamp="0")) == len(known)
     assert read_rows(path=path, startingTimestamp=str(times[-1] + 1)) == []
     assert read_rows(path=path, startingTimestamp=str(end), endingTimestamp=str(start)) == []
+
+
+def test_each_queue_may_have_times_of_its_own(golden: GetStore) -> None:
+    topic, ids = queues_of_one_topic()
+    known = [fact for fact in facts(NAME).messages if fact["topic"] == topic]
+    times = sorted(fact["storeTimestamp"] for fact in known)
+    starts = {str(queue): times[len(times) * queue // 20] for queue in ids}
+    ends = {str(queue): times[-1] - queue for queue in ids}
+    options = {
+        "path": str(golden(NAME)),
+        "subscribe": topic,
+        "startingOffsetsByTimestamp": json.dumps({topic: starts}),
+        "endingOffsetsByTimestamp": json.dumps({topic: {NAME: ends}}),
+    }
+    # A time for each queue wins over offsets, one for all over both.
+    of_each = read_rows(**options, startingOffsets="{}", endingOffsets="earliest")
+    assert sorted(row["physicalOffset"] for row in of_each) == [
+        fact["physicalOffset"]
+        for fact in known
+        if starts[str(fact["queueId"])] <= fact["storeTimestamp"] < ends[str(fact["queueId"])]
+    ]
+    of_all = read_rows(**options, startingTimestamp=str(times[-9]), endingTimestamp=str(times[-2]))
+    assert sorted(row["physicalOffset"] for row in of_all) == [
+        fact["physicalOffset"] for fact in known if times[-9] <= fact["storeTimestamp"] < times[-2]
+    ]
+
+
+def test_a_time_that_no_message_has_reached_is_an_error_or_the_end(golden: GetStore) -> None:
+    topic, (queue, *_) = queues_of_one_topic()
+    late = max(fact["storeTimestamp"] for fact in facts(NAME).messages) + 1
+    options = {"path": str(golden(NAME)), "assign": json.dumps({topic: [queue]})}
+    of_each = {"startingOffsetsByTimestamp": json.dumps({topic: {str(queue): late}})}
+    of_all = {"startingTimestamp": str(late)}
+    for asked in (of_each, {**of_all, "startingOffsetsByTimestampStrategy": "error"}):
+        with pytest.raises(SourceError, match=rf"OFFSET_OUT_OF_RANGE.*{topic}/{queue} .*{late}"):
+            read_rows(**options, **asked)
+    for asked in (of_all, {**of_each, "startingOffsetsByTimestampStrategy": "latest"}):
+        assert read_rows(**options, **asked) == []
+
+
+def test_schema_kafka_has_the_same_messages_under_kafkas_names(golden: GetStore) -> None:
+    path = str(golden("mixed-kinds"))
+    ours = read_rows(path=path)
+    kafkas = read_rows(path=path, schema="kafka", includeHeaders="true")
+    assert list(read_rows(path=path, schema="kafka")[0]) == list(kafkas[0])[:-1]
+    assert any(row["headers"] for row in kafkas)
+    assert kafkas == [
+        {
+            "key": row["properties"]["KEYS"].encode() if "KEYS" in row["properties"] else None,
+            "value": row["body"],
+            "topic": row["topic"],
+            "partition": row["queueId"],
+            "offset": row["queueOffset"],
+            "timestamp": row["storeTimestamp"],
+            "timestampType": 1,
+            "headers": [
+                {"key": name, "value": value.encode()} for name, value in row["properties"].items()
+            ]
+            or None,
+        }
+        for row in ours
+    ]
 
 
 @pytest.mark.parametrize("name", ["small-clean", "mixed-kinds"])

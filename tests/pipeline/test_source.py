@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.arrays import arrow_schema
 from pipeline.source import SOURCES
-from pipeline.tables import DAMAGE, TABLES, Column, ddl
+from pipeline.tables import DAMAGE, KAFKA, TABLES, Column, ddl
 from tests.pipeline.facts_as_rows import (
     assert_index_is,
     comparable,
@@ -30,6 +30,7 @@ pytestmark = [
 ]
 
 NAME = "small-clean"
+ALL_TABLES = {**TABLES, "kafka": KAFKA}
 
 
 def load(spark: SparkSession, path: Path, form: str = "keelog", **options: str) -> DataFrame:
@@ -74,9 +75,9 @@ def test_index_entries_of_every_golden_store_answer_as_rocketmq(
         assert_index_is(rows, facts(name), step=7)
 
 
-@pytest.mark.parametrize("table", list(TABLES))
+@pytest.mark.parametrize("table", list(ALL_TABLES))
 def test_arrow_types_are_those_that_spark_checks_for(spark: SparkSession, table: str) -> None:
-    columns: tuple[Column, ...] = (*TABLES[table].columns, DAMAGE)
+    columns: tuple[Column, ...] = (*ALL_TABLES[table].columns, DAMAGE)
     types = StructType.fromDDL(ddl(columns))
     assert isinstance(types, StructType)
     wanted = to_arrow_schema(types, timezone="UTC")

@@ -21,6 +21,8 @@ from protocol.record import (
 )
 from tests.protocol.records import Draft, drafts, pack_draft, pack_log
 
+pytestmark = pytest.mark.usefixtures("way")
+
 HEAD_COLUMNS = [name for name in Columns.__slots__ if name in SHORT_HEAD.wires]
 
 

@@ -1,6 +1,7 @@
 """What the builders get, against the plain decoder, record by record."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from protocol.java_hash import java_hash, java_text
 from protocol.properties import decode_raw_properties
 from protocol.record import Record, unit_tags_code
 from tests.protocol.records import Draft, drafts, pack_log
+
+pytestmark = pytest.mark.usefixtures("way")
 
 LISTS = st.lists(drafts(), max_size=6)
 

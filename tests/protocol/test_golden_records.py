@@ -19,6 +19,8 @@ from protocol.queue_unit import QUEUE_UNIT
 from protocol.record import Filler, Record, Torn, decode, unit_tags_code
 from tests.support.golden import GetStore, facts
 
+pytestmark = pytest.mark.usefixtures("way")
+
 STORES = ["mixed-kinds", "crc32-property"]
 LOGS = [*STORES, "small-clean", "small-clean-533", "trimmed"]
 Row = dict[str, Any]

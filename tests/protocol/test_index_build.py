@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from protocol.index_build import (
     rolled_header,
 )
 from protocol.index_entry import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, IndexGeometry, IndexHeader
+
+pytestmark = pytest.mark.usefixtures("way")
 
 GEOMETRY = IndexGeometry(slot_count=7, index_num=12)
 

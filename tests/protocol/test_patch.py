@@ -28,6 +28,8 @@ from protocol.record import Record, decode, filler
 from tests.protocol.records import Draft, drafts, pack_draft
 from tests.protocol.test_encode import messages
 
+pytestmark = pytest.mark.usefixtures("way")
+
 RULES = AppendRules(max_message_bytes=1_000, crc=True)
 STORE_HOST = Host(bytes([10, 0, 0, 5]), 10_911)
 STAMP = Stamp(1_700_000_000_123, STORE_HOST.to_bytes())

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol import kernel
 from protocol.ids import Queue
 from protocol.record import Record, decode
 from protocol.record_check import (
@@ -13,10 +14,13 @@ from protocol.record_check import (
     Wanted,
     first_unfit,
     unfit_columns,
+    unfit_compiled,
     unfit_many,
     unfit_plain,
 )
 from tests.protocol.records import Draft, drafts, pack_draft
+
+pytestmark = pytest.mark.usefixtures("way")
 
 QUEUE = Queue("orders", 3)
 
@@ -33,6 +37,11 @@ def records(items: list[Draft]) -> tuple[bytes, Wanted]:
     return b"".join(parts), Wanted(QUEUE, numbers, offsets, [len(part) for part in parts])
 
 
+def assert_compiled_agrees(data: bytes, wanted: Wanted, expected: int) -> None:
+    if kernel.active() is not None:
+        assert unfit_compiled(data, wanted) == expected
+
+
 def by_decoder(data: bytes, wanted: Wanted) -> int:
     start = 0
     for row, (offset, size) in enumerate(zip(wanted.offsets, wanted.sizes, strict=True)):
@@ -47,6 +56,7 @@ def by_decoder(data: bytes, wanted: Wanted) -> int:
 def test_whole_records_in_their_place_are_fit(items: list[Draft]) -> None:
     data, wanted = records(items)
     assert unfit_plain(data, wanted) == unfit_columns(data, wanted) == len(items)
+    assert_compiled_agrees(data, wanted, len(items))
     assert unfit_many(data, wanted) == len(items)
 
 
@@ -62,6 +72,7 @@ def test_both_ways_agree_with_the_decoder_on_damaged_bytes(
     assert unfit_plain(bytes(raw), wanted) == expected
     assert unfit_columns(bytes(raw), wanted) == expected
     assert unfit_many(bytes(raw), wanted) == expected
+    assert_compiled_agrees(bytes(raw), wanted, expected)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4), st.data())
@@ -74,6 +85,7 @@ def test_both_ways_agree_with_the_decoder_on_any_bytes_at_all(
     expected = by_decoder(raw, wanted)
     assert unfit_plain(raw, wanted) == unfit_columns(raw, wanted) == expected
     assert unfit_many(raw, wanted) == expected
+    assert_compiled_agrees(raw, wanted, expected)
 
 
 @given(drafts(crc=True), st.data())
@@ -83,6 +95,7 @@ def test_any_flipped_bit_of_a_sealed_record_is_found(draft: Draft, data: st.Data
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     assert unfit_plain(bytes(raw), wanted) == unfit_columns(bytes(raw), wanted) == 0
     assert unfit_many(bytes(raw), wanted) == 0
+    assert_compiled_agrees(bytes(raw), wanted, 0)
 
 
 @given(drafts(), st.sampled_from(["topic", "queue_id", "number", "offset", "size"]))
@@ -99,6 +112,7 @@ def test_a_whole_record_that_is_another_one_is_found(draft: Draft, what: str) ->
     data = data[: other.sizes[0]]
     assert unfit_plain(data, other) == unfit_columns(data, other) == 0
     assert unfit_many(data, other) == 0
+    assert_compiled_agrees(data, other, 0)
 
 
 @pytest.mark.parametrize("crc", [True, False])

@@ -1,0 +1,105 @@
+"""One store of a streaming query: what has changed since the last look, at little cost."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from node.store.queue_reader import QueueReader
+from pipeline.bounds import Extent, QueueAt
+from pipeline.errors import StoreUnreadable
+from pipeline.planned_store import PlannedStore
+from protocol.ids import Queue
+from protocol.names import COMMIT_LOG_DIR
+
+LIST_S = 1.0
+"""How often folders are listed for new queues, and a store at rest is looked at for changes."""
+SETTLE_S = 1.0
+"""How long after the log has moved queues may still follow, and are looked at each time."""
+
+
+class FollowedStore:
+    """`takes` says whether a topic's queue is followed. `open_store` is called again when a store
+    at rest has changed: its ends are found when it is opened."""
+
+    def __init__(
+        self, open_store: Callable[[], PlannedStore], takes: Callable[[str, int], bool]
+    ) -> None:
+        self._open = open_store
+        self._takes = takes
+        self.store = open_store()
+        self._print = self._fingerprint()
+        self.extents: dict[QueueAt, Extent] = {}
+        self._queues: list[Queue] = []
+        self._mark: tuple[int, ...] = ()
+        self._moved_at = self._listed_at = float("-inf")
+        self._short: dict[Queue, int] = {}
+        """The log's end when a queue was first seen to be shorter than it was."""
+
+    def look(self, now: float, thorough: bool = False) -> bool:
+        """Takes in what is new; whether `extents` may have changed."""
+        is_time_to_list = thorough or now - self._listed_at >= LIST_S
+        if is_time_to_list:
+            self._open_anew_if_changed()
+        self.store.refresh()
+        log = self.store.log
+        mark = (log.end, log.min_offset, self.store.epoch)
+        if mark != self._mark:
+            if self._mark and mark[2] != self._mark[2]:
+                self._short.clear()
+            self._mark, self._moved_at = mark, now
+        elif not is_time_to_list and now - self._moved_at >= SETTLE_S:
+            return False
+        if is_time_to_list:
+            self._listed_at = now
+            self._queues = [queue for queue in self.store.queues() if self._takes(*queue)]
+        before, self.extents = self.extents, self._look_at_queues()
+        return before != self.extents
+
+    def _look_at_queues(self) -> dict[QueueAt, Extent]:
+        extents: dict[QueueAt, Extent] = {}
+        for topic, queue_id in self._queues:
+            reader = self.store.queue(topic, queue_id)
+            if reader is not None:
+                queue = QueueAt(topic, self.store.at.node, queue_id)
+                extents[queue] = Extent(queue, reader.min_offset, reader.max_offset)
+        return extents
+
+    def _open_anew_if_changed(self) -> None:
+        """A store that no node runs is copied to, or written by a broker."""
+        now = self._fingerprint()
+        if now != self._print:
+            before, self.store = self.store, self._open()
+            before.close()
+            self._print = self._fingerprint()
+
+    def _fingerprint(self) -> tuple[tuple[str, int, int], ...]:
+        """What tells whether the log of a folder at rest has changed; empty for any other."""
+        folder = Path(self.store.at.root) / COMMIT_LOG_DIR
+        if self.store.epoch or not folder.is_dir():
+            return ()
+        with os.scandir(folder) as entries:
+            stats = [(entry.name, entry.stat()) for entry in entries]
+        return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+
+    def settle(self) -> None:
+        """Gives queues a moment to hold what the log holds, and takes all in."""
+        self.store.refresh()
+        self.store.settle()
+        self.look(time.monotonic(), thorough=True)
+
+    def reader(self, queue: QueueAt) -> QueueReader:
+        """The queue's reader. Raises StoreUnreadable when it is gone."""
+        found = self.store.queue(queue.topic, queue.queue_id)
+        if found is None:
+            raise StoreUnreadable(f"{queue} is gone since it was last looked at", "again")
+        return found
+
+    def may_come_back(self, at: QueueAt) -> bool:
+        """Whether a queue that is shorter than it was may only be late: its worker starts again,
+        or has not reached what the log had when that was noticed."""
+        queue = Queue(at.topic, at.queue_id)
+        if self.store.is_resuming(queue):
+            self._short.pop(queue, None)
+            return True
+        return self.store.followed(queue) < self._short.setdefault(queue, self.store.log.end)

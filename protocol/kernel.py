@@ -1,0 +1,244 @@
+"""Loads the compiled twin of the columns' hot loops, `kernel.c`, where the installation built it.
+
+`active()` is the kernel or None; whoever gets None does the same work with numpy. The environment
+variable KEELOG_KERNEL=off leaves it out. It is loaded by ctypes, with plain buffers: every function
+checks its lengths itself, and the interpreter's lock is free meanwhile.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+SWITCH = "KEELOG_KERNEL"
+"""The environment variable; `off` leaves the kernel out, at run time and when installing."""
+ABI = 1
+"""As KERNEL_ABI in kernel.c: a library of another one is not used."""
+FILE = "_kernel.so"
+
+CHECK_PLACE = 1
+VERIFY = 2
+SEALED = 4
+
+_POINTER = ctypes.c_void_p
+_LONG = ctypes.c_int64
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "abi": (ctypes.c_int32, ()),
+    "source": (ctypes.c_char_p, ()),
+    "init": (ctypes.c_int32, (ctypes.c_int32,)),
+    "columns": (ctypes.c_int32, ()),
+    "crc32": (ctypes.c_uint32, (_POINTER, _LONG)),
+    "count": (_LONG, (_POINTER, _LONG, _LONG)),
+    "scan": (_LONG, (_POINTER, *[_LONG] * 3, ctypes.c_int32, _POINTER, _LONG, _POINTER)),
+    "gather": (None, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, ctypes.c_int32, *[_POINTER] * 2)),
+    "first_unfit": (_LONG, (_POINTER, *[_LONG] * 2, *[_POINTER] * 3, _LONG, _POINTER, _LONG)),
+    "pairs": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, _LONG, _POINTER)),
+    "join": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, _LONG, _POINTER)),
+    "join32": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, _LONG, _POINTER)),
+    "java_hash": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 4)),
+    "group": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 5, _LONG)),
+    "find_properties": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 3)),
+}
+_PAIR_BYTES_MIN = 4
+"""A name, 0x01, a value, 0x02; only the last pair may lack its 0x02."""
+_OUTSIDE = "a piece lies outside the buffer"
+
+
+class KernelMismatchError(ImportError):
+    """The library was built from another kernel.c than this package's."""
+
+
+class Kernel:
+    """The functions of one library. Raises OSError, KernelMismatchError.
+
+    All arrays are C-contiguous, numbers int64. A piece outside `data` raises IndexError, as numpy
+    would. `plain_crc` leaves the processor's special instructions unused.
+    """
+
+    def __init__(self, path: str, plain_crc: bool = False) -> None:
+        library = ctypes.CDLL(path)
+        for name, (result, arguments) in _SIGNATURES.items():
+            try:
+                function = library[f"keelog_{name}"]
+            except AttributeError:
+                raise KernelMismatchError(f"{path} has no function keelog_{name}") from None
+            function.restype, function.argtypes = result, arguments
+            setattr(self, f"_{name}", function)
+        if (found := self._call("abi")) != ABI:
+            raise KernelMismatchError(f"{path} has ABI {found}, not {ABI}")
+        self.source: str = self._call("source").decode()
+        self.uses_clmul = bool(self._call("init", int(plain_crc)))
+        self.columns: int = self._call("columns")
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        return getattr(self, f"_{name}")(*arguments)
+
+    def crc32(self, data: Bytes) -> int:
+        """As zlib's."""
+        return int(self._call("crc32", _at(data), len(data)))
+
+    def scan(self, data: Bytes, position: int, base: int, flags: int) -> tuple[Ints, int]:
+        """The columns of the whole records from `position` on, and the position behind them."""
+        rows = self._call("count", _at(data), len(data), position)
+        out = np.empty((self.columns, rows), np.int64)
+        end = ctypes.c_int64(position)
+        if rows:
+            found = self._call(
+                *("scan", _at(data), len(data), position, base, flags),
+                *(_at(out), rows, ctypes.byref(end)),
+            )
+            out = out[:, :found]
+        return out, end.value
+
+    def gather(
+        self, data: Bytes, start: Ints, size: Ints | None, place: Ints | None, flags: int
+    ) -> tuple[Ints, Bools]:
+        """The columns of the records that start at `start`, and which of them are whole."""
+        rows = len(start)
+        out = np.empty((self.columns, rows), np.int64)
+        good = np.empty(rows, np.bool_)
+        wanted = [None if column is None else _same(column, rows) for column in (size, place)]
+        self._call(
+            *("gather", _at(data), len(data), rows, _at(_same(start, rows))),
+            *(None if column is None else _at(column) for column in wanted),
+            *(flags, _at(out), _at(good)),
+        )
+        return out, good
+
+    def first_unfit(
+        self, data: Bytes, size: Ints, place: Ints, number: Ints, *, queue_id: int, topic: Bytes
+    ) -> int:
+        """The first of the records back to back that is not the one wanted; see record_check."""
+        rows = len(size)
+        assert int(size.min(initial=0)) >= 0
+        wanted = [_same(column, rows) for column in (size, place, number)]
+        arguments = (*map(_at, wanted), queue_id, _at(topic), len(topic))
+        return int(self._call("first_unfit", _at(data), len(data), rows, *arguments))
+
+    def join(self, data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
+        """The pieces joined, and where each ends."""
+        rows = len(start)
+        start, length = _same(start, rows), _same(length, rows)
+        out = np.empty(int(length.sum()), np.uint8)
+        ends = np.empty(rows, np.int64)
+        arguments = (_at(start), _at(length), _at(out), len(out), _at(ends))
+        if self._call("join", _at(data), len(data), rows, *arguments) != len(out):
+            raise IndexError(_OUTSIDE)
+        return out, ends
+
+    def join_arrow(self, data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, NDArray[np.int32]]:
+        """The pieces joined, and the offsets of an Arrow array of them; below 2 GiB in all."""
+        rows = len(start)
+        start, length = _same(start, rows), _same(length, rows)
+        out = np.empty(int(length.sum()), np.uint8)
+        offsets = np.empty(rows + 1, np.int32)
+        arguments = (_at(start), _at(length), _at(out), len(out), _at(offsets))
+        if self._call("join32", _at(data), len(data), rows, *arguments) != len(out):
+            raise IndexError(_OUTSIDE)
+        return out, offsets
+
+    def java_hash(self, data: Bytes, start: Ints, length: Ints) -> tuple[NDArray[np.int32], Bools]:
+        """Java's hash of each piece; the second tells where it is not ASCII and so not right."""
+        rows = len(start)
+        start, length = _same(start, rows), _same(length, rows)
+        hashes, wide = np.empty(rows, np.int32), np.empty(rows, np.bool_)
+        arguments = (_at(start), _at(length), _at(hashes), _at(wide))
+        if self._call("java_hash", _at(data), len(data), rows, *arguments) < 0:
+            raise IndexError(_OUTSIDE)
+        return hashes, wide
+
+    def group(self, data: Bytes, start: Ints, length: Ints) -> tuple[Ints, Ints]:
+        """Each piece's number, in order of appearance, and the row where each came first."""
+        rows = len(start)
+        start, length = _same(start, rows), _same(length, rows)
+        ids, first = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        table = np.full(1 << (2 * rows).bit_length(), -1, np.int32)
+        arguments = (_at(start), _at(length), _at(ids), _at(first), _at(table), len(table))
+        texts = self._call("group", _at(data), len(data), rows, *arguments)
+        if texts < 0:
+            raise IndexError(_OUTSIDE)
+        return ids, first[:texts]
+
+    def find_properties(self, data: Bytes, start: Ints, length: Ints) -> Ints:
+        """Start and length of the values of KEYS, TAGS and UNIQ_KEY: six rows of a table."""
+        rows = len(start)
+        start, length = _same(start, rows), _same(length, rows)
+        out = np.empty((6, rows), np.int64)
+        arguments = (_at(start), _at(length), _at(out))
+        if self._call("find_properties", _at(data), len(data), rows, *arguments) != rows:
+            raise IndexError(_OUTSIDE)
+        return out
+
+    def pairs(
+        self, data: Bytes, start: Ints, length: Ints
+    ) -> tuple[Ints, NDArray[np.int32]] | None:
+        """Start, middle and end of each property (the value follows the middle), and how many each
+        row has; of a repeated name the last. None for rows with so many that it would take long.
+        """
+        rows = len(start)
+        start, length = _same(start, rows), _same(length, rows)
+        capacity = int((length // _PAIR_BYTES_MIN + 1).sum())
+        out, counts = np.empty((3, capacity), np.int64), np.empty(rows, np.int32)
+        arguments = (_at(start), _at(length), _at(out), capacity, _at(counts))
+        found = self._call("pairs", _at(data), len(data), rows, *arguments)
+        return None if found < 0 else (out[:, :found], counts)
+
+
+def _at(array: NDArray[Any]) -> int:
+    """The address of an array's first item. Whoever passes it on keeps the array alive."""
+    assert array.flags.c_contiguous
+    return int(array.__array_interface__["data"][0])
+
+
+def _same(column: Ints, rows: int) -> Ints:
+    """A column as C reads it; of another length would be a reach outside."""
+    assert column.shape == (rows,)
+    return np.ascontiguousarray(column, np.int64)
+
+
+def path() -> str:
+    """Where the installation puts the library, beside this file."""
+    return f"{__file__.rpartition('/')[0]}/{FILE}"
+
+
+def _load() -> Kernel | None:
+    if os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false"):
+        return None
+    try:
+        return Kernel(path())
+    except (OSError, KernelMismatchError):
+        return None
+
+
+_active: Kernel | None = _load()
+
+
+def active() -> Kernel | None:
+    """The kernel of this process, None without one."""
+    return _active
+
+
+def describe() -> str:
+    """What runs, for people: `compiled, carry-less CRC`, `compiled` or `numpy`."""
+    if _active is None:
+        return "numpy"
+    return "compiled, carry-less CRC" if _active.uses_clmul else "compiled"
+
+
+@contextmanager
+def using(kernel: Kernel | None) -> Iterator[None]:
+    """Another kernel, or none, for this process, for as long as it lasts: for tests and benches."""
+    global _active
+    before, _active = _active, kernel
+    try:
+        yield
+    finally:
+        _active = before

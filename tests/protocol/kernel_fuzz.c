@@ -1,0 +1,169 @@
+/* Feeds protocol/kernel.c with damaged bytes and wild positions. Built with the address and the
+ * undefined-behaviour sanitizer, which end it at the first reach outside a buffer: each buffer is a
+ * block of its own, exactly as long as it says.
+ *
+ *     kernel_fuzz SEEDS ROUNDS SEED     SEEDS: a file of records, back to back
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernel.c"
+
+static uint64_t state;
+
+static uint64_t draw(uint64_t below) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return below ? state % below : 0;
+}
+
+static void *block(size_t size) {
+    void *found = malloc(size ? size : 1);
+    if (!found)
+        abort();
+    return found;
+}
+
+static void check(int holds, const char *what) {
+    if (!holds) {
+        fprintf(stderr, "does not hold: %s\n", what);
+        abort();
+    }
+}
+
+/* Mostly within [0, length], sometimes anywhere at all. */
+static int64_t wild(int64_t length) {
+    switch (draw(8)) {
+    case 0:
+        return (int64_t)draw(UINT64_MAX);
+    case 1:
+        return length - (int64_t)draw(120);
+    default:
+        return (int64_t)draw((uint64_t)length + 1);
+    }
+}
+
+static void damage(uint8_t *data, int64_t length) {
+    static const uint8_t strange[] = {0, 1, 2, 0x7F, 0x80, 0xFF, 0xDA, 0xF0, '_'};
+    for (uint64_t count = draw(6); count && length; count--) {
+        int64_t at = (int64_t)draw((uint64_t)length);
+        switch (draw(4)) {
+        case 0:
+            data[at] ^= (uint8_t)(1 << draw(8));
+            break;
+        case 1:
+            data[at] = strange[draw(sizeof strange)];
+            break;
+        case 2:
+            data[at] = (uint8_t)draw(256);
+            break;
+        default: /* a run of bytes from elsewhere, as a torn write leaves it */
+            for (int64_t i = 0, from = (int64_t)draw((uint64_t)length); i < 40; i++)
+                if (at + i < length && from + i < length)
+                    data[at + i] = data[from + i];
+        }
+    }
+}
+
+static void try_pieces(const uint8_t *data, int64_t length) {
+    int64_t rows = (int64_t)draw(20), total = 0, known = 0, slots = 1;
+    int64_t *start = block(8 * rows), *size = block(8 * rows), *out = block(8 * 6 * rows);
+    int64_t *ids = block(8 * rows), *first = block(8 * rows);
+    int32_t *hash = block(4 * rows), *offsets = block(4 * (rows + 1)), *counts = block(4 * rows);
+    uint8_t *wide = block(rows);
+    int is_tame = draw(3) > 0;
+    for (int64_t row = 0; row < rows; row++) {
+        start[row] = is_tame ? (int64_t)draw((uint64_t)length + 1) : wild(length);
+        size[row] = is_tame ? (int64_t)draw((uint64_t)(length - start[row]) + 1) : wild(length);
+        if (size[row] > 0 && size[row] < 1 << 20)
+            total += size[row];
+    }
+    int64_t room = draw(4) ? total : (int64_t)draw((uint64_t)total + 1);
+    uint8_t *joined = block(room);
+    int64_t found = keelog_join(data, length, rows, start, size, joined, room, ids);
+    check(!is_tame || found == (room == total ? total : -1), "tame pieces are joined");
+    keelog_join32(data, length, rows, start, size, joined, room, offsets);
+    keelog_java_hash(data, length, rows, start, size, hash, wide);
+    while (slots <= 2 * rows)
+        slots *= 2;
+    int32_t *table = block(4 * slots);
+    memset(table, 0xFF, 4 * slots);
+    known = keelog_group(data, length, rows, start, size, ids, first, table, slots);
+    check(known <= rows, "no more texts than rows");
+    keelog_find_properties(data, length, rows, start, size, out);
+    int64_t capacity = (int64_t)draw(200);
+    int64_t *pairs = block(8 * 3 * capacity);
+    found = keelog_pairs(data, length, rows, start, size, pairs, capacity, counts);
+    for (int64_t i = 0; i < found; i++)
+        check(pairs[i] < pairs[capacity + i] && pairs[capacity + i] + 1 < pairs[2 * capacity + i] &&
+                  pairs[i] >= 0 && pairs[2 * capacity + i] <= length,
+              "pairs lie within the buffer");
+    free(pairs), free(table), free(joined), free(wide), free(counts), free(offsets), free(hash);
+    free(first), free(ids), free(out), free(size), free(start);
+}
+
+static void try_gather(const uint8_t *data, int64_t length, const int64_t *known, int64_t rows) {
+    int64_t *start = block(8 * rows), *size = block(8 * rows), *place = block(8 * rows);
+    int64_t *out = block(8 * COLUMNS * rows);
+    uint8_t *good = block(rows);
+    for (int64_t row = 0; row < rows; row++) {
+        start[row] = draw(4) ? known[row] : wild(length);
+        size[row] = draw(4) ? known[rows + row] : wild(length);
+        place[row] = draw(4) ? known[PHYSICAL_OFFSET * rows + row] : wild(length);
+    }
+    keelog_gather(data, length, rows, start, draw(2) ? size : NULL, draw(2) ? place : NULL,
+                  (int32_t)draw(8), out, good);
+    for (int64_t row = 0; row < rows; row++)
+        if (good[row])
+            check(out[row] >= 0 && out[row] + out[rows + row] <= length, "records lie within");
+    for (int64_t row = 0; row < rows; row++)
+        size[row] = size[row] < 0 ? 0 : size[row];
+    int64_t sum = 0, fitting = 0; /* first_unfit is promised sizes that add up to the length */
+    for (; fitting < rows && size[fitting] <= length - sum; fitting++)
+        sum += size[fitting];
+    keelog_first_unfit(data, length, fitting, size, place, place, 0, data, draw(9) % (length + 1));
+    free(good), free(out), free(place), free(size), free(start);
+}
+
+static void try_scan(const uint8_t *data, int64_t length) {
+    int64_t position = draw(3) ? 0 : (int64_t)draw((uint64_t)length + 1), end = -1;
+    int64_t rows = keelog_count(data, length, position);
+    int64_t *out = block(8 * COLUMNS * rows);
+    int64_t base = draw(2) ? 0 : wild(length);
+    int64_t found =
+        keelog_scan(data, length, position, base, (int32_t)draw(8), out, rows, &end);
+    check(found >= 0 && found <= rows && end >= position && end <= length, "a scan ends within");
+    for (int64_t row = 0; row < found; row++)
+        for (int piece = BODY_START; piece < COLUMNS; piece += 2)
+            check(is_within(out[piece * rows + row], out[(piece + 1) * rows + row], length),
+                  "pieces of records lie within");
+    try_gather(data, length, out, rows ? rows : 0);
+    free(out);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4)
+        return 2;
+    FILE *file = fopen(argv[1], "rb");
+    if (!file)
+        return 2;
+    static uint8_t seeds[1 << 20];
+    int64_t whole = (int64_t)fread(seeds, 1, sizeof seeds, file);
+    fclose(file);
+    state = strtoull(argv[3], NULL, 10) * 2654435761u + 1;
+    for (long round = 0, rounds = atol(argv[2]); round < rounds; round++) {
+        keelog_init(round & 1);
+        int64_t from = draw(2) ? 0 : (int64_t)draw((uint64_t)whole + 1);
+        int64_t length = draw(2) ? whole - from : (int64_t)draw((uint64_t)(whole - from) + 1);
+        uint8_t *data = block(length);
+        memcpy(data, seeds + from, length);
+        damage(data, length);
+        try_scan(data, length);
+        try_pieces(data, length);
+        keelog_crc32(data, length);
+        free(data);
+    }
+    return 0;
+}

@@ -1,0 +1,232 @@
+"""The compiled kernel against the numpy functions: the same columns, the same refusals."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hatch_build
+from pipeline.message_rows import last_of_each_name
+from protocol import kernel
+from protocol.columns import (
+    Columns,
+    gather_ragged_numpy,
+    group_topics_plain,
+    scan_numpy,
+)
+from protocol.dispatch_request import find_properties, split_properties
+from protocol.gather import gather_verified_numpy
+from protocol.java_hash import hash_pieces_numpy
+from protocol.kernel import CHECK_PLACE, SEALED, VERIFY, Bytes, Ints, Kernel
+from tests.protocol.records import PROPERTIES, Draft, drafts, pack_draft, pack_log
+from tests.support.golden import GetStore
+
+NAMES = [name for name in Columns.__slots__ if name != "data"]
+SOURCE = Path(kernel.__file__).with_name("kernel.c")
+REAL_BYTES = 2 << 20
+AGAIN = "protocol/kernel.c has changed since: install again (make setup, pip install -e .)"
+
+
+@pytest.fixture(scope="module", params=["carry-less", "tables"])
+def compiled(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    """The kernel, with both ways to compute checksums."""
+    if not Path(kernel.path()).exists():
+        pytest.skip("this installation has no compiled kernel")
+    found = Kernel(kernel.path(), plain_crc=request.param == "tables")
+    assert found.source == hashlib.sha256(SOURCE.read_bytes()).hexdigest(), AGAIN
+    yield found
+    Kernel(kernel.path())
+
+
+def array(data: bytes) -> Bytes:
+    return np.frombuffer(data, np.uint8)
+
+
+def assert_scans_agree(compiled: Kernel, data: bytes, base: int | None, position: int = 0) -> None:
+    for verify, sealed in ((True, True), (True, False), (False, True)):
+        with kernel.using(None):
+            expected, end = scan_numpy(array(data), base, position, verify, sealed)
+        flags = VERIFY * verify | SEALED * sealed | CHECK_PLACE * (base is not None)
+        block, found_end = compiled.scan(array(data), position, base or 0, flags)
+        assert (found_end, block.shape[1]) == (end, len(expected))
+        for name, values in zip(NAMES, block, strict=True):
+            assert values.tolist() == getattr(expected, name).tolist(), name
+
+
+@given(st.lists(drafts(), max_size=5), st.integers(0, 2**62), st.integers(0, 9), st.data())
+def test_it_reads_damaged_records_as_numpy_does(
+    compiled: Kernel, items: list[Draft], base: int, lead: int, data: st.DataObject
+) -> None:
+    log = bytearray(bytes(lead) + pack_log(items, base + lead))
+    for _ in range(data.draw(st.integers(0, 3))):
+        if len(log):
+            place = data.draw(st.integers(0, len(log) - 1))
+            log[place] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF, log[place] ^ 4]))
+    cut = data.draw(st.one_of(st.just(len(log)), st.integers(lead, len(log))))
+    assert_scans_agree(compiled, bytes(log[:cut]), base, lead)
+    assert_scans_agree(compiled, bytes(log[:cut]), None, lead)
+
+
+@given(st.binary(max_size=300), st.integers(0, 20))
+def test_it_reads_any_bytes_at_all_as_numpy_does(
+    compiled: Kernel, data: bytes, position: int
+) -> None:
+    assert_scans_agree(compiled, data, 0, min(position, len(data)))
+
+
+def test_every_flipped_bit_ends_both_scans_at_the_same_place(compiled: Kernel) -> None:
+    sealed = Draft(topic=b"T", body=b"body", properties=b"TAGS\1a\2", crc=True)
+    plain = Draft(topic="名".encode(), body=b"b" * 8, properties=b"KEYS\1a b\2", v2=True)
+    log = bytearray(pack_log([sealed, plain]))
+    for bit in range(len(log) * 8):
+        log[bit // 8] ^= 1 << bit % 8
+        assert_scans_agree(compiled, bytes(log), 0)
+        log[bit // 8] ^= 1 << bit % 8
+
+
+@pytest.mark.parametrize("name", ["default-sizes", "mixed-kinds", "small-killed", "crc32-property"])
+def test_it_reads_real_logs_as_numpy_does(compiled: Kernel, golden: GetStore, name: str) -> None:
+    for path in sorted((golden(name) / "commitlog").iterdir()):
+        with path.open("rb") as file:
+            data = file.read(REAL_BYTES)
+        assert_scans_agree(compiled, data, int(path.name))
+
+
+@given(st.lists(drafts(), min_size=1, max_size=5), st.data())
+def test_it_gathers_as_numpy_does(
+    compiled: Kernel, items: list[Draft], data: st.DataObject
+) -> None:
+    raw = [pack_draft(draft, 1000 * row) for row, draft in enumerate(items)]
+    log = bytearray(b"".join(raw))
+    size = np.array([len(part) for part in raw])
+    start, place = np.cumsum(size) - size, 1000 * np.arange(len(raw))
+    for column in (start, size, place):
+        if data.draw(st.booleans()):
+            row = data.draw(st.integers(0, len(raw) - 1))
+            column[row] += data.draw(st.one_of(st.integers(-99, 99), st.integers(-(2**40), 2**40)))
+    for _ in range(data.draw(st.integers(0, 2))):
+        log[data.draw(st.integers(0, len(log) - 1))] ^= data.draw(st.integers(1, 255))
+    buffer = array(bytes(log))
+    with kernel.using(None):
+        expected, good = gather_verified_numpy(buffer, start, size, place)
+    block, found = compiled.gather(buffer, start, size, place, VERIFY | SEALED)
+    assert found.tolist() == good.tolist()
+    for name, values in zip(NAMES, block, strict=True):
+        assert values[found].tolist() == getattr(expected, name)[good].tolist(), name
+
+
+def ragged(parts: list[bytes]) -> tuple[Bytes, Ints, Ints]:
+    length = np.array([len(part) for part in parts], np.int64)
+    return array(b"".join(parts) + b"\2"), np.cumsum(length) - length, length
+
+
+@given(st.lists(st.one_of(PROPERTIES, st.binary(max_size=30)), max_size=6))
+def test_it_finds_properties_as_numpy_does(compiled: Kernel, parts: list[bytes]) -> None:
+    data, start, length = ragged(parts)
+    with kernel.using(None):
+        flat, ends = gather_ragged_numpy(data, start, length)
+        expected = find_properties(flat, ends)
+        pairs = split_properties(flat, ends)
+        kept = last_of_each_name(flat, pairs)
+    found = compiled.find_properties(data, start, length)
+    for number, name in enumerate((b"KEYS", b"TAGS", b"UNIQ_KEY")):
+        pieces = expected[name]
+        assert found[2 * number + 1].tolist() == pieces.length.tolist()
+        there = pieces.length > 0
+        assert found[2 * number][there].tolist() == pieces.start[there].tolist()
+    many = compiled.pairs(data, start, length)
+    assert many is not None
+    (starts, middles, stops), counts = many
+    assert starts.tolist() == pairs.start[kept].tolist()
+    assert middles.tolist() == pairs.middle[kept].tolist()
+    assert stops.tolist() == pairs.end[kept].tolist()
+    assert counts.tolist() == np.bincount(pairs.row[kept], minlength=len(parts)).tolist()
+
+
+def test_a_record_with_very_many_properties_is_left_to_numpy(compiled: Kernel) -> None:
+    data, start, length = ragged([b"".join(b"n%d\1v\2" % number for number in range(100))])
+    assert compiled.pairs(data, start, length) is None
+
+
+@given(st.lists(st.one_of(st.text(max_size=9).map(str.encode), st.binary(max_size=4)), max_size=9))
+def test_pieces_are_joined_numbered_and_hashed_as_by_numpy(
+    compiled: Kernel, parts: list[bytes]
+) -> None:
+    data, start, length = ragged(parts)
+    joined, ends = compiled.join(data, start[::-1], length[::-1])
+    assert joined.tobytes() == b"".join(reversed(parts))
+    assert ends.tolist() == np.cumsum(length[::-1]).tolist()
+    arrow, offsets = compiled.join_arrow(data, start, length)
+    assert (arrow.tobytes(), offsets.tolist()) == (b"".join(parts), [0, *np.cumsum(length)])
+    ids, first = compiled.group(data, start, length)
+    seen: dict[bytes, int] = {}
+    assert ids.tolist() == [seen.setdefault(part, len(seen)) for part in parts]
+    assert [parts[row] for row in first] == list(seen)
+    hashes, wide = compiled.java_hash(data, start, length)
+    assert wide.tolist() == [not part.isascii() for part in parts]
+    with kernel.using(None):
+        expected = hash_pieces_numpy(data, start, length)
+    assert hashes[~wide].tolist() == expected[~wide].tolist()
+
+
+@given(st.lists(drafts(), max_size=5))
+def test_topics_are_numbered_as_by_the_plain_way(compiled: Kernel, items: list[Draft]) -> None:
+    buffer = array(pack_log(items))
+    columns = Columns(buffer, *compiled.scan(buffer, 0, 0, VERIFY | SEALED)[0])
+    with kernel.using(None):
+        topics, ids = group_topics_plain(columns)
+    found, first = compiled.group(buffer, columns.topic_start, columns.topic_length)
+    assert found.tolist() == ids.tolist()
+    assert [items[row].topic.decode() for row in first] == topics
+
+
+@pytest.mark.parametrize("name", ["join", "join_arrow", "java_hash", "group", "find_properties"])
+@pytest.mark.parametrize(("start", "length"), [(5, 4), (-1, 1), (9, 0), (2**62, 1), (0, 2**33)])
+def test_a_piece_outside_the_buffer_is_refused(
+    compiled: Kernel, name: str, start: int, length: int
+) -> None:
+    function: Callable[..., object] = getattr(compiled, name)
+    with pytest.raises((IndexError, MemoryError)):
+        function(np.zeros(8, np.uint8), np.array([start]), np.array([length]))
+
+
+def test_checksums_are_zlibs_at_any_length_and_address(compiled: Kernel) -> None:
+    data = np.random.default_rng(1).integers(0, 256, 2000, np.uint8)
+    for size in [*range(400), 1023, 1024, 1025, 1990]:
+        for lead in (0, 1, 7):
+            piece = data[lead : lead + size]
+            assert compiled.crc32(piece) == zlib.crc32(piece.data), (size, lead)
+
+
+def test_its_columns_are_those_of_the_class(compiled: Kernel) -> None:
+    assert compiled.columns == len(NAMES)
+    text = SOURCE.read_text()
+    listed = text[text.index("enum column {") : text.index("COLUMNS\n")]
+    assert [word.strip(" ,").lower() for word in listed.split("\n")[1:-1]] == NAMES
+
+
+def test_the_environment_turns_it_off() -> None:
+    command = [sys.executable, "-c", "from protocol import kernel; print(kernel.describe())"]
+    env = {**os.environ, kernel.SWITCH: "off"}
+    root = SOURCE.parents[1]
+    done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "numpy"
+
+
+def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "kernel.c"
+    source.write_text(SOURCE.read_text().replace("KERNEL_ABI 1", "KERNEL_ABI 2"))
+    why = hatch_build.compile_kernel(source, tmp_path / "kernel.so", ("-shared", "-fPIC"))
+    if "no C compiler" in why:
+        pytest.skip(why)
+    assert why == ""
+    with pytest.raises(kernel.KernelMismatchError, match="ABI 2, not 1"):
+        Kernel(str(tmp_path / "kernel.so"))
