@@ -223,10 +223,10 @@ def test_the_environment_turns_it_off() -> None:
 
 def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "kernel.c"
-    source.write_text(SOURCE.read_text().replace("KERNEL_ABI 1", "KERNEL_ABI 2"))
+    source.write_text(SOURCE.read_text().replace("KERNEL_ABI 2", "KERNEL_ABI 3"))
     why = hatch_build.compile_kernel(source, tmp_path / "kernel.so", ("-shared", "-fPIC"))
     if "no C compiler" in why:
         pytest.skip(why)
     assert why == ""
-    with pytest.raises(kernel.KernelMismatchError, match="ABI 2, not 1"):
+    with pytest.raises(kernel.KernelMismatchError, match="ABI 3, not 2"):
         Kernel(str(tmp_path / "kernel.so"))
