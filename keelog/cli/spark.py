@@ -5,6 +5,7 @@ import click
 from keelog.cli.options import Command
 from keelog.cli.spark_export import export
 from keelog.cli.spark_rebuild import rebuild
+from keelog.cli.spark_stats import stats
 
 
 @click.group()
@@ -19,5 +20,5 @@ def spark() -> None:
 
 
 Command.adopt(spark)
-for command in (rebuild, export):
+for command in (rebuild, export, stats):
     spark.add_command(command)
