@@ -183,7 +183,7 @@ class History:
         at = self._node.endpoint if self.plan.by_tcp else str(self.root)
         into: dict[str, str] = {"path": str(self.sink_folder)}
         if self.plan.into == "keelog":
-            into = {"path": self._node.endpoint, "topic": SINK_TOPIC, "delivery": "exactly_once"}
+            into = {"node": self._node.endpoint, "topic": SINK_TOPIC}
         return {
             "master": "local[2,3]",
             "scratch": str(self._folder / "scratch"),
