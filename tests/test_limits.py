@@ -17,7 +17,7 @@ IS_LIMIT = re.compile(r"^[A-Z][A-Z0-9_]*(_MAX|_AT_ONCE|HIGH_WATER_MARK|BACKLOG)(
 
 NOT_OF_A_QUEUE = {
     "values of fields": (
-        "INT64_MAX",
+        "INT64_MAX", "BATCH_MAX",
         "PORT_MAX",
         "REQUEST_ID_MAX", "QUEUE_ID_MAX", "TOPIC_BYTES_MAX", "RETRY_TOPIC_BYTES_MAX",
         "SHORT_TOPIC_CHARS_MAX", "TIME_MS_MAX", "DEFAULT_MAX_MESSAGES", "DEFAULT_MAX_BYTES",

@@ -15,7 +15,7 @@ from tests.support.damaged_store import make_store
 
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-OPTION = re.compile(r"^\| `(\w+)`(?:, `(\w+)`)? \| ([\w, ]+) \|", re.MULTILINE)
+OPTION = re.compile(r"^\| `([\w.]+)`(?:, `([\w.]+)`)? \| ([\w, ]+) \|", re.MULTILINE)
 
 
 @pytest.mark.spark
