@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 DRIVER = Path(__file__).with_name("cluster_driver.py")
-RECORDS = 250_000
+RECORDS = 120_000
 _PAGE = re.compile(r"web page: (http://\S+) application: (\S+)")
 
 
@@ -58,7 +58,7 @@ class Driver:
 
     def stages(self) -> list[Row]:
         """What Spark's own REST interface says of each stage; nothing before it is up."""
-        assert self.process.poll() is None, self._cluster.driver_log()[-6000:]
+        assert self.process.poll() is None, f"it ended:\n{self._cluster.driver_log()[-6000:]}"
         page = _PAGE.search(self._cluster.driver_log())
         if page is None:
             return []
