@@ -114,6 +114,8 @@ def parse_address(address: object) -> str:
         raise BadOption(f"{address!r} is no address of a node", "tcp://127.0.0.1:9870")
     if parts.scheme == "tcp":
         return f"tcp://{parts.netloc}"
+    if parts.scheme in OBJECT_SCHEMES and not (parts.netloc + parts.path).strip("/"):
+        raise BadOption(f"{address!r} names no bucket", "s3://bucket/prefix")
     if parts.scheme in OBJECT_SCHEMES and parts.query:
         raise BadOption(
             f"{address!r} has parameters", "options: fs.region, fs.endpoint_override, …"

@@ -56,7 +56,10 @@ def plan_parts(options: SourceOptions) -> list[Part]:
     DataLoss, BadOption.
     """
     with naming_conditions(), ExitStack() as stack:
-        stores = [stack.enter_context(open_planned(at, options.settings)) for at in options.stores]
+        stores = [
+            stack.enter_context(open_planned(at, options.settings, options.fail_on_data_loss))
+            for at in options.stores
+        ]
         for store in stores:
             _warn_of_tear(store)
         if options.table is INDEX:

@@ -19,6 +19,7 @@ from pipeline.resolve import plan_parts
 from pipeline.stores import open_planned
 from protocol.names import offset_file_name
 from tests.pipeline.facts_as_rows import options_for, plain_rows, read_rows
+from tests.pipeline.stream_engine import Engine
 from tests.support.golden import GetStore, Row, facts, unpack
 from tests.support.node import RunningNode, wait_until
 
@@ -131,6 +132,22 @@ def test_an_idle_refresh_is_one_small_request_and_news_are_seen(
         assert int(reader.units(0, 1)["physical_offset"][0]) == sent.physical_offset
     rows = read_rows(**named(node.endpoint, subscribe="fresh"))
     assert [row["body"] for row in rows] == [b"news"]
+
+
+def test_a_stream_follows_a_node(nodes: dict[str, RunningNode]) -> None:
+    node = nodes["mixed-kinds"]
+    query = Engine(**named(node.endpoint), subscribePattern="followed", startingOffsets="earliest")
+    assert query.drain() == [[]]
+    seen: list[bytes] = []
+    for number in range(3):
+        node.client.send("followed", b"%d" % number, queue_id=0)
+
+        def has_come(wanted: int = number + 1) -> bool:
+            seen.extend(row["body"] for rows in query.drain() for row in rows)
+            return len(seen) >= wanted
+
+        wait_until(has_come, f"message {number} does not come")
+    assert seen == [b"0", b"1", b"2"]
 
 
 def test_readers_that_are_killed_in_a_read_cost_time_alone(nodes: dict[str, RunningNode]) -> None:
