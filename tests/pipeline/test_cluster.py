@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+import keelog.__main__
 from pipeline.jobs.export_manifest import MANIFEST
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from scripts.make_big_store import make
 from tests.pipeline.facts_as_rows import plain_rows, read_rows
-from tests.support.golden import GetStore, Row
+from tests.support.golden import GetStore, Row, facts
 from tests.support.spark_cluster import ROOT, Cluster, running_cluster, wait_for
 
 pytestmark = [
@@ -117,6 +118,17 @@ def test_tasks_on_both_workers_read_what_a_local_read_gives_with_the_shipped_pac
         assert "keelog.zip/pipeline/" in package
         inside = [folder for folder in path if Path(folder).is_relative_to(ROOT)]
         assert all("site-packages" in folder for folder in inside), "the checkout can be imported"
+
+
+def test_a_command_runs_under_spark_submit(
+    cluster: Cluster, golden: GetStore, tmp_path: Path
+) -> None:
+    program = Path(shutil.copy(keelog.__main__.__file__, cluster.folder / "keelog_main.py"))
+    page = tmp_path / "stats.html"
+    words = ("spark", "stats", str(golden("small-clean")), "--json", "--report", str(page))
+    cluster.finish(cluster.submit(program, *words))
+    assert f'"messages": {len(facts("small-clean").messages)}' in cluster.driver_log()
+    assert page.read_text().startswith("<!DOCTYPE html>")
 
 
 def test_a_killed_executor_changes_nothing_in_an_export(
