@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from protocol.errors import BadRequest, CorruptError, MqError, NotAStore, RefusedError
+from protocol.errors import (
+    BadRequest,
+    CorruptError,
+    MqError,
+    NotAStore,
+    NotConnected,
+    RefusedError,
+    RequestTimeout,
+)
 
 
 class SourceError(RefusedError):
@@ -184,5 +192,9 @@ def naming_conditions() -> Iterator[None]:
         raise BadOption(error.reason, error.hint) from None
     except CorruptError as error:
         raise StoreDamagedError(error.reason, error.hint) from None
+    except (NotConnected, RequestTimeout) as error:
+        raise NodeUnreachable(
+            error.reason, "start the node, or a larger fetch.timeoutMs; see keelog health"
+        ) from None
     except MqError as error:
         raise StoreUnreadable(error.reason, error.hint) from None

@@ -8,7 +8,7 @@ from node.store.log_reader import LogReader
 from node.store.queue_reader import QueueReader
 from node.store.seek import offset_by_time
 from node.store.settings import Settings
-from pipeline.options import StoreAt
+from pipeline.access import StoreAt
 from pipeline.parts import IndexSlice, LogAt, QueueSlice
 from protocol.ids import Queue
 
@@ -46,6 +46,10 @@ class PlannedStore(ABC):
     @abstractmethod
     def refresh(self) -> None:
         """Takes in what has been written since. Idle it costs well below a millisecond."""
+
+    @abstractmethod
+    def narrow(self, topics: Sequence[str]) -> None:
+        """From the next `refresh` on only these topics need be known: a hint that saves work."""
 
     @abstractmethod
     def settle(self) -> None:

@@ -56,7 +56,10 @@ def plan_parts(options: SourceOptions) -> list[Part]:
     DataLoss, BadOption.
     """
     with naming_conditions(), ExitStack() as stack:
-        stores = [stack.enter_context(open_planned(at, options.settings)) for at in options.stores]
+        stores = [
+            stack.enter_context(open_planned(at, options.settings, options.fail_on_data_loss))
+            for at in options.stores
+        ]
         for store in stores:
             _warn_of_tear(store)
         if options.table is INDEX:
@@ -101,8 +104,14 @@ def record_borders(reader: LogReader, limits: Limits) -> list[int]:
         return sorted(start for start in starts if start > reader.min_offset)
     borders: list[int] = []
     for wished in places:
-        bounds = Bounds(reader.min_offset, min(wished + BORDER_SEARCH_BYTES, reader.end))
+        segment = reader.segments.find(wished)
+        if segment is None:
+            continue  # It is missing, which is the loss of its own.
+        end = min(wished + BORDER_SEARCH_BYTES, reader.end, segment.end)
+        bounds = Bounds(reader.min_offset, end)
         found = next_record(LogReader(reader.segments, bounds), wished)
+        if found is None and end == segment.end < reader.end:
+            found = end
         if found is not None and found > max(borders, default=reader.min_offset):
             borders.append(found)
     return borders

@@ -19,6 +19,7 @@ PYSPARK_BELOW = (4, 4)
 
 _CONF = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     # Rows come from Python over a socket; this kind of it saves 12 to 20 %.
     "spark.python.unix.domain.socket.enabled": "true",

@@ -3,8 +3,10 @@
 import click
 
 from keelog.cli.options import Command
+from keelog.cli.spark_audit import audit
 from keelog.cli.spark_export import export
 from keelog.cli.spark_rebuild import rebuild
+from keelog.cli.spark_stats import stats
 
 
 @click.group()
@@ -19,5 +21,5 @@ def spark() -> None:
 
 
 Command.adopt(spark)
-for command in (rebuild, export):
+for command in (rebuild, audit, export, stats):
     spark.add_command(command)

@@ -66,6 +66,18 @@ class Findings:
         """Notes that there are `more` findings like one that has been added."""
         self._alike[kind, file] = self._alike.get((kind, file), 0) + more
 
+    def merge(self, other: "Findings") -> None:
+        """Adds what was found elsewhere, each one once: some findings are of the whole store."""
+        before = set(self.found)
+        told: dict[tuple[str, str], int] = {}
+        for finding in other.found:
+            told[finding.kind, finding.file] = told.get((finding.kind, finding.file), 0) + 1
+            if finding not in before:
+                self.add(finding)
+        for (kind, file), count in other._alike.items():
+            if count > told.get((kind, file), 0):
+                self.count_more(kind, file, count - told.get((kind, file), 0))
+
     def all(self) -> list[Finding]:
         """Errors first; the last one told of many alike says how many more there are."""
         last = {(finding.kind, finding.file): index for index, finding in enumerate(self.found)}

@@ -9,6 +9,8 @@ import mmap
 import os
 import resource
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -42,6 +44,16 @@ def refuse(path: Path, error: OSError, position: int = 0) -> NoReturn:
         raise ServiceNotAvailable(f"{path}: {error.strerror}", _LIMITS_HINT) from None
     found = f"cannot be read: {error.strerror}"
     raise StoreDamaged(str(path), position, found, _VERIFY_HINT) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`count` bytes of a file that is `size` bytes long."""
+
+    path: Path
+    size: int
+    position: int
+    count: int
 
 
 class OpenFile:
@@ -91,6 +103,9 @@ class OpenFile:
             count -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def expect(self, start: int, end: int) -> None:
+        """These bytes will be read next, in order. Here the kernel reads ahead by itself."""
+
     def check_readable(self) -> None:
         """Reads all that was ever written. Raises StoreDamaged for what the disk cannot read.
 
@@ -126,9 +141,13 @@ class OpenFile:
 
 
 class OpenFiles:
-    """The files opened last; the one not used for longest is closed for the next."""
+    """The files opened last; the one not used for longest is closed for the next.
 
-    def __init__(self, limit: int = FILES_MAX) -> None:
+    `maps` says whether files may be mapped: nobody does who must survive a file that shrinks.
+    """
+
+    def __init__(self, limit: int = FILES_MAX, maps: bool = True) -> None:
+        self.maps = maps
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limit = min(limit, max(soft // FILES_SHARE, FILES_MIN))
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
@@ -145,6 +164,13 @@ class OpenFiles:
         file = self._open(path, size)
         self._files[path] = file
         return file
+
+    gap_bytes = 4096
+    """A smaller gap between two runs of bytes is read along: cheaper than a call of its own."""
+
+    def read_runs(self, runs: Sequence[Run]) -> list[bytes]:
+        """Exactly these bytes. Raises what `get` and `OpenFile.read` raise."""
+        return [self.get(run.path, run.size).read(run.position, run.count) for run in runs]
 
     def _open(self, path: Path, size: int) -> OpenFile:
         return OpenFile(path, size)

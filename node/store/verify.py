@@ -73,8 +73,9 @@ def verify(
         log = LogCheck(store, findings, tell)
         queues = QueueCheck(store, findings)
         index = IndexCheck(store, findings)
-        for check in (log, queues, index):
-            check.structure()
+        log.structure()
+        queues.structure()
+        index.structure(store.index_folder)
         for columns in log.walk(verify=deep):
             if not deep:
                 continue

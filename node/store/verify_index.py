@@ -1,9 +1,11 @@
 """The index's part of `verify`: chains, headers, and every entry against its record."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from node.store.dead_store import DeadStore
+from node.store.checked_store import CheckedStore
 from node.store.findings import (
     ALIKE_MAX,
     Finding,
@@ -13,6 +15,7 @@ from node.store.findings import (
     is_within,
 )
 from node.store.index_file import IndexFile
+from node.store.index_reader import IndexFolder
 from protocol.dispatch_request import DispatchRequests, index_keys
 from protocol.errors import StoreDamaged
 from protocol.names import INDEX_DIR, is_index_file_name
@@ -20,25 +23,27 @@ from protocol.record import Record
 
 Ints = NDArray[np.int64]
 _HASH_BITS = 31
+_CHUNK_ENTRIES = 1 << 20
 
 
 class IndexCheck:
     """Holds index entries and records against each other; `entries` counts those on disk."""
 
-    def __init__(self, store: DeadStore, findings: Findings) -> None:
+    def __init__(self, store: CheckedStore, findings: Findings) -> None:
         self._store = store
         self._findings = findings
-        self._files: list[IndexFile] = []
-        self._told_missing = False
-        self._lacks_entries = False
-        self._told: set[tuple[str, int]] = set()
+        self.opened: list[IndexFile] = []
+        """Files that can be read, oldest first."""
+        self.lacks_entries = False
+        self.told: set[tuple[str, int]] = set()
         """Entries, by file and row, that a finding names."""
-        self._odd_firsts: list[IndexFile] = []
+        self.odd_firsts: set[str] = set()
         """Files whose first entry has another time than the end of the file before gives it."""
-        self._vouched: dict[str, int] = {}
+        self.vouched: dict[str, int] = {}
         """Entries of each file that the worker's progress covers: no start mends those."""
-        self._done = store.log.min_offset
+        self.done = store.log.min_offset
         """Up to here entries have been held against the records."""
+        self._told_missing = False
         self.files = 0
         self.entries = 0
 
@@ -58,17 +63,16 @@ class IndexCheck:
         done = condition.index_done if condition.is_ours and not condition.is_clean else None
         if done is None:
             return
-        for file in self._files:
-            self._vouched[file.name] = _covered_entries(file, done)
+        for file in self.opened:
+            self.vouched[file.name] = _covered_entries(file, done)
 
-    def _add_entry(self, kind: str, file: IndexFile, row: int, detail: str) -> None:
-        self._told.add((file.name, row))
-        is_vouched = row < self._vouched.get(file.name, row + 1)
-        self._add(kind, file.name, row + 1, detail, "error" if is_vouched else "warning")
+    def _add_entry(self, kind: str, file: str, row: int, detail: str) -> None:
+        self.told.add((file, row))
+        is_vouched = row < self.vouched.get(file, row + 1)
+        self._add(kind, file, row + 1, detail, "error" if is_vouched else "warning")
 
-    def structure(self) -> None:
+    def structure(self, folder: IndexFolder) -> None:
         """Names, lengths, headers against the first and last entries."""
-        folder = self._store.index_folder
         if folder.path.is_dir():
             for path in sorted(folder.path.iterdir()):
                 if not is_index_file_name(path.name):
@@ -80,11 +84,11 @@ class IndexCheck:
         # The newest first, as one that is whole tells the sizes of the others.
         for name in reversed(names):
             try:
-                self._files[:0] = folder.open([name])
+                self.opened[:0] = folder.open([name])
             except StoreDamaged as damage:
                 self._add("wrong_length", name, 0, damage.found)
         self._note_vouched()
-        for file in self._files:
+        for file in self.opened:
             self.entries += len(file.entries())
             self._check_header(file)
 
@@ -114,46 +118,48 @@ class IndexCheck:
 
     def chains(self) -> None:
         """Slots and chains of each file against what its entries call for."""
-        # Where a whole file is missing, the first entry of the next one is right all the same.
-        for file in [] if self._lacks_entries else self._odd_firsts:
-            self._add_entry("entry_mismatch", file, 0, "its time is not its record's")
-        for file in self._files:
-            entries = file.entries()
-            count = len(entries)
-            self._order(file)
-            hashes = entries["key_hash"].astype(np.int64)
-            for row in np.flatnonzero(hashes < 0)[:ALIKE_MAX].tolist():
-                self._add_entry("entry_mismatch", file, row, "its hash is negative")
-            slot = hashes % file.geometry.slot_count
-            order = np.argsort(slot, kind="stable")
-            same = np.concatenate([[False], slot[order][1:] == slot[order][:-1]])
-            prev = np.zeros(count, np.int64)
-            prev[order[1:]] = order[:-1] + 1
-            prev[order[~same[:count]]] = 0
-            for row in np.flatnonzero(prev != entries["prev"])[:ALIKE_MAX].tolist():
-                detail = f"leads to entry {int(entries['prev'][row])}, should to {int(prev[row])}"
-                self._add_entry("chain_broken", file, row, detail)
-            newest = np.zeros(file.geometry.slot_count, np.int64)
-            np.maximum.at(newest, slot, np.arange(1, count + 1))
-            table = file.slots()
-            for number in np.flatnonzero(table != newest)[:ALIKE_MAX].tolist():
-                detail = (
-                    f"slot {number} names entry {int(table[number])}, not {int(newest[number])}"
-                )
-                self._add("chain_broken", file.name, int(newest[number]), detail, self._lenient)
-            used = int(np.count_nonzero(newest))
-            if file.header.slot_count != used:
-                detail = f"slot_count is {file.header.slot_count}, {used} slots are in use"
-                self._add("header_mismatch", file.name, 0, detail, self._lenient)
+        self.first_times()
+        for file in self.opened:
+            self.order(file.name, disorder(file))
+            self.chain(file)
 
-    def _order(self, file: IndexFile) -> None:
+    def first_times(self) -> None:
+        """Where a whole file is missing, the first entry of the next one is right all the same."""
+        for file in self.opened:
+            if file.name in self.odd_firsts and not self.lacks_entries:
+                self._add_entry("entry_mismatch", file.name, 0, "its time is not its record's")
+
+    def chain(self, file: IndexFile) -> None:
+        """Each entry leads to the one before it in its slot, each slot to its newest one."""
+        entries, slot_count = file.entries(), file.geometry.slot_count
+        newest = np.zeros(slot_count, np.int64)
+        negative = broken = 0
+        for first in range(0, len(entries), _CHUNK_ENTRIES):
+            chunk = entries[first : first + _CHUNK_ENTRIES]
+            hashes = chunk["key_hash"].astype(np.int64)
+            for row in np.flatnonzero(hashes < 0)[: ALIKE_MAX - negative].tolist():
+                negative += 1
+                self._add_entry("entry_mismatch", file.name, first + row, "its hash is negative")
+            prev = _chained(hashes % slot_count, first + 1, newest)
+            for row in np.flatnonzero(prev != chunk["prev"])[: ALIKE_MAX - broken].tolist():
+                broken += 1
+                detail = f"leads to entry {int(chunk['prev'][row])}, should to {int(prev[row])}"
+                self._add_entry("chain_broken", file.name, first + row, detail)
+        table = file.slots()
+        for number in np.flatnonzero(table != newest)[:ALIKE_MAX].tolist():
+            detail = f"slot {number} names entry {int(table[number])}, not {int(newest[number])}"
+            self._add("chain_broken", file.name, int(newest[number]), detail, self._lenient)
+        used = int(np.count_nonzero(newest))
+        if file.header.slot_count != used:
+            detail = f"slot_count is {file.header.slot_count}, {used} slots are in use"
+            self._add("header_mismatch", file.name, 0, detail, self._lenient)
+
+    def order(self, name: str, rows: Iterable[tuple[int, int, int]]) -> None:
         """Keys are entered in log order: an entry that was moved to another record breaks it."""
-        offsets = file.entries()["physical_offset"].astype(np.int64)
-        for row in (np.flatnonzero(np.diff(offsets) < 0) + 1)[:ALIKE_MAX].tolist():
-            if not self._told.intersection(((file.name, row - 1), (file.name, row))):
-                before, found = offsets[row - 1 : row + 1].tolist()
+        for row, before, found in rows:
+            if not self.told.intersection(((name, row - 1), (name, row))):
                 detail = f"names offset {found}, the entry before it {before}"
-                self._add_entry("entry_mismatch", file, row, detail)
+                self._add_entry("entry_mismatch", name, row, detail)
 
     def records(self, requests: DispatchRequests, stop: int, damaged: Stretches) -> None:
         """Holds a window's records, which end at `stop`, against the entries that name it, or a
@@ -166,14 +172,14 @@ class IndexCheck:
         expected = _codes(everything.row, everything.key_hash)
         required = _codes(needed.row, needed.key_hash)
         found_codes: list[Ints] = []
-        for file in self._files:
+        for file in self.opened:
             header = file.header
-            if header.end_physical_offset < self._done or header.begin_physical_offset >= stop:
+            if header.end_physical_offset < self.done or header.begin_physical_offset >= stop:
                 continue
             found_codes.append(self._check_file(file, requests, (stop, damaged), expected))
-        self._done = stop
+        self.done = stop
         found = np.concatenate([*found_codes, np.empty(0, np.int64)])
-        self._missing(starts[np.unique(_lacking(required, found) >> _HASH_BITS)])
+        self.missing(starts[np.unique(_lacking(required, found) >> _HASH_BITS)])
 
     def _check_file(
         self,
@@ -187,27 +193,31 @@ class IndexCheck:
         offsets = entries["physical_offset"].astype(np.int64)
         starts = requests.commit_log_offset
         stop, damaged = until
-        numbers = np.flatnonzero((offsets >= self._done) & (offsets < stop))
+        numbers = np.flatnonzero((offsets >= self.done) & (offsets < stop))
         row = np.searchsorted(starts, offsets[numbers])
         exact = (row < len(starts)) & (starts[np.minimum(row, len(starts) - 1)] == offsets[numbers])
         odd = [row for row in numbers[~exact].tolist() if not is_within(damaged, int(offsets[row]))]
         for number in odd[:ALIKE_MAX]:
-            detail = f"names offset {int(offsets[number])}, where no record starts"
-            self._add_entry("entry_dangling", file, number, detail)
+            self.add_dangling(file.name, number, int(offsets[number]))
         numbers, row = numbers[exact], row[exact]
         codes = _codes(row, entries["key_hash"][numbers])
         for number in numbers[~np.isin(codes, expected)][:ALIKE_MAX].tolist():
             detail = f"no key of the record at {int(offsets[number])} has its hash"
-            self._add_entry("entry_mismatch", file, number, detail)
-        diffs, told = self._time_diffs(file, numbers, requests.store_timestamp[row])
+            self._add_entry("entry_mismatch", file.name, number, detail)
+        diffs, told = self.time_diffs(file, numbers, requests.store_timestamp[row])
         wrong = told & (diffs != entries["time_diff_s"][numbers])
         if (wrong & (numbers == 0)).any():
-            self._odd_firsts.append(file)
+            self.odd_firsts.add(file.name)
         for number in numbers[wrong & (numbers > 0)][:ALIKE_MAX].tolist():
-            self._add_entry("entry_mismatch", file, number, "its time is not its record's")
+            self._add_entry("entry_mismatch", file.name, number, "its time is not its record's")
         return codes
 
-    def _time_diffs(
+    def add_dangling(self, name: str, row: int, offset: int) -> None:
+        """An entry that names a place in the log where none can lead."""
+        detail = f"names offset {offset}, where no record starts"
+        self._add_entry("entry_dangling", name, row, detail)
+
+    def time_diffs(
         self, file: IndexFile, numbers: Ints, store_timestamp: Ints
     ) -> tuple[Ints, NDArray[np.bool_]]:
         """The entries' times as they should be, and which of them can be told.
@@ -218,22 +228,22 @@ class IndexCheck:
         begin = np.full(len(numbers), file.header.begin_timestamp)
         told = np.ones(len(numbers), np.bool_)
         is_first = numbers == 0
-        place = self._files.index(file)
+        place = self.opened.index(file)
         if place:
-            begin[is_first] = max(self._files[place - 1].header.end_timestamp, 0)
+            begin[is_first] = max(self.opened[place - 1].header.end_timestamp, 0)
         else:
             begin[is_first] = 0
             told[is_first] = self._store.log.min_offset == 0
-        told[is_first] &= len(self._files) == self.files
+        told[is_first] &= len(self.opened) == self.files
         diffs = np.clip((store_timestamp - begin) // 1000, 0, 2**31 - 1)
         diffs[begin <= 0] = 0
         return diffs, told
 
-    def _missing(self, offsets: Ints) -> None:
+    def missing(self, offsets: Ints) -> None:
         if not len(offsets):
             return
-        self._lacks_entries = True
-        if not self._files:
+        self.lacks_entries = True
+        if not self.opened:
             if not self._told_missing:
                 detail = "there are no index files at all; a node makes them anew from the log"
                 self._add("entry_missing", "", 0, detail, "warning")
@@ -249,12 +259,38 @@ class IndexCheck:
     def beyond(self) -> None:
         """Entries that name offsets beyond the log's end."""
         end = self._store.log.end
-        for file in self._files:
+        for file in self.opened:
             offsets = file.entries()["physical_offset"]
             for row in np.flatnonzero(offsets >= end)[:ALIKE_MAX].tolist():
                 detail = f"names offset {int(offsets[row])}, the log ends at {end}"
-                self._told.add((file.name, row))
+                self.told.add((file.name, row))
                 self._add("entry_dangling", file.name, row + 1, detail, self._lenient)
+
+
+def disorder(file: IndexFile) -> list[tuple[int, int, int]]:
+    """Entries that name an earlier offset than the one before: (row, that one's offset, its)."""
+    entries = file.entries()
+    found: list[tuple[int, int, int]] = []
+    for first in range(0, len(entries), _CHUNK_ENTRIES):
+        start = max(first - 1, 0)
+        chunk = entries["physical_offset"][start : first + _CHUNK_ENTRIES].astype(np.int64)
+        rows = np.flatnonzero(np.diff(chunk) < 0)[: ALIKE_MAX - len(found)].tolist()
+        found += [(start + row + 1, int(chunk[row]), int(chunk[row + 1])) for row in rows]
+    return found
+
+
+def _chained(slot: Ints, first: int, newest: Ints) -> Ints:
+    """Which entry each one of `slot`, numbers from `first` on, leads to; `newest` goes on."""
+    count = len(slot)
+    order = np.argsort(slot, kind="stable")
+    grouped = slot[order]
+    opens = np.concatenate([[True], grouped[1:] != grouped[:-1]])[:count]
+    prev = np.zeros(count, np.int64)
+    prev[order[1:]] = order[:-1] + first
+    prev[order[opens]] = newest[grouped[opens]]
+    closes = np.append(opens[1:], True)[:count]
+    newest[grouped[closes]] = order[closes] + first
+    return prev
 
 
 def _covered_entries(file: IndexFile, done: int) -> int:

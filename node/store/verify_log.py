@@ -52,7 +52,9 @@ class LogCheck:
             reader = LogReader(store.log.segments, Bounds(start, min(end, store.log.end)))
             for columns in self._walk_run(reader, verify):
                 self.records += len(columns)
-                self._check_blanks(columns)
+                blank = blank_finding(store.log, columns)
+                if blank is not None:
+                    self._findings.add(blank)
                 self.last_time = max(self.last_time, int(columns.store_timestamp[-1]))
                 self._progress(
                     int(columns.physical_offset[-1]) - store.log.min_offset,
@@ -64,27 +66,23 @@ class LogCheck:
         items = columns_past_damage(reader, reader.min_offset, verify=verify)
         for item in items:
             if isinstance(item, Damage):
-                detail = f"{item.torn.why}; the next record stands at {item.resumed_at}"
-                self._add_torn("error", item.torn, item.where, detail)
-                self.damaged.append((item.torn.position, item.resumed_at))
+                self.add_damage(item)
             else:
                 yield item
         if reader.stopped is not None:
-            where = str(reader.segment_at(reader.stopped.position).path)
-            self._add_torn("error", reader.stopped, where, reader.stopped.why)
-            self.damaged.append((reader.stopped.position, reader.end))
+            self.add_end(reader, reader.stopped)
 
-    def _check_blanks(self, columns: Columns) -> None:
-        """The blank behind the last record of a segment says how many bytes are left there."""
-        end = int(columns.physical_offset[-1] + columns.size[-1])
-        segment = self._store.log.segments.find(end)
-        if segment is None or end >= self._store.log.end or end + FILLER_BYTES > segment.end:
-            return
-        stands = decode(segment.read(end - segment.start, FILLER_BYTES), 0)
-        left = segment.end - end
-        if isinstance(stands, Filler) and stands.size != left:
-            detail = f"a blank of {stands.size} bytes, {left} are left in the segment"
-            self._findings.add(Finding("error", "bad_size", str(segment.path), end, detail))
+    def add_damage(self, damage: Damage) -> None:
+        """A place that holds no record, and the log goes on behind it."""
+        detail = f"{damage.torn.why}; the next record stands at {damage.resumed_at}"
+        self._add_torn("error", damage.torn, damage.where, detail)
+        self.damaged.append((damage.torn.position, damage.resumed_at))
+
+    def add_end(self, reader: LogReader, stopped: Torn) -> None:
+        """A place that holds no record, and behind it none can be proved."""
+        where = str(reader.segment_at(stopped.position).path)
+        self._add_torn("error", stopped, where, stopped.why)
+        self.damaged.append((stopped.position, reader.end))
 
     def _add_torn(self, severity: Severity, torn: Torn, where: str, detail: str) -> None:
         kind = {"end": "gap", "cut": "bad_size"}.get(torn.kind, torn.kind)
@@ -137,3 +135,17 @@ class LogCheck:
             if self.records and time > self.last_time:
                 detail = f"{name} is {time}, the last record is of {self.last_time}"
                 self._findings.add(Finding(severity, "checkpoint_ahead", where, 0, detail))
+
+
+def blank_finding(log: LogReader, columns: Columns) -> Finding | None:
+    """The blank behind the last record of a segment says how many bytes are left there."""
+    end = int(columns.physical_offset[-1] + columns.size[-1])
+    segment = log.segments.find(end)
+    if segment is None or end >= log.end or end + FILLER_BYTES > segment.end:
+        return None
+    stands = decode(segment.read(end - segment.start, FILLER_BYTES), 0)
+    left = segment.end - end
+    if not isinstance(stands, Filler) or stands.size == left:
+        return None
+    detail = f"a blank of {stands.size} bytes, {left} are left in the segment"
+    return Finding("error", "bad_size", str(segment.path), end, detail)

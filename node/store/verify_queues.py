@@ -1,12 +1,13 @@
 """The queues' part of `verify`: every unit against its record, every record against its unit."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from node.store.dead_store import DeadStore
+from node.store.checked_store import CheckedStore
 from node.store.findings import (
     ALIKE_MAX,
     Finding,
@@ -27,6 +28,7 @@ from protocol.queue_build import unit_array
 from protocol.queue_unit import UNIT_BYTES
 from protocol.record import Record, Torn, unit_tags_code
 
+Ints = NDArray[np.int64]
 _ANY_OFFSET = 2**63 - 1
 
 
@@ -38,26 +40,45 @@ class _Place(NamedTuple):
     offset: int
 
 
-class _Seen:
-    """One queue's files: which of its units a record has called for."""
+class Seen:
+    """One queue's files, units [`start`, `end`): which of them records have called for."""
 
-    def __init__(self, files: QueueFiles, log_start: int) -> None:
+    def __init__(self, files: QueueFiles, start: int, end: int) -> None:
         self.files = files
-        self.end = files.end_below(_ANY_OFFSET, thorough=True)
-        reader = QueueReader(files, self.end, lambda: log_start)
-        self.start = min(reader.min_offset, self.end)
-        self.called = np.zeros(self.end - self.start, np.bool_)
-        self.vouched = self.start
+        self.start = start
+        self.end = end
+        self.called: list[tuple[int, int]] = []
+        """Runs of numbers, in the order of the calls."""
+        self.vouched = start
         """Below it are the units that the workers' progress covers."""
+
+    def call(self, numbers: Ints) -> None:
+        """Notes that records have called for these units."""
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        starts = numbers[np.concatenate([[0], breaks])].tolist()
+        ends = (numbers[np.concatenate([breaks, [len(numbers)]]) - 1] + 1).tolist()
+        for start, end in zip(starts, ends, strict=True):
+            if self.called and self.called[-1][1] == start:
+                self.called[-1] = self.called[-1][0], end
+            else:
+                self.called.append((start, end))
+
+    def uncalled(self) -> Iterator[int]:
+        """The numbers of units that no record has called for, rising."""
+        at = self.start
+        for start, end in sorted(self.called):
+            yield from range(at, start)
+            at = max(at, end)
+        yield from range(at, self.end)
 
 
 class QueueCheck:
     """Holds units and records against each other; `units` counts those on disk."""
 
-    def __init__(self, store: DeadStore, findings: Findings) -> None:
+    def __init__(self, store: CheckedStore, findings: Findings) -> None:
         self._store = store
         self._findings = findings
-        self._seen: dict[Queue, _Seen] = {}
+        self.seen: dict[Queue, Seen] = {}
         self._all_missing = not store.folders
         self._told_missing = False
         self.units = 0
@@ -92,7 +113,10 @@ class QueueCheck:
                 self._add("error", problem.kind, place, problem.detail, problem.path)
             if problems:
                 continue
-            self._seen[queue] = seen = _Seen(store.files_of(queue), store.log.min_offset)
+            files = store.files_of(queue)
+            end = files.end_below(_ANY_OFFSET, thorough=True)
+            reader = QueueReader(files, end, lambda: self._store.log.min_offset)
+            self.seen[queue] = seen = Seen(files, min(reader.min_offset, end), end)
             self.units += seen.end - seen.start
 
     def _add(
@@ -110,12 +134,12 @@ class QueueCheck:
 
     def ends(self, damaged: Stretches) -> None:
         """The first and the last unit of each queue against their records."""
-        for queue, seen in self._seen.items():
+        for queue, seen in self.seen.items():
             for number in sorted({seen.start, seen.end - 1}):
                 if seen.start <= number < seen.end:
                     self._check_one(queue, seen, number, damaged)
 
-    def _check_one(self, queue: Queue, seen: _Seen, number: int, damaged: Stretches) -> None:
+    def _check_one(self, queue: Queue, seen: Seen, number: int, damaged: Stretches) -> None:
         log = self._store.log
         offset, size, code = seen.files.read(number, 1)[0].tolist()
         if is_within(damaged, offset):
@@ -147,6 +171,10 @@ class QueueCheck:
                 "error", "unit_mismatch", _Place(queue, number, offset), "its record says otherwise"
             )
 
+    def seen_of(self, queue: Queue) -> Seen | None:
+        """The queue, if its files can be read."""
+        return self.seen.get(queue)
+
     def records(self, requests: DispatchRequests) -> None:
         """Holds a window's records against the units that they call for."""
         queued = np.flatnonzero(requests.is_queued)
@@ -157,35 +185,41 @@ class QueueCheck:
         for rows in np.split(queued, cuts):
             if len(rows):
                 topic = requests.topics[int(requests.topic_id[rows[0]])]
-                self._check_rows(Queue(topic, int(requests.queue_id[rows[0]])), requests, rows)
+                expected = unit_array(
+                    requests.commit_log_offset[rows],
+                    requests.message_size[rows],
+                    requests.tags_code[rows],
+                )
+                numbers = requests.consume_queue_offset[rows]
+                self.check(Queue(topic, int(requests.queue_id[rows[0]])), numbers, expected)
 
-    def _check_rows(
-        self, queue: Queue, requests: DispatchRequests, rows: NDArray[np.int64]
-    ) -> None:
-        offsets = requests.commit_log_offset[rows]
-        numbers = requests.consume_queue_offset[rows]
-        seen = self._seen.get(queue)
+    def check(self, queue: Queue, numbers: Ints, expected: NDArray[Any]) -> None:
+        """Holds the units of a queue that records call for against those of these numbers."""
+        offsets = expected["physical_offset"].astype(np.int64)
+        seen = self.seen_of(queue)
         if seen is None:
             if queue not in self._store.folders:
                 self._missing(queue, numbers, offsets)
             return
         inside = (numbers >= seen.start) & (numbers < seen.end)
-        self._missing(queue, numbers[~inside], offsets[~inside])
-        numbers, rows = numbers[inside], rows[inside]
+        if not inside.all():
+            self._missing(queue, numbers[~inside], offsets[~inside])
+            numbers, expected, offsets = numbers[inside], expected[inside], offsets[inside]
         if not len(numbers):
             return
-        expected = unit_array(
-            requests.commit_log_offset[rows], requests.message_size[rows], requests.tags_code[rows]
-        )
         first = int(numbers.min())
-        found = seen.files.read(first, int(numbers.max()) - first + 1)[numbers - first]
-        seen.called[numbers - seen.start] = True
+        found = seen.files.read(first, int(numbers.max()) - first + 1)
+        is_run = len(found) == len(numbers) and bool((np.diff(numbers) == 1).all())
+        seen.call(numbers)
         vouched_end = self._vouched_end
-        vouched = numbers[requests.commit_log_offset[rows] < vouched_end]
+        vouched = numbers[offsets < vouched_end]
         seen.vouched = max(seen.vouched, int(vouched.max(initial=-1)) + 1)
+        if is_run and np.array_equal(found.view(np.uint8), expected.view(np.uint8)):
+            return
+        found = found[numbers - first]
         for row in np.flatnonzero(found != expected).tolist():
             detail = f"is {tuple(found[row].tolist())}, should be {tuple(expected[row].tolist())}"
-            offset = int(requests.commit_log_offset[rows[row]])
+            offset = int(offsets[row])
             severity: Severity = "error" if offset < vouched_end else "warning"
             self._add(severity, "unit_mismatch", _Place(queue, int(numbers[row]), offset), detail)
 
@@ -213,9 +247,8 @@ class QueueCheck:
     def leftovers(self, damaged: Stretches) -> None:
         """Units that no record has called for; those of damaged records are right."""
         log, all_vouched = self._store.log, self._vouched_end == _ANY_OFFSET
-        for queue, seen in self._seen.items():
-            for row in np.flatnonzero(~seen.called).tolist():
-                number = seen.start + row
+        for queue, seen in self.seen.items():
+            for number in seen.uncalled():
                 unit = seen.files.read(number, 1)
                 if is_filler(unit)[0]:
                     continue

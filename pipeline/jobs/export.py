@@ -1,14 +1,10 @@
 """Exports messages as Parquet, by topic and day; each run adds what is new since the last one."""
 
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-
-from pipeline.engine_errors import naming_engine_failures
 from pipeline.errors import BadOption
 from pipeline.jobs.export_folder import ExportFolder, Publish
 from pipeline.jobs.export_manifest import ExportedFile, Manifest, Position, Tail
@@ -136,25 +132,15 @@ def read_export(spark: "SparkSession", out: str) -> "DataFrame":
     return spark.read.schema(manifest.schema).option("basePath", out).parquet(*files)
 
 
-def _by_tasks(spark: "SparkSession", parts: list[Part], order: WriteOrder) -> Iterator[Written]:
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                text = json.dumps(write_part(parts[number], number, order))
-                yield pa.RecordBatch.from_arrays([pa.array([text])], ["written"])
+def _by_tasks(spark: "SparkSession", parts: list[Part], order: WriteOrder) -> list[Written]:
+    # Imported here: the same export without Spark needs no pyspark.
+    from pipeline.jobs.tasks import run_tasks
 
-    numbers = spark.range(0, len(parts), 1, len(parts))
-    with naming_engine_failures("the export failed"):
-        rows = numbers.mapInArrow(write, "written string").collect()
-    return (parse_written(row["written"]) for row in rows)
+    def write(numbered: tuple[int, Part]) -> Written:
+        number, part = numbered
+        return write_part(part, number, order)
 
-
-def parse_written(text: str) -> Written:
-    """What a task answered, from JSON."""
-    files, tails = json.loads(text)
-    return Written(
-        [ExportedFile(*file) for file in files], {node: Tail(*at) for node, at in tails.items()}
-    )
+    return run_tasks(spark, "export", write, list(enumerate(parts)))
 
 
 def _manifest(

@@ -80,6 +80,7 @@ class RangeScan:
         self._span = span
         self._verify = verify
         self._first: int | None = None
+        self._torn: Torn | None = None
         self._end = span.start
 
     def __iter__(self) -> Iterator[Columns]:
@@ -87,7 +88,6 @@ class RangeScan:
         start: int | None = span.start
         if not span.is_proven:
             start = next_record(log, span.start, stop=span.stop)
-        log.stopped = None
         if start is None:
             return
         self._end = start
@@ -97,15 +97,21 @@ class RangeScan:
                     self._first = int(columns.physical_offset[0])
                 self._end = int(columns.physical_offset[-1] + columns.size[-1])
                 yield columns
-        if log.stopped is None and self._end < span.stop:
+        self._torn = stopped_below(log, span.stop)
+        if self._torn is None and self._end < span.stop:
             # Neither damage nor the range's end: the filler that closes the segment.
             self._end = min(log.segment_at(span.start).end, log.end)
 
     def ends(self) -> RangeEnds:
         """What joins this range to its neighbours."""
-        torn = self._log.stopped
-        end = self._end if torn is None else torn.position
-        return RangeEnds(self._span.number, self._first, end, torn)
+        end = self._end if self._torn is None else self._torn.position
+        return RangeEnds(self._span.number, self._first, end, self._torn)
+
+
+def stopped_below(log: LogReader, stop: int) -> Torn | None:
+    """Where reading up to `stop` broke off. Windows reach further: what is there is not its."""
+    torn = log.stopped
+    return None if torn is None or torn.position >= stop else torn
 
 
 def scan_ends(log: LogAt, span: ScanRange) -> RangeEnds:

@@ -59,10 +59,11 @@ class RunProblem(NamedTuple):
 class UnitGatherer:
     """Takes dispatch requests in log order and gives them back as rows by queue.
 
-    Records of topics that cannot be folders have no queue, as with the worker.
+    Records of topics that cannot be folders have no queue, as with the worker, unless `every`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, every: bool = False) -> None:
+        self._every = every
         self._queues: dict[tuple[str, int], int] = {}
         self._names: list[Queue] = []
         self._batches: list[tuple[Ints, Ints, NDArray[Any]]] = []
@@ -94,7 +95,7 @@ class UnitGatherer:
         topic, queue_id = topics[pair >> _QUEUE_BITS], pair & _QUEUE_MASK
         if queue_id >= 1 << (_QUEUE_BITS - 1):
             queue_id -= 1 << _QUEUE_BITS
-        if not is_folder_name(topic):
+        if not (self._every or is_folder_name(topic)):
             return -1
         known = self._queues.setdefault((topic, queue_id), len(self._names))
         if known == len(self._names):

@@ -174,6 +174,8 @@ def test_a_node_answers_with_the_fields_of_the_page_and_no_others(tmp_path: Path
                 "find": peer.ask("reader", "find", topic="FooBar", key="k1"),
                 "offsets": peer.ask("reader", "offsets", topic="FooBar"),
                 "seek": peer.ask("reader", "seek", topic="FooBar", queue=3, timestamp=0),
+                "layout": peer.ask("reader", "layout", index=True),
+                "fetch": peer.ask("reader", "fetch", kind="log", offset=0),
                 "stage": peer.ask(
                     "writer", "stage", batch.records, count=1, bytes=size, crc=batch.crc,
                     query="q", batch=0, stage="s", frame=0,

@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from node.store.verify import verify
 from pipeline.errors import StoreDamagedError
+from pipeline.jobs.audit import audit
+from pipeline.jobs.audit_report import findings_frame
 from pipeline.jobs.rebuild import Plan, rebuild
+from tests.node.store.test_verify import DAMAGE, Planted, change_a_unit
 from tests.pipeline.test_jobs_rebuild import tree
 from tests.support.golden import STORES, GetStore
 from tests.workers.test_rebuild import settings_of
@@ -51,6 +55,26 @@ def test_damage_is_told_through_spark_and_what_was_there_stays(
         with pytest.raises(StoreDamagedError, match=r"KEELOG_STORE_DAMAGED.*log offset 0"):
             rebuild(spark, root, plan=plan, settings=settings_of("crc32-property"))
     assert tree(root) == before
+
+
+def test_an_audit_names_damage_and_gives_it_as_rows(
+    spark: SparkSession, golden_copy: GetStore
+) -> None:
+    root = golden_copy("small-clean-533")
+    assert audit(spark, root).report.findings == []
+    change_a_unit(root)
+    frame = findings_frame(spark, audit(spark, root))
+    assert [row.kind for row in frame.collect()] == ["unit_mismatch"]
+
+
+@pytest.mark.spark_long
+@pytest.mark.parametrize("planted", DAMAGE, ids=[planted.damage.__name__ for planted in DAMAGE])
+def test_each_damage_is_found_on_spark(
+    spark: SparkSession, golden_copy: GetStore, planted: Planted
+) -> None:
+    root = golden_copy("small-clean-533")
+    planted.damage(root)
+    assert set(audit(spark, root).report.findings) == set(verify(root, deep=True).findings)
 
 
 @pytest.mark.spark_long

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -18,7 +19,6 @@ from pyspark.sql.types import (
     StructType,
 )
 
-import pipeline.sink
 import pipeline.sink_stage
 from node.client_stage import StageClient, StageWriter
 from node.store.staging_files import Batch, journal_path, list_stages
@@ -106,7 +106,7 @@ class Engine:
         self._attempts += 1
         context = Task(partition, self._attempts, query, batch)
         with self._patch.context() as patch:
-            patch.setattr(pipeline.sink.TaskContext, "get", lambda: context)
+            patch.setattr(TaskContext, "get", lambda: context)
             staged = writer.write(iter(batches_of(rows, self.topic)))
         assert isinstance(staged, Staged)
         return staged
@@ -341,18 +341,18 @@ def test_a_node_that_is_not_there_is_named_within_the_timeout(
     source = KeelogSource({"node": "tcp://127.0.0.1:9", "topic": "t", "timeoutMs": "300"})
     writer = source.writer(schema=schema_of("body binary"), overwrite=False)
     batch = pa.record_batch([pa.array([b"x"])], ["body"])
-    monkeypatch.setattr(pipeline.sink.TaskContext, "get", lambda: Task(0, 0))
+    monkeypatch.setattr(TaskContext, "get", lambda: Task(0, 0))
     with pytest.raises(
         NodeUnreachable, match=r"\[KEELOG_NODE_UNREACHABLE\] node tcp://127.0.0.1:9"
     ):
-        writer.write(iter([batch]))  # type: ignore[attr-defined]
+        writer.write(iter([batch]))
     writer.abort([])
 
 
 def test_a_stream_without_ids_of_query_and_batch_is_refused(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline.sink.TaskContext, "get", lambda: None)
+    monkeypatch.setattr(TaskContext, "get", lambda: None)
     with pytest.raises(BadMode, match="KEELOG_BAD_MODE"):
         engine.stream_writer().write(iter([]))
 

@@ -1,0 +1,55 @@
+"""`keelog spark audit`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keelog.cli import failures
+from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.output import Output
+from keelog.cli.spark_options import Asked, session_options
+from keelog.cli.store_options import directory
+from node.store.settings import load_settings
+
+
+@command()
+@directory
+@click.option(
+    "--report",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="OUT",
+    help="Also writes findings.parquet and report.json into this folder.",
+)
+@session_options
+@settings_options
+@output_options
+def audit(
+    path: Path, folder: Path | None, asked: Asked, output: Output, pairs: tuple[str, ...]
+) -> int:
+    """Holds log, queues and index against each other, as a Spark job. Ends with 5 at damage.
+
+    Finds what `keelog store verify --deep` finds, read-only, in as many tasks as there are cores.
+    Each finding names its place and a command that mends it.
+
+    Example: keelog spark audit ./store --report ./audit
+    """
+    settings = load_settings(pairs)
+
+    def job(spark: Any) -> dict[str, Any]:
+        from pipeline.jobs.audit import audit as audit_store
+        from pipeline.jobs.audit_report import write_report
+
+        result = audit_store(spark, path, settings)
+        if folder is not None:
+            write_report(result, folder)
+        return result.shape()
+
+    shape = asked.run(f"cannot audit the store {path}", job)
+    title = (
+        f"{'no damage' if shape['ok'] else 'DAMAGE'}: {shape['commit_log']['records']} records,"
+        f" {shape['queues']['units']} units, {shape['index']['entries']} index entries"
+    )
+    output.document(shape, shape["findings"] or [{"ok": shape["ok"]}], title)
+    return failures.OK if shape["ok"] else failures.DAMAGED

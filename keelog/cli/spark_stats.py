@@ -1,0 +1,85 @@
+"""`keelog spark stats`: figures of a store as tables, as JSON, and as a page with pictures."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from keelog.cli.failures import doing
+from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.output import Output
+from keelog.cli.spark_options import Asked, session_options
+from keelog.cli.store_options import directory
+
+if TYPE_CHECKING:
+    from pipeline.jobs.stats_figures import Figures
+
+
+@command()
+@directory
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="An HTML page.")
+@click.option(
+    "--top",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="How many topics, tags and keys are named.",
+)
+@click.option("--topics", metavar="A,B", help="Only these topics.")
+@settings_options
+@session_options
+@output_options
+def stats(
+    path: Path, report: Path | None, output: Output, asked: Asked, pairs: tuple[str, ...],
+    **chosen: Any,
+) -> None:  # fmt: skip
+    """Counts messages, bytes, rates, sizes, tags, keys and skew, by topic and over time.
+
+    --report writes a page with pictures that needs nothing else.
+
+    Example: keelog spark stats ./store --report stats.html
+    """
+
+    def job(session: Any) -> "Figures":
+        from pipeline.jobs.stats import COLUMNS
+        from pipeline.jobs.stats_figures import collect_figures
+
+        reader = session.read.format("keelog").option("columns", COLUMNS)
+        if chosen["topics"] is not None:
+            reader = reader.option("subscribe", chosen["topics"])
+        for name, _, value in (pair.partition("=") for pair in pairs):
+            reader = reader.option(f"store.{name.removeprefix('store.')}", value)
+        return collect_figures(reader.load(str(path.absolute())), chosen["top"])
+
+    figures = asked.run(f"cannot count what is in {path}", job)
+    if report is not None:
+        from pipeline.jobs.stats_report import render
+
+        with doing(f"cannot write {report}"):
+            report.write_text(render(figures, f"Keelog store {path}"), encoding="utf-8")
+    if output.format == "table":
+        show_tables(figures, output)
+    else:
+        output.document(figures.document(), figures.topics)
+    if report is not None:
+        click.echo(f"the report is {report}", err=True)
+
+
+def show_tables(figures: "Figures", output: Output) -> None:
+    """Topics, tags, keys and the fullest queues, one table below the other."""
+    from pipeline.jobs.stats_report import topic_rows
+
+    totals = figures.totals
+    title = f"{totals['messages']} messages in {totals['queues']} queues of"
+    output.document({}, topic_rows(figures.topics), f"{title} {totals['topics']} topics")
+    queues = sorted(figures.queues, key=lambda row: -row["evenness"])[: len(figures.topics)]
+    tables = {
+        "tags with the most messages": figures.tags,
+        "keys with the most messages": figures.keys,
+        "queues with the most over an even share": [
+            row | {"evenness": round(row["evenness"], 2)} for row in queues
+        ],
+    }
+    for title, rows in tables.items():
+        if rows:
+            output.document({}, rows, f"\n{title}")
