@@ -48,6 +48,7 @@ class Followed:
         )
         self._stores: dict[str, FollowedStore] = {}
         self._look: Look | None = None
+        self._is_narrow = False
 
     def _opened(self) -> Iterable[FollowedStore]:
         for at in self._options.stores:
@@ -118,6 +119,15 @@ class Followed:
         answer = bound_offsets(bound, "startingOffsets", extents, found, len(stores))
         check_beginnings(extents, answer)
         return answer
+
+    def narrow(self) -> None:
+        """Leaves topics aside that are not followed, where the options name those that are."""
+        selection = self._options.selection
+        topics = selection.topics or selection.assigned
+        if topics and not self._is_narrow:
+            for one in self._opened():
+                one.store.narrow(sorted(topics))
+        self._is_narrow = True
 
     def record_sizes(self, queue: QueueAt, start: int, end: int) -> Ints:
         """Bytes of the records of messages [start, end), 0 for a filler's."""

@@ -13,7 +13,7 @@ from pipeline.message_rows import MessageRows
 from pipeline.parts import LogPart
 from pipeline.stores import task_files
 
-WINDOW_BYTES = 2 << 20
+WINDOW_BYTES = 4 << 20
 """Bytes of one read, and about those of one batch of rows."""
 
 

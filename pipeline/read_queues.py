@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from pipeline.damage_rows import DamagedPlace, on_damage, on_loss
 from pipeline.message_rows import MessageRows
 from pipeline.parts import QueuePart, QueueSlice
 from pipeline.stores import task_files
-from protocol.columns import Bools, Columns, Ints
+from protocol.columns import Bools, Bytes, Columns, Ints
 from protocol.gather import gather_verified
 from protocol.names import SCHEDULE_TOPIC, offset_file_name
 from protocol.properties import TAGS
@@ -29,7 +30,7 @@ from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES
 from protocol.record import RECORD_BYTES_MIN, Record
 
 BATCH_BYTES = 4 << 20
-"""About how much of the log one batch of rows is made from."""
+"""About how much is read for one batch of rows."""
 BATCH_UNITS = 65_536
 
 
@@ -89,7 +90,7 @@ def read_messages(part: QueuePart) -> Iterator[pa.RecordBatch]:
         for row in range(len(broken.place)):
             yield from on_damage(part.task, _damage(part, log, broken, row))
         wanted = _without_lost(part, log, wanted)
-        for start, end in _batches(wanted, files.gap_bytes):
+        for start, end in _batches(wanted, 0 if files.joins_pieces else files.gap_bytes):
             yield from _until_lost(part, log, wanted.take(slice(start, end)), files)
     finally:
         files.close()
@@ -229,6 +230,8 @@ def _read_batch(
 
 def _gather(log: LogReader, wanted: _Wanted, files: OpenFiles) -> tuple[Any, Ints]:
     """The records' bytes and what is read along, joined, and where each record starts in them."""
+    if files.joins_pieces:
+        return _gather_pieces(log, wanted), np.cumsum(wanted.size) - wanted.size
     gaps = _gaps(wanted)
     segment = wanted.offset // log.segment_bytes
     breaks = (gaps < 0) | (gaps > files.gap_bytes) | (np.diff(segment) != 0)
@@ -243,6 +246,18 @@ def _gather(log: LogReader, wanted: _Wanted, files: OpenFiles) -> tuple[Any, Int
     base = np.concatenate([[0], np.cumsum(end - begin)])[:-1]
     of = np.repeat(np.arange(len(first)), np.diff(np.concatenate([first, [len(wanted.offset)]])))
     return np.frombuffer(b"".join(parts), np.uint8), wanted.offset - begin[of] + base[of]
+
+
+def _gather_pieces(log: LogReader, wanted: _Wanted) -> Bytes:
+    """The records' bytes, joined."""
+    segment = wanted.offset // log.segment_bytes
+    bounds = [0, *(np.flatnonzero(np.diff(segment)) + 1).tolist(), len(segment)]
+    parts = []
+    for first, behind in pairwise(bounds):
+        found = log.segment_at(int(wanted.offset[first]))
+        position = wanted.offset[first:behind] - found.start
+        parts.append(found.file.read_pieces(position, wanted.size[first:behind]))
+    return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def _of_slices(part: QueuePart, wanted: _Wanted, name: str) -> Ints:

@@ -84,6 +84,8 @@ class RemoteFile(OpenFile):
 class RemoteFiles(OpenFiles):
     """The files of one source; what is expected is asked for before it is read."""
 
+    joins_pieces = False
+
     def __init__(self, source: RangeSource) -> None:
         super().__init__(maps=False)
         self.source = source

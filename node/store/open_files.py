@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+
+from protocol import kernel
 from protocol.errors import ServiceNotAvailable, StoreDamaged, StorePermission
+from protocol.kernel import Bytes, Ints
 
 FILES_MAX = 256
 """How many files one process keeps open, and mapped, unless it is told otherwise."""
@@ -106,6 +110,22 @@ class OpenFile:
     def expect(self, start: int, end: int) -> None:
         """These bytes will be read next, in order. Here the kernel reads ahead by itself."""
 
+    def read_pieces(self, position: Ints, count: Ints) -> Bytes:
+        """Exactly `count` bytes from each position, joined; the compiled kernel must be there.
+
+        Raises StoreDamaged when they are not all there.
+        """
+        compiled = kernel.active()
+        assert compiled is not None
+        inside = (position >= 0) & (count >= 0) & (position <= self.size - count)
+        assert bool(inside.all())
+        data, whole = compiled.read_pieces(self._descriptor, position, count)
+        if whole < len(position):
+            # The same again, one by one, for the error that says what is wrong.
+            pairs = zip(position.tolist(), count.tolist(), strict=True)
+            data = np.frombuffer(b"".join([self.read(*pair) for pair in pairs]), np.uint8)
+        return data
+
     def check_readable(self) -> None:
         """Reads all that was ever written. Raises StoreDamaged for what the disk cannot read.
 
@@ -164,6 +184,11 @@ class OpenFiles:
         file = self._open(path, size)
         self._files[path] = file
         return file
+
+    @property
+    def joins_pieces(self) -> bool:
+        """Whether many small pieces are best read by `OpenFile.read_pieces`."""
+        return kernel.active() is not None
 
     gap_bytes = 4096
     """A smaller gap between two runs of bytes is read along: cheaper than a call of its own."""
