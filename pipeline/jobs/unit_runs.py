@@ -97,7 +97,8 @@ class UnitGatherer:
             pairs = (topic_id << _QUEUE_BITS) | (queue_id & _QUEUE_MASK)
             found, where = np.unique(pairs, return_inverse=True)
             known = [self._number(requests.topics, pair) for pair in found.tolist()]
-            return np.array(known, np.int64)[where]
+            spread: Ints = np.array(known, np.int64)[where]
+            return spread
         # Queue ids are few: a table is ten times faster than sorting.
         places = topic_id * count + (queue_id - low)
         numbers = np.full(len(requests.topics) * count, -1, np.int64)
@@ -105,7 +106,8 @@ class UnitGatherer:
             topic, queue = divmod(place, count)
             pair = topic << _QUEUE_BITS | (queue + low) & _QUEUE_MASK
             numbers[place] = self._number(requests.topics, pair)
-        return numbers[places]
+        chosen: Ints = numbers[places]
+        return chosen
 
     def _number(self, topics: Sequence[str], pair: int) -> int:
         """The queue's number among those met; -1 for none."""
