@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from node.reader_requests import Find, Get, GetByKey, GetByPlace, GetByQueue, Offsets, Pull, Seek
+from node.serving import Payload
 from node.store.find import FindPage, FindRequest, find
 from node.store.live_store import LiveStore
 from node.store.pull import PullResult, PullStatus, get_message
@@ -27,7 +28,7 @@ class Answer(NamedTuple):
     """The fields of a good answer, and its payload frame, if it has one."""
 
     fields: dict[str, Any]
-    payload: bytes | None = None
+    payload: Payload | None = None
 
 
 def pull(store: LiveStore, wanted: Pull) -> PullResult:

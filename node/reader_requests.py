@@ -12,7 +12,7 @@ from node.store.tag_filter import TagFilter, parse_tags
 from protocol.errors import BadRequest
 from protocol.ids import Queue
 from protocol.message_id import parse_offset_message_id
-from protocol.names import QUEUE_ID_MAX, is_folder_name
+from protocol.names import QUEUE_ID_MAX, is_folder_name, is_index_file_name
 from protocol.properties import PROPERTIES_BYTES_MAX
 from protocol.wire import Header, take, take_int
 
@@ -26,7 +26,10 @@ FIND_MESSAGES_DEFAULT = 64
 TAGS_CHARS_MAX = 4_096
 KEY_CHARS_MAX = PROPERTIES_BYTES_MAX
 CURSOR_CHARS_MAX = 256
+FETCH_BYTES_MAX = 4 * 1024 * 1024
+"""Raw bytes of one answer to `fetch`."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+FETCH_KINDS = ("log", "queue", "index")
 _GET_FORMS = ("physical_offset", "msg_id", "unique_key", "offset")
 
 
@@ -97,6 +100,30 @@ class Offsets:
 
     topic: str
     queue_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Raw bytes of a file, which is named by what it holds.
+
+    `offset` is a log offset, the number of a unit, or a place in the index file `file`.
+    """
+
+    kind: str
+    offset: int
+    bytes_max: int
+    queue: Queue | None = None
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What there is to fetch; of all topics, or of some. `after` is the last queue of a page."""
+
+    topics: tuple[str, ...] | None
+    after: Queue | None
+    known: str
+    with_index: bool
 
 
 def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pull:
@@ -192,6 +219,48 @@ def parse_seek(header: Header) -> Seek:
 def parse_offsets(header: Header) -> Offsets:
     """Whose bounds. Raises BadRequest."""
     return Offsets(_topic(header), take_int(header, "queue", 0, QUEUE_ID_MAX, None))
+
+
+def parse_fetch(header: Header) -> Fetch:
+    """Which bytes. Raises BadRequest; nothing that names a path comes through."""
+    kind = take(header, "kind", str)
+    if kind not in FETCH_KINDS:
+        raise BadRequest(f"field kind is {kind[:40]!a}", f"use {', '.join(FETCH_KINDS)}")
+    offset = take_int(header, "offset", 0, INT64_MAX)
+    size = take_int(header, "max_bytes", 1, FETCH_BYTES_MAX, FETCH_BYTES_MAX)
+    if kind == "queue":
+        return Fetch(kind, offset, size, queue=_queue(header))
+    if kind == "log":
+        return Fetch(kind, offset, size)
+    file = take(header, "file", str)
+    if not is_index_file_name(file):
+        raise BadRequest(f"field file is {file[:80]!a}", "name an index file as layout does")
+    return Fetch(kind, offset, size, file=file)
+
+
+def parse_layout(header: Header) -> Layout:
+    """Of what. Raises BadRequest."""
+    topics = take(header, "topics", list, None)
+    if topics is not None and not all(isinstance(topic, str) for topic in topics):
+        raise BadRequest("field topics holds other things than names")
+    cursor = take(header, "cursor", str, None)
+    return Layout(
+        topics=None if topics is None else tuple(topics),
+        after=None if cursor is None else _parse_cursor(cursor),
+        known=take(header, "known", str, ""),
+        with_index=take(header, "index", bool, False),
+    )
+
+
+def _parse_cursor(cursor: str) -> Queue:
+    topic, _, number = cursor.rpartition("/")
+    if len(cursor) > CURSOR_CHARS_MAX or not is_folder_name(topic) or not _is_number(number):
+        raise BadRequest("field cursor is none of ours", "send that of the page before")
+    return Queue(topic, int(number))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= len(str(QUEUE_ID_MAX))
 
 
 def _queue(header: Header) -> Queue:

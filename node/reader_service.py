@@ -18,17 +18,20 @@ from node.reader_answers import (
     pull_answer,
     seek,
 )
+from node.reader_fetch import fetch, layout
 from node.reader_hints import News
 from node.reader_holds import Held, HoldList
 from node.reader_requests import (
     Pull,
+    parse_fetch,
     parse_find,
     parse_get,
+    parse_layout,
     parse_offsets,
     parse_pull,
     parse_seek,
 )
-from node.serving import BadFrames, Received
+from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
 from node.store.open_files import FileVanished
 from node.store.pull import PullResult, PullStatus, TransferLimits
@@ -53,7 +56,7 @@ UNDECIDED_MS = 1_000
 """How long a pull that does not wait is kept until the end of its queue is known."""
 
 T = TypeVar("T")
-Send = Callable[[bytes, Header, bytes | None], bool]
+Send = Callable[[bytes, Header, Payload | None], bool]
 _Looked = dict[tuple[int, str, int, int], PullResult | None]
 _OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
 
@@ -137,11 +140,15 @@ class ReaderService:
                 return offsets(self.store, self._topics, parse_offsets(header))
             case "seek":
                 return seek(self.store, parse_seek(header))
+            case "fetch":
+                return fetch(self.store, parse_fetch(header))
+            case "layout":
+                return layout(self.store, parse_layout(header))
             case "topics":
                 return list_all_topics(self.store, self._topics)
         raise UnknownOperation(
             f"a reader knows no operation {operation[:40]!a}",
-            "pull, get, find, offsets, seek, topics or ping",
+            "pull, get, find, offsets, seek, topics, fetch, layout or ping",
         )
 
     def _again(self, look: Callable[[], T]) -> T:
@@ -299,7 +306,7 @@ class ReaderService:
         found = pull_answer(result)
         self._finish(held, answer(held.request_id, **found.fields), found.payload)
 
-    def _finish(self, held: Held, header: Header, payload: bytes | None) -> None:
+    def _finish(self, held: Held, header: Header, payload: Payload | None) -> None:
         self.holds.remove(held)
         if not self._send(held.peer, header, payload):
             self.holds.forget(held.peer)

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from node.store import staging_files
 from node.store.process import FREE_SPACE, now_ms
 from node.store.settings import Settings
 from node.store.state_page import (
@@ -118,6 +119,7 @@ def health(view: NodeView) -> Fields:
     log = read_log(view.root)
     silence_ms = now_ms() - log.heartbeat_ms
     refused = _refused(view, log)
+    problems = publication_problems(view.root)
     appends = "accepted" if refused is None else f"refused, {refused.reason}: {refused.cause}"
     checks = [
         _role_check(view, Role.WRITER, "writer", needed=True),
@@ -126,6 +128,7 @@ def health(view: NodeView) -> Fields:
         _role_check(view, Role.QUEUE, "queue_workers", needed=False),
         _role_check(view, Role.INDEX, "index_worker", needed=False),
         _check("heartbeat", silence_ms <= SILENCE_MS_MAX, f"writer seen {silence_ms} ms ago"),
+        _check("publications", not problems, "; ".join(problems) or "none is stuck"),
         _check(
             "disk",
             free["used_ratio"] < DISK_RATIO_MAX,
@@ -133,6 +136,11 @@ def health(view: NodeView) -> Fields:
         ),
     ]
     return {"ready": view.ready and refused is None, "checks": checks}
+
+
+def publication_problems(root: Path) -> list[str]:
+    """What is wrong with staged batches whose publication has begun and cannot end."""
+    return list(staging_files.problems(root))
 
 
 def _refused(view: NodeView, log: LogState) -> Refusal | None:

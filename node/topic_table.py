@@ -47,7 +47,17 @@ class TopicTable:
             raise NotAllowed(f"topic {name} does not take messages (perm {topic.perm})")
         return topic
 
+    def would_take(self, name: str) -> Topic:
+        """As `for_send`, but makes nothing: the topic as it is, or as it would be made."""
+        topic = self._file.topics.get(name) or self._draft(name)
+        if not topic.is_writable:
+            raise NotAllowed(f"topic {name} does not take messages (perm {topic.perm})")
+        return topic
+
     def _adopt(self, name: str) -> Topic:
+        return self._put(self._draft(name))
+
+    def _draft(self, name: str) -> Topic:
         check_topic_for_send(name)
         stored = self._stored_queues.get(name)
         if stored is None and not self._settings.auto_create_topic_enable:
@@ -55,7 +65,7 @@ class TopicTable:
                 f"there is no topic {name}", f"make it: keelog topic create {name} --queues 8"
             )
         queues = max(stored or 0, self._settings.default_topic_queue_nums)
-        return self._put(Topic(name, queues, queues, PERM_DEFAULT))
+        return Topic(name, queues, queues, PERM_DEFAULT)
 
     def _put(self, topic: Topic) -> Topic:
         """Saves a topic. Raises NotAllowed for more topics or queues than one node can hold."""

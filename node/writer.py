@@ -15,11 +15,13 @@ from pathlib import Path
 
 import zmq
 
+from node.append import AppendRequest
 from node.broker_checkpoint import SAVE_EVERY_S
 from node.flush import FlushServices, Moved
 from node.group_commit import GroupCommit
 from node.recovery_progress import RecoveryProgress
 from node.serving import BadFrames, Received, Server
+from node.staging_requests import OPERATIONS as STAGING_OPERATIONS
 from node.store import disk
 from node.store.process import (
     OOM_WRITER,
@@ -47,6 +49,7 @@ from node.writer_requests import (
     parse_send,
     parse_wait,
 )
+from node.writer_staging import StagingService
 from node.writer_store import WriterStore, first_address, open_writer_store
 from node.writer_topics import answer_other
 from protocol.errors import (
@@ -85,6 +88,7 @@ class Writer:
         now = time.monotonic()
         self.flushing = FlushServices(store.log, self.settings, now, store.after_flush)
         self.waiting = GroupCommit(self.settings)
+        self.staging = StagingService(store, server, self._write, lambda: self.flushing.flushed)
         self.stopping = False
         self.lacks_room = False
         """Whether an append was refused for a full disk, and it is still full."""
@@ -96,7 +100,7 @@ class Writer:
         """Serves until the flag is set, then stops in order."""
         poller = zmq.Poller()
         poller.register(self.server.socket, zmq.POLLIN)
-        for fd in self.flushing.fds:
+        for fd in (*self.flushing.fds, self.staging.fd):
             poller.register(fd, zmq.POLLIN)
         poller.register(stop.fd, zmq.POLLIN)
         self.store.page.publish(state=RUNNING)
@@ -111,7 +115,9 @@ class Writer:
         group = self._take_group()
         if group:
             self._append(group, now)
-        self.flushing.begin(now, self.stopping or len(self.waiting) > 0)
+        self.staging.step(now, self.stopping)
+        is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
+        self.flushing.begin(now, self.stopping or is_waited_for)
         for pending in self.waiting.overdue(now):
             self._answer(pending, FLUSH_DISK_TIMEOUT, flushed=False)
         if now - self.last_heartbeat >= HEARTBEAT_S:
@@ -129,6 +135,8 @@ class Writer:
                 log.info("the next segment could be made: the disk has room again")
 
     def _sleep_ms(self) -> int:
+        if self.staging.has_work:
+            return 0
         return 50 if self.flushing.is_done else 10
 
     def _look_for_room(self) -> None:
@@ -156,6 +164,8 @@ class Writer:
             if pending is not None:
                 group.append(pending)
                 size += len(pending.append.records)
+            elif received.payload is not None:
+                size += len(received.payload)
         return group
 
     def _parse(self, received: Received, group_bytes: int) -> Pending | None:
@@ -172,6 +182,12 @@ class Writer:
                 pending = self._parse_append(received, header, operation)
                 self._check_pool(group_bytes + len(pending.append.records))
                 return pending
+            if operation in STAGING_OPERATIONS:
+                self._check_runs()
+                answered = self.staging.handle(received, header, operation)
+                if answered is not None:
+                    self.server.send(received.peer, answered)
+                return None
             if received.payload is not None:
                 raise BadRequest(f"{operation[:40]!a} is one frame, two came")
             self.server.send(
@@ -195,9 +211,12 @@ class Writer:
             reason = f"transientStorePool: {pool.used_bytes} bytes wait for a commit"
             raise NodeBusy(reason, "send it again later")
 
-    def _parse_append(self, received: Received, header: Header, operation: str) -> Pending:
+    def _check_runs(self) -> None:
         if self.stopping:
             raise ServiceNotAvailable("the node is stopping", "send it again when it is back")
+
+    def _parse_append(self, received: Received, header: Header, operation: str) -> Pending:
+        self._check_runs()
         if self.waiting.is_full:
             raise NodeBusy(f"{len(self.waiting)} requests wait for the disk", "send it again later")
         self.store.retention.check_room()
@@ -220,17 +239,7 @@ class Writer:
     # -- appending and answering --------------------------------------------------------------
 
     def _append(self, group: list[Pending], now: float) -> None:
-        size = sum(len(pending.append.records) for pending in group)
-        self._publish(self.flushing.wait_for_buffer(size, now))
-        log = self.store.log
-        before = log.end
-        self.store.appender.append([pending.append for pending in group], now_ms())
-        if log.end != before:
-            self.flushing.wake()
-            self.store.page.publish(records=self.store.appender.records, appended=log.end)
-            if log.pool is None:
-                self._committed(log.end)
-            self.store.snapshot_if_due()
+        self._write([pending.append for pending in group], now)
         for pending in group:
             if pending.append.error is not None:
                 self._refuse(pending.peer, pending.request_id, pending.append.error)
@@ -238,6 +247,20 @@ class Writer:
                 self.waiting.put(pending, now)
             else:
                 self._answer(pending, PUT_OK, flushed=False)
+
+    def _write(self, requests: list[AppendRequest], now: float) -> None:
+        """Appends what is good, and shows it to those who follow the log."""
+        size = sum(len(request.records) for request in requests)
+        self._publish(self.flushing.wait_for_buffer(size, now))
+        log = self.store.log
+        before = log.end
+        self.store.appender.append(requests, now_ms())
+        if log.end != before:
+            self.flushing.wake()
+            self.store.page.publish(records=self.store.appender.records, appended=log.end)
+            if log.pool is None:
+                self._committed(log.end)
+            self.store.snapshot_if_due()
 
     def _waits(self, pending: Pending) -> bool:
         if pending.wait == WAIT_NONE:
@@ -285,6 +308,7 @@ class Writer:
             if self.flushing.is_done and (not waits or now >= deadline):
                 break
             poller.poll(5)
+        self.staging.close()
         self.flushing.close()
         try:
             self.store.close_cleanly(self.store.workers_are_done())

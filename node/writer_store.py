@@ -89,6 +89,8 @@ class WriterStore:
         self._tails_at = 0
         """Where the queues' ends were last saved in this run."""
         self.retention = Retention(self.root, found.segment_bytes, settings)
+        self.needed_from: Callable[[int], int] = lambda offset: offset
+        """Above which offset, of one that is given, unfinished publications need the log."""
 
     @property
     def run_dir(self) -> Path:
@@ -167,7 +169,8 @@ class WriterStore:
             if slot != INDEX_SLOT or self.settings.message_index_enable
         ]
         passed = min(followed, default=0)
-        return Spared(min(self._flushed, base, max(self._tails_at, passed)), passed)
+        needed = min(self._flushed, base, max(self._tails_at, passed))
+        return Spared(self.needed_from(needed), passed)
 
     def has_workers(self) -> bool:
         """Whether anybody is there to wait for."""

@@ -101,4 +101,11 @@ def spread(values: pa.Array, there: Bools) -> pa.Array:
 def offsets_of(row: Ints, rows: int) -> pa.Array:
     """Where each row's items begin, for lists and maps; `row` rises."""
     counts = np.bincount(row, minlength=rows) if len(row) else np.zeros(rows, np.int64)
-    return pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+    return offsets_of_counts(counts)
+
+
+def offsets_of_counts(counts: Any) -> pa.Array:
+    """Where each row's items begin, when `counts` tells how many it has."""
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    return pa.array(offsets)

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from protocol.errors import BadRequest, CorruptError, MqError, NotAStore, RefusedError
+from protocol.errors import (
+    BadRequest,
+    CorruptError,
+    MqError,
+    NotAStore,
+    NotConnected,
+    RefusedError,
+    RequestTimeout,
+)
 
 
 class SourceError(RefusedError):
@@ -93,6 +101,36 @@ class StoreUnreadable(SourceError):
     condition = "KEELOG_STORE_UNREADABLE"
 
 
+class NodeUnreachable(SourceError):
+    """A node did not answer for as long as it was given."""
+
+    condition = "KEELOG_NODE_UNREACHABLE"
+
+
+class NodeBusyError(SourceError):
+    """A node cannot take what is written now: it is full, stopping or starting."""
+
+    condition = "KEELOG_NODE_BUSY"
+
+
+class NodeRefused(SourceError):
+    """A node does not take what is written."""
+
+    condition = "KEELOG_NODE_REFUSED"
+
+
+class BadMode(SourceError):
+    """The save mode or output mode is none that a log can have."""
+
+    condition = "KEELOG_BAD_MODE"
+
+
+class BadRow(SourceError):
+    """A row is no message that can be stored."""
+
+    condition = "KEELOG_BAD_ROW"
+
+
 class JavaMissing(SourceError):
     """No Java that Spark runs on was found."""
 
@@ -154,5 +192,9 @@ def naming_conditions() -> Iterator[None]:
         raise BadOption(error.reason, error.hint) from None
     except CorruptError as error:
         raise StoreDamagedError(error.reason, error.hint) from None
+    except (NotConnected, RequestTimeout) as error:
+        raise NodeUnreachable(
+            error.reason, "start the node, or a larger fetch.timeoutMs; see keelog health"
+        ) from None
     except MqError as error:
         raise StoreUnreadable(error.reason, error.hint) from None

@@ -7,16 +7,19 @@ node that was killed, so they are believed only while somebody holds the store's
 import logging
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from node.store.condition import check_is_store
 from node.store.dead_store import DeadStore
-from node.store.index_file import IndexFile
+from node.store.index_file import IndexFile, readable_end
 from node.store.live_store import LiveStore
 from node.store.log_reader import LogReader
+from node.store.open_files import OpenFiles
 from node.store.owner import Owner, find_owner
 from node.store.queue_list import queue_folder
 from node.store.queue_reader import QueueReader
+from node.store.segment_list import list_folder
 from node.store.settings import Settings
 from node.store.state_page import (
     LOG_SLOT,
@@ -26,13 +29,13 @@ from node.store.state_page import (
     page_path,
     run_dir,
 )
-from pipeline.errors import StoreUnreadable
-from pipeline.options import StoreAt
+from pipeline.access import StoreAt
+from pipeline.errors import DataLoss, StoreUnreadable
 from pipeline.parts import IndexSlice, QueueSlice
 from pipeline.planned_store import IndexTable, PlannedStore
 from protocol.errors import CorruptError
 from protocol.ids import Queue
-from protocol.names import INDEX_DIR
+from protocol.names import COMMIT_LOG_DIR, INDEX_DIR
 from protocol.queue_unit import UNIT_BYTES
 
 log = logging.getLogger("keelog.pipeline")
@@ -46,21 +49,35 @@ LOOK_S = 1.0
 UNFIT_S_MAX = 2.0
 """How long the log's folder may not fit to the pages: the writer makes and removes segments."""
 _POLL_S = 0.01
-_ENTRIES_AT_ONCE = 4096
+_MISSING = frozenset({"missing_segment", "wrong_length"})
+_GAPS_SHOWN = 5
 
 
 class FolderStore(PlannedStore):
     """A DeadStore, or a LiveStore while a node runs it; `refresh` notices a node that comes."""
 
-    def __init__(self, at: StoreAt, settings: Settings) -> None:
+    def __init__(self, at: StoreAt, settings: Settings, fail_on_data_loss: bool = True) -> None:
         self.at = at
         self.settings = settings
-        self._root = Path(at.root)
+        self._fail_on_data_loss = fail_on_data_loss
+        self._root = self._find_root()
         check_is_store(self._root)
         self._store = self._open()
         self._looked_at = time.monotonic()
         self._unfit_since: float | None = None
         self._index: dict[str, IndexFile] = {}
+
+    def _find_root(self) -> Path:
+        return Path(self.at.root)
+
+    def _open_resting(self, files: OpenFiles) -> DeadStore:
+        """Raises DataLoss for missing segments; without `failOnDataLoss` it warns of them."""
+        missing = missing_segments(self._root)
+        if missing and self._fail_on_data_loss:
+            raise DataLoss(missing, "failOnDataLoss=false to read what is left")
+        if missing:
+            log.warning("messages are lost: %s", missing)
+        return DeadStore(self._root, self.settings, strict=not missing, files=files)
 
     def _open(self) -> DeadStore | LiveStore:
         owner = find_owner(self._root)
@@ -68,7 +85,7 @@ class FolderStore(PlannedStore):
             if owner is Owner.BROKER:
                 log.warning("a broker runs %s: rows end at what its files hold", self._root)
             self._page_at: tuple[int, int] | None = None
-            return DeadStore(self._root, self.settings)
+            return self._open_resting(OpenFiles(maps=False))
         store = open_running(self._root, self.settings)
         self._page_at = _place(page_path(self._root, LOG_SLOT))
         return store
@@ -143,25 +160,16 @@ class FolderStore(PlannedStore):
 
     def index_tables(self) -> Sequence[IndexTable]:
         self._index = {file.name: file for file in self._store.index.files()}
-        return [IndexTable(file.name, self._end_of(file)) for file in self._index.values()]
-
-    def _end_of(self, file: IndexFile) -> int:
-        """Behind the last entry of a record that may be read: the index may be ahead of the log."""
-        end = file.header.index_count
-        if isinstance(self._store, DeadStore):
-            return end
-        offsets = file.entries()["physical_offset"]
-        while end > 1:
-            start = max(1, end - _ENTRIES_AT_ONCE)
-            readable = offsets[start - 1 : end - 1] < self.log.end
-            if readable.any():
-                return start + len(readable) - int(readable[::-1].argmax())
-            end = start
-        return end
+        end = None if isinstance(self._store, DeadStore) else self.log.end
+        return [
+            IndexTable(
+                file.name, file.header.index_count if end is None else readable_end(file, end)
+            )
+            for file in self._index.values()
+        ]
 
     def index_slice(self, name: str, start: int, end: int) -> IndexSlice:
         file = self._index[name]
-        entries = file.entries()[start - 1 : end - 1]
         return IndexSlice(
             path=str(self._root / INDEX_DIR / name),
             name=name,
@@ -171,7 +179,7 @@ class FolderStore(PlannedStore):
             begin_timestamp=file.header.begin_timestamp,
             start=start,
             end=end,
-            data=entries.tobytes() if file.is_image else None,
+            data=file.entries(start, end).tobytes() if file.is_image else None,
         )
 
     def tear(self) -> str:
@@ -180,6 +188,22 @@ class FolderStore(PlannedStore):
 
     def close(self) -> None:
         self._store.close()
+
+
+def missing_segments(root: Path) -> str:
+    """Which stretches of the log have no whole file, as text; empty when it is all there.
+
+    Where something else is wrong with the folder it is not for us to pass over.
+    """
+    listing = list_folder(root / COMMIT_LOG_DIR)
+    if any(problem.kind not in _MISSING for problem in listing.problems):
+        return ""
+    gaps = [(end, start) for (_, end), (start, _) in pairwise(listing.runs())]
+    if not gaps:
+        return ""
+    texts = [f"log offsets {start} to {end - 1}" for start, end in gaps[:_GAPS_SHOWN]]
+    rest = f" and {len(gaps) - _GAPS_SHOWN} more" if len(gaps) > _GAPS_SHOWN else ""
+    return f"segments of {root / COMMIT_LOG_DIR} are missing: {', '.join(texts)}{rest}"
 
 
 def open_running(root: Path, settings: Settings) -> LiveStore:
@@ -195,7 +219,7 @@ def open_running(root: Path, settings: Settings) -> LiveStore:
         shards = _shards(root)
         if shards and (_writer_lives(root) or (is_late and find_owner(root) is Owner.SUPERVISOR)):
             try:
-                store = LiveStore(root, shards, settings)
+                store = LiveStore(root, shards, settings, OpenFiles(maps=False))
             except CorruptError:
                 if is_late:
                     raise

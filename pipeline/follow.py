@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.access import StoreAt
 from pipeline.bounds import Extent, QueueAt, check_beginnings
 from pipeline.errors import StoreUnreadable
 from pipeline.follow_store import FollowedStore
-from pipeline.options import SourceOptions, StoreAt
+from pipeline.options import SourceOptions
 from pipeline.parts import Part
 from pipeline.planned_store import PlannedStore
 from pipeline.resolve import QueueRows, bound_offsets, check_topics, parts_of_rows
-from pipeline.stores import open_planned
+from pipeline.stores import open_selected
 from pipeline.stream_ranges import QueueRange
 from protocol.columns import Ints
 from protocol.queue_unit import FILLER_SIZE
@@ -42,7 +43,7 @@ class Followed:
 
     def __init__(self, options: SourceOptions, open_store: Open | None = None) -> None:
         self._options = options
-        self._open_store = open_store or (lambda at: open_planned(at, options.settings))
+        self._open_store = open_store or (lambda at: open_selected(at, options))
         self._stores: dict[str, FollowedStore] = {}
         self._look: Look | None = None
 

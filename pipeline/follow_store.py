@@ -6,12 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from node.store.queue_reader import QueueReader
+from pipeline.access import Way
 from pipeline.bounds import Extent, QueueAt
 from pipeline.errors import StoreUnreadable
 from pipeline.planned_store import PlannedStore
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
 
+GRACE_S = 2.0
+"""How long a running node's queue must be shorter than it was before that is believed: of several
+readers one may be a moment behind another."""
+OBJECTS_S = 10.0
+"""How often a store on object storage is opened again: nothing tells that it has changed."""
 LIST_S = 1.0
 """How often folders are listed for new queues, and a store at rest is looked at for changes."""
 SETTLE_S = 1.0
@@ -33,8 +39,8 @@ class FollowedStore:
         self._queues: list[Queue] = []
         self._mark: tuple[int, ...] = ()
         self._moved_at = self._listed_at = float("-inf")
-        self._short: dict[Queue, int] = {}
-        """The log's end when a queue was first seen to be shorter than it was."""
+        self._short: dict[Queue, tuple[int, float]] = {}
+        """The log's end, and the time, when a queue was first seen to be shorter than it was."""
 
     def look(self, now: float, thorough: bool = False) -> bool:
         """Takes in what is new; whether `extents` may have changed."""
@@ -74,10 +80,12 @@ class FollowedStore:
             self._print = self._fingerprint()
 
     def _fingerprint(self) -> tuple[tuple[str, int, int], ...]:
-        """What tells whether the log of a folder at rest has changed; empty for any other."""
-        folder = Path(self.store.at.root) / COMMIT_LOG_DIR
-        if self.store.epoch or not folder.is_dir():
+        """What tells whether the log of a store at rest may have changed; empty for a node's."""
+        if self.store.epoch or self.store.at.way is Way.NODE:
             return ()
+        if self.store.at.way is Way.OBJECTS:
+            return (("", 0, int(time.monotonic() / OBJECTS_S)),)
+        folder = Path(self.store.at.root) / COMMIT_LOG_DIR
         with os.scandir(folder) as entries:
             stats = [(entry.name, entry.stat()) for entry in entries]
         return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
@@ -97,9 +105,13 @@ class FollowedStore:
 
     def may_come_back(self, at: QueueAt) -> bool:
         """Whether a queue that is shorter than it was may only be late: its worker starts again,
-        or has not reached what the log had when that was noticed."""
+        or has not reached what the log had when that was noticed, or it was noticed just now."""
+        if not self.store.epoch:
+            return False
         queue = Queue(at.topic, at.queue_id)
         if self.store.is_resuming(queue):
             self._short.pop(queue, None)
             return True
-        return self.store.followed(queue) < self._short.setdefault(queue, self.store.log.end)
+        now = time.monotonic()
+        wanted, since = self._short.setdefault(queue, (self.store.log.end, now))
+        return self.store.followed(queue) < wanted or now - since < GRACE_S

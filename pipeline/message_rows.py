@@ -15,12 +15,14 @@ from pipeline.arrays import (
     flat_and_ends,
     numbers,
     offsets_of,
+    offsets_of_counts,
     pieces,
     spread,
     texts,
     times,
 )
 from pipeline.tables import Column
+from protocol import kernel
 from protocol.columns import Bools, Bytes, Columns, Gather, Ints
 from protocol.dispatch_request import (
     Pieces,
@@ -96,9 +98,9 @@ class MessageRows:
         rows = np.flatnonzero(found.length)
         joined = pieces(data, found.start[rows], found.length[rows])
         flat, ends = flat_and_ends(joined)
-        if not len(flat):
-            none = pa.array([], pa.string())
-            return pa.ListArray.from_arrays(offsets_of(rows, len(self)), none, type=TEXTS)
+        if not (flat == ord(KEY_SEPARATOR)).any():
+            offsets = offsets_of_counts(found.length > 0)
+            return pa.ListArray.from_arrays(offsets, texts(joined, java_text), type=TEXTS)
         row, start, length = split_ragged(flat, ends, ord(KEY_SEPARATOR))
         kept = length > 0
         values = texts(pieces(flat, start[kept], length[kept]), java_text)
@@ -108,20 +110,37 @@ class MessageRows:
     @property
     def properties(self) -> pa.MapArray:
         """All properties; of a repeated name the last counts."""
-        flat, ends = self._flat
-        if not len(flat):
+        data, offsets, places = self._pairs
+        start, middle, end = places
+        if not len(start):
             return pa.array([[]] * len(self), PAIRS)
-        pairs = split_properties(flat, ends)
-        kept = last_of_each_name(flat, pairs)
-        names = pieces(flat, pairs.start[kept], (pairs.middle - pairs.start)[kept])
-        values = pieces(flat, pairs.middle[kept] + 1, (pairs.end - pairs.middle - 1)[kept])
+        names = pieces(data, start, middle - start)
+        values = pieces(data, middle + 1, end - middle - 1)
         try:
             # Names that are no UTF-8 may become one and the same text.
             names, values = names.cast(pa.string()), values.cast(pa.string())
         except pa.ArrowInvalid:
             plain = [list(decode_properties(item).items()) for item in self._properties.to_pylist()]
             return pa.array(plain, PAIRS)
-        return pa.MapArray.from_arrays(offsets_of(pairs.row[kept], len(self)), names, values)
+        return pa.MapArray.from_arrays(offsets, names, values)
+
+    @property
+    def _pairs(self) -> tuple[Bytes, pa.Array, tuple[Ints, Ints, Ints]]:
+        """Bytes, each row's first pair, and all pairs: start of the name, middle, end of the value.
+
+        Of a repeated name the last counts.
+        """
+        columns, compiled = self.columns, kernel.active()
+        if compiled is not None:
+            where = columns.properties_start, columns.properties_length
+            if (found := compiled.pairs(columns.data, *where)) is not None:
+                (start, middle, end), counts = found
+                return columns.data, offsets_of_counts(counts), (start, middle, end)
+        flat, ends = self._flat
+        pairs = split_properties(flat, ends)
+        kept = last_of_each_name(flat, pairs)
+        places = (pairs.start[kept], pairs.middle[kept], pairs.end[kept])
+        return flat, offsets_of(pairs.row[kept], len(self)), places
 
     def hosts(self, flag: int, position: Ints) -> pa.StringArray:
         """Addresses as text; `flag` is the bit of SYSFLAG that makes them IPv6."""

@@ -6,15 +6,22 @@ Names and meanings are those of Spark's Kafka source where it has them (docs/spa
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, NamedTuple, cast
-from urllib.parse import unquote, urlsplit
+from typing import Literal, cast
 
 from node.store.settings import Settings, load_settings
 from node.store.tag_filter import TagFilter, parse_tags
+from pipeline.access import (
+    FETCH_OPTIONS,
+    FETCH_PREFIX,
+    FS_PREFIX,
+    StoreAt,
+    node_name,
+    parse_access,
+    parse_address,
+)
 from pipeline.bound_options import BOUNDS, STRATEGY, Use, ending_bound, starting_bound
 from pipeline.bounds import EARLIEST, LATEST, Bound
-from pipeline.errors import BadOption, StoreUnreadable, UnknownOption, naming_conditions
+from pipeline.errors import BadOption, UnknownOption, naming_conditions
 from pipeline.option_values import count, duration_ms, json_object, json_value, one_of
 from pipeline.plan import Limits
 from pipeline.stream_limits import DELAY_MS, TriggerLimits
@@ -26,7 +33,8 @@ PARTITION_BYTES = 128 << 20
 """maxPartitionBytes, as Spark's own `spark.sql.files.maxPartitionBytes`."""
 SETTING_PREFIX = "store."
 
-_EVERY_TABLE = ("path", "paths", "nodes", "table", "columns", "failOnDataLoss")
+_FETCH = tuple(f"{FETCH_PREFIX}{name}" for name in FETCH_OPTIONS)
+_EVERY_TABLE = ("path", "paths", "nodes", "table", "columns", "failOnDataLoss", *_FETCH)
 _PARTITIONS = ("minPartitions", "maxPartitionBytes", "maxRecordsPerPartition")
 _TOPICS = ("subscribe", "topics", "subscribePattern", "assign")
 _OF_QUEUES = (*_EVERY_TABLE, *_PARTITIONS, *_TOPICS, "queueIds", *BOUNDS, STRATEGY)
@@ -43,13 +51,6 @@ TAKEN_BY_STREAMS = (
     "maxTriggerDelay",
 )
 """The options that only streams take. They take those of their table too, but for its end."""
-
-
-class StoreAt(NamedTuple):
-    """One store to read; `node` is how its rows name it."""
-
-    node: str
-    root: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ class Selection:
     def is_everything(self) -> bool:
         """Whether nothing is left out."""
         return self == Selection()
+
+    @property
+    def named_topics(self) -> tuple[str, ...] | None:
+        """The topics that are read, where they are named; None for any."""
+        return tuple(sorted(self.assigned)) if self.assigned is not None else self.topics
 
     def takes(self, topic: str, queue_id: int) -> bool:
         """Whether the rows of a queue are asked for."""
@@ -174,12 +180,13 @@ def _check_names(given: Mapping[str, str], table: Table, use: Use) -> None:
         taken += TAKEN_BY_STREAMS
     known = {name.lower() for name in taken}
     for name in given:
-        if name.lower() in known or name.lower().startswith(SETTING_PREFIX):
+        if name.lower() in known or name.lower().startswith((SETTING_PREFIX, FS_PREFIX)):
             continue
         what = "a stream" if use == "stream" else f"table {table.name}"
         raise UnknownOption(
             f"{what} takes no option {name[:80]!r}",
-            f"one of {', '.join(taken)}, {SETTING_PREFIX}<setting>",
+            f"one of {', '.join(taken)}, {SETTING_PREFIX}<setting>,"
+            f" {FS_PREFIX}<option of pyarrow.fs>",
         )
 
 
@@ -210,37 +217,25 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
             f"{' and '.join(given) if given else 'nothing'} says which store to read",
             'load(\'/path/to/store\'), or the option nodes with JSON: {"name": "/path", …}',
         )
+    access = parse_access(options)
     if given == ["nodes"]:
         nodes = json_object(options, "nodes")
-        return tuple(StoreAt(name, _local(path)) for name, path in sorted(nodes.items()))
+        return tuple(
+            StoreAt(name, parse_address(path), access) for name, path in sorted(nodes.items())
+        )
     paths = [options["path"]] if given == ["path"] else json_value(options, "paths")
     if not isinstance(paths, list) or not paths:
         raise BadOption(
             f"paths is {options['paths'][:80]!r}", 'a JSON list: ["/path/1", "/path/2"]'
         )
-    roots = [_local(path) for path in paths]
-    stores = tuple(StoreAt(Path(root).name or root, root) for root in roots)
+    roots = [parse_address(path) for path in paths]
+    stores = tuple(StoreAt(node_name(root), root, access) for root in roots)
     if len({store.node for store in stores}) < len(stores):
         raise BadOption(
             "two of the folders have one name, which rows would have as their node",
             'the option nodes with JSON, which names each: {"a": "/path/1", "b": "/path/2"}',
         )
     return stores
-
-
-def _local(path: object) -> str:
-    """A file system's folder, from here if it is relative; `file:` in front is allowed."""
-    if not isinstance(path, str) or not path or "\0" in path:
-        raise BadOption(f"{path!r} is no path", "a path for each store, as text")
-    try:
-        parts = urlsplit(path)
-    except ValueError as error:
-        raise BadOption(f"{path!r} is no path: {error}", "a path for each store") from None
-    if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):
-        return str(Path(unquote(parts.path) if parts.scheme else path).absolute())
-    raise StoreUnreadable(
-        f"{path} is not on a file system that is mounted here", "mount it, or copy the store"
-    )
 
 
 def _selection(options: Mapping[str, str], use: Use) -> Selection:

@@ -1,13 +1,14 @@
 """What a task is told: where its files are and which rows of them are its. Plain data, pickled."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from node.store.log_reader import Bounds, LogReader
 from node.store.open_files import OpenFiles
+from node.store.remote_path import path_in
 from node.store.segment_list import Listing, SegmentList
 from node.store.tag_filter import TagFilter
-from pipeline.options import OnCorrupt, StoreAt
+from pipeline.access import StoreAt
+from pipeline.options import OnCorrupt
 from pipeline.tables import Column
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 
@@ -34,7 +35,7 @@ class LogAt:
 
     def open(self, files: OpenFiles) -> LogReader:
         """A reader of these very segments; none is opened before it is needed."""
-        folder = Path(self.root) / COMMIT_LOG_DIR
+        folder = path_in(self.root, self.root) / COMMIT_LOG_DIR
         listed = [(start, folder / offset_file_name(start)) for start in self.segments]
         segments = SegmentList(folder, Listing(listed, self.segment_bytes, []), files)
         return LogReader(segments, Bounds(self.start, self.end))

@@ -8,7 +8,7 @@ from node.store.log_reader import LogReader
 from node.store.queue_reader import QueueReader
 from node.store.seek import offset_by_time
 from node.store.settings import Settings
-from pipeline.options import StoreAt
+from pipeline.access import StoreAt
 from pipeline.parts import IndexSlice, LogAt, QueueSlice
 from protocol.ids import Queue
 
@@ -62,6 +62,10 @@ class PlannedStore(ABC):
     @abstractmethod
     def queues(self) -> list[Queue]:
         """Every queue that has a unit or a folder, sorted by topic and queue id."""
+
+    def topics(self) -> list[str]:
+        """Every topic, also those whose queues were not asked for, sorted."""
+        return sorted({queue.topic for queue in self.queues()})
 
     @abstractmethod
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:

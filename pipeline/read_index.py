@@ -1,13 +1,13 @@
 """Reads entries of index files by `pread`: the table `index`."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from node.store.open_files import FileVanished, OpenFiles
 from node.store.queue_files import Units
+from node.store.remote_path import path_in
 from pipeline.arrays import arrow_schema, numbers, times
 from pipeline.damage_rows import on_loss
 from pipeline.parts import IndexPart, IndexSlice
@@ -28,7 +28,7 @@ def read_index(part: IndexPart) -> Iterator[pa.RecordBatch]:
             for start in range(found.start, found.end, BATCH_ENTRIES):
                 end = min(start + BATCH_ENTRIES, found.end)
                 try:
-                    entries = _entries(found, start, end, files)
+                    entries = _entries(part, found, start, end, files)
                 except FileVanished:
                     on_loss(part.task, f"{found.path} was deleted after the read was planned")
                     break
@@ -37,10 +37,10 @@ def read_index(part: IndexPart) -> Iterator[pa.RecordBatch]:
         files.close()
 
 
-def _entries(found: IndexSlice, start: int, end: int, files: OpenFiles) -> Units:
+def _entries(part: IndexPart, found: IndexSlice, start: int, end: int, files: OpenFiles) -> Units:
     if found.data is not None:
         return INDEX_ENTRY.view(found.data)[start - found.start : end - found.start]
-    file = files.get(Path(found.path), found.file_bytes)
+    file = files.get(path_in(part.task.store.root, found.path), found.file_bytes)
     position = found.entries_at + start * INDEX_ENTRY.size
     return INDEX_ENTRY.view(file.read(position, (end - start) * INDEX_ENTRY.size))
 

@@ -13,7 +13,7 @@ from pipeline.message_rows import MessageRows
 from pipeline.parts import LogPart
 from pipeline.stores import task_files
 
-WINDOW_BYTES = 2 << 20
+WINDOW_BYTES = 4 << 20
 """Bytes of one read, and about those of one batch of rows."""
 
 
@@ -26,7 +26,7 @@ def read_log(part: LogPart) -> Iterator[pa.RecordBatch]:
     try:
         log = part.log.open(files)
         for start, end in _stretches(part, log):
-            yield from _read_segment(part, log, start, end)
+            yield from _until_lost(part, log, start, end)
     finally:
         files.close()
 
@@ -51,24 +51,47 @@ def _stretches(part: LogPart, log: LogReader) -> list[tuple[int, int]]:
     return stretches
 
 
-def _read_segment(part: LogPart, log: LogReader, start: int, end: int) -> Iterator[pa.RecordBatch]:
+def _until_lost(part: LogPart, log: LogReader, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """The records of a stretch; what is left of it when its file goes away is a loss.
+
+    A file that is open here stays readable, one that is read from elsewhere does not.
+    """
+    reached = start
+    try:
+        for batch, reached in _read_segment(part, log, start, end):  # noqa: B007
+            yield batch
+    except FileVanished as gone:
+        on_loss(
+            part.task,
+            f"{gone.where} was deleted while it was read: log offsets {reached} to {end - 1}",
+        )
+
+
+def _read_segment(
+    part: LogPart, log: LogReader, start: int, end: int
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Batches, and where each of them ends in the log."""
     task = part.task
     segment = log.segment_at(start)
     log.bounds = Bounds(segment.start, min(segment.end, part.log.end))
+    ahead = min(end + WINDOW_BYTES, log.bounds.end)
+    segment.file.expect(start - segment.start, ahead - segment.start)
     last_end = start
     for item in columns_past_damage(log, start, end, window_bytes=WINDOW_BYTES):
         if isinstance(item, Damage):
             offset = item.torn.position
             size = item.resumed_at - offset
-            yield from on_damage(task, DamagedPlace(item.where, offset, size, item.torn.why))
+            for row in on_damage(task, DamagedPlace(item.where, offset, size, item.torn.why)):
+                yield row, item.resumed_at
             continue
-        yield MessageRows(item, task.store.node).batch(task.columns)
         last_end = int(item.physical_offset[-1] + item.size[-1])
+        yield MessageRows(item, task.store.node).batch(task.columns), last_end
     if log.stopped is not None and log.stopped.position < end:
         # Nothing up to the end of the segment proves itself.
         offset = log.stopped.position
         place = DamagedPlace(str(segment.path), offset, end - offset, log.stopped.why)
-        yield from on_damage(task, place)
+        for row in on_damage(task, place):
+            yield row, end
     if last_end > end:
         raise StoreDamagedError(
             f"{segment.path}: the record that ends at {last_end} reaches over {end}, where the"

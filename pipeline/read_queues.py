@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,25 +11,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from node.store.log_reader import LogReader
-from node.store.open_files import FileVanished, OpenFiles
-from node.store.queue_files import NO_UNITS, Units, is_filler
+from node.store.open_files import FileVanished, OpenFiles, Run
+from node.store.queue_files import NO_UNITS, QueueFiles, Units, is_filler
 from node.store.queue_list import open_queue_files
+from node.store.remote_path import path_in
+from node.store.segment_list import Listing
+from pipeline.access import Way
 from pipeline.arrays import arrow_schema, numbers
 from pipeline.damage_rows import DamagedPlace, on_damage, on_loss
 from pipeline.message_rows import MessageRows
 from pipeline.parts import QueuePart, QueueSlice
 from pipeline.stores import task_files
-from protocol.columns import Bools, Columns, Ints
+from protocol.columns import Bools, Bytes, Columns, Ints
 from protocol.gather import gather_verified
-from protocol.names import SCHEDULE_TOPIC
+from protocol.names import SCHEDULE_TOPIC, offset_file_name
 from protocol.properties import TAGS
-from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT
+from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES
 from protocol.record import RECORD_BYTES_MIN, Record
 
 BATCH_BYTES = 4 << 20
-"""About how much of the log one batch of rows is made from."""
-GAP_BYTES = 4096
-"""A smaller gap between two records is read along: cheaper than a call of its own."""
+"""About how much is read for one batch of rows."""
 BATCH_UNITS = 65_536
 
 
@@ -88,8 +90,8 @@ def read_messages(part: QueuePart) -> Iterator[pa.RecordBatch]:
         for row in range(len(broken.place)):
             yield from on_damage(part.task, _damage(part, log, broken, row))
         wanted = _without_lost(part, log, wanted)
-        for start, end in _batches(wanted):
-            yield from _read_batch(part, log, wanted.take(slice(start, end)))
+        for start, end in _batches(wanted, 0 if files.joins_pieces else files.gap_bytes):
+            yield from _until_lost(part, log, wanted.take(slice(start, end)), files)
     finally:
         files.close()
 
@@ -100,7 +102,7 @@ def _units_of(part: QueuePart, found: QueueSlice, files: OpenFiles) -> Units:
     on_disk = NO_UNITS
     if found.start < stop:
         try:
-            queue = open_queue_files(Path(found.folder), found.file_bytes, files)
+            queue = _queue_files(part, found, files)
             on_disk = queue.read(found.start, stop - found.start)
         except FileVanished:
             on_disk = NO_UNITS
@@ -110,6 +112,21 @@ def _units_of(part: QueuePart, found: QueueSlice, files: OpenFiles) -> Units:
             return NO_UNITS
     derived = QUEUE_UNIT.view(found.derived) if found.derived else NO_UNITS
     return np.concatenate([on_disk, derived]) if len(derived) else on_disk
+
+
+def _queue_files(part: QueuePart, found: QueueSlice, files: OpenFiles) -> QueueFiles:
+    """The files that the slice was planned from: nobody lists folders elsewhere for each task."""
+    folder, root = found.folder, part.task.store.root
+    if part.task.store.way is Way.FILES:
+        return open_queue_files(Path(folder), found.file_bytes, files)
+    first = found.start * UNIT_BYTES
+    listed = [
+        (start, path_in(root, f"{folder}/{offset_file_name(start)}"))
+        for start in range(
+            first - first % found.file_bytes, found.disk_end * UNIT_BYTES, found.file_bytes
+        )
+    ]
+    return QueueFiles(path_in(root, folder), Listing(listed, found.file_bytes, []), files)
 
 
 def _wanted(part: QueuePart, log: LogReader, files: OpenFiles) -> tuple[_Wanted, _Wanted]:
@@ -143,10 +160,14 @@ def _without_lost(part: QueuePart, log: LogReader, wanted: _Wanted) -> _Wanted:
     segment = wanted.offset // log.segment_bytes
     lost = np.zeros(len(segment), np.bool_)
     for number in np.unique(segment).tolist():
+        found = log.segments.find(number * log.segment_bytes)
         try:
-            log.segment_at(number * log.segment_bytes).file.check()
+            if found is not None:
+                found.file.check()
+                continue
         except FileVanished:
-            lost |= segment == number
+            pass
+        lost |= segment == number
     if not lost.any():
         return wanted
     counts = Counter(wanted.place[lost].tolist())
@@ -164,20 +185,36 @@ def _gaps(wanted: _Wanted) -> Ints:
     return gaps
 
 
-def _batches(wanted: _Wanted) -> Iterator[tuple[int, int]]:
+def _batches(wanted: _Wanted, gap_bytes: int) -> Iterator[tuple[int, int]]:
     """[start, end) of rows that one batch is made from."""
     if not len(wanted.offset):
         return
     gaps = _gaps(wanted)
     cost = wanted.size.copy()
-    cost[1:] += np.where((gaps > 0) & (gaps <= GAP_BYTES), gaps, 0)
+    cost[1:] += np.where((gaps > 0) & (gaps <= gap_bytes), gaps, 0)
     number = np.cumsum(cost) // BATCH_BYTES
     cuts = (np.flatnonzero(np.diff(number)) + 1).tolist()
     yield from zip([0, *cuts], [*cuts, len(number)], strict=True)
 
 
-def _read_batch(part: QueuePart, log: LogReader, wanted: _Wanted) -> Iterator[pa.RecordBatch]:
-    data, start = _gather(log, wanted)
+def _until_lost(
+    part: QueuePart, log: LogReader, wanted: _Wanted, files: OpenFiles
+) -> Iterator[pa.RecordBatch]:
+    """One batch; without what a segment held that is not open here, and goes away just now."""
+    try:
+        read = _gather(log, wanted, files)
+    except FileVanished:
+        wanted = _without_lost(part, log, wanted)
+        if not len(wanted.offset):
+            return
+        read = _gather(log, wanted, files)
+    yield from _read_batch(part, log, wanted, read)
+
+
+def _read_batch(
+    part: QueuePart, log: LogReader, wanted: _Wanted, read: tuple[Any, Ints]
+) -> Iterator[pa.RecordBatch]:
+    data, start = read
     columns, good = gather_verified(data, start, wanted.size, wanted.offset)
     good &= columns.queue_offset == wanted.number
     good &= columns.queue_id == _of_slices(part, wanted, "queue_id")
@@ -191,21 +228,36 @@ def _read_batch(part: QueuePart, log: LogReader, wanted: _Wanted) -> Iterator[pa
         yield MessageRows(columns, part.task.store.node).batch(part.task.columns)
 
 
-def _gather(log: LogReader, wanted: _Wanted) -> tuple[Any, Ints]:
+def _gather(log: LogReader, wanted: _Wanted, files: OpenFiles) -> tuple[Any, Ints]:
     """The records' bytes and what is read along, joined, and where each record starts in them."""
+    if files.joins_pieces:
+        return _gather_pieces(log, wanted), np.cumsum(wanted.size) - wanted.size
     gaps = _gaps(wanted)
     segment = wanted.offset // log.segment_bytes
-    breaks = (gaps < 0) | (gaps > GAP_BYTES) | (np.diff(segment) != 0)
+    breaks = (gaps < 0) | (gaps > files.gap_bytes) | (np.diff(segment) != 0)
     first = np.concatenate([[0], np.flatnonzero(breaks) + 1])
     last = np.concatenate([first[1:], [len(wanted.offset)]]) - 1
     begin, end = wanted.offset[first], wanted.offset[last] + wanted.size[last]
-    parts = []
+    runs = []
     for offset, count in zip(begin.tolist(), (end - begin).tolist(), strict=True):
         found = log.segment_at(offset)
-        parts.append(found.file.read(offset - found.start, count))
+        runs.append(Run(found.path, found.size, offset - found.start, count))
+    parts = files.read_runs(runs)
     base = np.concatenate([[0], np.cumsum(end - begin)])[:-1]
     of = np.repeat(np.arange(len(first)), np.diff(np.concatenate([first, [len(wanted.offset)]])))
     return np.frombuffer(b"".join(parts), np.uint8), wanted.offset - begin[of] + base[of]
+
+
+def _gather_pieces(log: LogReader, wanted: _Wanted) -> Bytes:
+    """The records' bytes, joined."""
+    segment = wanted.offset // log.segment_bytes
+    bounds = [0, *(np.flatnonzero(np.diff(segment)) + 1).tolist(), len(segment)]
+    parts = []
+    for first, behind in pairwise(bounds):
+        found = log.segment_at(int(wanted.offset[first]))
+        position = wanted.offset[first:behind] - found.start
+        parts.append(found.file.read_pieces(position, wanted.size[first:behind]))
+    return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def _of_slices(part: QueuePart, wanted: _Wanted, name: str) -> Ints:

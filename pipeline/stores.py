@@ -4,33 +4,75 @@ On the driver `open_planned` gives a `PlannedStore`: bounds, queues, and parts' 
 task `task_files` gives the open files that the plan's paths are read through.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from node.store.condition import check_is_store
 from node.store.open_files import OpenFiles
 from node.store.settings import Settings
+from pipeline.access import StoreAt, Way
 from pipeline.errors import naming_conditions
 from pipeline.folder_store import FolderStore
-from pipeline.options import StoreAt
+from pipeline.options import SourceOptions
 from pipeline.planned_store import PlannedStore
+
+if TYPE_CHECKING:
+    from pipeline.remote_files import RangeSource
 
 
 def check_stores(stores: Iterable[StoreAt]) -> None:
     """Raises NotAStoreError, StoreUnreadable; no more than a look at the folders."""
     with naming_conditions():
         for at in stores:
-            check_is_store(Path(at.root))
+            if at.way is Way.FILES:
+                check_is_store(Path(at.root))
 
 
-def open_planned(at: StoreAt, settings: Settings) -> PlannedStore:
-    """A store as it is now: a folder that nobody runs, or one that a node runs.
+def open_planned(
+    at: StoreAt,
+    settings: Settings,
+    fail_on_data_loss: bool = True,
+    topics: Sequence[str] | None = None,
+) -> PlannedStore:
+    """A store as it is now: a folder at rest, one that a node runs, a node, or an object store.
 
-    A context manager. Raises NotAStore, StoreDamaged, StorePermission, StoreUnreadable.
+    A context manager. `topics`: a node is asked for their queues alone. Segments that are missing
+    are a DataLoss, or passed over with a warning.
+    Raises NotAStore, StoreDamaged, StorePermission, StoreUnreadable, NotConnected.
     """
-    return FolderStore(at, settings)
+    if at.way is Way.NODE:
+        from pipeline.node_store import NodeStore
+
+        return NodeStore(at, settings, topics)
+    if at.way is Way.OBJECTS:
+        from pipeline.object_store import ObjectStore
+
+        return ObjectStore(at, settings, fail_on_data_loss)
+    return FolderStore(at, settings, fail_on_data_loss)
 
 
-def task_files(_at: StoreAt) -> OpenFiles:
+def open_selected(at: StoreAt, options: SourceOptions) -> PlannedStore:
+    """`open_planned` as the options of a read say."""
+    topics = options.selection.named_topics
+    return open_planned(at, options.settings, options.fail_on_data_loss, topics)
+
+
+def task_files(at: StoreAt) -> OpenFiles:
     """What a task reads the files of a plan through; its owner closes it."""
-    return OpenFiles()
+    if at.way is Way.FILES:
+        return OpenFiles(maps=False)
+    from pipeline.remote_files import RemoteFiles
+
+    return RemoteFiles(source_of(at))
+
+
+def source_of(at: StoreAt) -> "RangeSource":
+    """What gives the bytes of a store that is elsewhere; connections are kept by the process."""
+    if at.way is Way.NODE:
+        from pipeline.node_store import NodeSource, client_of
+
+        return NodeSource(client_of(at), at.access)
+    from pipeline.object_store import ObjectSource
+
+    return ObjectSource(at)

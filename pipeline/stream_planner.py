@@ -72,7 +72,9 @@ class StreamPlanner:
         if start.is_initial and limits is not None:
             return Position(start.offsets)
         with naming_conditions():
-            look = self._followed.look_for(self._target or {})
+            # A batch up to a target is not asked for again: what is late is waited for.
+            late = {} if self._target is None else {**self._target, **start.offsets}
+            look = self._followed.look_for(late)
             ends = self._ends(start, look)
             begins = {queue: start.offsets.get(queue, _low(queue, look)) for queue in ends}
             rows = sum(pending(begins, ends).values())

@@ -20,7 +20,7 @@ Bools = NDArray[np.bool_]
 
 SWITCH = "KEELOG_KERNEL"
 """The environment variable; `off` leaves the kernel out, at run time and when installing."""
-ABI = 1
+ABI = 2
 """As KERNEL_ABI in kernel.c: a library of another one is not used."""
 FILE = "_kernel.so"
 
@@ -41,6 +41,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "gather": (None, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, ctypes.c_int32, *[_POINTER] * 2)),
     "first_unfit": (_LONG, (_POINTER, *[_LONG] * 2, *[_POINTER] * 3, _LONG, _POINTER, _LONG)),
     "pairs": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, _LONG, _POINTER)),
+    "read_pieces": (_LONG, (ctypes.c_int32, _LONG, *[_POINTER] * 3, _LONG)),
     "join": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, _LONG, _POINTER)),
     "join32": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, _LONG, _POINTER)),
     "java_hash": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 4)),
@@ -122,6 +123,14 @@ class Kernel:
         wanted = [_same(column, rows) for column in (size, place, number)]
         arguments = (*map(_at, wanted), queue_id, _at(topic), len(topic))
         return int(self._call("first_unfit", _at(data), len(data), rows, *arguments))
+
+    def read_pieces(self, descriptor: int, position: Ints, count: Ints) -> tuple[Bytes, int]:
+        """The pieces of an open file joined, and how many of them are whole."""
+        rows = len(position)
+        position, count = _same(position, rows), _same(count, rows)
+        out = np.empty(int(count.sum()), np.uint8)
+        arguments = (_at(position), _at(count), _at(out), len(out))
+        return out, int(self._call("read_pieces", descriptor, rows, *arguments))
 
     def join(self, data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
         """The pieces joined, and where each ends."""

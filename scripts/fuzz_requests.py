@@ -23,10 +23,14 @@ VALID_SHARE = 0.15
 WRITER, READER, CONTROL = "writer", "reader", "control"
 OPERATIONS = {
     WRITER: ("send", "append", "create_topic", "delete_topic", "topics", "ping"),
-    READER: ("pull", "get", "find", "offsets", "seek", "topics", "ping"),
+    READER: ("pull", "get", "find", "offsets", "seek", "topics", "ping", "fetch", "layout"),
     CONTROL: ("routes", "status", "health", "ping"),
 }
-WEIGHTS = {WRITER: (8, 8, 1, 0.2, 0.5, 1), READER: (6, 4, 2, 1, 1, 0.5, 1), CONTROL: (1, 1, 1, 2)}
+WEIGHTS = {
+    WRITER: (8, 8, 1, 0.2, 0.5, 1),
+    READER: (6, 4, 2, 1, 1, 0.5, 1, 2, 0.5),
+    CONTROL: (1, 1, 1, 2),
+}
 
 HOSTILE_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31, -(2**31) - 1, 2**63, -(2**63), 2**64 - 1, 0.5,
@@ -104,7 +108,7 @@ class Fuzz:
                 payload = [records]
             case "create_topic":
                 header |= {"topic": queue["topic"], "queues": QUEUES, "perm": 6}
-            case "delete_topic":
+            case "delete_topic" | "offsets":
                 header |= {"topic": queue["topic"]}
             case "pull":
                 header |= {**queue, "offset": pick.randrange(2_000), "max_messages": 32}
@@ -113,11 +117,19 @@ class Fuzz:
                 header |= self._place(queue)
             case "find":
                 header |= {"topic": queue["topic"], "key": "k1", "max_messages": 5}
-            case "offsets":
-                header |= {"topic": queue["topic"]}
             case "seek":
                 header |= {**queue, "timestamp": 1_700_000_000_000, "boundary": "lower"}
+            case "fetch" | "layout":
+                header |= self._raw(operation, queue)
         return header, payload
+
+    def _raw(self, operation: str, queue: Header) -> Header:
+        pick = self.random
+        if operation == "layout":
+            return {"topics": [queue["topic"]], "index": pick.random() < 0.5}
+        place = {"kind": pick.choice(("log", "queue", "index")), "offset": pick.randrange(200_000)}
+        size = 1 << pick.randrange(23)
+        return {**queue, **place, "file": "20240102030405006", "max_bytes": size}
 
     def _place(self, queue: Header) -> Header:
         offset = self.random.randrange(200_000)

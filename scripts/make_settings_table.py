@@ -63,6 +63,8 @@ MEANINGS = {
     "send_thread_pool_queue_capacity": "requests that may wait for the disk; then SYSTEM_BUSY",
     "waiting_bytes_max": "bytes of records that may wait for the disk; then SYSTEM_BUSY",
     "long_polling_ms_max": "longest wait of a pull that finds nothing",
+    "staging_retention_hours": "hours that staged batches are kept which nobody publishes",
+    "staging_bytes_max": "bytes of staged batches, of all queries together; then NO_PERMISSION",
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from protocol import kernel
 from tests.support.faults.disk_faults import DiskFaults, build_library
 from tests.support.golden import GetStore, unpack
 
@@ -75,6 +76,17 @@ def faults(tmp_path: Path, fault_library: Path) -> DiskFaults:
     folder = tmp_path / "faults"
     folder.mkdir()
     return DiskFaults(folder, fault_library)
+
+
+@pytest.fixture(scope="module", params=["compiled", "numpy"])
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """`compiled` or `numpy`: which of the two the module's tests run with."""
+    wanted: str = request.param
+    found = kernel.active() if wanted == "compiled" else None
+    if wanted == "compiled" and found is None:
+        pytest.skip("this installation has no compiled kernel")
+    with kernel.using(found):
+        yield wanted
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

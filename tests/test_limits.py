@@ -17,7 +17,7 @@ IS_LIMIT = re.compile(r"^[A-Z][A-Z0-9_]*(_MAX|_AT_ONCE|HIGH_WATER_MARK|BACKLOG)(
 
 NOT_OF_A_QUEUE = {
     "values of fields": (
-        "INT64_MAX",
+        "INT64_MAX", "BATCH_MAX",
         "PORT_MAX",
         "REQUEST_ID_MAX", "QUEUE_ID_MAX", "TOPIC_BYTES_MAX", "RETRY_TOPIC_BYTES_MAX",
         "SHORT_TOPIC_CHARS_MAX", "TIME_MS_MAX", "DEFAULT_MAX_MESSAGES", "DEFAULT_MAX_BYTES",
@@ -28,7 +28,8 @@ NOT_OF_A_QUEUE = {
     ),
     "how long somebody waits or is believed": (
         "TURN_S_MAX", "TOPICS_S_MAX", "POLL_MS_MAX", "ORPHANS_S_MAX", "WAIT_S_MAX", "UNFIT_S_MAX",
-        "SILENCE_MS_MAX", "RECONNECT_MS_MAX", "SEGMENT_APPEARS_S_MAX", "STORE_LOCK_S_MAX",
+        "SILENCE_MS_MAX", "RECONNECT_MS_MAX", "CONNECT_S_MAX", "SEGMENT_APPEARS_S_MAX",
+        "STORE_LOCK_S_MAX",
     ),
     "of a store at rest, or of its repair": (
         "RECOVER_FILES_MAX", "TAILS_AGE_BYTES_MAX", "WALK_BYTES_MAX", "FOLLOWING_BYTES_MAX",

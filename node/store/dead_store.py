@@ -16,6 +16,7 @@ from node.store.index_file import IndexFile
 from node.store.index_reader import IndexFolder, IndexReader
 from node.store.log_reader import Bounds, LogReader
 from node.store.log_tail import Tail, find_tail
+from node.store.open_files import OpenFiles
 from node.store.queue_files import QueueFiles
 from node.store.queue_list import (
     find_queue_file_bytes,
@@ -52,8 +53,9 @@ class DeadStore(Store):
         settings: Settings,
         strict: bool = True,
         on_window: Callable[[int, int], None] | None = None,
+        files: OpenFiles | None = None,
     ) -> None:
-        super().__init__(root, settings)
+        super().__init__(root, settings, files)
         check_is_store(root)
         self.condition: Condition = read_condition(root)
         listing = list_folder(root / COMMIT_LOG_DIR)

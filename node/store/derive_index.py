@@ -21,6 +21,9 @@ from protocol.index_entry import INDEX_ENTRY, INDEX_HEADER, IndexGeometry, Index
 from protocol.names import next_index_file_name
 from protocol.record import Record
 
+WINDOW_ENTRIES = 1 << 20
+"""Entries that are looked at together: 20 MiB of a file that need not be mapped."""
+
 
 class IndexRules(NamedTuple):
     """How keys are entered: sizes of new files, whether TAGS counts, the delay levels."""
@@ -99,11 +102,16 @@ def vouched_entries(file: IndexFile, done: int) -> int:
 
     Behind them a power loss may have left anything, entries of zeros before good ones too.
     """
-    entries = file.entries()
-    offsets = entries["physical_offset"].astype(np.int64)
-    good = (offsets < done) & (offsets >= np.concatenate([[0], offsets[:-1]]))
-    good &= (offsets > 0) | (entries["key_hash"] != 0)
-    return len(good) if good.all() else int(np.argmin(good))
+    end, last = file.header.index_count, 0
+    for start in range(1, end, WINDOW_ENTRIES):
+        entries = file.entries(start, min(start + WINDOW_ENTRIES, end))
+        offsets = entries["physical_offset"].astype(np.int64)
+        good = (offsets < done) & (offsets >= np.concatenate([[last], offsets[:-1]]))
+        good &= (offsets > 0) | (entries["key_hash"] != 0)
+        if not good.all():
+            return start - 1 + int(np.argmin(good))
+        last = int(offsets[-1])
+    return end - 1
 
 
 def _vouched_for(files: list[IndexFile], done: int, log: LogReader) -> list[IndexFile]:
@@ -119,7 +127,7 @@ def _vouched_for(files: list[IndexFile], done: int, log: LogReader) -> list[Inde
             break
         count = vouched
         kept.append(file)
-        if count < len(file.entries()):
+        if count < file.header.index_count - 1:
             break
     if kept:
         kept[-1] = _cut(kept[-1], count, log)
@@ -128,7 +136,7 @@ def _vouched_for(files: list[IndexFile], done: int, log: LogReader) -> list[Inde
 
 def _cut(file: IndexFile, count: int, log: LogReader) -> IndexFile:
     """The first `count` entries of a file, its slots and header made from them."""
-    entries = file.entries()[:count]
+    entries = file.entries(1, count + 1)
     header = file.header
     last = entries[-1]
     end_offset = int(last["physical_offset"])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from node.store.open_files import OpenFiles
+from node.store.open_files import OpenFile, OpenFiles
 from protocol.index_build import IndexImage, next_entry
 from protocol.index_entry import (
     INDEX_ENTRY,
@@ -21,6 +21,7 @@ from protocol.index_entry import (
 
 _SLOT = struct.Struct(">i").unpack_from
 _ENTRY = struct.Struct(">iqii").unpack_from
+_ENTRIES_AT_ONCE = 4096
 
 
 class FoundEntry(NamedTuple):
@@ -32,7 +33,7 @@ class FoundEntry(NamedTuple):
 
 
 class IndexFile:
-    """A view of one file, mapped or in memory.
+    """A view of one file: mapped, in memory, or read by `pread` at each look.
 
     `trusts_slots`: a slot may name an entry that the header does not count yet (a live file: its
     entries are written before its slots, its header last). `is_image`: it stands in memory alone.
@@ -42,7 +43,7 @@ class IndexFile:
         self,
         name: str,
         geometry: IndexGeometry,
-        data: memoryview,
+        data: memoryview | OpenFile,
         trusts_slots: bool = False,
         is_image: bool = False,
     ) -> None:
@@ -59,10 +60,16 @@ class IndexFile:
         """A file that only stands in memory."""
         return cls(name, image.geometry, image.data.data, is_image=True)
 
+    def read(self, position: int, count: int) -> memoryview | bytes:
+        """Raw bytes of the file. Raises StoreDamaged, FileVanished."""
+        if isinstance(self._data, OpenFile):
+            return self._data.read(position, count)
+        return self._data[position : position + count]
+
     @property
     def stated_header(self) -> IndexHeader:
         """As it stands now, whatever it says."""
-        return INDEX_HEADER.read(self._data)
+        return INDEX_HEADER.read(self.read(0, INDEX_HEADER.size))
 
     @property
     def header(self) -> IndexHeader:
@@ -72,18 +79,20 @@ class IndexFile:
 
     def slots(self) -> NDArray[Any]:
         """The whole slot table."""
-        table = INDEX_SLOT.view(self._data, self._slots_at, self.geometry.slot_count)
+        count = self.geometry.slot_count
+        table = INDEX_SLOT.view(self.read(self._slots_at, INDEX_SLOT.size * count), 0, count)
         return table["newest_entry"]
 
-    def entries(self) -> NDArray[Any]:
-        """The entries in use, from number 1 on."""
-        start = self.geometry.entry_position(1)
-        return INDEX_ENTRY.view(self._data, start, self.header.index_count - 1)
+    def entries(self, start: int = 1, end: int | None = None) -> NDArray[Any]:
+        """The entries [start, end); without `end` those in use, from number 1 on."""
+        count = max((self.header.index_count if end is None else end) - start, 0)
+        position = self._entries_at + INDEX_ENTRY.size * start
+        return INDEX_ENTRY.view(self.read(position, INDEX_ENTRY.size * count), 0, count)
 
     def newest(self, key_hash: int) -> int:
         """The number of the newest entry of the hash's bucket; 0 when there is none."""
         position = self._slots_at + INDEX_SLOT.size * (key_hash % self.geometry.slot_count)
-        number = int(_SLOT(self._data, position)[0])
+        number = int(_SLOT(self.read(position, INDEX_SLOT.size))[0])
         limit = self.geometry.index_num - 1 if self._trusts_slots else self.header.index_count
         return number if 0 < number <= min(limit, self.geometry.index_num - 1) else 0
 
@@ -117,19 +126,33 @@ class IndexFile:
             number = prev
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
-        entry: tuple[int, int, int, int] = _ENTRY(
-            self._data, self._entries_at + INDEX_ENTRY.size * number
-        )
+        position = self._entries_at + INDEX_ENTRY.size * number
+        entry: tuple[int, int, int, int] = _ENTRY(self.read(position, INDEX_ENTRY.size))
         return entry
 
 
 def open_index_file(
     path: Path, geometry: IndexGeometry, files: OpenFiles, trusts_slots: bool = False
 ) -> IndexFile:
-    """A file on disk, mapped, its length checked. Raises StoreDamaged, StorePermission."""
+    """A file on disk, its length checked; mapped where `files` allows that.
+
+    Raises StoreDamaged, StorePermission.
+    """
     file = files.get(path, geometry.file_bytes)
     file.check()
-    return IndexFile(path.name, geometry, file.view(), trusts_slots)
+    return IndexFile(path.name, geometry, file.view() if files.maps else file, trusts_slots)
+
+
+def readable_end(file: IndexFile, log_end: int) -> int:
+    """Behind the last entry of a record below `log_end`: a live index may be ahead of the log."""
+    end = file.header.index_count
+    while end > 1:
+        start = max(1, end - _ENTRIES_AT_ONCE)
+        readable = file.entries(start, end)["physical_offset"] < log_end
+        if readable.any():
+            return end - int(readable[::-1].argmax())
+        end = start
+    return end
 
 
 def find_geometry(
@@ -144,19 +167,22 @@ def find_geometry(
     body = file_bytes - INDEX_HEADER.size
     if body <= 0 or body % INDEX_SLOT.size:
         return None
-    data = files.get(path, file_bytes).view()
-    header = INDEX_HEADER.read(data)
+    file = files.get(path, file_bytes)
+    header = INDEX_HEADER.read(file.read(0, INDEX_HEADER.size))
     if next_entry(header) <= 1:
         return fitting[0] if fitting else None
     # One after the other: a first record at log offset 0 has millions of candidates.
-    for geometry in chain(fitting, _candidates(data, header, body)):
-        if _agrees(data, header, geometry):
+    for geometry in chain(fitting, _candidates(file, files.maps, header, body)):
+        if _agrees(file, header, geometry):
             return geometry
     return None
 
 
-def _candidates(data: memoryview, header: IndexHeader, body: int) -> Iterator[IndexGeometry]:
+def _candidates(
+    file: OpenFile, maps: bool, header: IndexHeader, body: int
+) -> Iterator[IndexGeometry]:
     """Geometries of that length whose last entry names the log offset that the header names."""
+    data = file.view() if maps else file.read(0, file.size)
     last_entry = INDEX_ENTRY.size * (header.index_count - 1)
     end_offset = header.end_physical_offset.to_bytes(8, "big", signed=True)
     raw = np.frombuffer(data, np.uint8)
@@ -173,16 +199,18 @@ def _candidates(data: memoryview, header: IndexHeader, body: int) -> Iterator[In
         yield IndexGeometry(slot_count, (body - INDEX_SLOT.size * slot_count) // INDEX_ENTRY.size)
 
 
-def _agrees(data: memoryview, header: IndexHeader, geometry: IndexGeometry) -> bool:
+def _agrees(file: OpenFile, header: IndexHeader, geometry: IndexGeometry) -> bool:
     count = header.index_count
     if geometry.slot_count < 1 or not 1 < count <= geometry.index_num:
         return False
     first, last = (
-        INDEX_ENTRY.read(data, geometry.entry_position(number)) for number in (1, count - 1)
+        INDEX_ENTRY.read(file.read(geometry.entry_position(number), INDEX_ENTRY.size))
+        for number in (1, count - 1)
     )
     if first.physical_offset != header.begin_physical_offset or first.prev != 0:
         return False
     if last.physical_offset != header.end_physical_offset or last.key_hash < 0:
         return False
     position = geometry.slot_position(last.key_hash % geometry.slot_count)
-    return INDEX_SLOT.read(data, position).newest_entry >= count - 1
+    slot = INDEX_SLOT.read(file.read(position, INDEX_SLOT.size))
+    return slot.newest_entry >= count - 1

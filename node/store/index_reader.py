@@ -1,12 +1,12 @@
 """Looks keys up in the index files: as RocketMQ answers, or all of them, page by page."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from node.store.index_file import IndexFile, find_geometry, open_index_file
 from node.store.open_files import OpenFiles, refuse
+from node.store.remote_path import scan
 from protocol.errors import StoreDamaged
 from protocol.index_entry import (
     DEFAULT_INDEX_NUM,
@@ -51,12 +51,11 @@ class IndexFolder:
         So are files without a byte: a power loss can keep a name and lose what it named.
         """
         try:
-            with os.scandir(self.path) as entries:
-                return sorted(
-                    entry.name
-                    for entry in entries
-                    if is_index_file_name(entry.name) and entry.is_file() and entry.stat().st_size
-                )
+            return [
+                entry.name
+                for entry in scan(self.path)
+                if is_index_file_name(entry.name) and entry.is_file and entry.size
+            ]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:

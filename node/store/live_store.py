@@ -6,7 +6,7 @@ from typing import NamedTuple
 from node.store.index_file import IndexFile
 from node.store.index_reader import IndexFolder, IndexReader
 from node.store.log_reader import Bounds, LogReader
-from node.store.open_files import FileVanished
+from node.store.open_files import FileVanished, OpenFiles
 from node.store.queue_list import (
     list_queue_ids,
     list_queues,
@@ -39,8 +39,10 @@ class LiveStore(Store):
     Queue readers are told their new end when they are asked for, not while they are held.
     """
 
-    def __init__(self, root: Path, shards: int, settings: Settings) -> None:
-        super().__init__(root, settings)
+    def __init__(
+        self, root: Path, shards: int, settings: Settings, files: OpenFiles | None = None
+    ) -> None:
+        super().__init__(root, settings, files)
         self._shards = shards
         self._page: LogPage | None = None
         self._workers: list[WorkerPage | None] = [None] * shards
@@ -56,8 +58,7 @@ class LiveStore(Store):
         listing.check()
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
         self.log = LogReader(segments, Bounds(0, 0))
-        folder = IndexFolder(root, settings.index_geometry, self._files)
-        self._index_folder = folder
+        self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
         self.index = IndexReader(self._index_files)
         self.refresh()
 
@@ -131,6 +132,18 @@ class LiveStore(Store):
         return self._epoch
 
     @property
+    def token(self) -> str:
+        """Is another one whenever log or queues may have changed since an earlier `refresh`."""
+        bounds = self.log.bounds
+        numbers = (self._epoch, bounds.start, bounds.end, *self._ends)
+        return "-".join(map(str, [*numbers, *(int(seen[1]) for seen in self._workers_seen)]))
+
+    @property
+    def queue_file_bytes(self) -> int:
+        """Length of each queue file; 0 while none was opened."""
+        return self._queue_file_bytes
+
+    @property
     def followed(self) -> int:
         """Below it all queues can be read, as of the last `refresh`: this reader's own offset."""
         return min(self._ends)
@@ -181,7 +194,7 @@ class LiveStore(Store):
         return QueueReader(files, files.first, lambda: self.log.min_offset)
 
     def _index_files(self) -> list[IndexFile]:
-        return self._index_folder.open(self._index_folder.names(), trusts_slots=True)
+        return self.index_folder.open(self.index_folder.names(), trusts_slots=True)
 
     def close(self) -> None:
         for page in (self._page, *self._workers):

@@ -9,10 +9,16 @@ import mmap
 import os
 import resource
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+
+from protocol import kernel
 from protocol.errors import ServiceNotAvailable, StoreDamaged, StorePermission
+from protocol.kernel import Bytes, Ints
 
 FILES_MAX = 256
 """How many files one process keeps open, and mapped, unless it is told otherwise."""
@@ -42,6 +48,16 @@ def refuse(path: Path, error: OSError, position: int = 0) -> NoReturn:
         raise ServiceNotAvailable(f"{path}: {error.strerror}", _LIMITS_HINT) from None
     found = f"cannot be read: {error.strerror}"
     raise StoreDamaged(str(path), position, found, _VERIFY_HINT) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`count` bytes of a file that is `size` bytes long."""
+
+    path: Path
+    size: int
+    position: int
+    count: int
 
 
 class OpenFile:
@@ -91,6 +107,25 @@ class OpenFile:
             count -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def expect(self, start: int, end: int) -> None:
+        """These bytes will be read next, in order. Here the kernel reads ahead by itself."""
+
+    def read_pieces(self, position: Ints, count: Ints) -> Bytes:
+        """Exactly `count` bytes from each position, joined; the compiled kernel must be there.
+
+        Raises StoreDamaged when they are not all there.
+        """
+        compiled = kernel.active()
+        assert compiled is not None
+        inside = (position >= 0) & (count >= 0) & (position <= self.size - count)
+        assert bool(inside.all())
+        data, whole = compiled.read_pieces(self._descriptor, position, count)
+        if whole < len(position):
+            # The same again, one by one, for the error that says what is wrong.
+            pairs = zip(position.tolist(), count.tolist(), strict=True)
+            data = np.frombuffer(b"".join([self.read(*pair) for pair in pairs]), np.uint8)
+        return data
+
     def check_readable(self) -> None:
         """Reads all that was ever written. Raises StoreDamaged for what the disk cannot read.
 
@@ -126,9 +161,13 @@ class OpenFile:
 
 
 class OpenFiles:
-    """The files opened last; the one not used for longest is closed for the next."""
+    """The files opened last; the one not used for longest is closed for the next.
 
-    def __init__(self, limit: int = FILES_MAX) -> None:
+    `maps` says whether files may be mapped: nobody does who must survive a file that shrinks.
+    """
+
+    def __init__(self, limit: int = FILES_MAX, maps: bool = True) -> None:
+        self.maps = maps
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limit = min(limit, max(soft // FILES_SHARE, FILES_MIN))
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
@@ -145,6 +184,18 @@ class OpenFiles:
         file = self._open(path, size)
         self._files[path] = file
         return file
+
+    @property
+    def joins_pieces(self) -> bool:
+        """Whether many small pieces are best read by `OpenFile.read_pieces`."""
+        return kernel.active() is not None
+
+    gap_bytes = 4096
+    """A smaller gap between two runs of bytes is read along: cheaper than a call of its own."""
+
+    def read_runs(self, runs: Sequence[Run]) -> list[bytes]:
+        """Exactly these bytes. Raises what `get` and `OpenFile.read` raise."""
+        return [self.get(run.path, run.size).read(run.position, run.count) for run in runs]
 
     def _open(self, path: Path, size: int) -> OpenFile:
         return OpenFile(path, size)

@@ -76,12 +76,13 @@ def own_dir(root: Path) -> Path:
     return root / KEELOG_DIR
 
 
-def _seal(text: str) -> bytes:
+def seal(text: str) -> bytes:
+    """The text with a CRC of it as its last line."""
     body = text.encode()
     return body + f"crc {zlib.crc32(body):08x}\n".encode()
 
 
-def _unseal(path: Path) -> str | None:
+def unseal(path: Path) -> str | None:
     """The text above the CRC line; None when the file is missing or does not agree with it."""
     try:
         data = path.read_bytes()
@@ -123,13 +124,13 @@ def save_progress(root: Path, worker: str, progress: Progress) -> None:
     """Call it after the sync that it describes."""
     folder = own_dir(root) / PROGRESS_DIR
     disk.make_durable_dir(folder)
-    write_atomically(folder / worker, _seal(f"{progress.epoch} {progress.offset}\n"))
+    write_atomically(folder / worker, seal(f"{progress.epoch} {progress.offset}\n"))
 
 
 def load_progress(root: Path, worker: str) -> Progress | None:
     """None when there is none to trust. Raises StoreDamaged."""
     path = own_dir(root) / PROGRESS_DIR / worker
-    text = _unseal(path)
+    text = unseal(path)
     return None if text is None else Progress(*_parsed(path, _two_numbers, text))
 
 
@@ -152,7 +153,7 @@ def remove_progress(root: Path, worker: str) -> None:
 def load_epochs(root: Path) -> list[EpochLine]:
     """Oldest first; empty when Keelog never wrote here. Raises StoreDamaged."""
     path = own_dir(root) / EPOCHS_FILE
-    text = _unseal(path)
+    text = unseal(path)
     return [] if text is None else _parsed(path, _epoch_lines, text)
 
 
@@ -183,7 +184,7 @@ def save_epochs(root: Path, epochs: list[EpochLine]) -> None:
         for line in epochs
     )
     text = "".join(f"{row}\n" for row in rows)
-    write_atomically(own_dir(root) / EPOCHS_FILE, _seal(text))
+    write_atomically(own_dir(root) / EPOCHS_FILE, seal(text))
 
 
 def save_owner(root: Path, epoch: int | None) -> None:
@@ -229,13 +230,13 @@ def save_tails(root: Path, tails: Tails) -> None:
         "queues": queues,
     }
     text = json.dumps(document, separators=(",", ":")) + "\n"
-    write_atomically(own_dir(root) / TAILS_FILE, _seal(text))
+    write_atomically(own_dir(root) / TAILS_FILE, seal(text))
 
 
 def load_tails(root: Path) -> Tails | None:
     """None when there is none to trust. Raises StoreDamaged."""
     path = own_dir(root) / TAILS_FILE
-    text = _unseal(path)
+    text = unseal(path)
     return None if text is None else _parsed(path, _tails, text)
 
 
@@ -259,7 +260,7 @@ def is_clean(root: Path) -> bool:
 
 def mark_clean(root: Path, epoch: int, end: int) -> None:
     """The last thing that a clean stop of ours writes before `abort` goes."""
-    write_atomically(own_dir(root) / CLEAN_FILE, _seal(f"{epoch} {end}\n"))
+    write_atomically(own_dir(root) / CLEAN_FILE, seal(f"{epoch} {end}\n"))
 
 
 def clear_clean(root: Path) -> None:
@@ -281,7 +282,7 @@ class Floor:
     def save(self, offset: int) -> None:
         """Call it after the flush that it describes. It is a lower bound: not synced itself."""
         self._sequence += 1
-        text = _seal(f"{self._sequence} {offset}\n").ljust(_FLOOR_SLOT_BYTES, b"\0")
+        text = seal(f"{self._sequence} {offset}\n").ljust(_FLOOR_SLOT_BYTES, b"\0")
         disk.write_all(self._descriptor, text, self._sequence % 2 * _FLOOR_SLOT_BYTES)
         self.offset = offset
 

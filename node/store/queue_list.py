@@ -1,11 +1,11 @@
 """Which queues have files: `consumequeue/<topic>/<queue id>/`, and how long their files are."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from node.store.open_files import OpenFiles, refuse
 from node.store.queue_files import QueueFiles
+from node.store.remote_path import scan
 from node.store.segment_list import Listing, list_folder
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -42,8 +42,7 @@ def list_queue_ids(root: Path, topic: str) -> list[int]:
 
 def _folders(parent: Path) -> Iterator[Path]:
     try:
-        with os.scandir(parent) as entries:
-            yield from [Path(entry.path) for entry in entries if entry.is_dir()]
+        yield from [entry.path for entry in scan(parent) if not entry.is_file]
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
@@ -83,8 +82,7 @@ def list_strangers(root: Path) -> list[Path]:
     found: list[Path] = []
     for parent in (base, *_folders(base)):
         try:
-            with os.scandir(parent) as entries:
-                found += [Path(entry.path) for entry in entries if not entry.is_dir()]
+            found += [entry.path for entry in scan(parent) if entry.is_file]
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

@@ -4,7 +4,6 @@ Names are first offsets; all files have one length, which is found from them (Ro
 MappedFileQueue). What a broker would refuse to load is named, not passed over.
 """
 
-import os
 from bisect import bisect_right
 from collections import Counter
 from itertools import pairwise
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.store.open_files import OpenFiles, refuse
+from node.store.remote_path import scan
 from node.store.segment import Segment
 from protocol.errors import StoreDamaged
 from protocol.names import offset_file_name, parse_offset_file_name
@@ -73,16 +73,15 @@ def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> 
     found: list[tuple[int, Path, int]] = []
     problems: list[Problem] = []
     try:
-        with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                if not entry.is_file():
-                    continue
-                start = parse_offset_file_name(entry.name)
-                if start is None:
-                    detail = "is no file of a store: a broker would not load this folder"
-                    problems.append(Problem("foreign_file", Path(entry.path), 0, detail))
-                else:
-                    found.append((start, Path(entry.path), entry.stat().st_size))
+        for entry in scan(folder):
+            if not entry.is_file:
+                continue
+            start = parse_offset_file_name(entry.name)
+            if start is None:
+                detail = "is no file of a store: a broker would not load this folder"
+                problems.append(Problem("foreign_file", entry.path, 0, detail))
+            else:
+                found.append((start, entry.path, entry.size))
     except FileNotFoundError:
         return Listing([], file_bytes or 0, [])
     except OSError as error:

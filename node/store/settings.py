@@ -87,6 +87,10 @@ class Settings:
     send_thread_pool_queue_capacity: int = 10_000
     waiting_bytes_max: int = 64 * _MIB
     long_polling_ms_max: int = 30_000
+    staging_retention_hours: int = 24
+    """Hours that staged batches are kept which nobody publishes."""
+    staging_bytes_max: int = 64 * 1024 * _MIB
+    """Records that are staged and not published yet, of all queries together."""
 
     def __post_init__(self) -> None:
         if self.flush_disk_type not in (SYNC_FLUSH, ASYNC_FLUSH):

@@ -13,12 +13,15 @@ from protocol.ids import Queue
 
 
 class Store(ABC):
-    """An open store. It is a context manager, and never writes."""
+    """An open store. It is a context manager, and never writes.
 
-    def __init__(self, root: Path, settings: Settings) -> None:
+    `files` is what it reads through, and closes at the end.
+    """
+
+    def __init__(self, root: Path, settings: Settings, files: OpenFiles | None = None) -> None:
         self.root = root
         self.settings = settings
-        self._files = OpenFiles()
+        self._files = OpenFiles() if files is None else files
 
     log: LogReader
     index: IndexReader

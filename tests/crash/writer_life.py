@@ -18,7 +18,9 @@ import pytest
 
 import node.commit_log
 import node.flush
+import node.staging_publish
 import node.writer
+import node.writer_staging
 import node.writer_store
 from node.serving import Received
 from node.store.settings import ASYNC_FLUSH, SYNC_FLUSH, Settings
@@ -155,6 +157,8 @@ def single_threaded() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node.commit_log, "threading", InlineThreading)
             patch.setattr(node.flush, "JobThread", HandJob)
+            patch.setattr(node.staging_publish, "JobThread", HandJob)
+            patch.setattr(node.writer_staging, "now_ms", lambda: next(ticks))
             patch.setattr(node.writer, "now_ms", lambda: next(ticks))
             patch.setattr(node.writer_store, "now_ms", lambda: next(ticks))
             patch.setattr(node.writer_store, "TAILS_EVERY_BYTES", TAILS_EVERY_BYTES)
@@ -271,7 +275,9 @@ class WriterLife:
     def note_answers(self, producer: Producer) -> None:
         """What an answer promises may not be lost from now on."""
         for answer in self.server.answers[self._answered :]:
-            if not answer["ok"] or answer["status"] != "PUT_OK":
+            if answer["id"] not in producer.asked or not answer["ok"]:
+                continue
+            if answer["status"] != "PUT_OK":
                 continue
             size, wait = producer.asked[answer["id"]]
             end = answer["physical_offset"] + size

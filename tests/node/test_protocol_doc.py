@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/protocol.md").read_text()
 SERVERS = (
     "node/writer.py", "node/writer_topics.py", "node/writer_requests.py", "node/reader_requests.py",
-    "node/reader_service.py", "node/reader.py", "node/supervisor.py",
+    "node/reader_service.py", "node/reader.py", "node/supervisor.py", "node/staging_requests.py",
+    "node/writer_staging.py",
 )  # fmt: skip
 TAKERS = {"take", "take_int", "_text_map", "_key", "get", "setdefault", "pop"}
 OPERATION = re.compile(r"^### ([a-z_]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
@@ -173,6 +174,16 @@ def test_a_node_answers_with_the_fields_of_the_page_and_no_others(tmp_path: Path
                 "find": peer.ask("reader", "find", topic="FooBar", key="k1"),
                 "offsets": peer.ask("reader", "offsets", topic="FooBar"),
                 "seek": peer.ask("reader", "seek", topic="FooBar", queue=3, timestamp=0),
+                "layout": peer.ask("reader", "layout", index=True),
+                "fetch": peer.ask("reader", "fetch", kind="log", offset=0),
+                "stage": peer.ask(
+                    "writer", "stage", batch.records, count=1, bytes=size, crc=batch.crc,
+                    query="q", batch=0, stage="s", frame=0,
+                ),
+                "publish": peer.ask(
+                    "writer", "publish", b"s 1 1 %d\n" % size, query="q", batch=0, stages=1
+                ),
+                "unstage": peer.ask("writer", "unstage", query="q", batch=0),
                 "delete_topic": peer.ask("writer", "delete_topic", topic="FooBar"),
             }  # fmt: skip
         finally:

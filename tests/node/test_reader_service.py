@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from node.reader_hints import News
 from node.reader_service import ReaderService
-from node.serving import BadFrames, Received
+from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
 from node.store.pull import TransferLimits
 from node.store.state_page import RUNNING, STARTING
@@ -43,7 +43,7 @@ class Reply(NamedTuple):
 
     peer: bytes
     header: Header
-    payload: bytes | None
+    payload: Payload | None
 
     @property
     def records(self) -> list[Record]:
@@ -82,7 +82,7 @@ class Desk:
             self.store, TopicsFile(living.root), TransferLimits(), self._send, living.shards
         )
 
-    def _send(self, peer: bytes, header: Header, payload: bytes | None) -> bool:
+    def _send(self, peer: bytes, header: Header, payload: Payload | None) -> bool:
         json.dumps(header, default=repr)
         pack(header)
         self.sent.append(Reply(peer, header, payload))

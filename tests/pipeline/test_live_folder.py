@@ -11,8 +11,9 @@ from node.store.locks import StoreLock
 from node.store.settings import Settings
 from node.store.state_page import RUNNING, STARTING
 from pipeline import folder_store
+from pipeline.access import StoreAt
 from pipeline.errors import SourceError
-from pipeline.options import StoreAt, parse_options
+from pipeline.options import parse_options
 from pipeline.read import read_part
 from pipeline.resolve import plan_parts
 from pipeline.stores import open_planned

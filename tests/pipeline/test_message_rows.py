@@ -14,6 +14,8 @@ from tests.pipeline.facts_as_rows import US_MAX, plain_rows
 from tests.protocol.records import Draft, drafts, pack_log
 from tests.support.golden import Row
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 def expected_row(record: Record, node: str) -> Row:
     head = record.head

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.access import StoreAt
 from pipeline.errors import SourceError
 from pipeline.options import TAKEN, parse_options
 from pipeline.read import read_part
@@ -69,8 +70,15 @@ def condition_of(error: SourceError) -> str:
         ({"tags": "||"}, "BAD_OPTION", "A || B"),
         ({"store.max_index": "1"}, "BAD_OPTION", "max_index_num"),
         ({"nodes": "{}"}, "BAD_OPTION", "load("),
-        ({"path": "s3://bucket/store"}, "STORE_UNREADABLE", "mount"),
+        ({"path": "http://bucket/store"}, "STORE_UNREADABLE", "tcp://host:port"),
         ({"path": "file://elsewhere/store"}, "STORE_UNREADABLE", "mount"),
+        ({"path": "s3://bucket/store?region=x"}, "BAD_OPTION", "fs.region"),
+        ({"path": "tcp://host"}, "BAD_OPTION", "tcp://127.0.0.1:9870"),
+        ({"path": "tcp://host:1/store"}, "BAD_OPTION", "tcp://127.0.0.1:9870"),
+        ({"path": "tcp://host:x"}, "BAD_OPTION", "path for each store"),
+        ({"fetch.inFlight": "many"}, "BAD_OPTION", "whole number"),
+        ({"fetch.windowBytes": "5000000"}, "BAD_OPTION", "4194304"),
+        ({"fetch.inFlight": "0"}, "BAD_OPTION", "from 1 to 64"),
         ({"path": "/no/such/store"}, "NOT_A_STORE", "check the path"),
         ({"subscribe": "nosuch"}, "UNKNOWN_TOPIC", "one of"),
         ({"assign": '{"unicode": [99]}'}, "UNKNOWN_TOPIC", "one of [0"),
@@ -113,7 +121,7 @@ def test_a_relative_path_counts_from_the_drivers_folder(
     root = golden(NAME)
     monkeypatch.chdir(root)
     (store,) = parse_options({"path": "."}).stores
-    assert store == (NAME, str(root))
+    assert store == StoreAt(NAME, str(root))
 
 
 def test_what_is_no_store_is_refused_with_its_path(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from protocol.encode import Message
 from tests.pipeline.stream_engine import Engine
 from tests.support.golden import GetStore, Row, facts
 from tests.support.living_store import LivingStore
+from tests.support.node import RunningNode
 from tests.workers.living_log import SETTINGS, LivingLog
 from workers.rebuild import rebuild
 
@@ -322,3 +323,39 @@ def test_queues_of_a_worker_that_starts_again_are_late_and_not_lost(
     assert engine.latest() == end, "running, but not yet where the log is"
     running.publish(running.end)
     assert len(flat(engine.drain())) == 3500
+
+
+def test_a_running_log_that_became_shorter_is_believed_after_a_moment(
+    running: LivingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another reader may be a moment behind the one that was asked before."""
+    engine = Engine(path=str(running.root), startingOffsets="earliest", **COLUMNS)
+    engine.drain()
+    running.begin_epoch(facts("small-clean").messages[3000]["physicalOffset"])
+    assert not engine.plan()
+    monkeypatch.setattr(follow_store, "GRACE_S", 0.0)
+    with pytest.raises(SourceError, match=r"\[KEELOG_DATA_LOSS\].*; 500 messages in all"):
+        engine.plan()
+    again = engine.restarted()
+    again.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(SourceError, match=r"\[KEELOG_DATA_LOSS\].*; 500 messages in all"):
+        again.plan()
+
+
+@pytest.mark.process
+def test_a_node_is_followed_by_its_address_as_by_its_folder(tmp_path: Path) -> None:
+    with RunningNode(tmp_path / "store") as node:
+        options = {"startingOffsets": "earliest", "subscribePattern": "a|b", **COLUMNS}
+        options["maxBytesPerTrigger"] = "2000"
+        engines = [
+            Engine(nodes=json.dumps({"n": at}), **options)
+            for at in (node.endpoint, str(tmp_path / "store"))
+        ]
+        for topic in "abc":
+            for number in range(20):
+                node.client.send(topic, b"x" * number, queue_id=number % 3)
+            node.wait_dispatched()
+            rows = [flat(engine.drain()) for engine in engines]
+            expected = {(topic, n % 3, n // 3): 1 for n in range(20)} if topic != "c" else {}
+            assert [places(found) for found in rows] == [Counter(expected)] * 2
+        assert engines[0].log == engines[1].log

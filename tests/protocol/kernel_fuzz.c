@@ -11,6 +11,7 @@
 #include "kernel.c"
 
 static uint64_t state;
+static int seed_file;
 
 static uint64_t draw(uint64_t below) {
     state ^= state << 13;
@@ -84,6 +85,7 @@ static void try_pieces(const uint8_t *data, int64_t length) {
     uint8_t *joined = block(room);
     int64_t found = keelog_join(data, length, rows, start, size, joined, room, ids);
     check(!is_tame || found == (room == total ? total : -1), "tame pieces are joined");
+    keelog_read_pieces(seed_file, rows, start, size, joined, room);
     keelog_join32(data, length, rows, start, size, joined, room, offsets);
     keelog_java_hash(data, length, rows, start, size, hash, wide);
     while (slots <= 2 * rows)
@@ -151,7 +153,7 @@ int main(int argc, char **argv) {
         return 2;
     static uint8_t seeds[1 << 20];
     int64_t whole = (int64_t)fread(seeds, 1, sizeof seeds, file);
-    fclose(file);
+    seed_file = fileno(file);
     state = strtoull(argv[3], NULL, 10) * 2654435761u + 1;
     for (long round = 0, rounds = atol(argv[2]); round < rounds; round++) {
         keelog_init(round & 1);

@@ -198,6 +198,25 @@ def test_a_piece_outside_the_buffer_is_refused(
         function(np.zeros(8, np.uint8), np.array([start]), np.array([length]))
 
 
+@given(st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 400)), max_size=300))
+def test_pieces_of_a_file_are_its_bytes(compiled: Kernel, places: list[tuple[int, int]]) -> None:
+    data = SOURCE.read_bytes()
+    wanted = [data[start : start + count] for start, count in sorted(places)]
+    with SOURCE.open("rb") as file:
+        start, count = np.array(sorted(places), np.int64).reshape(-1, 2).T
+        found, whole = compiled.read_pieces(file.fileno(), start, count)
+    assert (found.tobytes(), whole) == (b"".join(wanted), len(places))
+
+
+def test_a_file_that_ends_before_a_piece_does_gives_no_piece(compiled: Kernel) -> None:
+    end = SOURCE.stat().st_size
+    with SOURCE.open("rb") as file:
+        for places in ([(0, 3), (end - 1, 2)], [(0, 3), (2**40, 1)], [(0, 3), (2**62, 1)]):
+            start, count = np.array(places).T
+            assert compiled.read_pieces(file.fileno(), start, count)[1] < 2
+    assert compiled.read_pieces(-1, np.array([0]), np.array([1]))[1] == 0
+
+
 def test_checksums_are_zlibs_at_any_length_and_address(compiled: Kernel) -> None:
     data = np.random.default_rng(1).integers(0, 256, 2000, np.uint8)
     for size in [*range(400), 1023, 1024, 1025, 1990]:
@@ -223,10 +242,10 @@ def test_the_environment_turns_it_off() -> None:
 
 def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "kernel.c"
-    source.write_text(SOURCE.read_text().replace("KERNEL_ABI 1", "KERNEL_ABI 2"))
+    source.write_text(SOURCE.read_text().replace("KERNEL_ABI 2", "KERNEL_ABI 3"))
     why = hatch_build.compile_kernel(source, tmp_path / "kernel.so", ("-shared", "-fPIC"))
     if "no C compiler" in why:
         pytest.skip(why)
     assert why == ""
-    with pytest.raises(kernel.KernelMismatchError, match="ABI 2, not 1"):
+    with pytest.raises(kernel.KernelMismatchError, match="ABI 3, not 2"):
         Kernel(str(tmp_path / "kernel.so"))

@@ -1,0 +1,339 @@
+"""Files of staged batches, below `keelog/staging/`: what waits to be published, and what was.
+
+    staging/<query>/published            the last batch of a query that was published
+    staging/<query>/<batch>/<stage>.stage  frames of records, not in the log yet
+    staging/<query>/<batch>/journal      a publication that has begun: here until it is recorded
+    staging/.problems/<query>.<batch>    why a publication that has begun cannot end
+    staging/.trash/…                     what is being removed
+
+Nothing of it is RocketMQ's, and no reader of messages looks here.
+"""
+
+import json
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from node.store import disk
+from node.store.own_files import own_dir, seal, unseal
+from protocol.errors import BadRequest, StoreDamaged
+
+STAGING_DIR = "staging"
+PROBLEMS_DIR = ".problems"
+TRASH_DIR = ".trash"
+BATCH_MAX = 2**63 - 1
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PUBLISHED_FILE = "published"
+_JOURNAL_FILE = "journal"
+_STAGE_SUFFIX = ".stage"
+_MAGIC = 0x4B535447
+_HEAD = struct.Struct(">IIIII")
+_CRC = struct.Struct(">I")
+_HEAD_BYTES = _HEAD.size + _CRC.size
+
+
+class Batch(NamedTuple):
+    """What is published once: a batch of a query."""
+
+    query: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of query {self.query}"
+
+
+class Part(NamedTuple):
+    """A stage as the one who publishes knows it: `bytes` are those of its records."""
+
+    stage: str
+    frames: int
+    records: int
+    bytes: int
+
+
+class Position(NamedTuple):
+    """A place in a batch: `record` records of part number `part` and all parts before it."""
+
+    part: int
+    record: int
+
+
+class Journal(NamedTuple):
+    """A publication that has begun.
+
+    What stands before `position` is in the log below `offset`, which is durable; what stands behind
+    it is in the log at or behind `offset`, or not yet. `final`: no batch of the query will follow.
+    """
+
+    offset: int
+    position: Position
+    final: bool
+    parts: tuple[Part, ...]
+
+
+class Published(NamedTuple):
+    """The last batch of a query that was published; `time_ms` is when."""
+
+    number: int
+    time_ms: int
+    final: bool
+
+
+class Frame(NamedTuple):
+    """Where a frame's records stand in its stage."""
+
+    start: int
+    records: int
+    bytes: int
+    crc: int
+
+    @property
+    def end(self) -> int:
+        """Where the next frame begins."""
+        return self.start + self.bytes
+
+
+def check_id(what: str, text: str) -> str:
+    """Raises BadRequest for what is no id of a query or stage: it becomes the name of a file."""
+    if not _ID.fullmatch(text):
+        raise BadRequest(f"{what} is {text[:80]!a}", "1 to 64 of the characters A-Z a-z 0-9 _ -")
+    return text
+
+
+def staging_dir(root: Path) -> Path:
+    """The folder of all queries."""
+    return own_dir(root) / STAGING_DIR
+
+
+def query_dir(root: Path, query: str) -> Path:
+    """The folder of one query."""
+    return staging_dir(root) / query
+
+
+def batch_dir(root: Path, batch: Batch) -> Path:
+    """The folder of one batch."""
+    return query_dir(root, batch.query) / str(batch.number)
+
+
+def stage_path(root: Path, batch: Batch, stage: str) -> Path:
+    """The file of one stage."""
+    return batch_dir(root, batch) / f"{stage}{_STAGE_SUFFIX}"
+
+
+def journal_path(root: Path, batch: Batch) -> Path:
+    """The journal of one batch."""
+    return batch_dir(root, batch) / _JOURNAL_FILE
+
+
+def published_path(root: Path, query: str) -> Path:
+    """The file that names the last published batch of a query."""
+    return query_dir(root, query) / _PUBLISHED_FILE
+
+
+def list_queries(root: Path) -> list[str]:
+    """Every query that has a folder."""
+    folder = staging_dir(root)
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in os.scandir(folder) if _ID.fullmatch(entry.name))
+
+
+def list_batches(root: Path, query: str) -> list[Batch]:
+    """The batches of a query that have a folder, by number."""
+    with os.scandir(query_dir(root, query)) as entries:
+        names = [entry.name for entry in entries if entry.name.isdecimal()]
+    return [Batch(query, number) for number in sorted(map(int, names))]
+
+
+def list_stages(root: Path, batch: Batch) -> list[str]:
+    """The stages of a batch, by name."""
+    folder = batch_dir(root, batch)
+    if not folder.is_dir():
+        return []
+    return sorted(path.stem for path in folder.glob(f"*{_STAGE_SUFFIX}"))
+
+
+def staged_bytes(folder: Path) -> int:
+    """The sizes of all stages in a folder and those below it, trash included."""
+    return sum(path.stat().st_size for path in folder.rglob(f"*{_STAGE_SUFFIX}"))
+
+
+def touched_ms(folder: Path) -> int:
+    """When a batch was last written to."""
+    with os.scandir(folder) as entries:
+        times = [entry.stat().st_mtime for entry in entries]
+    return int(max([folder.stat().st_mtime, *times]) * 1000)
+
+
+def move_to_trash(root: Path, folder: Path) -> None:
+    """Takes a folder away at once; what is in it goes when there is time."""
+    trash = staging_dir(root) / TRASH_DIR
+    disk.make_dir(trash)
+    number = 0
+    while (target := trash / f"{folder.name}.{number}").exists():
+        number += 1
+    disk.rename(folder, target)
+
+
+def sweep(root: Path) -> None:
+    """Removes what is in the trash."""
+    trash = staging_dir(root) / TRASH_DIR
+    for folder in sorted(trash.iterdir()) if trash.is_dir() else []:
+        disk.remove_tree(folder)
+
+
+# -- stages -----------------------------------------------------------------------------------
+
+
+def frame_bytes(number: int, count: int, records: bytes | memoryview) -> bytes:
+    """A frame as it stands in a stage: its head, checksummed, and the records."""
+    head = _HEAD.pack(_MAGIC, number, count, len(records), zlib.crc32(records))
+    return b"".join((head, _CRC.pack(zlib.crc32(head)), records))
+
+
+def frames_of(path: Path) -> list[Frame]:
+    """The frames of a stage, by their heads; what a power loss has torn ends them.
+
+    None of a missing file. The records are not read: `read_frame` verifies them.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    found: list[Frame] = []
+    try:
+        size, at = os.fstat(descriptor).st_size, 0
+        while True:
+            head = os.pread(descriptor, _HEAD_BYTES, at)
+            frame = _frame(head, len(found), at + _HEAD_BYTES)
+            if frame is None or frame.end > size:
+                return found
+            found.append(frame)
+            at = frame.end
+    finally:
+        os.close(descriptor)
+
+
+def _frame(head: bytes, number: int, start: int) -> Frame | None:
+    if len(head) < _HEAD_BYTES:
+        return None
+    if zlib.crc32(head[: _HEAD.size]) != _CRC.unpack_from(head, _HEAD.size)[0]:
+        return None
+    magic, stated, count, size, crc = _HEAD.unpack_from(head)
+    if (magic, stated) != (_MAGIC, number):
+        return None
+    return Frame(start, count, size, crc)
+
+
+def read_frame(descriptor: int, path: Path, frame: Frame) -> bytes:
+    """The records of a frame, verified. Raises StoreDamaged."""
+    data = os.pread(descriptor, frame.bytes, frame.start)
+    if len(data) != frame.bytes or zlib.crc32(data) != frame.crc:
+        raise StoreDamaged(
+            str(path), frame.start, "a frame's checksum does not agree", "stage the batch again"
+        )
+    return data
+
+
+# -- journal and ledger -----------------------------------------------------------------------
+
+
+def save_journal(root: Path, batch: Batch, journal: Journal) -> None:
+    """Rewrites it, durably."""
+    document = {
+        "offset": journal.offset,
+        "position": journal.position,
+        "final": journal.final,
+        "parts": journal.parts,
+    }
+    text = json.dumps(document, separators=(",", ":")) + "\n"
+    disk.write_atomically(journal_path(root, batch), seal(text))
+
+
+def load_journal(root: Path, batch: Batch) -> Journal:
+    """Raises StoreDamaged for one that makes no sense."""
+    path = journal_path(root, batch)
+    try:
+        data = json.loads(_text(path))
+        parts = tuple(
+            Part(str(stage), _count(frames), _count(records), _count(size))
+            for stage, frames, records, size in data["parts"]
+        )
+        position = Position(*map(_count, data["position"]))
+        return Journal(_count(data["offset"]), position, bool(data["final"]), parts)
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(path, str(error)) from None
+
+
+def save_published(root: Path, query: str, published: Published) -> None:
+    """Rewrites what is recorded of a query, durably."""
+    numbers = f"{published.number} {published.time_ms} {int(published.final)}\n"
+    disk.write_atomically(published_path(root, query), seal(numbers))
+
+
+def load_published(root: Path, query: str) -> Published | None:
+    """None when nothing was published yet.
+
+    Raises StoreDamaged where that cannot be known: to guess would be to publish a batch twice.
+    """
+    path = published_path(root, query)
+    if not path.exists():
+        return None
+    try:
+        number, time_ms, final = map(int, _text(path).split())
+    except ValueError as error:
+        raise _damaged(path, str(error)) from None
+    return Published(number, time_ms, bool(final))
+
+
+def _text(path: Path) -> str:
+    text = unseal(path)
+    if text is None:
+        raise ValueError("its checksum does not agree")
+    return text
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= BATCH_MAX:
+        raise ValueError(f"{str(value)[:40]} is no count")
+    return value
+
+
+def _damaged(path: Path, found: str) -> StoreDamaged:
+    return StoreDamaged(
+        str(path),
+        0,
+        found,
+        f"see in the topic what of the batch is there, then remove {path.parent}",
+    )
+
+
+# -- problems ---------------------------------------------------------------------------------
+
+
+def save_problem(root: Path, batch: Batch, why: str) -> None:
+    """For status: says why a publication that has begun cannot end."""
+    folder = staging_dir(root) / PROBLEMS_DIR
+    disk.make_dir(folder)
+    disk.write_atomically(folder / f"{batch.query}.{batch.number}", f"{why}\n".encode())
+
+
+def clear_problem(root: Path, batch: Batch) -> None:
+    """The publication goes on."""
+    path = staging_dir(root) / PROBLEMS_DIR / f"{batch.query}.{batch.number}"
+    disk.unlink(path, missing_ok=True)
+
+
+def problems(root: Path) -> Iterator[str]:
+    """What is wrong with publications that have begun, a line for each."""
+    folder = staging_dir(root) / PROBLEMS_DIR
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        query, _, number = path.name.rpartition(".")
+        if number.isdecimal():
+            yield f"batch {number} of query {query}: {path.read_text(errors='replace').strip()}"

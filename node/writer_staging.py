@@ -1,0 +1,104 @@
+"""A writer's operations `stage`, `publish` and `unstage`, and the turns of its publications."""
+
+from collections.abc import Callable
+
+from node.append import AppendRequest
+from node.serving import Received, Server
+from node.staging import Staging
+from node.staging_publication import Outcome, Waiter
+from node.staging_publish import Publisher
+from node.staging_requests import parse_publish, parse_stage, parse_unstage
+from node.store.process import now_ms
+from node.writer_store import WriterStore
+from protocol.errors import MqError, UnknownOperation
+from protocol.wire import Header, answer, refusal, request_id
+
+Append = Callable[[list[AppendRequest], float], None]
+
+
+class StagingService:
+    """What a writer's loop needs of staging. `append` writes records to the log and announces them.
+
+    `flushed` answers the log offset below which all is durable.
+    """
+
+    def __init__(
+        self, store: WriterStore, server: Server, append: Append, flushed: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._server = server
+        self._append = append
+        record_bytes_max = store.log.request_bytes_max
+        self._staging = Staging(
+            store.root, store.settings, store.rules, store.topics, record_bytes_max
+        )
+        self._publisher = Publisher(store.root, self._staging, flushed, store.log.end)
+        self.fd = self._publisher.fd
+        store.needed_from = self._publisher.needed_from
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the loop shall not sleep."""
+        return self._publisher.has_work
+
+    @property
+    def waits_for_flush(self) -> bool:
+        """Whether a flush is asked for now."""
+        return self._publisher.waits_for_flush
+
+    def handle(self, received: Received, header: Header, operation: str) -> Header | None:
+        """The answer; None for a publication, whose answer comes later. Raises MqError."""
+        number = request_id(header)
+        if operation == "stage":
+            self._store.retention.check_room()
+            staged = self._staging.put(parse_stage(header, received.payload))
+            return answer(
+                number,
+                published=staged.published,
+                frames=len(staged.stage.crcs),
+                records=staged.stage.records,
+                bytes=staged.stage.bytes,
+            )
+        if operation == "publish":
+            request = parse_publish(header, received.payload)
+            waiter = Waiter(received.peer, number)
+            outcome = self._publisher.publish(request, waiter)
+            return None if outcome is None else self._published(waiter, outcome)
+        if operation == "unstage":
+            return answer(
+                number, dropped=self._staging.drop(*parse_unstage(header, received.payload))
+            )
+        raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
+
+    def step(self, now: float, stopping: bool) -> None:
+        """One turn: a job ended or begun, and a chunk appended."""
+        self._publisher.turn(now, now_ms(), self._answer)
+        if stopping:
+            return
+        if self._store.retention.full is not None:
+            self._publisher.pause(now)
+            return
+        bytes_max = self._store.log.request_bytes_max
+        request = self._publisher.next_append(now, bytes_max, self._answer)
+        if request is not None:
+            self._append([request], now)
+            self._publisher.appended(request, now, self._answer)
+
+    def _answer(self, waiter: Waiter, outcome: Outcome | MqError) -> None:
+        if isinstance(outcome, MqError):
+            self._server.send(waiter.peer, refusal(waiter.request_id, outcome))
+        else:
+            self._server.send(waiter.peer, self._published(waiter, outcome))
+
+    def _published(self, waiter: Waiter, outcome: Outcome) -> Header:
+        return answer(
+            waiter.request_id,
+            already=outcome.already,
+            records=outcome.records,
+            bytes=outcome.bytes,
+            epoch=self._store.epoch,
+        )
+
+    def close(self) -> None:
+        """What has begun goes on at the next start."""
+        self._publisher.close(self._answer)

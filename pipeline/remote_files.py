@@ -1,0 +1,181 @@
+"""Files that are read by ranges from elsewhere: a node, or an object store.
+
+They take the place of a store's open files (`node.store.open_files`), so that one decoder reads
+both. Nothing is mapped, nothing is kept but the windows that a task is about to read.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn, Protocol
+
+from node.store.open_files import OpenFile, OpenFiles, Run
+from protocol.errors import StoreDamaged
+from protocol.queue_unit import UNIT_BYTES
+
+_PROBE_BYTES = UNIT_BYTES
+_HINT = "load() again to plan with what is there now"
+
+
+class Pending(Protocol):
+    """A request that is under way."""
+
+    def result(self) -> bytes:
+        """Its bytes, fewer where the file or what may be read of it ends.
+
+        Raises FileVanished, StoreDamaged, NodeUnreachable, StoreUnreadable.
+        """
+
+
+class RangeSource(ABC):
+    """Reads ranges of files, several at a time. `gap_bytes`: a smaller gap is read along."""
+
+    window_bytes: int
+    in_flight: int
+    gap_bytes: int
+
+    @abstractmethod
+    def request(self, path: Path, position: int, count: int) -> Pending:
+        """Asks for bytes of a file, at most `window_bytes`."""
+
+
+class _Window(NamedTuple):
+    path: Path
+    start: int
+    end: int
+
+
+class RemoteFile(OpenFile):
+    """One file of a source. `size` is what it should have."""
+
+    def __init__(self, path: Path, size: int, files: "RemoteFiles") -> None:
+        self.path = path
+        self.size = size
+        self._of = files
+
+    def check(self) -> None:
+        """Raises FileVanished when it is gone."""
+        self._of.source.request(self.path, 0, min(_PROBE_BYTES, self.size)).result()
+
+    def check_linked(self) -> None:
+        """Nothing stays open that could be gone."""
+
+    def check_readable(self) -> None:
+        """Nothing is mapped."""
+
+    def read(self, position: int, count: int) -> bytes:
+        """Exactly `count` bytes. Raises StoreDamaged when they are not all there, FileVanished."""
+        assert 0 <= position <= position + count <= self.size
+        return self._of.read(self.path, position, count)
+
+    def expect(self, start: int, end: int) -> None:
+        """Begins to read ahead."""
+        self._of.expect(self.path, start, min(end, self.size))
+
+    def view(self) -> NoReturn:
+        """There is nothing to map."""
+        raise AssertionError(f"{self.path} cannot be mapped")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class RemoteFiles(OpenFiles):
+    """The files of one source; what is expected is asked for before it is read."""
+
+    joins_pieces = False
+
+    def __init__(self, source: RangeSource) -> None:
+        super().__init__(maps=False)
+        self.source = source
+        self.gap_bytes = source.gap_bytes
+        # Units must not be cut: positions in queue files are multiples of their size.
+        self._step = source.window_bytes - source.window_bytes % UNIT_BYTES
+        self._wanted: deque[_Window] = deque()
+        self._started: deque[tuple[_Window, Pending]] = deque()
+
+    def _open(self, path: Path, size: int) -> OpenFile:
+        return RemoteFile(path, size, self)
+
+    def expect(self, path: Path, start: int, end: int) -> None:
+        """These bytes will be read, in order; what was expected before will not."""
+        self._wanted.clear()
+        self._started.clear()
+        for at in range(start, end, self._step):
+            self._wanted.append(_Window(path, at, min(at + self._step, end)))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._wanted and len(self._started) < self.source.in_flight:
+            window = self._wanted.popleft()
+            count = window.end - window.start
+            self._started.append((window, self.source.request(window.path, window.start, count)))
+
+    def read(self, path: Path, position: int, count: int) -> bytes:
+        """Exactly `count` bytes, from what was expected or asked for now."""
+        pieces: list[bytes | memoryview] = []
+        end = position + count
+        while position < end:
+            data = self._expected(path, position, end)
+            if data is None:
+                pieces += self._ask(
+                    [
+                        (path, at, min(at + self._step, end))
+                        for at in range(position, end, self._step)
+                    ]
+                )
+                break
+            pieces.append(data)
+            position += len(data)
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+    def _expected(self, path: Path, position: int, end: int) -> memoryview | None:
+        """Bytes from `position` on out of the window that has it; those before it are done."""
+        if not any(_has(window, path, position) for window, _ in self._started):
+            return None
+        while not _has(self._started[0][0], path, position):
+            self._started.popleft()
+        window, pending = self._started[0]
+        data = _whole(window, pending)
+        self._go_on()
+        return memoryview(data)[position - window.start : end - window.start]
+
+    def read_runs(self, runs: Sequence[Run]) -> list[bytes]:
+        """Several runs of bytes, asked for together."""
+        cut = [
+            [
+                (run.path, at, min(at + self._step, run.position + run.count))
+                for at in range(run.position, run.position + run.count, self._step)
+            ]
+            for run in runs
+        ]
+        parts = iter(self._ask([window for windows in cut for window in windows]))
+        return [b"".join([next(parts) for _ in windows]) for windows in cut]
+
+    def _ask(self, windows: Sequence[tuple[Path, int, int]]) -> list[bytes]:
+        asked: deque[tuple[_Window, Pending]] = deque()
+        answers: list[bytes] = []
+        for path, start, end in windows:
+            if len(asked) >= self.source.in_flight:
+                answers.append(_whole(*asked.popleft()))
+            asked.append((_Window(path, start, end), self.source.request(path, start, end - start)))
+        answers += [_whole(window, pending) for window, pending in asked]
+        return answers
+
+    def close(self) -> None:
+        """Forgets what is under way."""
+        self._wanted.clear()
+        self._started.clear()
+        super().close()
+
+
+def _has(window: _Window, path: Path, position: int) -> bool:
+    return window.path == path and window.start <= position < window.end
+
+
+def _whole(window: _Window, pending: Pending) -> bytes:
+    data = pending.result()
+    if len(data) < window.end - window.start:
+        raise StoreDamaged(str(window.path), window.start + len(data), "ends here", _HINT)
+    return data

@@ -1,0 +1,140 @@
+"""Stores behind pyarrow.fs: the rows of the files, by ranges, with the log's end found as ever."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+
+from node.store.dead_store import DeadStore
+from node.store.open_files import OpenFile
+from pipeline import object_store
+from pipeline.access import Access
+from pipeline.errors import SourceError
+from pipeline.options import parse_options
+from pipeline.read import read_part
+from pipeline.resolve import plan_parts
+from tests.pipeline.facts_as_rows import options_for, plain_rows, read_rows
+from tests.support.golden import GetStore, Row, facts
+
+NAMES = ("small-clean", "small-torn", "trimmed", "cq-missing")
+READS: tuple[dict[str, str], ...] = (
+    {"minPartitions": "5"},
+    {"subscribePattern": ".*", "minPartitions": "3"},
+    {"table": "queues"},
+    {"table": "index"},
+)
+Put = Callable[[Path], str]
+
+
+@pytest.fixture
+def put(monkeypatch: pytest.MonkeyPatch) -> Put:
+    """`put(folder)`: the folder as a prefix of a bucket; an address for it."""
+    folders: dict[str, Path] = {}
+
+    def open_filesystem(root: str, _access: Access) -> tuple[fs.FileSystem, str]:
+        folder = folders[root]
+        system = fs.SubTreeFileSystem(str(folder.parent), fs.LocalFileSystem())
+        return system, folder.name
+
+    def put_there(folder: Path) -> str:
+        address = f"s3://bucket{folder}"
+        folders[address] = folder
+        return address
+
+    monkeypatch.setattr(object_store, "open_filesystem", open_filesystem)
+    monkeypatch.setattr(object_store, "_sources", {})
+    return put_there
+
+
+@pytest.fixture
+def _no_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: OpenFile) -> memoryview:
+        raise AssertionError(f"{self.path} was mapped")
+
+    monkeypatch.setattr(OpenFile, "view", refuse)
+
+
+def named(address: str, **options: str) -> dict[str, str]:
+    return {"nodes": json.dumps({"n": address}), **options}
+
+
+def keyed(rows: list[Row]) -> list[str]:
+    return sorted(json.dumps(row, default=repr, sort_keys=True) for row in rows)
+
+
+@pytest.mark.usefixtures("_no_maps")
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_those_of_the_files_and_nothing_is_mapped(
+    golden: GetStore, put: Put, name: str
+) -> None:
+    root = golden(name)
+    address = put(root)
+    for options in READS:
+        more = options_for(name, facts(name), **options)
+        wanted = read_rows(**named(str(root), **more))
+        small = {"fetch.windowBytes": "65536", "fetch.inFlight": "3"}
+        assert keyed(read_rows(**named(address, **more, **small))) == keyed(wanted), options
+
+
+def test_errors_name_the_object(golden_copy: GetStore, put: Put) -> None:
+    root = golden_copy("small-clean")
+    address = put(root)
+    segment = sorted((root / "commitlog").iterdir())[1]
+    parts = plan_parts(parse_options({"path": address}))
+    segment.unlink()
+    with pytest.raises(SourceError) as caught:
+        [plain_rows(batch) for part in parts for batch in read_part(part)]
+    assert str(caught.value).startswith(
+        f"[KEELOG_DATA_LOSS] {address}/commitlog/{segment.name} was deleted"
+    )
+
+
+def test_an_object_that_became_shorter_is_named(golden_copy: GetStore, put: Put) -> None:
+    root = golden_copy("small-clean")
+    address = put(root)
+    segment = sorted((root / "commitlog").iterdir())[1]
+    parts = plan_parts(parse_options({"path": address}))
+    with segment.open("r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(SourceError, match=rf"\[KEELOG_STORE_DAMAGED\] {address}/commitlog/"):
+        [plain_rows(batch) for part in parts for batch in read_part(part)]
+
+
+def test_a_prefix_without_a_store_is_refused(tmp_path: Path, put: Put) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder, words in ((tmp_path / "empty", "holds no commitlog/"), (tmp_path / "no", "exist")):
+        with pytest.raises(SourceError, match=rf"\[KEELOG_NOT_A_STORE\].*{words}"):
+            read_rows(path=put(folder))
+
+
+def test_small_reads_of_a_plan_come_from_blocks(
+    golden: GetStore, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = golden("default-sizes")
+    asked: list[int] = []
+    read = object_store._Objects.read
+
+    def counting(self: object_store._Objects, below: str, position: int, count: int) -> bytes:
+        asked.append(count)
+        return read(self, below, position, count)
+
+    monkeypatch.setattr(object_store._Objects, "read", counting)
+    plan_parts(parse_options(named(put(root), subscribePattern=".*")))
+    with DeadStore(root, parse_options(named(str(root))).settings) as store:
+        queues = len(store.queues())
+    assert len(asked) < 12 * queues
+    assert min(asked) > 20
+
+
+@pytest.mark.parametrize(
+    ("address", "condition"),
+    [("s3://", "BAD_OPTION"), ("hdfs://nowhere.invalid:1/x", "STORE_UNREADABLE")],
+)
+def test_what_pyarrow_refuses_is_said_with_the_address(address: str, condition: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        read_rows(**named(address))
+    text = str(caught.value)
+    assert text.startswith(f"[KEELOG_{condition}]")
+    assert address in text
