@@ -225,7 +225,7 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
     for store in stores:
         if store.access.flushed_only and store.way is Way.NODE:
             raise BadOption(
-                f"isolation=flushed cannot be had from {store.root}: a node gives what consumers get",
+                f"isolation=flushed is not for {store.root}: a node gives what consumers get",
                 "the node's folder, or flush_disk_type=SYNC_FLUSH, where all of that is flushed",
             )
     return stores
