@@ -123,9 +123,6 @@ class FolderStore(PlannedStore):
             find_owner(self._root) is not Owner.NOBODY
         )
 
-    def narrow(self, topics: Sequence[str]) -> None:
-        """Nothing to save: queues that nobody asks for are not opened."""
-
     def settle(self) -> None:
         store = self._store
         if not isinstance(store, LiveStore):

@@ -16,7 +16,7 @@ from pipeline.options import SourceOptions
 from pipeline.parts import Part
 from pipeline.planned_store import PlannedStore
 from pipeline.resolve import QueueRows, bound_offsets, check_topics, parts_of_rows
-from pipeline.stores import open_planned
+from pipeline.stores import open_selected
 from pipeline.stream_ranges import QueueRange
 from protocol.columns import Ints
 from protocol.queue_unit import FILLER_SIZE
@@ -43,12 +43,9 @@ class Followed:
 
     def __init__(self, options: SourceOptions, open_store: Open | None = None) -> None:
         self._options = options
-        self._open_store = open_store or (
-            lambda at: open_planned(at, options.settings, options.fail_on_data_loss)
-        )
+        self._open_store = open_store or (lambda at: open_selected(at, options))
         self._stores: dict[str, FollowedStore] = {}
         self._look: Look | None = None
-        self._is_narrow = False
 
     def _opened(self) -> Iterable[FollowedStore]:
         for at in self._options.stores:
@@ -119,15 +116,6 @@ class Followed:
         answer = bound_offsets(bound, "startingOffsets", extents, found, len(stores))
         check_beginnings(extents, answer)
         return answer
-
-    def narrow(self) -> None:
-        """Leaves topics aside that are not followed, where the options name those that are."""
-        selection = self._options.selection
-        topics = selection.topics or selection.assigned
-        if topics and not self._is_narrow:
-            for one in self._opened():
-                one.store.narrow(sorted(topics))
-        self._is_narrow = True
 
     def record_sizes(self, queue: QueueAt, start: int, end: int) -> Ints:
         """Bytes of the records of messages [start, end), 0 for a filler's."""

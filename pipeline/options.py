@@ -73,6 +73,11 @@ class Selection:
         """Whether nothing is left out."""
         return self == Selection()
 
+    @property
+    def named_topics(self) -> tuple[str, ...] | None:
+        """The topics that are read, where they are named; None for any."""
+        return tuple(sorted(self.assigned)) if self.assigned is not None else self.topics
+
     def takes(self, topic: str, queue_id: int) -> bool:
         """Whether the rows of a queue are asked for."""
         if self.queue_ids is not None and queue_id not in self.queue_ids:

@@ -72,7 +72,6 @@ class StreamPlanner:
         if start.is_initial and limits is not None:
             return Position(start.offsets)
         with naming_conditions():
-            self._followed.narrow()
             # A batch up to a target is not asked for again: what is late is waited for.
             late = {} if self._target is None else {**self._target, **start.offsets}
             look = self._followed.look_for(late)
