@@ -82,6 +82,10 @@ class FetchClient:
         fields = {"topic": queue.topic, "queue": queue.queue_id, "timestamp": time_ms}
         return int(self.start("seek", fields).result().header["offset"])
 
+    def topics(self) -> list[str]:
+        """All topics, sorted."""
+        return sorted(row["topic"] for row in self.start("topics", {}).result().header["topics"])
+
     def layout(
         self, known: str = "", topics: Sequence[str] | None = None, with_index: bool = False
     ) -> NodeLayout | None:

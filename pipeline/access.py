@@ -7,11 +7,15 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pipeline.errors import BadOption, StoreUnreadable
+from pipeline.option_values import one_of
 
 FETCH_PREFIX, FS_PREFIX = "fetch.", "fs."
 WINDOW_BYTES_MAX = 4 << 20
 """What a node gives in one answer."""
 WINDOW_BYTES_MIN = 4096
+IN_FLIGHT_MAX = 64
+RETRIES_MAX = 1_000
+_MS_MAX = 86_400_000
 FETCH_OPTIONS = ("inFlight", "windowBytes", "timeoutMs", "numRetries", "retryIntervalMs")
 OBJECT_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 """What pyarrow.fs has file systems for."""
@@ -37,6 +41,8 @@ class Access(NamedTuple):
     num_retries: int = 10
     retry_interval_ms: int = 100
     fs: tuple[tuple[str, str], ...] = ()
+    flushed_only: bool = False
+    """Of a folder that a node runs: only what a loss of power cannot take back."""
 
 
 class StoreAt(NamedTuple):
@@ -63,20 +69,17 @@ def scheme_of(root: str) -> str:
 
 def parse_access(options: Mapping[str, str]) -> Access:
     """From options whose names are in lower case. Raises BadOption."""
-    numbers = {name: _number(options, name) for name in FETCH_OPTIONS}
-    given = {name: value for name, value in numbers.items() if value is not None}
-    window = given.get("windowBytes", WINDOW_BYTES_MAX)
-    if not WINDOW_BYTES_MIN <= window <= WINDOW_BYTES_MAX:
-        raise BadOption(
-            f"fetch.windowBytes is {window}", f"from {WINDOW_BYTES_MIN} to {WINDOW_BYTES_MAX}"
-        )
     default = Access()
     return Access(
-        in_flight=max(given.get("inFlight", default.in_flight), 1),
-        window_bytes=window,
-        timeout_ms=max(given.get("timeoutMs", default.timeout_ms), 1),
-        num_retries=given.get("numRetries", default.num_retries),
-        retry_interval_ms=max(given.get("retryIntervalMs", default.retry_interval_ms), 1),
+        in_flight=_number(options, "inFlight", default.in_flight, (1, IN_FLIGHT_MAX)),
+        window_bytes=_number(
+            options, "windowBytes", default.window_bytes, (WINDOW_BYTES_MIN, WINDOW_BYTES_MAX)
+        ),
+        timeout_ms=_number(options, "timeoutMs", default.timeout_ms, (1, _MS_MAX)),
+        num_retries=_number(options, "numRetries", default.num_retries, (0, RETRIES_MAX)),
+        retry_interval_ms=_number(
+            options, "retryIntervalMs", default.retry_interval_ms, (1, _MS_MAX)
+        ),
         fs=tuple(
             sorted(
                 (name.removeprefix(FS_PREFIX), value)
@@ -84,15 +87,17 @@ def parse_access(options: Mapping[str, str]) -> Access:
                 if name.startswith(FS_PREFIX)
             )
         ),
+        flushed_only=one_of(options, "isolation", ("readable", "flushed"), "readable") == "flushed",
     )
 
 
-def _number(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(f"{FETCH_PREFIX}{name}".lower())
-    if text is None:
-        return None
-    if not text.strip().isascii() or not text.strip().isdigit():
-        raise BadOption(f"{FETCH_PREFIX}{name} is {text[:80]!r}", "a whole number")
+def _number(options: Mapping[str, str], name: str, default: int, bounds: tuple[int, int]) -> int:
+    text = options.get(f"{FETCH_PREFIX}{name}".lower(), str(default)).strip()
+    low, high = bounds
+    if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+        raise BadOption(
+            f"{FETCH_PREFIX}{name} is {text[:80]!r}", f"a whole number from {low} to {high}"
+        )
     return int(text)
 
 

@@ -107,6 +107,30 @@ class NodeUnreachable(SourceError):
     condition = "KEELOG_NODE_UNREACHABLE"
 
 
+class NodeBusyError(SourceError):
+    """A node cannot take what is written now: it is full, stopping or starting."""
+
+    condition = "KEELOG_NODE_BUSY"
+
+
+class NodeRefused(SourceError):
+    """A node does not take what is written."""
+
+    condition = "KEELOG_NODE_REFUSED"
+
+
+class BadMode(SourceError):
+    """The save mode or output mode is none that a log can have."""
+
+    condition = "KEELOG_BAD_MODE"
+
+
+class BadRow(SourceError):
+    """A row is no message that can be stored."""
+
+    condition = "KEELOG_BAD_ROW"
+
+
 class JavaMissing(SourceError):
     """No Java that Spark runs on was found."""
 

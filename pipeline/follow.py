@@ -2,21 +2,18 @@
 again. An idle query asks a hundred times a second."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.access import StoreAt
 from pipeline.bounds import Extent, QueueAt, check_beginnings
 from pipeline.errors import StoreUnreadable
-from pipeline.follow_store import FollowedStore
+from pipeline.follow_store import FollowedStore, Open
 from pipeline.options import SourceOptions
 from pipeline.parts import Part
-from pipeline.planned_store import PlannedStore
 from pipeline.resolve import QueueRows, bound_offsets, check_topics, parts_of_rows
-from pipeline.stores import open_planned
+from pipeline.stores import open_selected
 from pipeline.stream_ranges import QueueRange
 from protocol.columns import Ints
 from protocol.queue_unit import FILLER_SIZE
@@ -24,8 +21,6 @@ from protocol.queue_unit import FILLER_SIZE
 COME_BACK_S_MAX = 60.0
 """How long a batch that is planned waits for queue workers that are starting again."""
 _LOOK_AGAIN_S = 0.02
-
-Open = Callable[[StoreAt], PlannedStore]
 
 
 class Look(NamedTuple):
@@ -43,20 +38,15 @@ class Followed:
 
     def __init__(self, options: SourceOptions, open_store: Open | None = None) -> None:
         self._options = options
-        self._open_store = open_store or (
-            lambda at: open_planned(at, options.settings, options.fail_on_data_loss)
-        )
+        self._open_store = open_store or (lambda at: open_selected(at, options))
         self._stores: dict[str, FollowedStore] = {}
         self._look: Look | None = None
-        self._is_narrow = False
 
     def _opened(self) -> Iterable[FollowedStore]:
         for at in self._options.stores:
             if at.node not in self._stores:
                 selection = self._options.selection
-                self._stores[at.node] = FollowedStore(
-                    partial(self._open_store, at), selection.takes
-                )
+                self._stores[at.node] = FollowedStore(at, self._open_store, selection.takes)
         return self._stores.values()
 
     def look(self) -> Look:
@@ -98,11 +88,14 @@ class Followed:
 
     def is_late(self, queue: QueueAt, offset: int) -> bool:
         """Whether a queue ends below `offset`, or is not there, and this may be for the moment."""
-        extent = self.last_look().extents.get(queue)
-        if extent is not None and extent.high >= offset:
-            return False
         store = self._stores.get(queue.node)
-        return store is not None and store.may_come_back(queue)
+        if store is None:
+            return False
+        extent = self.last_look().extents.get(queue)
+        if extent is None or extent.high < offset:
+            return store.may_come_back(queue)
+        store.is_back(queue)
+        return False
 
     def starting_offsets(self) -> dict[QueueAt, int]:
         """Where the options say that each queue begins.
@@ -119,15 +112,6 @@ class Followed:
         answer = bound_offsets(bound, "startingOffsets", extents, found, len(stores))
         check_beginnings(extents, answer)
         return answer
-
-    def narrow(self) -> None:
-        """Leaves topics aside that are not followed, where the options name those that are."""
-        selection = self._options.selection
-        topics = selection.topics or selection.assigned
-        if topics and not self._is_narrow:
-            for one in self._opened():
-                one.store.narrow(sorted(topics))
-        self._is_narrow = True
 
     def record_sizes(self, queue: QueueAt, start: int, end: int) -> Ints:
         """Bytes of the records of messages [start, end), 0 for a filler's."""

@@ -28,10 +28,13 @@ from protocol.ids import Queue
 from protocol.index_entry import IndexGeometry
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR, offset_file_name, parse_offset_file_name
 from protocol.queue_unit import UNIT_BYTES
+from protocol.wire import LIST_ITEMS_MAX
 
 GAP_BYTES = 32 << 10
 """About what a node sends in the time that a request of its own costs."""
 
+ASKED_BYTES_MAX = 24 << 20
+"""Under way at a time: a node is BUSY for who would have more than 32 MiB on the way."""
 _POLL_S = 0.01
 
 _clients: dict[tuple[int, str, FetchSettings], FetchClient] = {}
@@ -57,7 +60,7 @@ class NodeSource(RangeSource):
 
     def __init__(self, client: FetchClient, access: Access) -> None:
         self.window_bytes = access.window_bytes
-        self.in_flight = access.in_flight
+        self.in_flight = min(access.in_flight, max(ASKED_BYTES_MAX // access.window_bytes, 1))
         self._client = client
         self._turn = 0
 
@@ -112,13 +115,13 @@ class _NodeQueue(QueueReader):
 class NodeStore(PlannedStore):
     """What a node says of its store, as of the last `refresh`."""
 
-    def __init__(self, at: StoreAt, settings: Settings) -> None:
+    def __init__(self, at: StoreAt, settings: Settings, topics: Sequence[str] | None) -> None:
         self.at = at
         self.settings = settings
         self._root = remote_path(at.root)
         self._client = client_of(at)
         self._files = RemoteFiles(NodeSource(self._client, at.access))
-        self._topics: tuple[str, ...] | None = None
+        self._topics = topics if topics is None or len(topics) <= LIST_ITEMS_MAX else None
         self._layout = self._ask("")
         self._take()
 
@@ -147,9 +150,6 @@ class NodeStore(PlannedStore):
     def epoch(self) -> int:
         return self._told.epoch
 
-    def narrow(self, topics: Sequence[str]) -> None:
-        self._topics = tuple(topics)
-
     def refresh(self) -> None:
         """One request. Raises NotConnected, RequestTimeout when the node stays away."""
         found = self._ask(self._told.token)
@@ -173,6 +173,9 @@ class NodeStore(PlannedStore):
     def followed(self, queue: Queue) -> int:
         """The least of all queues."""
         return self._told.followed
+
+    def topics(self) -> list[str]:
+        return self._client.topics()
 
     def queues(self) -> list[Queue]:
         return sorted(self._queues)

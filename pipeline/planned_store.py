@@ -48,10 +48,6 @@ class PlannedStore(ABC):
         """Takes in what has been written since. Idle it costs well below a millisecond."""
 
     @abstractmethod
-    def narrow(self, topics: Sequence[str]) -> None:
-        """From the next `refresh` on only these topics need be known: a hint that saves work."""
-
-    @abstractmethod
     def settle(self) -> None:
         """Waits a moment for queues to hold what the log holds; for a batch that is planned."""
 
@@ -66,6 +62,10 @@ class PlannedStore(ABC):
     @abstractmethod
     def queues(self) -> list[Queue]:
         """Every queue that has a unit or a folder, sorted by topic and queue id."""
+
+    def topics(self) -> list[str]:
+        """Every topic, also those whose queues were not asked for, sorted."""
+        return sorted({queue.topic for queue in self.queues()})
 
     @abstractmethod
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:

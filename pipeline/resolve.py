@@ -25,7 +25,7 @@ from pipeline.options import SourceOptions
 from pipeline.parts import IndexPart, LogPart, Part, QueuePart, Task
 from pipeline.plan import Limits, Range, log_borders, plan_partitions, share
 from pipeline.planned_store import PlannedStore
-from pipeline.stores import open_planned
+from pipeline.stores import open_selected
 from pipeline.tables import INDEX, MESSAGES
 from protocol.ids import Queue
 from protocol.index_entry import INDEX_ENTRY
@@ -56,10 +56,7 @@ def plan_parts(options: SourceOptions) -> list[Part]:
     DataLoss, BadOption.
     """
     with naming_conditions(), ExitStack() as stack:
-        stores = [
-            stack.enter_context(open_planned(at, options.settings, options.fail_on_data_loss))
-            for at in options.stores
-        ]
+        stores = [stack.enter_context(open_selected(at, options)) for at in options.stores]
         for store in stores:
             _warn_of_tear(store)
         if options.table is INDEX:
@@ -187,9 +184,9 @@ def check_topics(stores: list[PlannedStore], options: SourceOptions) -> None:
     selection = options.selection
     there = {queue for store in stores for queue in store.queues()}
     topics = {queue.topic for queue in there}
-    asked = set(selection.topics or selection.assigned or ())
-    for topic in sorted(asked - topics):
-        raise UnknownTopic(f"there is no topic {topic[:255]!r}", _known_topics(topics))
+    for topic in sorted(set(selection.named_topics or ()) - topics):
+        every = {topic for store in stores for topic in store.topics()}
+        raise UnknownTopic(f"there is no topic {topic[:255]!r}", _known_topics(every))
     for topic, ids in sorted((selection.assigned or {}).items()):
         for queue_id in sorted(ids):
             if Queue(topic, queue_id) not in there:

@@ -51,9 +51,10 @@ def open_session(name: str, master: str, conf: Mapping[str, str] | None = None) 
     check_pyspark()
     from pyspark.sql import SparkSession
 
-    is_submitted = _SUBMITTED in os.environ
     asked = dict(_CONF)
-    if not is_submitted:
+    if _SUBMITTED in os.environ:
+        asked = _not_said_already(asked)
+    else:
         os.environ["JAVA_HOME"] = str(find_java(os.environ))
         asked["spark.master"] = master
         if master.startswith("local"):
@@ -67,6 +68,15 @@ def open_session(name: str, master: str, conf: Mapping[str, str] | None = None) 
         spark = builder.getOrCreate()
     pipeline.register(spark)
     return spark
+
+
+def _not_said_already(conf: Mapping[str, str]) -> dict[str, str]:
+    """Without what `spark-submit` was told: setting it here would undo that."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    said = SparkConf()
+    return {name: value for name, value in conf.items() if not said.contains(name)}
 
 
 def check_pyspark(version: str | None = None) -> None:

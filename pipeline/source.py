@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
 )
 from pyspark.sql.types import StructType
 
-from pipeline.errors import UnknownColumn
+from pipeline.errors import BadMode, UnknownColumn
 
 if TYPE_CHECKING:
     from pipeline.bound_options import Use
     from pipeline.options import SourceOptions
     from pipeline.parts import Part
+    from pipeline.sink_options import SinkOptions
 
 
 class KeelogSource(DataSource):
@@ -56,6 +59,31 @@ class KeelogSource(DataSource):
         from pipeline.stream import KeelogStreamReader
 
         return KeelogStreamReader(self._chosen("stream", schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """For rows of `schema`. Raises BadMode, UnknownOption, BadOption, UnknownColumn."""
+        from pipeline.sink import KeelogWriter
+
+        return KeelogWriter(self._sink_options(schema, overwrite))
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        """The same, for the rows of a stream."""
+        from pipeline.sink import KeelogStreamWriter
+
+        return KeelogStreamWriter(self._sink_options(schema, overwrite))
+
+    def _sink_options(self, schema: StructType, overwrite: bool) -> "SinkOptions":
+        from pipeline.session import check_pyspark
+        from pipeline.sink_columns import Field
+        from pipeline.sink_options import parse_sink_options
+
+        check_pyspark()
+        if self.table is not None:
+            raise BadMode(f"{self.name()} can only be read", "format('keelog') to write")
+        fields = [Field(field.name, field.dataType.simpleString()) for field in schema.fields]
+        return parse_sink_options(self.options, fields, overwrite)
 
     def _chosen(self, use: "Use", schema: StructType) -> "SourceOptions":
         """The options with the columns that `schema` names. Raises UnknownColumn."""

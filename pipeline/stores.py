@@ -4,7 +4,7 @@ On the driver `open_planned` gives a `PlannedStore`: bounds, queues, and parts' 
 task `task_files` gives the open files that the plan's paths are read through.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from node.store.settings import Settings
 from pipeline.access import StoreAt, Way
 from pipeline.errors import naming_conditions
 from pipeline.folder_store import FolderStore
+from pipeline.options import SourceOptions
 from pipeline.planned_store import PlannedStore
 
 if TYPE_CHECKING:
@@ -28,21 +29,33 @@ def check_stores(stores: Iterable[StoreAt]) -> None:
                 check_is_store(Path(at.root))
 
 
-def open_planned(at: StoreAt, settings: Settings, fail_on_data_loss: bool = True) -> PlannedStore:
+def open_planned(
+    at: StoreAt,
+    settings: Settings,
+    fail_on_data_loss: bool = True,
+    topics: Sequence[str] | None = None,
+) -> PlannedStore:
     """A store as it is now: a folder at rest, one that a node runs, a node, or an object store.
 
-    A context manager. Segments that are missing are a DataLoss, or passed over with a warning.
+    A context manager. `topics`: a node is asked for their queues alone. Segments that are missing
+    are a DataLoss, or passed over with a warning.
     Raises NotAStore, StoreDamaged, StorePermission, StoreUnreadable, NotConnected.
     """
     if at.way is Way.NODE:
         from pipeline.node_store import NodeStore
 
-        return NodeStore(at, settings)
+        return NodeStore(at, settings, topics)
     if at.way is Way.OBJECTS:
         from pipeline.object_store import ObjectStore
 
         return ObjectStore(at, settings, fail_on_data_loss)
     return FolderStore(at, settings, fail_on_data_loss)
+
+
+def open_selected(at: StoreAt, options: SourceOptions) -> PlannedStore:
+    """`open_planned` as the options of a read say."""
+    topics = options.selection.named_topics
+    return open_planned(at, options.settings, options.fail_on_data_loss, topics)
 
 
 def task_files(at: StoreAt) -> OpenFiles:

@@ -46,7 +46,7 @@ ANY_QUEUE = -1
 """The node chooses the queue."""
 
 FORBIDDEN_SYS_FLAGS = 0xC | INNER_BATCH | NEED_UNWRAP
-_NOT_OFFERED = {
+NOT_OFFERED = {
     DELAY: "delayed delivery",
     "TIMER_DELAY_SEC": "delayed delivery",
     "TIMER_DELAY_MS": "delayed delivery",
@@ -92,9 +92,9 @@ def message_properties(message: Message) -> bytes:
         pairs.append((WAIT, "false"))
     named = {name for name, _ in pairs}
     for name, value in message.properties.items():
-        if name in _NOT_OFFERED and (name != TRANSACTION or value == "true"):
+        if name in NOT_OFFERED and (name != TRANSACTION or value == "true"):
             raise NotAllowed(
-                f"property {name} asks for {_NOT_OFFERED[name]}, which this node does not offer",
+                f"property {name} asks for {NOT_OFFERED[name]}, which this node does not offer",
                 "leave the property out, and send the message when it is due",
             )
         if name != CRC32 and name not in named and value:

@@ -93,9 +93,7 @@ def plan_entries(
         return IndexPlan(first, entries, np.empty(0, np.int64), np.empty(0, np.int64), header)
     batch = batch.rows(0, count)
     numbers = np.arange(first, first + count)
-    slot = batch.key_hash.astype(np.int64) % geometry.slot_count
-    order = np.argsort(slot.astype(_SORT_KEY), kind="stable")
-    grouped = slot[order]
+    order, grouped = order_by_slot(batch.key_hash.astype(np.int64) % geometry.slot_count)
     opens = np.empty(count, np.bool_)
     opens[0] = True
     np.not_equal(grouped[1:], grouped[:-1], out=opens[1:])
@@ -120,6 +118,18 @@ def plan_entries(
         newest=numbers[order[closes]],
         header=_next_header(header, batch, int((present == 0).sum())),
     )
+
+
+def order_by_slot(slot: Ints) -> tuple[Ints, Ints]:
+    """The rows in the order of their slots, those of one slot in order; and their slots.
+
+    Slot and row as one number: sorting those, whole, is twice as fast as a stable argsort.
+    """
+    bits = _SORT_KEY(max(len(slot) - 1, 1).bit_length())
+    both = slot.astype(_SORT_KEY) << bits | np.arange(len(slot), dtype=_SORT_KEY)
+    both.sort()
+    rows = both & _SORT_KEY((1 << int(bits)) - 1)
+    return rows.astype(np.int64), (both >> bits).astype(np.int64)
 
 
 def _time_diffs(header: IndexHeader, store_timestamp: Ints) -> Ints:

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from pipeline.tables import KAFKA, TABLES
+from pipeline.sink_columns import SINK
+from pipeline.tables import KAFKA, TABLES, Table
 from scripts.generated_page import write_or_check
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "spark.md"
@@ -13,7 +14,11 @@ _PART = re.compile(r"(<!-- generated: columns -->\n).*?(<!-- end -->)", re.DOTAL
 def tables() -> str:
     """Each table's columns, in the order of the code."""
     lines: list[str] = []
-    named = [*TABLES.items(), ("messages with schema=kafka", KAFKA)]
+    named = [
+        *TABLES.items(),
+        ("messages with schema=kafka", KAFKA),
+        ("rows to write", Table("rows to write", SINK)),
+    ]
     for name, table in named:
         lines += ["", f"### {name}", "", "| column | type | meaning |", "|---|---|---|"]
         for column in table.columns:

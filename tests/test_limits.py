@@ -28,7 +28,8 @@ NOT_OF_A_QUEUE = {
     ),
     "how long somebody waits or is believed": (
         "TURN_S_MAX", "TOPICS_S_MAX", "POLL_MS_MAX", "ORPHANS_S_MAX", "WAIT_S_MAX", "UNFIT_S_MAX",
-        "SILENCE_MS_MAX", "RECONNECT_MS_MAX", "SEGMENT_APPEARS_S_MAX", "STORE_LOCK_S_MAX",
+        "SILENCE_MS_MAX", "RECONNECT_MS_MAX", "CONNECT_S_MAX", "SEGMENT_APPEARS_S_MAX",
+        "STORE_LOCK_S_MAX",
     ),
     "of a store at rest, or of its repair": (
         "RECOVER_FILES_MAX", "TAILS_AGE_BYTES_MAX", "WALK_BYTES_MAX", "FOLLOWING_BYTES_MAX",

@@ -18,6 +18,7 @@ from node.store.index_file import IndexFile
 from node.store.index_reader import IndexFolder
 from protocol.dispatch_request import DispatchRequests, index_keys
 from protocol.errors import StoreDamaged
+from protocol.index_build import order_by_slot
 from protocol.names import INDEX_DIR, is_index_file_name
 from protocol.record import Record
 
@@ -282,8 +283,7 @@ def disorder(file: IndexFile) -> list[tuple[int, int, int]]:
 def _chained(slot: Ints, first: int, newest: Ints) -> Ints:
     """Which entry each one of `slot`, numbers from `first` on, leads to; `newest` goes on."""
     count = len(slot)
-    order = np.argsort(slot, kind="stable")
-    grouped = slot[order]
+    order, grouped = order_by_slot(slot)
     opens = np.concatenate([[True], grouped[1:] != grouped[:-1]])[:count]
     prev = np.zeros(count, np.int64)
     prev[order[1:]] = order[:-1] + first

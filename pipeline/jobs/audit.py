@@ -8,7 +8,6 @@ runs of units that records called for. Nothing is changed, and no lock is taken.
 import time
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 
 _TASKS_A_CORE = 2
-_PROBED_WINDOWS = 4
+_PROBED_ENTRIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +195,19 @@ def _indexes_tags(store: DeadStore, files: list[IndexFile]) -> bool:
     """
     setting = store.settings.index_tags_enable
     for file in files[-1:]:
-        offsets = file.entries()["physical_offset"].astype(np.int64)
+        offsets = file.entries()["physical_offset"][:_PROBED_ENTRIES].astype(np.int64)
         if not len(offsets) or not store.log.min_offset <= offsets[0] < store.log.end:
             continue
-        windows = store.log.columns(int(offsets[0]), verify=False)
-        for columns in islice(windows, _PROBED_WINDOWS):
+        # Of the first record some entries may be in the file before, of the last one behind.
+        inner = offsets[(offsets > offsets[0]) & (offsets < offsets[-1])]
+        for columns in store.log.columns(int(offsets[0]), int(offsets[-1]), verify=False):
             requests = dispatch_requests(columns, store.settings.delay_levels_ms)
-            named = np.isin(columns.physical_offset, offsets[1:-1])
-            counts = [
-                int(named[index_keys(requests, with_tags).row].sum()) for with_tags in (True, False)
-            ]
-            found = int(np.isin(offsets, columns.physical_offset).sum())
-            if counts[0] != counts[1]:
+            with_tags, without = (
+                requests.commit_log_offset[index_keys(requests, tags).row] for tags in (True, False)
+            )
+            if len(with_tags) != len(without):
+                found = int(np.isin(inner, columns.physical_offset).sum())
+                counts = [int(np.isin(rows, inner).sum()) for rows in (with_tags, without)]
                 return abs(found - counts[0]) <= abs(found - counts[1])
     return setting
 

@@ -31,7 +31,7 @@ from protocol.queue_build import unit_array
 from protocol.queue_unit import UNIT_BYTES
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _SCHEMA = (
     "topic string, queueId int, file bigint, queueOffset bigint, physicalOffset bigint,"
@@ -63,17 +63,21 @@ def shuffle_ranges(
     spark: "SparkSession", job: RangeJob, ranges: list[ScanRange]
 ) -> list[RangeReport]:
     """As `rebuild_range` of each range, but queue files are written whole. Raises EngineFailed."""
-    context = spark.sparkContext
-    rows = [(bytearray(pickle.dumps(span)),) for span in ranges]
-    spans = spark.createDataFrame(context.parallelize(rows, max(len(rows), 1)), "span binary")
-    files = max(len(ranges), 2 * context.defaultParallelism)
-    units = spans.mapInArrow(_UnitsOf(job), _SCHEMA)
+    files = max(len(ranges), 2 * spark.sparkContext.defaultParallelism)
+    units = unit_rows(spark, job, ranges)
     sorted_units = units.repartition(files, *_FILE_KEY).sortWithinPartitions(
         *_FILE_KEY, "queueOffset", "physicalOffset"
     )
     with naming_engine_failures("rebuild failed"):
         answers = sorted_units.mapInArrow(_FilesOf(job), "report binary").collect()
     return [pickle.loads(bytes(answer[0])) for answer in answers]
+
+
+def unit_rows(spark: "SparkSession", job: RangeJob, ranges: list[ScanRange]) -> "DataFrame":
+    """The units that the ranges' records call for; the ranges' reports where topic is NULL."""
+    rows = [(bytearray(pickle.dumps(span)),) for span in ranges]
+    parallel = spark.sparkContext.parallelize(rows, max(len(rows), 1))
+    return spark.createDataFrame(parallel, "span binary").mapInArrow(_UnitsOf(job), _SCHEMA)
 
 
 class _UnitsOf:

@@ -21,6 +21,7 @@ BATCH_ROWS = 1 << 16
 """So many units are gathered before they are sorted by queue: a few MiB."""
 RUNS_MAX = 100_000
 """Of one range: more are no log of a node or broker, and would only cost the driver memory."""
+_TABLE_MAX = 1 << 16
 _QUEUE_BITS = 32
 _QUEUE_MASK = (1 << _QUEUE_BITS) - 1
 
@@ -77,10 +78,7 @@ class UnitGatherer:
         rows = np.flatnonzero(requests.is_queued)
         if not len(rows):
             return
-        pairs = (requests.topic_id[rows] << _QUEUE_BITS) | (requests.queue_id[rows] & _QUEUE_MASK)
-        found, where = np.unique(pairs, return_inverse=True)
-        numbers = np.array([self._number(requests.topics, pair) for pair in found.tolist()])
-        key = numbers[where]
+        key = self._queue_numbers(requests, rows)
         units = unit_array(
             requests.commit_log_offset[rows], requests.message_size[rows], requests.tags_code[rows]
         )
@@ -89,6 +87,27 @@ class UnitGatherer:
         self._rows += len(rows)
         if self._rows >= BATCH_ROWS:
             yield from self.flush()
+
+    def _queue_numbers(self, requests: DispatchRequests, rows: Ints) -> Ints:
+        """Each row's queue, as a number among those met; -1 for none."""
+        topic_id, queue_id = requests.topic_id[rows], requests.queue_id[rows]
+        low, high = int(queue_id.min()), int(queue_id.max())
+        count = high - low + 1
+        if len(requests.topics) * count > _TABLE_MAX:
+            pairs = (topic_id << _QUEUE_BITS) | (queue_id & _QUEUE_MASK)
+            found, where = np.unique(pairs, return_inverse=True)
+            known = [self._number(requests.topics, pair) for pair in found.tolist()]
+            spread: Ints = np.array(known, np.int64)[where]
+            return spread
+        # Queue ids are few: a table is ten times faster than sorting.
+        places = topic_id * count + (queue_id - low)
+        numbers = np.full(len(requests.topics) * count, -1, np.int64)
+        for place in np.flatnonzero(np.bincount(places)).tolist():
+            topic, queue = divmod(place, count)
+            pair = topic << _QUEUE_BITS | (queue + low) & _QUEUE_MASK
+            numbers[place] = self._number(requests.topics, pair)
+        chosen: Ints = numbers[places]
+        return chosen
 
     def _number(self, topics: Sequence[str], pair: int) -> int:
         """The queue's number among those met; -1 for none."""
@@ -112,7 +131,9 @@ class UnitGatherer:
             return
         key, offset = (np.concatenate([batch[at] for batch in batches]) for at in (0, 1))
         units = _joined([batch[2] for batch in batches])
-        order = np.argsort(key, kind="stable")
+        # Numbers of two bytes are sorted by counting them.
+        small = len(self._names) <= np.iinfo(np.uint16).max
+        order = np.argsort(key.astype(np.uint16) if small else key, kind="stable")
         key, offset, units = key[order], offset[order], units[order]
         breaks = np.flatnonzero((np.diff(key) != 0) | (np.diff(offset) != 1)) + 1
         starts = [0, *breaks.tolist()] if len(key) else []

@@ -109,6 +109,16 @@ def test_a_writer_that_recovers_is_waited_for(running: Running) -> None:
     later.join()
 
 
+def test_a_writer_that_stays_away_leaves_a_page_that_is_gone_by(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For want of room on the disk, say: its supervisor and readers go on."""
+    monkeypatch.setattr(folder_store, "OPEN_S_MAX", 0.05)
+    running.locks.pop().release()
+    running.locks.append(StoreLock.acquire(running.root, flock=True, record=False))
+    assert offsets(running.root) == BEFORE_HALF
+
+
 def test_a_store_that_is_locked_by_something_else_is_refused(
     golden_copy: GetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,8 +62,14 @@ def rows_of(parts: list[Part]) -> list[Row]:
     return [row for part in parts for batch in read_part(part) for row in plain_rows(batch)]
 
 
-@pytest.mark.parametrize("options", READS, ids=str)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *(("small-clean", options) for options in READS),
+        *(("mixed-kinds", one) for one in READS[:3:2]),
+    ],
+    ids=str,
+)
 def test_rows_from_a_node_are_the_rows_of_its_files(
     nodes: dict[str, RunningNode], golden: GetStore, name: str, options: dict[str, str]
 ) -> None:
@@ -99,6 +105,9 @@ def test_times_and_offsets_choose_the_same_rows(
     assert keyed(read_rows(**named(nodes[NAME].endpoint, **options))) == keyed(wanted)
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
 def test_spark_reads_a_node_and_its_folder_as_one_table(
     nodes: dict[str, RunningNode], spark: SparkSession
 ) -> None:
@@ -132,6 +141,31 @@ def test_an_idle_refresh_is_one_small_request_and_news_are_seen(
         assert int(reader.units(0, 1)["physical_offset"][0]) == sent.physical_offset
     rows = read_rows(**named(node.endpoint, subscribe="fresh"))
     assert [row["body"] for row in rows] == [b"news"]
+
+
+def test_a_named_topic_is_all_that_a_node_is_asked_for(nodes: dict[str, RunningNode]) -> None:
+    node, topic = nodes[NAME], facts(NAME).queue_units[0]["topic"]
+    with open_planned(StoreAt("n", node.endpoint), Settings(), topics=[topic]) as store:
+        assert {queue.topic for queue in store.queues()} == {topic}
+        assert len(store.topics()) > 1
+    with pytest.raises(SourceError, match=rf"\[KEELOG_UNKNOWN_TOPIC\].*nosuch.*one of.*{topic}"):
+        read_rows(**named(node.endpoint, subscribe="nosuch"))
+
+
+def test_a_folder_is_read_while_its_node_runs_and_after_it_was_killed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    ways: tuple[dict[str, str], ...] = ({}, {"subscribePattern": ".*"}, {"table": "queues"})
+    settings = ("store.flush_disk_type=SYNC_FLUSH", "store.mapped_file_size_commit_log=65536")
+    with RunningNode(root, settings, queue_workers=2, readers=1) as node:
+        for number in range(300):
+            node.client.send("t", b"%d" % number * 100, acks="flushed")
+        for way in ways:
+            assert len(read_rows(path=str(root), **way)) == 300, way
+        query = Engine(path=str(root), startingOffsets="earliest")
+        assert sum(map(len, query.drain())) == 300
+        node.kill_all()
+    for way in ways:
+        assert len(read_rows(path=str(root), **way)) == 300, way
 
 
 def test_a_stream_follows_a_node(nodes: dict[str, RunningNode]) -> None:

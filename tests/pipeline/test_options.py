@@ -78,6 +78,7 @@ def condition_of(error: SourceError) -> str:
         ({"path": "tcp://host:x"}, "BAD_OPTION", "path for each store"),
         ({"fetch.inFlight": "many"}, "BAD_OPTION", "whole number"),
         ({"fetch.windowBytes": "5000000"}, "BAD_OPTION", "4194304"),
+        ({"fetch.inFlight": "0"}, "BAD_OPTION", "from 1 to 64"),
         ({"path": "/no/such/store"}, "NOT_A_STORE", "check the path"),
         ({"subscribe": "nosuch"}, "UNKNOWN_TOPIC", "one of"),
         ({"assign": '{"unicode": [99]}'}, "UNKNOWN_TOPIC", "one of [0"),

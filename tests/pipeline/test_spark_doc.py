@@ -12,12 +12,15 @@ from pipeline.errors import SourceError
 from pipeline.options import TAKEN
 from scripts.make_spark_doc import PAGE, render
 from tests.support.damaged_store import make_store
+from tests.support.node import RunningNode
 
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SMALL = ("mapped_file_size_commit_log=1048576", "max_index_num=1000")
 OPTION = re.compile(r"^\| `([\w.]+)`(?:, `([\w.]+)`)? \| ([\w, ]+) \|", re.MULTILINE)
 
 
+@pytest.mark.process
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
@@ -25,13 +28,18 @@ def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> 
     store = make_store(tmp_path / "store", count=60)
     # Relative paths of the page are resolved by the driver's own Python, wherever that runs.
     places = {'"store"': repr(str(store.root)), '"parquet"': repr(str(tmp_path / "parquet"))}
-    blocks = BLOCK.findall(TEXT)
-    for name, place in places.items():
-        blocks = [block.replace(name, place) for block in blocks]
-    assert len(blocks) >= 4
     names: dict[str, Any] = {}
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
+    with RunningNode(tmp_path / "node", SMALL, queue_workers=1, readers=1) as node:
+        places['"tcp://127.0.0.1:9870"'] = repr(node.endpoint)
+        blocks = BLOCK.findall(TEXT)
+        for name, place in places.items():
+            blocks = [block.replace(name, place) for block in blocks]
+        assert len(blocks) >= 4
+        for block in blocks:
+            exec(compile(block, str(PAGE), "exec"), names)
+        node.wait_dispatched()
+        ends = [queue.max_offset for queue in node.client.offsets("paid-orders")]
+        assert sum(ends) == 2
     assert names["spark"] is spark
     assert names["messages"].count() == 60
     assert names["units"].count() == 60

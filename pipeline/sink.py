@@ -1,0 +1,108 @@
+"""Spark's side of a write: what its tasks, and the driver behind them, call.
+
+`DataFrameWriter` and `DataStreamWriter` differ in who numbers the batches. A batch write is batch 0
+of a query of its own, whose id the writer makes once: it goes to tasks and commit with it.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from pipeline.errors import BadMode
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from pipeline.sink_options import SinkOptions
+    from pipeline.sink_stage import StagedRows
+
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task tells the commit."""
+
+    rows: "StagedRows"
+
+
+class KeelogWriter(DataSourceArrowWriter):
+    """`df.write.format("keelog")`: all rows, or none, whatever is retried."""
+
+    def __init__(self, options: "SinkOptions") -> None:
+        self._options = options
+        self._query = f"batch-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator["RecordBatch"]) -> Staged:
+        """In a task. Raises BadRow, NodeUnreachable, NodeBusyError, NodeRefused."""
+        return _stage(self._options, self._query, 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, when all tasks have succeeded."""
+        from pipeline.sink_stage import publish
+
+        publish(self._options, self._query, 0, _rows(messages), final=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver; called after a failed commit too, and then changes nothing published."""
+        from pipeline.sink_stage import drop
+
+        drop(self._options, self._query, 0)
+
+
+class KeelogStreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("keelog")`: each micro-batch once."""
+
+    def __init__(self, options: "SinkOptions") -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator["RecordBatch"]) -> Staged:
+        """In a task, as KeelogWriter's."""
+        context = TaskContext.get()
+        query = context.getLocalProperty(_QUERY) if context is not None else None
+        batch = context.getLocalProperty(_BATCH) if context is not None else None
+        if query is None or batch is None:
+            raise BadMode(
+                "a stream was written without Spark's ids of query and batch", "Spark 4.2"
+            )
+        return _stage(self._options, query, int(batch), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver. A batch that was published before a crash is not published again."""
+        from pipeline.sink_stage import publish
+
+        rows = _rows(messages)
+        for one in rows[:1]:
+            publish(self._options, one.query, batchId, rows, final=False)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver, as KeelogWriter's."""
+        from pipeline.sink_stage import drop
+
+        for one in _rows(messages)[:1]:
+            drop(self._options, one.query, batchId)
+
+
+def _stage(
+    options: "SinkOptions", query: str, batch: int, iterator: Iterator["RecordBatch"]
+) -> Staged:
+    from pipeline.sink_stage import Place, stage_rows
+
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    attempt = 0 if context is None else context.taskAttemptId()
+    return Staged(stage_rows(options, Place(query, batch, partition, str(attempt)), iterator))
+
+
+def _rows(messages: list[WriterCommitMessage | None]) -> list["StagedRows"]:
+    """Of a task that was lost there is no message."""
+    return [message.rows for message in messages if isinstance(message, Staged)]

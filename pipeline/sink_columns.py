@@ -1,0 +1,73 @@
+"""The columns that a write takes, by name and type, and where each stands in what is written."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pipeline.errors import UnknownColumn
+from pipeline.tables import Column
+
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_TEXT = ("string",)
+
+SINK = (
+    Column("body", "BINARY or STRING", "the message; `value` is taken as its name too"),
+    Column("topic", "STRING", "where it goes, unless the option `topic` says so for all"),
+    Column("queueId", "INT", "a queue of the topic; NULL: by `shardingKey`, or all in turn"),
+    Column("tags", "STRING", "one tag"),
+    Column("keys", "ARRAY<STRING> or STRING", "to find it by; a STRING is split at spaces"),
+    Column("properties", "MAP<STRING, STRING>", "your own; NULL and empty values are left out"),
+    Column("flag", "INT", "your own number"),
+    Column("delayLevel", "INT", "NULL or 0: nodes offer no delayed delivery"),
+    Column("shardingKey", "STRING", "those of one key share a queue, by RocketMQ's hash selector"),
+    Column("bornTimestamp", "TIMESTAMP", "when it was made; NULL: now"),
+)
+"""All may be left out but the body, and the topic where the option is not given."""
+
+_TYPES: dict[str, tuple[str, ...]] = {
+    "body": ("binary", *_TEXT),
+    "topic": _TEXT,
+    "queueId": _INTEGERS,
+    "tags": _TEXT,
+    "keys": ("array<string>", *_TEXT),
+    "properties": ("map<string,string>",),
+    "flag": _INTEGERS,
+    "delayLevel": _INTEGERS,
+    "shardingKey": _TEXT,
+    "bornTimestamp": ("timestamp",),
+}
+_OTHER_NAMES = {"value": "body"}
+
+
+class Field(NamedTuple):
+    """A column of what is written: its name there, and Spark's type as text."""
+
+    name: str
+    kind: str
+
+
+def places(fields: Sequence[Field]) -> dict[str, int]:
+    """Which column of the rows is which of ours. Raises UnknownColumn."""
+    known = {column.name.lower(): column.name for column in SINK} | _OTHER_NAMES
+    found: dict[str, int] = {}
+    for place, field in enumerate(fields):
+        name = known.get(field.name.lower())
+        names = ", ".join(column.name for column in SINK)
+        if name is None:
+            raise UnknownColumn(
+                f"a message has no column {field.name[:80]!r}", f"select some of {names}"
+            )
+        if name in found:
+            raise UnknownColumn(f"column {name} is there twice", "select each once")
+        kind = field.kind.split("(")[0].replace("varchar", "string").replace("char", "string")
+        if kind not in _TYPES[name]:
+            raise UnknownColumn(
+                f"column {field.name} is {field.kind}, not {' or '.join(_TYPES[name])}",
+                "a cast to it",
+            )
+        found[name] = place
+    if "body" not in found:
+        raise UnknownColumn(
+            f"there is no column body in {', '.join(field.name for field in fields)[:200]}",
+            "select('…' AS body); for instance to_json(struct('*')) AS body",
+        )
+    return found

@@ -1,0 +1,92 @@
+"""`keelog spark rebuild` and `audit` without Spark: options, shapes, exit codes, errors."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keelog.cli.main import run
+from node.store.locks import StoreLock
+from pipeline.jobs import run as module
+from tests.pipeline.plain_engine import PlainEngine
+from tests.pipeline.test_jobs_rebuild import tree
+from tests.workers.living_log import SETTING_OPTIONS, SETTINGS, LivingLog
+from workers.rebuild import rebuild as rebuild_by_workers
+
+Keelog = Callable[..., tuple[int, str, list[str]]]
+
+
+@pytest.fixture
+def keelog(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Keelog:
+    """Runs `keelog spark …` on an engine in this process: (exit code, stdout, lines of stderr)."""
+
+    def run_job(job: Callable[[Any], Any], *_where: object) -> Any:
+        return job(PlainEngine())
+
+    monkeypatch.setattr(module, "run_job", run_job)
+
+    def call(name: str, root: Path, *options: str) -> tuple[int, str, list[str]]:
+        code = run(["spark", name, str(root), *SETTING_OPTIONS, *options])
+        talk = capfdbinary.readouterr()
+        return code, talk.out.decode(), talk.err.decode().splitlines()
+
+    return call
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    log = LivingLog(tmp_path / "store")
+    log.grow(60)
+    log.close()
+    return tmp_path / "store"
+
+
+def test_a_rebuild_makes_both_and_tells_in_numbers(keelog: Keelog, root: Path) -> None:
+    code, out, _ = keelog("rebuild", root, "--json")
+    made = json.loads(out)
+    assert (code, made["records"], made["units"]) == (0, 60, 60)
+    built = tree(root)
+    rebuild_by_workers(root, settings=SETTINGS)
+    assert tree(root) == built
+    code, out, _ = keelog("rebuild", root, "--index", "--out", str(root.parent / "out"))
+    assert (code, json.loads(out)["queue_files"]) == (0, 0)
+    assert [path.name for path in (root.parent / "out").iterdir()] == ["index"]
+
+
+def test_a_rebuild_of_a_store_in_use_ends_with_6(keelog: Keelog, root: Path) -> None:
+    lock = StoreLock.acquire(root)
+    code, out, talk = keelog("rebuild", root)
+    lock.release()
+    assert (code, out, len(talk)) == (6, "", 3)
+    assert talk[0] == f"error: cannot rebuild the store {root}"
+    assert talk[1].startswith("cause: [KEELOG_STORE_LOCKED]")
+
+
+def test_an_audit_ends_with_0_or_5_and_leaves_a_report(keelog: Keelog, root: Path) -> None:
+    rebuild_by_workers(root, settings=SETTINGS)
+    code, out, _ = keelog("audit", root, "--json")
+    shape = json.loads(out)
+    assert (code, shape["ok"], shape["findings"]) == (0, True, [])
+    assert shape["commit_log"]["records"] == shape["queues"]["units"] == 60
+    unit = next((root / "consumequeue").rglob("0" * 20))
+    with unit.open("r+b") as file:
+        file.seek(12)
+        file.write(b"\7")
+    code, out, _ = keelog("audit", root, "--json", "--report", str(root.parent / "audit"))
+    [finding] = json.loads(out)["findings"]
+    assert (code, finding["kind"], finding["file"]) == (5, "unit_mismatch", str(unit))
+    assert finding["repair"] == f"keelog spark rebuild {root} --queues"
+    assert {path.name for path in (root.parent / "audit").iterdir()} == {
+        *("findings.parquet", "report.json")
+    }
+    code, out, _ = keelog("audit", root, "--format", "table")
+    assert (code, out.splitlines()[0][:7]) == (5, "DAMAGE:")
+
+
+def test_a_folder_that_is_no_store_is_three_lines(keelog: Keelog, tmp_path: Path) -> None:
+    code, out, talk = keelog("audit", tmp_path)
+    assert (code, out) == (1, "")
+    assert [line.split(":")[0] for line in talk] == ["error", "cause", "try"]
+    assert "[KEELOG_NOT_A_STORE]" in talk[1]

@@ -1,0 +1,76 @@
+"""A rebuild goes on when an executor is killed in the middle, and gives the same bytes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.pipeline.test_jobs_rebuild import tree
+from tests.workers.living_log import SETTING_OPTIONS, SETTINGS, LivingLog
+from workers.rebuild import rebuild as rebuild_by_workers
+
+pytestmark = [pytest.mark.spark_long, pytest.mark.process]
+
+DEADLINE_S = 300
+EXECUTORS = 2
+
+
+def executors(driver: psutil.Process) -> list[psutil.Process]:
+    """The executors' own JVMs."""
+    found = []
+    for process in driver.children(recursive=True):
+        try:
+            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def wait_for_units(root: Path, driver: "subprocess.Popen[bytes]") -> None:
+    """Until some queue file has been written below the folder that is being made."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        assert driver.poll() is None, "the job ended before it could be disturbed"
+        if any(root.glob("rebuild.building/*/consumequeue/*/*/*")):
+            return
+        time.sleep(0.005)
+    pytest.fail("no unit was written in time")
+
+
+@pytest.mark.timeout(2 * DEADLINE_S)
+@pytest.mark.parametrize("plan", ["inplace", "shuffle"])
+def test_a_killed_executor_changes_nothing_in_the_result(tmp_path: Path, plan: str) -> None:
+    for name in ("a", "b"):
+        log = LivingLog(tmp_path / name, segment_bytes=32 * 1024)
+        log.grow(6000)
+        log.close()
+    rebuild_by_workers(tmp_path / "a", settings=SETTINGS)
+    root = tmp_path / "b"
+    command = [
+        *(sys.executable, "-m", "keelog", "spark", "rebuild", str(root), "--plan", plan),
+        *("--master", f"local-cluster[{EXECUTORS},1,1024]", *SETTING_OPTIONS, "--json"),
+        *("--conf", "spark.driver.memory=1g", "--conf", "spark.executor.memory=512m"),
+    ]
+    environment = {**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path / "spark")}
+    with (tmp_path / "talk").open("wb") as talk:
+        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=talk, env=environment)
+    try:
+        wait_for_units(root, driver)
+        victims = executors(psutil.Process(driver.pid))
+        assert victims
+        victims[0].send_signal(signal.SIGKILL)
+        out, _ = driver.communicate(timeout=DEADLINE_S)
+    finally:
+        driver.kill()
+        driver.wait()
+    assert driver.returncode == 0, (tmp_path / "talk").read_text()[-3000:]
+    assert json.loads(out)["records"] == 6000
+    assert tree(root) == tree(tmp_path / "a")
+    assert not (root / "rebuild.building").exists()
