@@ -115,7 +115,6 @@ class Publisher:
             self._staging.begun.add(batch)
         if len(known.waiters) >= WAITERS_MAX:
             raise NodeBusy(f"{WAITERS_MAX} requests wait for {batch}", "publish it again later")
-        known.waiters = [one for one in known.waiters if one.peer != waiter.peer]
         known.waiters.append(waiter)
         if known.state is State.BLOCKED:
             known.state = State.RESUMING if known.source is None else State.APPENDING

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pipeline.errors import BadOption, StoreUnreadable
+from pipeline.option_values import one_of
 
 FETCH_PREFIX, FS_PREFIX = "fetch.", "fs."
 WINDOW_BYTES_MAX = 4 << 20
@@ -40,6 +41,8 @@ class Access(NamedTuple):
     num_retries: int = 10
     retry_interval_ms: int = 100
     fs: tuple[tuple[str, str], ...] = ()
+    flushed_only: bool = False
+    """Of a folder that a node runs: only what a loss of power cannot take back."""
 
 
 class StoreAt(NamedTuple):
@@ -84,6 +87,7 @@ def parse_access(options: Mapping[str, str]) -> Access:
                 if name.startswith(FS_PREFIX)
             )
         ),
+        flushed_only=one_of(options, "isolation", ("readable", "flushed"), "readable") == "flushed",
     )
 
 

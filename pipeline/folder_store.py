@@ -86,7 +86,7 @@ class FolderStore(PlannedStore):
                 log.warning("a broker runs %s: rows end at what its files hold", self._root)
             self._page_at: tuple[int, int] | None = None
             return self._open_resting(OpenFiles(maps=False))
-        store = open_running(self._root, self.settings)
+        store = open_running(self._root, self.settings, self.at.access.flushed_only)
         self._page_at = _place(page_path(self._root, LOG_SLOT))
         return store
 
@@ -206,7 +206,7 @@ def missing_segments(root: Path) -> str:
     return f"segments of {root / COMMIT_LOG_DIR} are missing: {', '.join(texts)}{rest}"
 
 
-def open_running(root: Path, settings: Settings) -> LiveStore:
+def open_running(root: Path, settings: Settings, flushed_only: bool = False) -> LiveStore:
     """A store that somebody holds the lock of. Raises StoreUnreadable when no pages tell its ends.
 
     A writer that is starting is waited for: until it has recovered the log, its predecessor's page
@@ -219,7 +219,7 @@ def open_running(root: Path, settings: Settings) -> LiveStore:
         shards = _shards(root)
         if shards and (_writer_lives(root) or (is_late and find_owner(root) is Owner.SUPERVISOR)):
             try:
-                store = LiveStore(root, shards, settings, OpenFiles(maps=False))
+                store = LiveStore(root, shards, settings, OpenFiles(maps=False), flushed_only)
             except CorruptError:
                 if is_late:
                     raise

@@ -15,6 +15,7 @@ from pipeline.access import (
     FETCH_PREFIX,
     FS_PREFIX,
     StoreAt,
+    Way,
     node_name,
     parse_access,
     parse_address,
@@ -34,7 +35,16 @@ PARTITION_BYTES = 128 << 20
 SETTING_PREFIX = "store."
 
 _FETCH = tuple(f"{FETCH_PREFIX}{name}" for name in FETCH_OPTIONS)
-_EVERY_TABLE = ("path", "paths", "nodes", "table", "columns", "failOnDataLoss", *_FETCH)
+_EVERY_TABLE = (
+    "path",
+    "paths",
+    "nodes",
+    "table",
+    "columns",
+    "failOnDataLoss",
+    "isolation",
+    *_FETCH,
+)
 _PARTITIONS = ("minPartitions", "maxPartitionBytes", "maxRecordsPerPartition")
 _TOPICS = ("subscribe", "topics", "subscribePattern", "assign")
 _OF_QUEUES = (*_EVERY_TABLE, *_PARTITIONS, *_TOPICS, "queueIds", *BOUNDS, STRATEGY)
@@ -211,6 +221,17 @@ def _columns(options: Mapping[str, str], table: Table) -> tuple[Column, ...]:
 
 
 def _stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
+    stores = _named_stores(options)
+    for store in stores:
+        if store.access.flushed_only and store.way is Way.NODE:
+            raise BadOption(
+                f"isolation=flushed is not for {store.root}: a node gives what consumers get",
+                "the node's folder, or flush_disk_type=SYNC_FLUSH, where all of that is flushed",
+            )
+    return stores
+
+
+def _named_stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
     given = [name for name in ("path", "paths", "nodes") if name in options]
     if len(given) != 1:
         raise BadOption(

@@ -205,6 +205,8 @@ class Line:
                 self.acknowledged += sum(count for *_, count in answer["queues"])
             elif "queue_offset" in answer:
                 self.acknowledged += 1
+            elif "already" in answer:
+                self.acknowledged += answer["records"]
             return
         kind = answer["error"]["kind"]
         self.refused[kind] += 1

@@ -22,12 +22,15 @@ VALID_SHARE = 0.15
 """So many requests go out unbroken: the store must grow under the fuzz."""
 WRITER, READER, CONTROL = "writer", "reader", "control"
 OPERATIONS = {
-    WRITER: ("send", "append", "create_topic", "delete_topic", "topics", "ping"),
+    WRITER: (
+        *("send", "append", "create_topic", "delete_topic", "topics", "ping"),
+        *("stage", "publish", "unstage"),
+    ),
     READER: ("pull", "get", "find", "offsets", "seek", "topics", "ping", "fetch", "layout"),
     CONTROL: ("routes", "status", "health", "ping"),
 }
 WEIGHTS = {
-    WRITER: (8, 8, 1, 0.2, 0.5, 1),
+    WRITER: (8, 8, 1, 0.2, 0.5, 1, 4, 2, 0.2),
     READER: (6, 4, 2, 1, 1, 0.5, 1, 2, 0.5),
     CONTROL: (1, 1, 1, 2),
 }
@@ -44,6 +47,7 @@ FIELDS = (
     "count", "bytes", "crc", "sizes", "max_messages", "max_bytes", "wait_ms", "physical_offset",
     "msg_id", "unique_key", "key", "begin", "end", "cursor", "unique", "timestamp", "boundary",
     "queues", "perm", "born_timestamp", "born_host", "reconsume_times", "flag", "sys_flag",
+    "query", "batch", "stage", "frame", "stages", "final",
 )  # fmt: skip
 
 
@@ -54,6 +58,8 @@ class Fuzz:
         self.random = random.Random(seed)
         self.valid = 0
         self.broken = 0
+        self._staged = (0, b"")
+        """The last batch that was staged, and the line that publishes it."""
         self._records = [self._batch(count) for count in (1, 1, 2, 5, 40) for _ in range(8)]
 
     def request(self, target: str, number: int) -> Frames:
@@ -106,6 +112,9 @@ class Fuzz:
                 count, sizes, records = pick.choice(self._records)
                 header |= _told(count, sizes, records)
                 payload = [records]
+            case "stage" | "publish" | "unstage":
+                fields, payload = self._staging(operation, number)
+                header |= fields
             case "create_topic":
                 header |= {"topic": queue["topic"], "queues": QUEUES, "perm": 6}
             case "delete_topic" | "offsets":
@@ -113,18 +122,30 @@ class Fuzz:
             case "pull":
                 header |= {**queue, "offset": pick.randrange(2_000), "max_messages": 32}
                 header |= {"tags": pick.choice(("*", "TagA || TagB")), "wait_ms": 20}
-            case "get":
-                header |= self._place(queue)
             case "find":
                 header |= {"topic": queue["topic"], "key": "k1", "max_messages": 5}
             case "seek":
                 header |= {**queue, "timestamp": 1_700_000_000_000, "boundary": "lower"}
-            case "fetch" | "layout":
+            case "get" | "fetch" | "layout":
                 header |= self._raw(operation, queue)
         return header, payload
 
+    def _staging(self, operation: str, number: int) -> tuple[Header, Frames]:
+        """A batch of one stage, which the next `publish` may bring into the log."""
+        header: Header = {"query": "fuzz", "batch": number}
+        if operation == "stage":
+            count, sizes, records = self.random.choice(self._records)
+            self._staged = number, f"s 1 {count} {len(records)}\n".encode()
+            return {**header, **_told(count, sizes, records), "stage": "s", "frame": 0}, [records]
+        if operation == "publish":
+            batch, line = self._staged
+            return {**header, "batch": batch, "stages": 1}, [line or b"s 1 1 1\n"]
+        return header, []
+
     def _raw(self, operation: str, queue: Header) -> Header:
         pick = self.random
+        if operation == "get":
+            return self._place(queue)
         if operation == "layout":
             return {"topics": [queue["topic"]], "index": pick.random() < 0.5}
         place = {"kind": pick.choice(("log", "queue", "index")), "offset": pick.randrange(200_000)}
@@ -173,6 +194,8 @@ class Fuzz:
     def _break_records(self, header: Header, payload: Frames) -> Frames:
         """Broken records behind a header that agrees with them: only their own checks are left."""
         if not payload:
+            return self._break_bytes(header, payload)
+        if header["op"] == "publish":
             return self._break_bytes(header, payload)
         records = self.mutate(payload[0])
         count = header["count"] + self.random.choice((0, 0, 0, 1, -1))

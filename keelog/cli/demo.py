@@ -16,6 +16,7 @@ import click
 import keelog
 from keelog.cli.consume import Wanted, read_to_end
 from keelog.cli.demo_node import DemoNode
+from keelog.cli.demo_spark import INSTALL, is_spark_there, spark_topics
 from keelog.cli.demo_store import Input, find_store, outgoing, read_store, same
 from keelog.cli.failures import OK, doing
 from keelog.cli.node_state import show_status
@@ -61,6 +62,7 @@ class Summary:
     verified: dict[str, Any] = field(default_factory=dict)
     store: str = ""
     seconds: float = 0.0
+    spark_topics: list[dict[str, Any]] = field(default_factory=list)
 
 
 @command("demo")
@@ -69,12 +71,17 @@ class Summary:
     help="A broker's store directory; default: the stores in tests/golden.",
 )  # fmt: skip
 @click.option("--directory", type=click.Path(path_type=Path), help="Default: a new one in /tmp.")
+@click.option(
+    "--spark/--no-spark", default=None,
+    help="Ends with a Spark job's figures of the store; default: for people, where Spark is.",
+)  # fmt: skip
 @output_options
-def demo(sources: Sequence[str], directory: Path | None, output: Output) -> int:
+def demo(sources: Sequence[str], directory: Path | None, spark: bool | None, output: Output) -> int:
     """Sends a broker's messages through a new node, and compares what comes back.
 
     Starts a node, sends every message that a client may send, pulls all of them back, looks some
-    up by key and by time, stops the node and verifies what it stored. The store is kept.
+    up by key and by time, stops the node and verifies what it stored. A Spark job counts it by
+    topic. The store is kept.
 
     Example: keelog demo
 
@@ -97,11 +104,31 @@ def demo(sources: Sequence[str], directory: Path | None, output: Output) -> int:
                 differences.append(f"the node ended with {code}")
         summary.verified = _verify(place / "store", differences)
         summary.seconds = round(time.monotonic() - started, 1)
+        is_for_people = output.format == "table"
+        if spark and not is_for_people:
+            summary.spark_topics = spark_topics(summary.store, _tell)
         output.document(asdict(summary), table=_table(summary))
         if differences:
             raise DemoFailed("; ".join(differences[:5]), f"keelog store verify {place / 'store'}")
+        if is_for_people and spark is not False:
+            _show_spark(summary.store, bool(spark), output)
     _tell("", *_commands(place / "store"))
     return OK
+
+
+def _show_spark(store: str, is_asked_for: bool, output: Output) -> None:
+    """The last table, or the line that says how to get it."""
+    if not is_asked_for and not is_spark_there():
+        _tell("", f"Spark is not installed; with it the demo ends with a Spark job: {INSTALL}")
+        return
+    _tell("")
+    rows = spark_topics(store, _tell)
+    # Imported here: it comes with the jobs.
+    from pipeline.jobs.stats_text import topic_rows
+
+    shown = ("topic", "queues", "messages", "bytes", "per second", "median", "largest", "skew")
+    table = [{name: row[name] for name in shown} for row in topic_rows(rows)]
+    output.document({}, table, "\nwhat a Spark job counts in the store")
 
 
 def _tell(*lines: str) -> None:

@@ -67,7 +67,7 @@ def stats(
 
 def show_tables(figures: "Figures", output: Output) -> None:
     """Topics, tags, keys and the fullest queues, one table below the other."""
-    from pipeline.jobs.stats_report import topic_rows
+    from pipeline.jobs.stats_text import topic_rows
 
     totals = figures.totals
     title = f"{totals['messages']} messages in {totals['queues']} queues of"

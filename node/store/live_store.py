@@ -37,12 +37,19 @@ class LiveStore(Store):
     """Follows a node. Call `refresh` before each look; it costs a few page reads when idle.
 
     Queue readers are told their new end when they are asked for, not while they are held.
+    `flushed_only`: all ends where the log is on the disk.
     """
 
     def __init__(
-        self, root: Path, shards: int, settings: Settings, files: OpenFiles | None = None
+        self,
+        root: Path,
+        shards: int,
+        settings: Settings,
+        files: OpenFiles | None = None,
+        flushed_only: bool = False,
     ) -> None:
         super().__init__(root, settings, files)
+        self._flushed_only = flushed_only
         self._shards = shards
         self._page: LogPage | None = None
         self._workers: list[WorkerPage | None] = [None] * shards
@@ -72,6 +79,8 @@ class LiveStore(Store):
         state = self._page.read()
         if state.epoch == 0:
             return
+        if self._flushed_only:
+            state = state._replace(readable=min(state.readable, state.flushed))
         self._follow_log(state)
         for shard in range(self._shards):
             self._ends[shard] = self._end_of(shard, state)

@@ -86,23 +86,23 @@ def collect_figures(messages: DataFrame, top: int) -> Figures:
     """
     kept = messages.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        every = _rows(stats_by_topic(kept))
+        every = plain_rows(stats_by_topic(kept))
         named = [row["topic"] for row in every[:top]]
         totals = _totals(every)
         window = window_for((totals["last"] or 0) - (totals["first"] or 0))
-        tags = _rows(top_tags(kept, top))
+        tags = plain_rows(top_tags(kept, top))
         folded = kept.withColumn("topic", _or_other("topic", named))
         with_tags = folded.withColumn("tags", _or_other("tags", [row["tag"] for row in tags]))
         return Figures(
             totals=totals,
             window=window,
             topics=every[:top],
-            queues=_rows(stats_by_queue(kept.filter(fn.col("topic").isin(named)))),
-            sizes=_rows(sizes(kept)),
+            queues=plain_rows(stats_by_queue(kept.filter(fn.col("topic").isin(named)))),
+            sizes=plain_rows(sizes(kept)),
             tags=tags,
-            keys=_rows(top_keys(kept, top)),
-            rates=_rows(rates(folded, window.interval)),
-            tag_rates=_rows(tag_rates(with_tags, window.interval)),
+            keys=plain_rows(top_keys(kept, top)),
+            rates=plain_rows(rates(folded, window.interval)),
+            tag_rates=plain_rows(tag_rates(with_tags, window.interval)),
         )
     finally:
         kept.unpersist()
@@ -136,7 +136,7 @@ def _totals(topics: list[Row]) -> Row:
     }
 
 
-def _rows(rows: DataFrame) -> list[Row]:
+def plain_rows(rows: DataFrame) -> list[Row]:
     """Plain values: times in ms, whatever the session's zone is; names in snake_case."""
     chosen = [
         (fn.unix_millis(name) if kind == "timestamp" else fn.col(name)).alias(_snake(name))

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
 from pipeline.jobs.stats_figures import OTHER, Figures, Row
+from pipeline.jobs.stats_text import count_text, size_text
 
 COLOURS = ("#2f6690", "#e07a3f", "#3a9d7c", "#b5487d", "#8d7bc7", "#c2a83e", "#5b8c2a", "#7a5c48")
 REST = "#b8bec7"
@@ -248,25 +249,6 @@ def _height(bars: int) -> float:
 def _short(name: str) -> str:
     text = "".join(sign if sign.isprintable() else "?" for sign in name)
     return text if len(text) <= _LABEL_CHARS_MAX else f"{text[: _LABEL_CHARS_MAX - 1]}…"
-
-
-def size_text(value: float) -> str:
-    """Bytes as people read them."""
-    return _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"), " ")
-
-
-def count_text(value: float) -> str:
-    """A count as people read it."""
-    return _scaled(value, 1000, ("", "k", "M", "G", "T"), "")
-
-
-def _scaled(value: float, base: int, units: Sequence[str], space: str) -> str:
-    for unit in units:
-        if abs(value) < base or unit == units[-1]:
-            break
-        value /= base
-    digits = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return f"{digits}{space if unit else ''}{unit}"
 
 
 def _svg(draw: Callable[[Figure], Any], width: float, height: float) -> str:

@@ -1,13 +1,12 @@
 """The figures of a store as one HTML page that needs nothing else: pictures and tables."""
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 from pipeline.jobs import stats_pictures as pictures
 from pipeline.jobs.stats_figures import Figures, Row
-from pipeline.jobs.stats_pictures import COLOURS, count_text, size_text
+from pipeline.jobs.stats_pictures import COLOURS
+from pipeline.jobs.stats_text import percent_text, rate_text, size_text, time_text, topic_rows
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -87,28 +86,6 @@ def _sections(figures: Figures) -> list[str]:
     return sections
 
 
-def topic_rows(topics: Iterable[Row]) -> list[dict[str, str]]:
-    """The figures of topics as people read them."""
-    return [
-        {
-            "topic": row["topic"],
-            "queues": str(row["queues"]),
-            "messages": f"{row['messages']:,}",
-            "bytes": size_text(row["bytes"]),
-            "per second": _rate(row["per_second"]),
-            "median": size_text(row["size_median"]),
-            "p99": size_text(row["size_p99"]),
-            "largest": size_text(row["size_max"]),
-            "tagged": _percent(row["tagged"], row["messages"]),
-            "keyed": _percent(row["keyed"], row["messages"]),
-            "skew": f"{row['skew']:.2f}",
-            "first": _time(row["first"]),
-            "last": _time(row["last"]),
-        }
-        for row in topics
-    ]
-
-
 def _section(title: str, line: str, content: str) -> str:
     told = f"<p>{escape(line)}</p>" if line else ""
     return f"<section><h2>{escape(title)}</h2>{told}<div class='wide'>{content}</div></section>"
@@ -120,9 +97,9 @@ def _cards(totals: Row) -> str:
         "bytes": size_text(totals["bytes"]),
         "topics": str(totals["topics"]),
         "queues": str(totals["queues"]),
-        "messages a second": _rate(totals["per_second"]),
-        "with a tag": _percent(totals["tagged"], totals["messages"]),
-        "with a key": _percent(totals["keyed"], totals["messages"]),
+        "messages a second": rate_text(totals["per_second"]),
+        "with a tag": percent_text(totals["tagged"], totals["messages"]),
+        "with a key": percent_text(totals["keyed"], totals["messages"]),
     }
     return "".join(
         f"<div><b>{escape(text)}</b><span>{name}</span></div>" for name, text in shown.items()
@@ -141,21 +118,4 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
 def _span(totals: Row) -> str:
     if totals["first"] is None:
         return "No message."
-    return f"Messages stored from {_time(totals['first'])} to {_time(totals['last'])} UTC."
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else count_text(value)
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else "-"
-
-
-def _time(ms: Any) -> str:
-    if ms is None:
-        return "-"
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return str(ms)
+    return f"Messages stored from {time_text(totals['first'])} to {time_text(totals['last'])} UTC."

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 import node.staging
 import node.staging_publish
 from node.staging_read import mark
+from node.store.repair_plan import plan_repair
 from node.store.staging_files import Batch, Part, journal_path, problems, published_path, stage_path
+from node.store.verify import verify
 from node.supervisor_status import publication_problems
 from protocol.encode import Message, encode_message
 from protocol.record import Record
@@ -27,6 +29,7 @@ from tests.crash.publications import (
     stage_rows,
 )
 from tests.crash.scene import Scene
+from workers.rebuild import rebuild
 
 SEGMENT_BYTES = 16 * 1024
 PLACE = ("q", 0)
@@ -401,6 +404,18 @@ def test_a_journal_is_text_that_names_a_durable_offset(
     journal = json.loads(text.splitlines()[0])
     assert journal["offset"] <= writer.life.writer.flushing.flushed
     assert journal["parts"][0][:3] == ["s", 3, 20]
+
+
+def test_who_looks_at_the_store_is_not_upset_by_what_is_staged(
+    writer: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_published(writer, monkeypatch)
+    root = writer.life.store.root
+    writer.life.stop_in_order(writer.scene.producer, workers_are_done=True)
+    rebuild(root, settings=writer.scene.settings)
+    assert verify(root, deep=True, settings=writer.scene.settings).ok
+    assert plan_repair(root, writer.scene.settings).ok
+    assert journal_path(root, Batch("q", 0)).exists()
 
 
 @given(

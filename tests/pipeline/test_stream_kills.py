@@ -59,7 +59,7 @@ def test_a_new_query_that_is_killed_in_an_early_batch_still_begins_where_it_bega
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("source", "sink"), [("folder", "parquet")])
+@pytest.mark.parametrize(("source", "sink"), [("folder", "parquet"), ("tcp", "keelog")])
 def test_a_few_kills_of_anything_leave_each_message_once(
     tmp_path: Path, source: str, sink: str
 ) -> None:

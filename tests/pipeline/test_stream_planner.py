@@ -13,7 +13,9 @@ from node.store.state_page import RUNNING, STARTING
 from pipeline import follow, follow_store
 from pipeline.errors import SourceError
 from pipeline.offsets import INITIAL_KEY
+from pipeline.options import parse_options
 from protocol.encode import Message
+from tests.pipeline.facts_as_rows import read_rows
 from tests.pipeline.stream_engine import Engine
 from tests.support.golden import GetStore, Row, facts
 from tests.support.living_store import LivingStore
@@ -302,6 +304,22 @@ def test_a_stream_of_a_running_node_follows_what_it_publishes(running: LivingSto
     assert not engine.plan()
     running.publish(running.end)
     assert len(flat(engine.drain())) == len(known.messages) - 5001
+
+
+@pytest.mark.parametrize("by", [{"subscribePattern": ".*"}, {}], ids=["queues", "log"])
+def test_only_flushed_rows_are_read_where_that_is_asked_for(
+    running: LivingStore, by: dict[str, str]
+) -> None:
+    known = facts("small-clean").messages
+    options = {"path": str(running.root), "isolation": "flushed", **COLUMNS}
+    engine = Engine(startingOffsets="earliest", **options)
+    running.publish(known[6000]["physicalOffset"])
+    running.log.publish(flushed=known[4000]["physicalOffset"])
+    assert len(flat(engine.drain())) == len(read_rows(**options, **by)) == 4000
+    running.log.publish(flushed=known[5000]["physicalOffset"])
+    assert len(flat(engine.drain())) == 1000
+    with pytest.raises(SourceError, match=r"\[KEELOG_BAD_OPTION\].*SYNC_FLUSH"):
+        parse_options({"path": "tcp://127.0.0.1:1", "isolation": "flushed"})
 
 
 def test_queues_of_a_worker_that_starts_again_are_late_and_not_lost(

@@ -1,0 +1,65 @@
+"""The last table of `keelog demo`: from a Spark job, or a line that says how to get it."""
+
+import io
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import keelog.cli.demo
+from keelog.cli.demo import _show_spark
+from keelog.cli.demo_spark import SparkJobFailed, is_spark_there, spark_topics
+from keelog.cli.output import Output
+from tests.pipeline.test_stats_report import topic
+from tests.support.golden import GetStore, facts
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, is_there: bool, is_asked_for: bool = False) -> str:
+    stream = io.BytesIO()
+    monkeypatch.setattr(keelog.cli.demo, "is_spark_there", lambda: is_there)
+    monkeypatch.setattr(keelog.cli.demo, "spark_topics", lambda *_: [topic("orders", 1234)])
+    _show_spark("store", is_asked_for, Output("table", stream))
+    return stream.getvalue().decode()
+
+
+def test_the_table_of_the_job_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(monkeypatch, is_there=True)
+    assert "what a Spark job counts in the store\ntopic " in text
+    assert "orders  2       1,234" in text
+
+
+def test_without_spark_a_line_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(monkeypatch, is_there=False) == ""
+    assert "pip install 'keelog[spark]'" in capsys.readouterr().err
+    assert "orders" in shown(monkeypatch, is_there=False, is_asked_for=True)
+
+
+def test_spark_is_there_in_the_tests() -> None:
+    assert is_spark_there()
+
+
+def test_a_job_that_fails_is_told_with_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho first >&2\necho '[KEELOG_X] no Java' >&2\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    told: list[str] = []
+    with pytest.raises(SparkJobFailed, match=r"ended with 3: \[KEELOG_X\] no Java"):
+        spark_topics("store", told.append)
+    assert "Spark" in told[0]
+
+
+@pytest.mark.spark_long
+@pytest.mark.process
+@pytest.mark.timeout(400)
+def test_the_job_counts_what_rocketmq_says_of_the_store(golden: GetStore) -> None:
+    told: list[str] = []
+    rows = spark_topics(str(golden("small-clean")), told.append)
+    known = Counter(fact["topic"] for fact in facts("small-clean").messages)
+    assert {row["topic"]: row["messages"] for row in rows} == known
+    assert "took" in told[-1]
