@@ -28,7 +28,8 @@ def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> 
     store = make_store(tmp_path / "store", count=60)
     # Relative paths of the page are resolved by the driver's own Python, wherever that runs.
     places = {'"store"': repr(str(store.root))}
-    places |= {f'"{name}"': repr(str(tmp_path / name)) for name in ("parquet", "joined")}
+    folders = ("parquet", "derived", "joined")
+    places |= {f'"{name}"': repr(str(tmp_path / name)) for name in folders}
     names: dict[str, Any] = {}
     with RunningNode(tmp_path / "node", SMALL, queue_workers=1, readers=1) as node:
         places['"tcp://127.0.0.1:9870"'] = repr(node.endpoint)
@@ -50,6 +51,7 @@ def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> 
     assert names["messages"].count() == 60
     assert names["units"].count() == 60
     assert names["result"].rows == names["exported"].count() == 60
+    assert (names["audited"].ok, names["made"].units) == (True, 60)
     assert names["lost"].count() == 0
     assert names["paid"].columns == ["queueOffset", "keys", "body", "storeTimestamp"]
 
