@@ -48,8 +48,8 @@ def wait_for_units(root: Path, driver: "subprocess.Popen[bytes]") -> None:
 @pytest.mark.parametrize("plan", ["inplace", "shuffle"])
 def test_a_killed_executor_changes_nothing_in_the_result(tmp_path: Path, plan: str) -> None:
     for name in ("a", "b"):
-        log = LivingLog(tmp_path / name, segment_bytes=32 * 1024)
-        log.grow(6000)
+        log = LivingLog(tmp_path / name, segment_bytes=16 * 1024)
+        log.grow(3000)
         log.close()
     rebuild_by_workers(tmp_path / "a", settings=SETTINGS)
     root = tmp_path / "b"
@@ -71,6 +71,6 @@ def test_a_killed_executor_changes_nothing_in_the_result(tmp_path: Path, plan: s
         driver.kill()
         driver.wait()
     assert driver.returncode == 0, (tmp_path / "talk").read_text()[-3000:]
-    assert json.loads(out)["records"] == 6000
+    assert json.loads(out)["records"] == 3000
     assert tree(root) == tree(tmp_path / "a")
     assert not (root / "rebuild.building").exists()
