@@ -220,6 +220,9 @@ class IoThread:
         self._asked_at = monotonic()
         if not isinstance(outcome, Answer):
             self._dispatch_unrouted()
+        elif self._unrouted:
+            # A node that is starting has no reader, or no writer, yet: nothing else tells of them.
+            self._ask_routes()
 
     def _learn(self, routes: Routes) -> None:
         """Takes new routes, and goes on with the calls that waited for them."""
