@@ -2,19 +2,16 @@
 again. An idle query asks a hundred times a second."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.access import StoreAt
 from pipeline.bounds import Extent, QueueAt, check_beginnings
 from pipeline.errors import StoreUnreadable
-from pipeline.follow_store import FollowedStore
+from pipeline.follow_store import FollowedStore, Open
 from pipeline.options import SourceOptions
 from pipeline.parts import Part
-from pipeline.planned_store import PlannedStore
 from pipeline.resolve import QueueRows, bound_offsets, check_topics, parts_of_rows
 from pipeline.stores import open_selected
 from pipeline.stream_ranges import QueueRange
@@ -24,8 +21,6 @@ from protocol.queue_unit import FILLER_SIZE
 COME_BACK_S_MAX = 60.0
 """How long a batch that is planned waits for queue workers that are starting again."""
 _LOOK_AGAIN_S = 0.02
-
-Open = Callable[[StoreAt], PlannedStore]
 
 
 class Look(NamedTuple):
@@ -51,9 +46,7 @@ class Followed:
         for at in self._options.stores:
             if at.node not in self._stores:
                 selection = self._options.selection
-                self._stores[at.node] = FollowedStore(
-                    partial(self._open_store, at), selection.takes
-                )
+                self._stores[at.node] = FollowedStore(at, self._open_store, selection.takes)
         return self._stores.values()
 
     def look(self) -> Look:
@@ -95,11 +88,14 @@ class Followed:
 
     def is_late(self, queue: QueueAt, offset: int) -> bool:
         """Whether a queue ends below `offset`, or is not there, and this may be for the moment."""
-        extent = self.last_look().extents.get(queue)
-        if extent is not None and extent.high >= offset:
-            return False
         store = self._stores.get(queue.node)
-        return store is not None and store.may_come_back(queue)
+        if store is None:
+            return False
+        extent = self.last_look().extents.get(queue)
+        if extent is None or extent.high < offset:
+            return store.may_come_back(queue)
+        store.is_back(queue)
+        return False
 
     def starting_offsets(self) -> dict[QueueAt, int]:
         """Where the options say that each queue begins.

@@ -4,9 +4,10 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from node.store.queue_reader import QueueReader
-from pipeline.access import Way
+from pipeline.access import StoreAt, Way
 from pipeline.bounds import Extent, QueueAt
 from pipeline.errors import StoreUnreadable
 from pipeline.planned_store import PlannedStore
@@ -24,23 +25,32 @@ SETTLE_S = 1.0
 """How long after the log has moved queues may still follow, and are looked at each time."""
 
 
+Open = Callable[[StoreAt], PlannedStore]
+Fingerprint = tuple[tuple[str, int, int], ...]
+
+
+class _Short(NamedTuple):
+    """A queue that is shorter than it was: where the log ended when that was noticed, and when."""
+
+    log_end: int
+    since: float
+
+
 class FollowedStore:
     """`takes` says whether a topic's queue is followed. `open_store` is called again when a store
     at rest has changed: its ends are found when it is opened."""
 
-    def __init__(
-        self, open_store: Callable[[], PlannedStore], takes: Callable[[str, int], bool]
-    ) -> None:
+    def __init__(self, at: StoreAt, open_store: Open, takes: Callable[[str, int], bool]) -> None:
+        self._at = at
         self._open = open_store
         self._takes = takes
-        self.store = open_store()
-        self._print = self._fingerprint()
+        self._print = _fingerprint(at)
+        self.store = open_store(at)
         self.extents: dict[QueueAt, Extent] = {}
         self._queues: list[Queue] = []
         self._mark: tuple[int, ...] = ()
         self._moved_at = self._listed_at = float("-inf")
-        self._short: dict[Queue, tuple[int, float]] = {}
-        """The log's end, and the time, when a queue was first seen to be shorter than it was."""
+        self._short: dict[Queue, _Short] = {}
 
     def look(self, now: float, thorough: bool = False) -> bool:
         """Takes in what is new; whether `extents` may have changed."""
@@ -73,22 +83,13 @@ class FollowedStore:
 
     def _open_anew_if_changed(self) -> None:
         """A store that no node runs is copied to, or written by a broker."""
-        now = self._fingerprint()
+        if self.store.epoch:
+            return
+        now = _fingerprint(self._at)
         if now != self._print:
-            before, self.store = self.store, self._open()
+            before, self.store = self.store, self._open(self._at)
             before.close()
-            self._print = self._fingerprint()
-
-    def _fingerprint(self) -> tuple[tuple[str, int, int], ...]:
-        """What tells whether the log of a store at rest may have changed; empty for a node's."""
-        if self.store.epoch or self.store.at.way is Way.NODE:
-            return ()
-        if self.store.at.way is Way.OBJECTS:
-            return (("", 0, int(time.monotonic() / OBJECTS_S)),)
-        folder = Path(self.store.at.root) / COMMIT_LOG_DIR
-        with os.scandir(folder) as entries:
-            stats = [(entry.name, entry.stat()) for entry in entries]
-        return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+            self._print = now
 
     def settle(self) -> None:
         """Gives queues a moment to hold what the log holds, and takes all in."""
@@ -113,5 +114,28 @@ class FollowedStore:
             self._short.pop(queue, None)
             return True
         now = time.monotonic()
-        wanted, since = self._short.setdefault(queue, (self.store.log.end, now))
-        return self.store.followed(queue) < wanted or now - since < GRACE_S
+        known = self._short.setdefault(queue, _Short(self.store.log.end, now))
+        return self.store.followed(queue) < known.log_end or now - known.since < GRACE_S
+
+    def is_back(self, at: QueueAt) -> None:
+        """A queue is as long as it was: the next time that it is short is another one."""
+        if self._short:
+            self._short.pop(Queue(at.topic, at.queue_id), None)
+
+
+def _fingerprint(at: StoreAt) -> Fingerprint:
+    """What tells whether the log of a store at rest may have changed; empty for a node's.
+
+    It is taken before the store is opened: what is written meanwhile is seen the next time.
+    """
+    if at.way is Way.NODE:
+        return ()
+    if at.way is Way.OBJECTS:
+        return (("", 0, int(time.monotonic() / OBJECTS_S)),)
+    try:
+        with os.scandir(Path(at.root) / COMMIT_LOG_DIR) as entries:
+            stats = [(entry.name, entry.stat()) for entry in entries]
+    except FileNotFoundError:
+        # A segment was removed just now, or all of the store: opening it tells.
+        return ()
+    return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))

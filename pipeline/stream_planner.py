@@ -101,11 +101,11 @@ class StreamPlanner:
             }
         for queue, offset in start.offsets.items():
             extent = look.extents.get(queue)
-            if extent is not None and extent.high >= offset:
-                ends[queue] = max(ends.get(queue, offset), offset)
-            elif self._followed.is_late(queue, offset):
+            if self._followed.is_late(queue, offset):
                 # Units that a starting worker has not confirmed again are late, not lost.
                 ends[queue] = offset
+            elif extent is not None and extent.high >= offset:
+                ends[queue] = max(ends.get(queue, offset), offset)
         return ends
 
     def _is_to_wait(self, limits: TriggerLimits, rows: int) -> bool:

@@ -45,9 +45,9 @@ NODE_ROLES = ("writer", "reader")
 PAUSE_S_MAX = 4.0
 IMPATIENT = 0.25
 """The share of kills that wait for no batch since the last one: they hit what is coming back."""
-BATCH_S_MAX = 300.0
+BATCH_S_MAX = 600.0
 """How long a batch may take, restarts included, before the history is given up."""
-DRAIN_S_MAX = 300.0
+DRAIN_S_MAX = 600.0
 _LOOK_S = 0.1
 _JOIN_S = 120
 
