@@ -286,33 +286,41 @@ def _joined_hash(prefix: Ints, flat: Bytes, start: Ints, length: Ints) -> NDArra
     """|Java hash of prefix + piece|, from the prefix's hash and the piece; 0 for -2^31."""
     if not len(start):
         return np.empty(0, np.int32)
-    tail = hash_pieces(flat, start, length).view(np.uint32)
-    units = _utf16_length(flat, start, length)
+    hashes, units = _hashes_and_units(flat, start, length)
+    tail = hashes.view(np.uint32)
     power = powers_of_31(int(units.max()) + 1)[units]
     joined = (prefix.astype(np.uint32) * power + tail).view(np.int32)
     return np.where(joined == -(2**31), 0, np.abs(joined)).astype(np.int32)
 
 
-def _utf16_length(flat: Bytes, start: Ints, length: Ints) -> Ints:
-    """UTF-16 code units of each piece; ASCII pieces have as many as bytes."""
-    units = length.copy()
+def _hashes_and_units(flat: Bytes, start: Ints, length: Ints) -> tuple[NDArray[np.int32], Ints]:
+    """Java hash and UTF-16 code units of each piece; ASCII pieces have as many as bytes."""
     compiled = kernel.active()
-    if compiled is not None:
-        _, not_ascii = compiled.java_hash(flat, start, length)
-        return _count_units(units, not_ascii, (flat, start, length))
+    if compiled is None:
+        return hash_pieces(flat, start, length), _utf16_length(flat, start, length)
+    hashes, not_ascii = compiled.java_hash(flat, start, length)
+    for row in np.flatnonzero(not_ascii):
+        hashes[row] = java_hash(_text(flat, start, length, row))
+    return hashes, _count_units(not_ascii, flat, start, length)
+
+
+def _utf16_length(flat: Bytes, start: Ints, length: Ints) -> Ints:
     chars, ends = gather_ragged(flat, start, length)
     wide = np.zeros(len(chars) + 1, np.int64)
     np.cumsum(chars >= 0x80, out=wide[1:])
-    return _count_units(units, wide[ends] - wide[ends - length], (flat, start, length))
+    return _count_units(wide[ends] - wide[ends - length], flat, start, length)
 
 
-def _count_units(units: Ints, not_ascii: NDArray[Any], where: tuple[Bytes, Ints, Ints]) -> Ints:
-    """Counts anew where `not_ascii` is not 0."""
-    flat, start, length = where
+def _count_units(not_ascii: NDArray[Any], flat: Bytes, start: Ints, length: Ints) -> Ints:
+    """As many as bytes, but where `not_ascii` is not 0."""
+    units = length.copy()
     for row in np.flatnonzero(not_ascii):
-        piece = flat[start[row] : start[row] + length[row]].tobytes()
-        units[row] = len(java_text(piece).encode("utf-16-be")) // 2
+        units[row] = len(_text(flat, start, length, row).encode("utf-16-be")) // 2
     return units
+
+
+def _text(flat: Bytes, start: Ints, length: Ints, row: Any) -> str:
+    return java_text(flat[start[row] : start[row] + length[row]].tobytes())
 
 
 def plain_index_keys(topic: str, unique_key: str, keys: Sequence[str], tags: str) -> list[str]:

@@ -525,6 +525,11 @@ EXPORT int64_t keelog_java_hash(const uint8_t *data, int64_t length, int64_t row
         const uint8_t *at = data + start[row], *end = at + size[row];
         uint32_t value = 0;
         uint8_t seen = 0;
+        for (; end - at >= 4; at += 4) { /* four at once: one step waits for the one before */
+            uint8_t a = at[0], b = at[1], c = at[2], d = at[3];
+            value = 31u * 31 * 31 * 31 * value + 31u * 31 * 31 * a + 31u * 31 * b + 31u * c + d;
+            seen |= a | b | c | d;
+        }
         for (; at < end; at++) {
             uint8_t byte = *at;
             value = 31 * value + byte;
@@ -580,15 +585,16 @@ typedef struct {
 /* The next pair with a name and a value in data[*at:end]; 0 when there is none. */
 static inline int next_pair(const uint8_t *data, int64_t *at, int64_t end, pair *found) {
     while (*at < end) {
-        int64_t start = *at, middle = -1, i = start;
-        for (; i < end && data[i] != PAIR_END; i++)
-            if (data[i] == NAME_END && middle < 0)
-                middle = i;
-        *at = i + 1;
-        if (middle > start && middle < i - 1) {
+        int64_t start = *at, stop = end;
+        const uint8_t *cut = memchr(data + start, PAIR_END, (size_t)(end - start));
+        if (cut)
+            stop = cut - data;
+        *at = stop + 1;
+        cut = memchr(data + start, NAME_END, (size_t)(stop - start));
+        if (cut && cut - data > start && cut - data < stop - 1) {
             found->start = start;
-            found->middle = middle;
-            found->end = i;
+            found->middle = cut - data;
+            found->end = stop;
             return 1;
         }
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -61,6 +62,16 @@ def export_options(function: Function) -> Function:
     ):
         function = option(function)
     return function
+
+
+def store_argument(function: Function) -> Function:
+    """Adds the argument STORE as `store`: a folder, or a URL that the source reads."""
+
+    def absolute(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+        # Tasks have working directories of their own.
+        return value if "://" in value else str(Path(value).absolute())
+
+    return click.argument("store", metavar="STORE", callback=absolute)(function)
 
 
 def told_by(pairs: tuple[str, ...], by: str, allow_loss: bool, **chosen: Any) -> ExportOptions:

@@ -1,29 +1,27 @@
 """`keelog spark export`: messages as Parquet, by the tasks of Spark."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from keelog.cli.export_options import export_options, summary, told_by
+from keelog.cli.export_options import export_options, store_argument, summary, told_by
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.spark_options import Asked, session_options
-from keelog.cli.store_options import directory
 
 if TYPE_CHECKING:
     from pipeline.jobs.export import ExportResult
 
 
 @command()
-@directory
+@store_argument
 @click.option("--out", required=True, metavar="OUT", help="A folder, or a URL as s3://bucket/x.")
 @export_options
 @settings_options
 @session_options
 @output_options
 def export(
-    path: Path, out: str, output: Output, asked: Asked, pairs: tuple[str, ...], **chosen: Any
+    store: str, out: str, output: Output, asked: Asked, pairs: tuple[str, ...], **chosen: Any
 ) -> None:
     """Exports messages as Parquet, in folders by topic and date.
 
@@ -39,7 +37,7 @@ def export(
     def job(session: Any) -> "ExportResult":
         from pipeline.jobs.export import export as run
 
-        return run(session, str(path), out, told)
+        return run(session, store, out, told)
 
-    result = asked.run(f"cannot export {path}", job)
+    result = asked.run(f"cannot export {store}", job)
     output.document(result._asdict(), title=summary(result))

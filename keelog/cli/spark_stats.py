@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from keelog.cli.export_options import store_argument
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.spark_options import Asked, session_options
-from keelog.cli.store_options import directory
 
 if TYPE_CHECKING:
     from pipeline.jobs.stats_figures import Figures
 
 
 @command()
-@directory
+@store_argument
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="An HTML page.")
 @click.option(
     "--top",
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @session_options
 @output_options
 def stats(
-    path: Path, report: Path | None, output: Output, asked: Asked, pairs: tuple[str, ...],
+    store: str, report: Path | None, output: Output, asked: Asked, pairs: tuple[str, ...],
     **chosen: Any,
 ) -> None:  # fmt: skip
     """Counts messages, bytes, rates, sizes, tags, keys and skew, by topic and over time.
@@ -49,14 +49,14 @@ def stats(
             reader = reader.option("subscribe", chosen["topics"])
         for name, _, value in (pair.partition("=") for pair in pairs):
             reader = reader.option(f"store.{name.removeprefix('store.')}", value)
-        return collect_figures(reader.load(str(path.absolute())), chosen["top"])
+        return collect_figures(reader.load(store), chosen["top"])
 
-    figures = asked.run(f"cannot count what is in {path}", job)
+    figures = asked.run(f"cannot count what is in {store}", job)
     if report is not None:
         from pipeline.jobs.stats_report import render
 
         with doing(f"cannot write {report}"):
-            report.write_text(render(figures, f"Keelog store {path}"), encoding="utf-8")
+            report.write_text(render(figures, f"Keelog store {store}"), encoding="utf-8")
     if output.format == "table":
         show_tables(figures, output)
     else:

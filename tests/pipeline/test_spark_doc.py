@@ -11,7 +11,7 @@ import pipeline.errors
 from pipeline.errors import SourceError
 from pipeline.options import TAKEN
 from scripts.make_spark_doc import PAGE, render
-from tests.support.damaged_store import make_store
+from tests.support.damaged_store import Whole, make_store
 from tests.support.node import RunningNode
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -27,8 +27,9 @@ OPTION = re.compile(r"^\| `([\w.]+)`(?:, `([\w.]+)`)? \| ([\w, ]+) \|", re.MULTI
 def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", count=60)
     # Relative paths of the page are resolved by the driver's own Python, wherever that runs.
-    places = {f'"{name}"': repr(str(tmp_path / name)) for name in ("parquet", "derived")}
-    places['"store"'] = repr(str(store.root))
+    places = {'"store"': repr(str(store.root))}
+    folders = ("parquet", "derived", "joined")
+    places |= {f'"{name}"': repr(str(tmp_path / name)) for name in folders}
     names: dict[str, Any] = {}
     with RunningNode(tmp_path / "node", SMALL, queue_workers=1, readers=1) as node:
         places['"tcp://127.0.0.1:9870"'] = repr(node.endpoint)
@@ -41,6 +42,11 @@ def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> 
         node.wait_dispatched()
         ends = [queue.max_offset for queue in node.client.offsets("paid-orders")]
         assert sum(ends) == 2
+        marked = [record for record in store.records if record.topic == "orders"]
+        marked = [record for record in marked if record.tags == "A"]
+        assert names["filled"].count() == names["marked"].count() == len(marked) > 0
+    assert names["also_marked"].count() == len(marked)
+    check_join(names, store)
     assert names["spark"] is spark
     assert names["messages"].count() == 60
     assert names["units"].count() == 60
@@ -48,6 +54,25 @@ def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> 
     assert (names["audited"].ok, names["made"].units) == (True, 60)
     assert names["lost"].count() == 0
     assert names["paid"].columns == ["queueOffset", "keys", "body", "storeTimestamp"]
+
+
+def check_join(names: dict[str, Any], store: Whole) -> None:
+    """The page's join and its counts by minute, against plain Python."""
+    orders = [record for record in store.records if record.topic == "orders"]
+    payments = [record for record in store.records if record.topic == "payments"]
+    matches = [
+        1
+        for order in orders
+        for payment in payments
+        for key in order.keys
+        if payment.head.store_timestamp >= order.head.store_timestamp
+        for other in payment.keys
+        if key == other
+    ]
+    assert names["settled_orders"].count() == len(matches) > 0
+    counts = names["orders_per_minute"].collect()
+    assert sum(row["messages"] for row in counts) == len(orders)
+    assert sum(row["bytes"] for row in counts) == sum(len(record.body) for record in orders)
 
 
 def test_the_tables_of_columns_are_what_the_code_says() -> None:
