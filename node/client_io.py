@@ -14,7 +14,6 @@ from typing import Any
 import zmq
 
 from node.client_calls import (
-    Answer,
     Call,
     GiveUp,
     Outcome,
@@ -215,11 +214,11 @@ class IoThread:
         else:
             self.start(call)
 
-    def _routed(self, outcome: Outcome) -> None:
+    def _routed(self, _outcome: Outcome) -> None:
         self._asking = False
         self._asked_at = monotonic()
-        if not isinstance(outcome, Answer):
-            self._dispatch_unrouted()
+        # Behind an answer too: a node that is starting names no reader, or no writer, yet.
+        self._dispatch_unrouted()
 
     def _learn(self, routes: Routes) -> None:
         """Takes new routes, and goes on with the calls that waited for them."""

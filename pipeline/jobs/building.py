@@ -19,6 +19,7 @@ from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 BUILDING_SUFFIX = ".building"
 KEYS_DIR = "keys"
 _OLD_DIR = "old"
+_CLEAR_TRIES = 5
 _WORKERS = {CONSUME_QUEUE_DIR: QUEUE_WORKER_PREFIX, INDEX_DIR: INDEX_WORKER}
 
 
@@ -42,11 +43,14 @@ class Building:
             disk.make_dir(self.attempt / name)
 
     def clear(self) -> None:
-        """Removes everything below the folder, and it."""
-        while self.base.is_dir():
+        """Removes everything below the folder, and it. Raises OSError."""
+        for _ in range(_CLEAR_TRIES):
             # A task that lags behind may be making a file at this moment.
-            with suppress(FileNotFoundError, OSError):
-                disk.remove_tree(self.base)
+            with suppress(OSError):
+                if self.base.is_dir():
+                    disk.remove_tree(self.base)
+                return
+        disk.remove_tree(self.base)
 
     def folder(self, name: str) -> Path:
         """A folder of the present attempt."""

@@ -33,6 +33,17 @@ def test_nobody_at_the_address_is_known_long_before_the_timeout() -> None:
     assert time.monotonic() - begin < 10
 
 
+def test_a_call_goes_on_when_a_starting_node_has_its_first_reader(node: FakeNode) -> None:
+    """No other call, and no news of a connection, makes the client ask for the routes again."""
+    node.routes_without_readers = 5
+    with keelog.connect(node.url, timeout=30.0) as mq:
+        mq.send("orders", b"x", queue_id=0)
+        begin = time.monotonic()
+        assert mq.offsets("orders")
+        assert time.monotonic() - begin < 20
+        assert len(node.operations("routes")) > 5
+
+
 def test_a_busy_node_is_asked_again(node: FakeNode, mq: keelog.Client) -> None:
     node.refuse["send"] = [NodeBusy("full"), ServiceNotAvailable("disk_full")]
     assert mq.send("orders", b"x").status == "PUT_OK"

@@ -15,7 +15,11 @@ from tests.pipeline.test_jobs_rebuild import tree
 from tests.workers.living_log import SETTING_OPTIONS, SETTINGS, LivingLog
 from workers.rebuild import rebuild as rebuild_by_workers
 
-pytestmark = [pytest.mark.spark_long, pytest.mark.process]
+pytestmark = [
+    pytest.mark.spark_long,
+    pytest.mark.process,
+    pytest.mark.xdist_group("spark"),
+]
 
 DEADLINE_S = 300
 EXECUTORS = 2
@@ -33,15 +37,15 @@ def executors(driver: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def wait_for_units(root: Path, driver: "subprocess.Popen[bytes]") -> None:
-    """Until some queue file has been written below the folder that is being made."""
+def wait_for_a_range(root: Path, driver: "subprocess.Popen[bytes]") -> None:
+    """Until a task has ended: its keys have their name below the folder that is being made."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         assert driver.poll() is None, "the job ended before it could be disturbed"
-        if any(root.glob("rebuild.building/*/consumequeue/*/*/*")):
+        if any(root.glob("rebuild.building/*/keys/" + "[0-9]" * 8)):
             return
         time.sleep(0.005)
-    pytest.fail("no unit was written in time")
+    pytest.fail("no range was read in time")
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
@@ -49,7 +53,7 @@ def wait_for_units(root: Path, driver: "subprocess.Popen[bytes]") -> None:
 def test_a_killed_executor_changes_nothing_in_the_result(tmp_path: Path, plan: str) -> None:
     for name in ("a", "b"):
         log = LivingLog(tmp_path / name, segment_bytes=16 * 1024)
-        log.grow(3000)
+        log.grow(1500)
         log.close()
     rebuild_by_workers(tmp_path / "a", settings=SETTINGS)
     root = tmp_path / "b"
@@ -59,18 +63,19 @@ def test_a_killed_executor_changes_nothing_in_the_result(tmp_path: Path, plan: s
         *("--conf", "spark.driver.memory=1g", "--conf", "spark.executor.memory=512m"),
     ]
     environment = {**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path / "spark")}
-    with (tmp_path / "talk").open("wb") as talk:
-        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=talk, env=environment)
-    try:
-        wait_for_units(root, driver)
-        victims = executors(psutil.Process(driver.pid))
-        assert victims
-        victims[0].send_signal(signal.SIGKILL)
-        out, _ = driver.communicate(timeout=DEADLINE_S)
-    finally:
-        driver.kill()
-        driver.wait()
+    with (
+        (tmp_path / "talk").open("wb") as talk,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=talk, env=environment) as driver,
+    ):
+        try:
+            wait_for_a_range(root, driver)
+            victims = executors(psutil.Process(driver.pid))
+            assert victims
+            victims[0].send_signal(signal.SIGKILL)
+            out, _ = driver.communicate(timeout=DEADLINE_S)
+        finally:
+            driver.kill()
     assert driver.returncode == 0, (tmp_path / "talk").read_text()[-3000:]
-    assert json.loads(out)["records"] == 3000
+    assert json.loads(out)["records"] == 1500
     assert tree(root) == tree(tmp_path / "a")
     assert not (root / "rebuild.building").exists()

@@ -7,10 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
 from pipeline.errors import SourceError
+from pipeline.jobs.export import export_here
+from pipeline.jobs.export_folder import file_name
+from pipeline.jobs.export_manifest import MANIFEST
 from tests.pipeline.facts_as_rows import options_for, read_rows
 from tests.support.golden import STORES, GetStore, Row, facts
 from tests.support.node import wait_until
@@ -77,3 +81,26 @@ def test_what_is_not_there_is_named(endpoint: dict[str, str]) -> None:
     through = {f"fs.{key}": value for key, value in endpoint.items()}
     with pytest.raises(SourceError, match=r"\[KEELOG_STORE_UNREADABLE\] s3://none/x.*NO_SUCH"):
         read_rows(path="s3://none/x", **through)
+
+
+def test_an_export_to_objects_counts_by_its_manifest_and_goes_on(
+    golden: GetStore, endpoint: dict[str, str]
+) -> None:
+    system = fs.S3FileSystem(**endpoint, allow_bucket_creation=True)
+    system.create_dir("exports")
+    out = "s3://exports/deep/out?" + "&".join(f"{name}={text}" for name, text in endpoint.items())
+    store, count = str(golden("small-clean")), len(facts("small-clean").messages)
+    assert export_here(store, out).rows == count
+    # What a run leaves that dies before its manifest.
+    left = "exports/deep/out/topic=x/date=2026-01-01/" + file_name(2, 0, 0, "a" * 12, "b" * 12)
+    system.open_output_stream(left).close()
+    assert export_here(store, out).rows == 0
+    assert system.get_file_info(left).type == fs.FileType.NotFound
+    with system.open_input_stream(f"exports/deep/out/{MANIFEST}") as file:
+        named = [found["path"] for found in json.loads(file.read())["files"]]
+    tables = [
+        pq.read_table(f"exports/deep/out/{path}", filesystem=system, partitioning=None)
+        for path in named
+    ]
+    offsets = [offset for table in tables for offset in table["physicalOffset"].to_pylist()]
+    assert sorted(offsets) == [fact["physicalOffset"] for fact in facts("small-clean").messages]

@@ -114,6 +114,8 @@ class FakeNode:
         self.delay: dict[str, float] = {}
         self.writer_error: Header | None = None
         self.hold_pulls = True
+        self.routes_without_readers = 0
+        """So many answers to `routes` name no reader: the node is starting."""
         self.readers_count = 1
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._commands: list[tuple[Callable[[], None], threading.Event]] = []
@@ -249,11 +251,12 @@ class FakeNode:
     # Control
 
     def _control_routes(self, header: Header, payload: bytes, identity: bytes) -> Reply:
+        self.routes_without_readers -= 1
         return Reply(
             {
                 "writer": None if self.writer_error else self.endpoints["writer"],
                 "writer_error": self.writer_error,
-                "readers": [self.endpoints["reader"]],
+                "readers": [] if self.routes_without_readers >= 0 else [self.endpoints["reader"]],
                 "crc": True,
                 "max_message_size": RULES.max_message_bytes,
                 "epoch": 1,
