@@ -1,22 +1,16 @@
 """Columns of `schema=kafka` that are no column of ours under another name."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrays import HEADERS
 
-if TYPE_CHECKING:
-    from pipeline.message_rows import MessageRows
-
 LOG_APPEND_TIME = 1
 """Kafka's number for a timestamp that the broker gave."""
 
 
-def headers(rows: "MessageRows") -> pa.ListArray:
+def headers(pairs: pa.MapArray) -> pa.ListArray:
     """All properties; NULL for a message without any, as Kafka's source has it."""
-    pairs = rows.properties
     offsets = pairs.offsets.to_numpy()
     struct = pa.StructArray.from_arrays(
         [pairs.keys, pairs.items.cast(pa.binary())], fields=list(HEADERS.value_type)
@@ -25,6 +19,6 @@ def headers(rows: "MessageRows") -> pa.ListArray:
     return pa.ListArray.from_arrays(pairs.offsets, struct, type=HEADERS, mask=pa.array(none))
 
 
-def timestamp_types(rows: "MessageRows") -> pa.Int32Array:
-    """The same number for each row."""
-    return pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), len(rows))
+def timestamp_types(count: int) -> pa.Int32Array:
+    """The same number for each of `count` rows."""
+    return pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), count)

@@ -256,7 +256,7 @@ MAKERS: dict[str, Maker] = {
     "partition": _number("queue_id", "int32"),
     "offset": _number("queue_offset", "int64"),
     "timestamp": lambda rows: times(rows.columns.store_timestamp),
-    "timestampType": kafka_rows.timestamp_types,
-    "headers": kafka_rows.headers,
+    "timestampType": lambda rows: kafka_rows.timestamp_types(len(rows)),
+    "headers": lambda rows: kafka_rows.headers(rows.properties),
 }
 """How each column is made; a test holds it against the table."""

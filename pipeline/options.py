@@ -10,7 +10,12 @@ from typing import Literal, cast
 
 from node.store.settings import Settings, load_settings
 from node.store.tag_filter import TagFilter, parse_tags
-from pipeline.access import (
+from pipeline.bound_options import BOUNDS, STRATEGY, Use, ending_bound, starting_bound
+from pipeline.bounds import EARLIEST, LATEST, Bound
+from pipeline.errors import BadOption, UnknownOption, naming_conditions
+from pipeline.option_values import count, duration_ms, json_object, json_value, one_of
+from pipeline.plan import Limits
+from pipeline.stores.access import (
     FETCH_OPTIONS,
     FETCH_PREFIX,
     FS_PREFIX,
@@ -20,12 +25,7 @@ from pipeline.access import (
     parse_access,
     parse_address,
 )
-from pipeline.bound_options import BOUNDS, STRATEGY, Use, ending_bound, starting_bound
-from pipeline.bounds import EARLIEST, LATEST, Bound
-from pipeline.errors import BadOption, UnknownOption, naming_conditions
-from pipeline.option_values import count, duration_ms, json_object, json_value, one_of
-from pipeline.plan import Limits
-from pipeline.stream_limits import DELAY_MS, TriggerLimits
+from pipeline.stream.limits import DELAY_MS, TriggerLimits
 from pipeline.tables import DAMAGE, INDEX, KAFKA, MESSAGES, TABLES, Column, Table
 
 OnCorrupt = Literal["fail", "skip", "report"]

@@ -7,8 +7,8 @@ from node.store.open_files import OpenFiles
 from node.store.remote_path import path_in
 from node.store.segment_list import Listing, SegmentList
 from node.store.tag_filter import TagFilter
-from pipeline.access import StoreAt
 from pipeline.options import OnCorrupt
+from pipeline.stores.access import StoreAt
 from pipeline.tables import Column
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 

@@ -11,7 +11,7 @@ from node.store.remote_path import path_in
 from pipeline.arrays import arrow_schema, numbers, times
 from pipeline.damage_rows import on_loss
 from pipeline.parts import IndexPart, IndexSlice
-from pipeline.stores import task_files
+from pipeline.stores.opening import task_files
 from protocol.index_entry import INDEX_ENTRY
 
 BATCH_ENTRIES = 65_536

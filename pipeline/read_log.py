@@ -11,7 +11,7 @@ from pipeline.damage_rows import DamagedPlace, on_damage, on_loss
 from pipeline.errors import StoreDamagedError
 from pipeline.message_rows import MessageRows
 from pipeline.parts import LogPart
-from pipeline.stores import task_files
+from pipeline.stores.opening import task_files
 
 WINDOW_BYTES = 4 << 20
 """Bytes of one read, and about those of one batch of rows."""

@@ -16,12 +16,12 @@ from node.store.queue_files import NO_UNITS, QueueFiles, Units, is_filler
 from node.store.queue_list import open_queue_files
 from node.store.remote_path import path_in
 from node.store.segment_list import Listing
-from pipeline.access import Way
 from pipeline.arrays import arrow_schema, numbers
 from pipeline.damage_rows import DamagedPlace, on_damage, on_loss
 from pipeline.message_rows import MessageRows
 from pipeline.parts import QueuePart, QueueSlice
-from pipeline.stores import task_files
+from pipeline.stores.access import Way
+from pipeline.stores.opening import task_files
 from protocol.columns import Bools, Bytes, Columns, Ints
 from protocol.gather import gather_verified
 from protocol.names import SCHEDULE_TOPIC, offset_file_name

@@ -24,8 +24,8 @@ from pipeline.errors import UnknownTopic, naming_conditions
 from pipeline.options import SourceOptions
 from pipeline.parts import IndexPart, LogPart, Part, QueuePart, Task
 from pipeline.plan import Limits, Range, log_borders, plan_partitions, share
-from pipeline.planned_store import PlannedStore
-from pipeline.stores import open_selected
+from pipeline.stores.opening import open_selected
+from pipeline.stores.planned_store import PlannedStore
 from pipeline.tables import INDEX, MESSAGES
 from protocol.ids import Queue
 from protocol.index_entry import INDEX_ENTRY

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipeline.bound_options import Use
     from pipeline.options import SourceOptions
     from pipeline.parts import Part
-    from pipeline.sink_options import SinkOptions
+    from pipeline.sink.options import SinkOptions
 
 
 class KeelogSource(DataSource):
@@ -42,7 +42,7 @@ class KeelogSource(DataSource):
 
     def schema(self) -> str:
         """The asked columns. Raises UnknownOption, BadOption, UnknownColumn, NotAStoreError."""
-        from pipeline.stores import check_stores
+        from pipeline.stores.opening import check_stores
         from pipeline.tables import ddl
 
         # Spark asks before it has said whether rows are to be read once or followed.
@@ -56,13 +56,13 @@ class KeelogSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """The same, for rows that are followed."""
-        from pipeline.stream import KeelogStreamReader
+        from pipeline.stream.reader import KeelogStreamReader
 
         return KeelogStreamReader(self._chosen("stream", schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For rows of `schema`. Raises BadMode, UnknownOption, BadOption, UnknownColumn."""
-        from pipeline.sink import KeelogWriter
+        from pipeline.sink.writers import KeelogWriter
 
         return KeelogWriter(self._sink_options(schema, overwrite))
 
@@ -70,14 +70,14 @@ class KeelogSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
         """The same, for the rows of a stream."""
-        from pipeline.sink import KeelogStreamWriter
+        from pipeline.sink.writers import KeelogStreamWriter
 
         return KeelogStreamWriter(self._sink_options(schema, overwrite))
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> "SinkOptions":
         from pipeline.session import check_pyspark
-        from pipeline.sink_columns import Field
-        from pipeline.sink_options import parse_sink_options
+        from pipeline.sink.columns import Field
+        from pipeline.sink.options import parse_sink_options
 
         check_pyspark()
         if self.table is not None:

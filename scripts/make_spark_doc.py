@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pipeline.sink_columns import SINK
+from pipeline.sink.columns import SINK
 from pipeline.tables import KAFKA, TABLES, Table
 from scripts.generated_page import write_or_check
 

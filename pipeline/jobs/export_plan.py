@@ -13,7 +13,7 @@ from pipeline.jobs.export_write import NEEDED
 from pipeline.options import parse_options
 from pipeline.parts import LogPart, Part, QueuePart, QueueSlice
 from pipeline.resolve import plan_parts
-from pipeline.stores import task_files
+from pipeline.stores.opening import task_files
 from pipeline.tables import DAMAGE, MESSAGES, Column
 from protocol.queue_unit import QUEUE_UNIT
 from protocol.record import Record

@@ -10,13 +10,13 @@ import pytest
 from node.store.locks import StoreLock
 from node.store.settings import Settings
 from node.store.state_page import RUNNING, STARTING
-from pipeline import folder_store
-from pipeline.access import StoreAt
 from pipeline.errors import SourceError
 from pipeline.options import parse_options
 from pipeline.read import read_part
 from pipeline.resolve import plan_parts
-from pipeline.stores import open_planned
+from pipeline.stores import folder_store
+from pipeline.stores.access import StoreAt
+from pipeline.stores.opening import open_planned
 from tests.pipeline.facts_as_rows import plain_rows, read_rows
 from tests.support.golden import GetStore, facts
 from tests.support.living_store import LivingStore

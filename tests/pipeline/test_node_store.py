@@ -9,14 +9,14 @@ from pyspark.sql import SparkSession
 
 from node import reader_requests
 from node.store.settings import Settings
-from pipeline import access
-from pipeline.access import StoreAt
 from pipeline.errors import SourceError
 from pipeline.options import parse_options
 from pipeline.parts import Part
 from pipeline.read import read_part
 from pipeline.resolve import plan_parts
-from pipeline.stores import open_planned
+from pipeline.stores import access
+from pipeline.stores.access import StoreAt
+from pipeline.stores.opening import open_planned
 from protocol.names import offset_file_name
 from tests.pipeline.facts_as_rows import options_for, plain_rows, read_rows
 from tests.pipeline.stream_engine import Engine

@@ -9,12 +9,12 @@ from pyarrow import fs
 
 from node.store.dead_store import DeadStore
 from node.store.open_files import OpenFile
-from pipeline import object_store
-from pipeline.access import Access
 from pipeline.errors import SourceError
 from pipeline.options import parse_options
 from pipeline.read import read_part
 from pipeline.resolve import plan_parts
+from pipeline.stores import object_store
+from pipeline.stores.access import Access
 from tests.pipeline.facts_as_rows import options_for, plain_rows, read_rows
 from tests.support.golden import GetStore, Row, facts
 

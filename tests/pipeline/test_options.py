@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.access import StoreAt
 from pipeline.errors import SourceError
 from pipeline.options import TAKEN, parse_options
 from pipeline.read import read_part
 from pipeline.resolve import plan_parts
+from pipeline.stores.access import StoreAt
 from tests.pipeline.facts_as_rows import read_rows
 from tests.support.golden import GetStore, Row, facts
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from node.client_fetch import FetchClient
 from node.store.open_files import FileVanished, Run
-from pipeline.remote_files import RangeSource, RemoteFiles
+from pipeline.stores.remote_files import RangeSource, RemoteFiles
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-import pipeline.sink_stage
+import pipeline.sink.stage
 from node.client_stage import StageClient, StageWriter
 from node.store.staging_files import Batch, journal_path, list_stages
 from pipeline.errors import (
@@ -31,7 +31,7 @@ from pipeline.errors import (
     UnknownColumn,
     UnknownOption,
 )
-from pipeline.sink import KeelogStreamWriter, KeelogWriter, Staged
+from pipeline.sink.writers import KeelogStreamWriter, KeelogWriter, Staged
 from pipeline.source import IndexSource, KeelogSource
 from protocol.errors import MqError, NotConnected
 from tests.support.node import RunningNode, wait_until
@@ -369,7 +369,7 @@ def test_no_more_frames_are_under_way_than_the_window_has(
         most = max(most, len(self._under_way))
 
     monkeypatch.setattr(StageWriter, "put", watched)
-    monkeypatch.setattr(pipeline.sink_stage, "FRAME_BYTES", 1_000)
+    monkeypatch.setattr(pipeline.sink.stage, "FRAME_BYTES", 1_000)
     writer = engine.writer()
     writer.commit([engine.task(writer, 0, rows_of("a", 1)[0])])
     assert 1 < most <= 8

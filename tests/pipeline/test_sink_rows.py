@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from node.client_message import ordered_queue
 from pipeline.errors import BadRow
-from pipeline.sink_rows import KeyMaker, NodeRules, RowEncoder
+from pipeline.sink.rows import KeyMaker, NodeRules, RowEncoder
 from protocol.encode import Message, encode_message
 from protocol.patch import AppendRules, check_plain
 from protocol.properties import UNIQUE_KEY

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import follow_store
+from pipeline.stores import follow_store
 from protocol.encode import Message
 from tests.pipeline.stream_engine import Engine
 from tests.workers.living_log import LivingLog

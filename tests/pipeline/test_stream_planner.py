@@ -10,10 +10,11 @@ import pytest
 
 from node.store.locks import StoreLock
 from node.store.state_page import RUNNING, STARTING
-from pipeline import follow, follow_store
 from pipeline.errors import SourceError
 from pipeline.offsets import INITIAL_KEY
 from pipeline.options import parse_options
+from pipeline.stores import follow_store
+from pipeline.stream import follow
 from protocol.encode import Message
 from tests.pipeline.facts_as_rows import read_rows
 from tests.pipeline.stream_engine import Engine

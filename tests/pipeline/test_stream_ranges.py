@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.bounds import Extent, QueueAt
 from pipeline.offsets import Position
-from pipeline.stream_ranges import QueueRange, describe, plan_ranges, target_fault
+from pipeline.stream.ranges import QueueRange, describe, plan_ranges, target_fault
 
 A, B = QueueAt("t", "n", 0), QueueAt("t", "n", 1)
 QUEUES = [QueueAt(topic, "n", number) for topic in "ab" for number in range(2)]

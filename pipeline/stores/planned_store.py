@@ -8,8 +8,8 @@ from node.store.log_reader import LogReader
 from node.store.queue_reader import QueueReader
 from node.store.seek import offset_by_time
 from node.store.settings import Settings
-from pipeline.access import StoreAt
 from pipeline.parts import IndexSlice, LogAt, QueueSlice
+from pipeline.stores.access import StoreAt
 from protocol.ids import Queue
 
 

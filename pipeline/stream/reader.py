@@ -17,8 +17,8 @@ from pyspark.sql.streaming.datasource import (
 from pipeline.offsets import parse_position
 from pipeline.options import SourceOptions
 from pipeline.read import read_part
-from pipeline.stream_limits import TriggerLimits
-from pipeline.stream_planner import StreamPlanner
+from pipeline.stream.limits import TriggerLimits
+from pipeline.stream.planner import StreamPlanner
 
 ROWS_MAX = 2**63 - 1
 """Stands for no limit: `ReadAllAvailable` is left for who wants all of it in one batch."""

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from node.client_stage import StageClient, StagedPart, StageWriter
-from pipeline.sink_errors import naming_node
-from pipeline.sink_options import SinkOptions
-from pipeline.sink_rows import ROWS_MAX, Encoded, NodeRules, RowEncoder
+from pipeline.sink.errors import naming_node
+from pipeline.sink.options import SinkOptions
+from pipeline.sink.rows import ROWS_MAX, Encoded, NodeRules, RowEncoder
 from protocol.errors import MqError, UnknownTopic
 
 log = logging.getLogger("keelog.spark")

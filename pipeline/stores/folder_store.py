@@ -29,10 +29,10 @@ from node.store.state_page import (
     page_path,
     run_dir,
 )
-from pipeline.access import StoreAt
 from pipeline.errors import DataLoss, StoreUnreadable
 from pipeline.parts import IndexSlice, QueueSlice
-from pipeline.planned_store import IndexTable, PlannedStore
+from pipeline.stores.access import StoreAt
+from pipeline.stores.planned_store import IndexTable, PlannedStore
 from protocol.errors import CorruptError
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR

@@ -21,8 +21,8 @@ from pipeline.errors import BadMode
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from pipeline.sink_options import SinkOptions
-    from pipeline.sink_stage import StagedRows
+    from pipeline.sink.options import SinkOptions
+    from pipeline.sink.stage import StagedRows
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
@@ -48,13 +48,13 @@ class KeelogWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, when all tasks have succeeded."""
-        from pipeline.sink_stage import publish
+        from pipeline.sink.stage import publish
 
         publish(self._options, self._query, 0, _rows(messages), final=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver; called after a failed commit too, and then changes nothing published."""
-        from pipeline.sink_stage import drop
+        from pipeline.sink.stage import drop
 
         drop(self._options, self._query, 0)
 
@@ -78,7 +78,7 @@ class KeelogStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver. A batch that was published before a crash is not published again."""
-        from pipeline.sink_stage import publish
+        from pipeline.sink.stage import publish
 
         rows = _rows(messages)
         for one in rows[:1]:
@@ -86,7 +86,7 @@ class KeelogStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver, as KeelogWriter's."""
-        from pipeline.sink_stage import drop
+        from pipeline.sink.stage import drop
 
         for one in _rows(messages)[:1]:
             drop(self._options, one.query, batchId)
@@ -95,7 +95,7 @@ class KeelogStreamWriter(DataSourceStreamArrowWriter):
 def _stage(
     options: "SinkOptions", query: str, batch: int, iterator: Iterator["RecordBatch"]
 ) -> Staged:
-    from pipeline.sink_stage import Place, stage_rows
+    from pipeline.sink.stage import Place, stage_rows
 
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()

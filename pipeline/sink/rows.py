@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import BadRow
-from pipeline.sink_properties import encoded_properties
+from pipeline.sink.properties import encoded_properties
 from protocol.columns import Bools, Ints
 from protocol.errors import MqError
 from protocol.java_hash import hash_pieces

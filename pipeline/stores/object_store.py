@@ -18,10 +18,10 @@ from node.store.dead_store import DeadStore
 from node.store.live_store import LiveStore
 from node.store.open_files import FileVanished, OpenFile
 from node.store.remote_path import RemotePath, Snapshot, remote_path
-from pipeline.access import Access, StoreAt
 from pipeline.errors import BadOption, StoreUnreadable
-from pipeline.folder_store import FolderStore
-from pipeline.remote_files import RangeSource, RemoteFile, RemoteFiles
+from pipeline.stores.access import Access, StoreAt
+from pipeline.stores.folder_store import FolderStore
+from pipeline.stores.remote_files import RangeSource, RemoteFile, RemoteFiles
 from protocol.errors import NotAStore
 from protocol.queue_unit import UNIT_BYTES
 

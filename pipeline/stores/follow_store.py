@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.store.queue_reader import QueueReader
-from pipeline.access import StoreAt, Way
 from pipeline.bounds import Extent, QueueAt
 from pipeline.errors import StoreUnreadable
-from pipeline.planned_store import PlannedStore
+from pipeline.stores.access import StoreAt, Way
+from pipeline.stores.planned_store import PlannedStore
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
 

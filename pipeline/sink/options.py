@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from pipeline.errors import BadMode, BadOption, UnknownColumn, UnknownOption
-from pipeline.sink_columns import Field, places
+from pipeline.sink.columns import Field, places
 from protocol.errors import MqError
 from protocol.names import check_topic_for_send
 

@@ -18,11 +18,11 @@ from node.store.queue_reader import QueueReader
 from node.store.remote_path import RemotePath, remote_path
 from node.store.segment_list import Listing, SegmentList
 from node.store.settings import Settings
-from pipeline.access import Access, StoreAt
-from pipeline.folder_store import SETTLE_S_MAX
 from pipeline.parts import IndexSlice, QueueSlice
-from pipeline.planned_store import IndexTable, PlannedStore
-from pipeline.remote_files import RangeSource, RemoteFiles
+from pipeline.stores.access import Access, StoreAt
+from pipeline.stores.folder_store import SETTLE_S_MAX
+from pipeline.stores.planned_store import IndexTable, PlannedStore
+from pipeline.stores.remote_files import RangeSource, RemoteFiles
 from protocol.errors import NotFound
 from protocol.ids import Queue
 from protocol.index_entry import IndexGeometry

@@ -9,12 +9,12 @@ import numpy as np
 
 from pipeline.bounds import Extent, QueueAt, check_beginnings
 from pipeline.errors import StoreUnreadable
-from pipeline.follow_store import FollowedStore, Open
 from pipeline.options import SourceOptions
 from pipeline.parts import Part
 from pipeline.resolve import QueueRows, bound_offsets, check_topics, parts_of_rows
-from pipeline.stores import open_selected
-from pipeline.stream_ranges import QueueRange
+from pipeline.stores.follow_store import FollowedStore, Open
+from pipeline.stores.opening import open_selected
+from pipeline.stream.ranges import QueueRange
 from protocol.columns import Ints
 from protocol.queue_unit import FILLER_SIZE
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from node.store.condition import check_is_store
 from node.store.open_files import OpenFiles
 from node.store.settings import Settings
-from pipeline.access import StoreAt, Way
 from pipeline.errors import naming_conditions
-from pipeline.folder_store import FolderStore
 from pipeline.options import SourceOptions
-from pipeline.planned_store import PlannedStore
+from pipeline.stores.access import StoreAt, Way
+from pipeline.stores.folder_store import FolderStore
+from pipeline.stores.planned_store import PlannedStore
 
 if TYPE_CHECKING:
-    from pipeline.remote_files import RangeSource
+    from pipeline.stores.remote_files import RangeSource
 
 
 def check_stores(stores: Iterable[StoreAt]) -> None:
@@ -42,11 +42,11 @@ def open_planned(
     Raises NotAStore, StoreDamaged, StorePermission, StoreUnreadable, NotConnected.
     """
     if at.way is Way.NODE:
-        from pipeline.node_store import NodeStore
+        from pipeline.stores.node_store import NodeStore
 
         return NodeStore(at, settings, topics)
     if at.way is Way.OBJECTS:
-        from pipeline.object_store import ObjectStore
+        from pipeline.stores.object_store import ObjectStore
 
         return ObjectStore(at, settings, fail_on_data_loss)
     return FolderStore(at, settings, fail_on_data_loss)
@@ -62,7 +62,7 @@ def task_files(at: StoreAt) -> OpenFiles:
     """What a task reads the files of a plan through; its owner closes it."""
     if at.way is Way.FILES:
         return OpenFiles(maps=False)
-    from pipeline.remote_files import RemoteFiles
+    from pipeline.stores.remote_files import RemoteFiles
 
     return RemoteFiles(source_of(at))
 
@@ -70,9 +70,9 @@ def task_files(at: StoreAt) -> OpenFiles:
 def source_of(at: StoreAt) -> "RangeSource":
     """What gives the bytes of a store that is elsewhere; connections are kept by the process."""
     if at.way is Way.NODE:
-        from pipeline.node_store import NodeSource, client_of
+        from pipeline.stores.node_store import NodeSource, client_of
 
         return NodeSource(client_of(at), at.access)
-    from pipeline.object_store import ObjectSource
+    from pipeline.stores.object_store import ObjectSource
 
     return ObjectSource(at)

@@ -1,0 +1,1 @@
+"""Where stores may be, and how they are opened: folders, running nodes, object stores."""
