@@ -168,7 +168,7 @@ class EngineFailed(SourceError):
 
 
 class StoreLockedError(SourceError):
-    """A node, a broker or another job owns the store."""
+    """A node, a broker or another job owns the store, or the folder that a job writes."""
 
     condition = "KEELOG_STORE_LOCKED"
 

@@ -6,15 +6,15 @@ from typing import Any
 import click
 
 from keelog.cli import failures
+from keelog.cli.export_options import store_argument
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.spark_options import Asked, session_options
-from keelog.cli.store_options import directory
 from node.store.settings import load_settings
 
 
 @command()
-@directory
+@store_argument
 @click.option(
     "--report",
     "folder",
@@ -26,7 +26,7 @@ from node.store.settings import load_settings
 @settings_options
 @output_options
 def audit(
-    path: Path, folder: Path | None, asked: Asked, output: Output, pairs: tuple[str, ...]
+    store: str, folder: Path | None, asked: Asked, output: Output, pairs: tuple[str, ...]
 ) -> int:
     """Holds log, queues and index against each other, as a Spark job. Ends with 5 at damage.
 
@@ -41,12 +41,12 @@ def audit(
         from pipeline.jobs.audit import audit as audit_store
         from pipeline.jobs.audit_report import write_report
 
-        result = audit_store(spark, path, settings)
+        result = audit_store(spark, store, settings)
         if folder is not None:
             write_report(result, folder)
         return result.shape()
 
-    shape = asked.run(f"cannot audit the store {path}", job)
+    shape = asked.run(f"cannot audit the store {store}", job)
     title = (
         f"{'no damage' if shape['ok'] else 'DAMAGE'}: {shape['commit_log']['records']} records,"
         f" {shape['queues']['units']} units, {shape['index']['entries']} index entries"

@@ -1,20 +1,19 @@
 """`keelog spark rebuild`."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import click
 
+from keelog.cli.export_options import store_argument
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.spark_options import Asked, session_options
-from keelog.cli.store_options import directory
 from node.store.settings import load_settings
 
 
 @command()
-@directory
+@store_argument
 @click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too.")
 @click.option("--index", is_flag=True, help="Only index/, unless --queues is there too.")
 @click.option(
@@ -26,18 +25,18 @@ from node.store.settings import load_settings
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
-    help="Writes into this new folder instead; the store is only read.",
+    metavar="OUT",
+    help="Writes into this new folder, or to a URL as s3://bucket/x; the store is only read.",
 )
 @session_options
 @settings_options
 @output_options
 def rebuild(  # noqa: PLR0913  (the options)
-    path: Path,
+    store: str,
     queues: bool,
     index: bool,
     plan: Literal["inplace", "shuffle"],
-    out: Path | None,
+    out: str | None,
     asked: Asked,
     output: Output,
     pairs: tuple[str, ...],
@@ -50,6 +49,8 @@ def rebuild(  # noqa: PLR0913  (the options)
     Example: keelog spark rebuild ./store
 
     Example: keelog spark rebuild /mnt/store --master spark://host:7077 --out /mnt/derived
+
+    Example: keelog spark rebuild s3://bucket/store --plan shuffle --out s3://bucket/derived
     """
     settings = load_settings(pairs)
     everything = not (queues or index)
@@ -57,7 +58,7 @@ def rebuild(  # noqa: PLR0913  (the options)
     def job(spark: Any) -> dict[str, object]:
         from pipeline.jobs.rebuild import rebuild as rebuild_store
 
-        made = partial(rebuild_store, spark, path, plan=plan, out=out, settings=settings)
+        made = partial(rebuild_store, spark, store, plan=plan, out=out, settings=settings)
         return made(queues=queues or everything, index=index or everything).shape()
 
-    output.document(asked.run(f"cannot rebuild the store {path}", job))
+    output.document(asked.run(f"cannot rebuild the store {store}", job))

@@ -22,7 +22,7 @@ from node.store.verify import Report
 from node.store.verify_index import IndexCheck
 from node.store.verify_log import LogCheck
 from node.store.verify_queues import QueueCheck, Seen
-from pipeline.errors import naming_conditions
+from pipeline.errors import BadOption, naming_conditions
 from pipeline.jobs.audit_range import (
     AuditJob,
     AuditReport,
@@ -32,9 +32,11 @@ from pipeline.jobs.audit_range import (
     audit_range,
 )
 from pipeline.jobs.audit_stitch import AuditStitch
+from pipeline.jobs.places import place_of, without_secrets
 from pipeline.jobs.scan import RANGE_BYTES, plan_ranges
 from pipeline.jobs.tasks import run_tasks
 from pipeline.parts import LogAt
+from pipeline.stores.access import Way
 from protocol.dispatch_request import dispatch_requests, index_keys
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -76,11 +78,19 @@ def audit(
 ) -> AuditResult:
     """Checks a store that nobody runs: every record, unit and entry, from both sides.
 
-    Every task must see the path. Raises NotAStoreError, StoreDamagedError for what the disk cannot
-    read, StoreUnreadable, EngineFailed; all other damage is what it reports.
+    Every task must see the path. Raises BadOption for an address, NotAStoreError,
+    StoreDamagedError for what the disk cannot read, StoreUnreadable, EngineFailed; all other damage
+    is what it reports.
     """
     began = time.monotonic()
-    root = Path(path).resolve()
+    at = place_of(path)
+    if at.way is Way.OBJECTS:
+        raise BadOption(
+            f"{without_secrets(at.root)} is in an object store: an audit looks into queue and index"
+            " files at many places",
+            "a copy on a file system, or the bucket mounted",
+        )
+    root = Path(at.root)
     with naming_conditions(), DeadStore(root, settings or Settings(), strict=False) as store:
         work = _Audit(spark, store)
         report = work.run(range_bytes)

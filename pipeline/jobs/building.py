@@ -5,15 +5,18 @@ makes. A task that lags behind an attempt that has been given up, or switched in
 gone, and fails.
 """
 
+import fcntl
+import os
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from node.store import disk
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.store.own_files import Progress, load_epochs, load_floor
 from node.store.rebuilding import clear_unfinished, forget, vouch
+from pipeline.errors import StoreLockedError
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 
 BUILDING_SUFFIX = ".building"
@@ -35,6 +38,40 @@ class Building:
         self.base = target.with_name(target.name + BUILDING_SUFFIX)
         self.attempt = self.base
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Makes the folder of attempts and holds it against other jobs.
+
+        Raises StoreLockedError, OSError.
+        """
+        handle = self._lock()
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # attempts that are left keep it
+                self.base.rmdir()
+            os.close(handle)
+
+    def _lock(self) -> int:
+        while True:
+            disk.make_dir(self.base)
+            handle = os.open(self.base, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(handle), self.base.stat()):
+                        return handle
+            except OSError as error:
+                os.close(handle)
+                if not isinstance(error, BlockingIOError):
+                    raise
+                raise StoreLockedError(
+                    f"another job writes to {self._out or self._root}",
+                    "again when it has ended, or another --out",
+                ) from None
+            # The job that had it has just ended, and has removed it.
+            os.close(handle)
+
     def begin(self) -> None:
         """Throws away what an earlier attempt left, and makes the folders of a new one."""
         self.clear()
@@ -43,14 +80,18 @@ class Building:
             disk.make_dir(self.attempt / name)
 
     def clear(self) -> None:
-        """Removes everything below the folder, and it. Raises OSError."""
+        """Removes every attempt; the folder they are in stays, as it is held. Raises OSError."""
+        for path in self.base.iterdir():
+            self._remove(path)
+
+    @staticmethod
+    def _remove(path: Path) -> None:
         for _ in range(_CLEAR_TRIES):
             # A task that lags behind may be making a file at this moment.
             with suppress(OSError):
-                if self.base.is_dir():
-                    disk.remove_tree(self.base)
+                disk.remove_tree(path)
                 return
-        disk.remove_tree(self.base)
+        disk.remove_tree(path)
 
     def folder(self, name: str) -> Path:
         """A folder of the present attempt."""
@@ -76,7 +117,7 @@ class Building:
             disk.sync_dir(self.attempt)
             disk.rename(self.attempt, self._out)
             disk.sync_dir(self._out.parent)
-            self.clear()
+            self._remove(self.base)
             return
         old = self.folder(_OLD_DIR)
         disk.make_dir(old)
@@ -92,4 +133,4 @@ class Building:
         progress = Progress(epochs[-1].epoch if epochs else 0, min(load_floor(self._root), log_end))
         for name in self._folders:
             vouch(self._root, slots[name], progress)
-        self.clear()
+        self._remove(self.base)

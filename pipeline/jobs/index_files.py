@@ -1,15 +1,20 @@
 """Index files from spilled keys: which keys go into which file, and one file written at a time."""
 
 import os
+import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from node.store import disk
-from pipeline.jobs.key_spill import KeySlice, key_slices, read_keys
+from pipeline.errors import StoreUnreadable
+from pipeline.jobs.key_spill import KeySlice, OpenKeys, key_slices, open_keys, read_keys
+from pipeline.jobs.object_folder import ObjectFolder
+from pipeline.jobs.rebuild_manifest import OutFile
 from protocol.index_build import EMPTY_HEADER, plan_entries, rolled_header
 from protocol.index_entry import (
     INDEX_HEADER,
@@ -21,13 +26,15 @@ from protocol.names import next_index_file_name
 
 _SLOTS_DTYPE = np.dtype(">i4")
 _CHUNK_BYTES = 1 << 16
+_COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFilePlan:
     """One file: `header` as it is before the first key, `keys` where its keys are.
 
-    It is filled in the folder `temporary`, on the same file system.
+    It is filled in the folder `temporary`, on the same file system. In an object store `path` and
+    `keys` are below the rebuild's folder, and it is filled in a folder of the task's own.
     """
 
     path: str
@@ -39,11 +46,12 @@ class IndexFilePlan:
 
 
 def plan_index_files(
-    folder: Path,
-    temporary: Path,
+    folder: str,
+    temporary: str,
     geometry: IndexGeometry,
     spilled: Sequence[tuple[str, int]],
-    syncs: bool,
+    syncs: bool = False,
+    open_file: OpenKeys = open_keys,
 ) -> list[IndexFilePlan]:
     """The files that the index worker makes of these keys, by its rules for rolling and names.
 
@@ -56,20 +64,20 @@ def plan_index_files(
         stop = min(start + room, total)
         pieces = key_slices(spilled, start, stop)
         first, last = pieces[0], pieces[-1]
-        name = next_index_file_name(_key(first.path, first.start)[1], name)
-        path = str(folder / name)
-        plans.append(IndexFilePlan(path, str(temporary), geometry, header, pieces, syncs))
+        name = next_index_file_name(_key(first.path, first.start, open_file)[1], name)
+        path = f"{folder}/{name}"
+        plans.append(IndexFilePlan(path, temporary, geometry, header, pieces, syncs))
         # The next file begins with what the last key of this one leaves in its header.
-        offset, time = _key(last.path, last.stop - 1)
+        offset, time = _key(last.path, last.stop - 1, open_file)
         header = rolled_header(
             EMPTY_HEADER._replace(end_timestamp=time, end_physical_offset=offset)
         )
     return plans
 
 
-def _key(path: str, number: int) -> tuple[int, int]:
+def _key(path: str, number: int, open_file: OpenKeys) -> tuple[int, int]:
     """Log offset and store time of one spilled key."""
-    batch = next(read_keys([KeySlice(path, number, number + 1)]))
+    batch = next(read_keys([KeySlice(path, number, number + 1)], open_file))
     return int(batch.physical_offset[0]), int(batch.store_timestamp[0])
 
 
@@ -79,27 +87,57 @@ def write_index_file(plan: IndexFilePlan) -> int:
     Entries go straight to the file: of a full one of 420 MB only the slots, 20 MB, and a million
     keys are in memory.
     """
-    path = Path(plan.path)
     temporary = Path(plan.temporary) / uuid.uuid4().hex
     descriptor = disk.open_file(temporary, create=True, empty=True)
     try:
-        disk.set_length(descriptor, plan.geometry.file_bytes)
-        header = _write_entries(descriptor, plan)
-        disk.write_all(descriptor, INDEX_HEADER.pack(header), 0)
+        header = _fill(descriptor, plan, open_keys)
         if plan.syncs:
             disk.sync_with_length(descriptor)
-        disk.rename(temporary, path)
+        disk.rename(temporary, Path(plan.path))
     finally:
         os.close(descriptor)
         disk.unlink(temporary, missing_ok=True)
     return header.index_count - 1
 
 
-def _write_entries(descriptor: int, plan: IndexFilePlan) -> IndexHeader:
+def write_index_object(folder: ObjectFolder, plan: IndexFilePlan) -> tuple[int, OutFile]:
+    """The same in an object store, by a file of this task's: the header is known last.
+
+    Raises StoreUnreadable, JobFailed.
+    """
+    out = folder.open()
+    with naming_spill(folder), tempfile.TemporaryFile() as scratch:
+        header = _fill(scratch.fileno(), plan, out.input)
+        scratch.seek(0)
+        chunks = iter(lambda: scratch.read(_COPY_BYTES), b"")
+        return header.index_count - 1, out.write(plan.path, chunks)
+
+
+@contextmanager
+def naming_spill(folder: ObjectFolder) -> Iterator[None]:
+    """Errors about keys in an object store, or of the file that they are put into, get a name."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnreadable(
+            f"index files for {folder.shown}: {error}",
+            "room in the executors' TMPDIR for one index file; credentials",
+        ) from None
+
+
+def _fill(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHeader:
+    """Writes the whole of an empty file; answers its header."""
+    disk.set_length(descriptor, plan.geometry.file_bytes)
+    header = _write_entries(descriptor, plan, open_file)
+    disk.write_all(descriptor, INDEX_HEADER.pack(header), 0)
+    return header
+
+
+def _write_entries(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHeader:
     """Writes entries and slots; answers the header as it is behind them."""
     header, geometry = plan.header, plan.geometry
     slots = np.zeros(geometry.slot_count, _SLOTS_DTYPE)
-    for batch in read_keys(plan.keys):
+    for batch in read_keys(plan.keys, open_file):
         planned = plan_entries(header, geometry, slots, batch)
         assert planned.taken == len(batch.key_hash), "a file was planned with too many keys"
         position = geometry.entry_position(planned.first_entry)

@@ -6,9 +6,10 @@ is known when all ranges have been read.
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,10 @@ READ_KEYS = 1 << 20
 """So many keys of an index file are entered at once: 20 MB, and about 100 MB to sort them."""
 
 
+OpenKeys = Callable[[str], IO[bytes]]
+"""Opens a spilled file by its path."""
+
+
 class KeySlice(NamedTuple):
     """Keys [`start`, `stop`) of a spilled file."""
 
@@ -31,15 +36,11 @@ class KeySlice(NamedTuple):
     stop: int
 
 
-class KeySpill:
-    """Writes one range's keys. The file appears under its name whole, when `keep` is called."""
+class KeySpill(ABC):
+    """Writes one range's keys. They are there, whole, when `keep` has been called."""
 
-    def __init__(self, path: Path, with_tags: bool, syncs: bool = False) -> None:
-        self._path = path
-        self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    def __init__(self, with_tags: bool) -> None:
         self._with_tags = with_tags
-        self._syncs = syncs
-        self._descriptor = disk.open_file(self._temporary, create=True, empty=True)
         self._waiting: list[NDArray[Any]] = []
         self._written = 0
         self.count = 0
@@ -59,14 +60,47 @@ class KeySpill:
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, []
         for rows in waiting:
-            disk.write_all(
-                self._descriptor, rows.view(np.uint8).data, self._written * rows.itemsize
-            )
+            self._put(rows.view(np.uint8).data, self._written * rows.itemsize)
             self._written += len(rows)
 
     def keep(self) -> None:
         """All keys are there: the file gets its name."""
         self._write()
+        self._finish()
+
+    @abstractmethod
+    def _put(self, data: memoryview, position: int) -> None:
+        """Writes bytes; positions follow each other."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Nothing more will come."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the file; one that was not kept counts for nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+class FileKeySpill(KeySpill):
+    """Into a file, which appears under its name whole."""
+
+    def __init__(self, path: Path, with_tags: bool, syncs: bool = False) -> None:
+        super().__init__(with_tags)
+        self._path = path
+        self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+        self._syncs = syncs
+        self._descriptor = disk.open_file(self._temporary, create=True, empty=True)
+
+    def _put(self, data: memoryview, position: int) -> None:
+        disk.write_all(self._descriptor, data, position)
+
+    def _finish(self) -> None:
         if self._syncs:
             disk.sync_with_length(self._descriptor)
         disk.rename(self._temporary, self._path)
@@ -76,11 +110,23 @@ class KeySpill:
         os.close(self._descriptor)
         disk.unlink(self._temporary, missing_ok=True)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_error: object) -> None:
-        self.close()
+class StreamKeySpill(KeySpill):
+    """Into an object, which is there when its stream is closed."""
+
+    def __init__(self, stream: IO[bytes], with_tags: bool) -> None:
+        super().__init__(with_tags)
+        self._stream = stream
+
+    def _put(self, data: memoryview, _position: int) -> None:
+        self._stream.write(data)
+
+    def _finish(self) -> None:
+        self._stream.close()
+
+    def close(self) -> None:
+        """What was not kept the attempt's folder takes along."""
+        self._stream.close()
 
 
 def key_slices(spilled: Sequence[tuple[str, int]], start: int, stop: int) -> tuple[KeySlice, ...]:
@@ -95,10 +141,15 @@ def key_slices(spilled: Sequence[tuple[str, int]], start: int, stop: int) -> tup
     return tuple(pieces)
 
 
-def read_keys(pieces: Sequence[KeySlice]) -> Iterator[KeyBatch]:
+def open_keys(path: str) -> IO[bytes]:
+    """A spilled file on a file system. Raises OSError."""
+    return Path(path).open("rb")
+
+
+def read_keys(pieces: Sequence[KeySlice], open_file: OpenKeys = open_keys) -> Iterator[KeyBatch]:
     """The keys of the pieces, in order, at most READ_KEYS at once. Raises OSError."""
     for path, start, stop in pieces:
-        with Path(path).open("rb") as file:
+        with open_file(path) as file:
             for first in range(start, stop, READ_KEYS):
                 file.seek(first * KEY_DTYPE.itemsize)
                 count = min(READ_KEYS, stop - first)

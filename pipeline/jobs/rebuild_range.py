@@ -1,16 +1,20 @@
 """What one task of a rebuild does: reads a range of the log, writes units and keys."""
 
-from collections.abc import Iterable
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.store.open_files import OpenFiles
-from pipeline.jobs.key_spill import KeySpill
+from pipeline.errors import StoreUnreadable, naming_conditions
+from pipeline.jobs.key_spill import FileKeySpill, KeySpill, StreamKeySpill
+from pipeline.jobs.object_folder import ObjectFolder
 from pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange
 from pipeline.jobs.unit_files import UnitFiles
 from pipeline.jobs.unit_runs import QueueRows, Runs, UnitGatherer
 from pipeline.parts import LogAt
+from pipeline.stores.access import Access
+from pipeline.stores.opening import job_files
 from protocol.dispatch_request import dispatch_requests
 
 
@@ -18,7 +22,8 @@ from protocol.dispatch_request import dispatch_requests
 class RangeJob:
     """Where the log is, and where to write; None for what is not made, or made by others.
 
-    `syncs`: a task makes durable what it wrote, as nobody else can on another machine.
+    `syncs`: a task makes durable what it wrote, as nobody else can on another machine. With `out`
+    objects are written there; `queues` and `keys` are below it.
     """
 
     log: LogAt
@@ -28,10 +33,36 @@ class RangeJob:
     queues: str | None
     keys: str | None
     syncs: bool
+    access: Access = field(default_factory=Access)
+    out: ObjectFolder | None = None
 
-    def keys_path(self, number: int) -> Path:
+    def files(self) -> OpenFiles:
+        """What the log is read through; its owner closes it."""
+        return job_files(self.log.root, self.access)
+
+    def keys_path(self, number: int) -> str:
         """Where a range leaves its keys."""
-        return Path(self.keys or "") / f"{number:08d}"
+        return f"{self.keys}/{number:08d}"
+
+    def open_spill(self, number: int) -> KeySpill | None:
+        """For the keys of a range; None where no index is made. Raises OSError, JobFailed."""
+        if self.keys is None:
+            return None
+        path = self.keys_path(number)
+        if self.out is not None:
+            return StreamKeySpill(self.out.open().output(path), self.with_tags)
+        return FileKeySpill(Path(path), self.with_tags, self.syncs)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Errors of the store, and of an object store, become those that users see."""
+        try:
+            with naming_conditions():
+                yield
+        except OSError as error:
+            if self.out is None:
+                raise
+            raise StoreUnreadable(f"{self.out.shown}: {error}", "credentials; room") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +76,19 @@ class RangeReport:
 
 
 def rebuild_range(job: RangeJob, span: ScanRange) -> RangeReport:
-    """Puts the range's units at their places and spills its keys. Raises JobFailed, OSError.
+    """Puts the range's units at their places and spills its keys. Raises SourceError, OSError.
 
     Harmless when done twice: units of the same bytes at the same places, files by rename.
     """
-    with ExitStack() as stack:
-        files = OpenFiles()
-        stack.callback(files.close)
+    with job.naming(), ExitStack() as stack:
+        files = stack.enter_context(closing(job.files()))
         units = None
         if job.queues is not None:
             target = UnitFiles(Path(job.queues), job.queue_file_bytes, job.syncs)
             units = stack.enter_context(closing(target))
-        spill = None
-        if job.keys is not None:
-            spill = stack.enter_context(
-                KeySpill(job.keys_path(span.number), job.with_tags, job.syncs)
-            )
+        spill = job.open_spill(span.number)
+        if spill is not None:
+            stack.enter_context(spill)
         gatherer = UnitGatherer()
         scan = RangeScan(job.log.open(files), span)
         records = 0

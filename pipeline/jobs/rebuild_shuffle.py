@@ -8,26 +8,29 @@ import itertools
 import os
 import pickle
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from node.store import disk
-from node.store.open_files import OpenFiles
 from pipeline.arrays import numbers
 from pipeline.engine_errors import naming_engine_failures
 from pipeline.jobs.building import KEYS_DIR
-from pipeline.jobs.key_spill import KeySpill
+from pipeline.jobs.object_folder import OpenFolder
+from pipeline.jobs.rebuild_manifest import OutFile
 from pipeline.jobs.rebuild_range import RangeJob, RangeReport
 from pipeline.jobs.scan import RangeScan, ScanRange
 from pipeline.jobs.unit_files import make_one
 from pipeline.jobs.unit_runs import QueueRows, UnitGatherer
 from protocol.dispatch_request import dispatch_requests
 from protocol.names import offset_file_name
-from protocol.queue_build import unit_array
+from protocol.queue_build import filler_units, unit_array
 from protocol.queue_unit import UNIT_BYTES
 
 if TYPE_CHECKING:
@@ -59,9 +62,14 @@ class _FileKey(NamedTuple):
     file: int
 
 
-def shuffle_ranges(
-    spark: "SparkSession", job: RangeJob, ranges: list[ScanRange]
-) -> list[RangeReport]:
+class Shuffled(NamedTuple):
+    """The ranges' reports, and the objects that were written."""
+
+    reports: list[RangeReport]
+    files: list[OutFile]
+
+
+def shuffle_ranges(spark: "SparkSession", job: RangeJob, ranges: list[ScanRange]) -> Shuffled:
     """As `rebuild_range` of each range, but queue files are written whole. Raises EngineFailed."""
     files = max(len(ranges), 2 * spark.sparkContext.defaultParallelism)
     units = unit_rows(spark, job, ranges)
@@ -70,7 +78,11 @@ def shuffle_ranges(
     )
     with naming_engine_failures("rebuild failed"):
         answers = sorted_units.mapInArrow(_FilesOf(job), "report binary").collect()
-    return [pickle.loads(bytes(answer[0])) for answer in answers]
+    found = [pickle.loads(bytes(answer[0])) for answer in answers]
+    return Shuffled(
+        [one for one in found if isinstance(one, RangeReport)],
+        [one for one in found if isinstance(one, OutFile)],
+    )
 
 
 def unit_rows(spark: "SparkSession", job: RangeJob, ranges: list[ScanRange]) -> "DataFrame":
@@ -92,11 +104,12 @@ class _UnitsOf:
                 yield from self._range(pickle.loads(span))
 
     def _range(self, span: ScanRange) -> Iterator[pa.RecordBatch]:
-        job, files, gatherer = self._job, OpenFiles(), UnitGatherer()
-        spill = None
-        try:
-            if job.keys is not None:
-                spill = KeySpill(job.keys_path(span.number), job.with_tags, job.syncs)
+        job, gatherer = self._job, UnitGatherer()
+        with job.naming(), ExitStack() as stack:
+            files = stack.enter_context(closing(job.files()))
+            spill = job.open_spill(span.number)
+            if spill is not None:
+                stack.enter_context(spill)
             scan = RangeScan(job.log.open(files), span)
             for columns in scan:
                 requests = dispatch_requests(columns, job.delay_levels_ms)
@@ -108,10 +121,6 @@ class _UnitsOf:
                 spill.keep()
             keys = 0 if spill is None else spill.count
             yield _report_row(RangeReport(scan.ends(), gatherer.records, gatherer.runs, keys))
-        finally:
-            files.close()
-            if spill is not None:
-                spill.close()
 
     def _rows(self, found: Iterable[QueueRows]) -> Iterator[pa.RecordBatch]:
         """The units as batches, each of about `_BATCH_ROWS`."""
@@ -154,13 +163,20 @@ def _report_row(report: RangeReport) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
 
+def _answer_row(file: OutFile) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([pickle.dumps(file)], pa.binary())], names=["report"]
+    )
+
+
 class _FilesOf:
-    """Writes the files whose units come, sorted; hands reports on."""
+    """Writes the files whose units come, sorted; hands reports on, and tells of objects."""
 
     def __init__(self, job: RangeJob) -> None:
         self._job = job
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        write = _FileWriter(self._job) if self._job.out is None else _ObjectWriter(self._job)
         key: _FileKey | None = None
         parts: list[pa.RecordBatch] = []
         for batch in batches:
@@ -173,39 +189,92 @@ class _FilesOf:
                     continue
                 found = _FileKey(*(piece.column(name)[0].as_py() for name in _FILE_KEY))
                 if found != key and key is not None:
-                    self._write(key, parts)
+                    yield from write(key, parts)
                     parts = []
                 key = found
                 parts.append(piece)
         if key is not None:
-            self._write(key, parts)
+            yield from write(key, parts)
 
-    def _write(self, key: _FileKey, parts: list[pa.RecordBatch]) -> None:
-        """One whole file: a temporary one beside the folders, which gets its name."""
-        job = self._job
+
+class _Run(NamedTuple):
+    """Units that stand one behind the other, from a byte of their file on."""
+
+    position: int
+    units: NDArray[Any]
+
+
+def _runs(base: int, parts: list[pa.RecordBatch]) -> list[_Run]:
+    """The units of one file, whose first unit would be number `base`, in order."""
+    rows = pa.Table.from_batches(parts)
+    column = {name: rows.column(name).to_numpy() for name in _ARROW.names[3:7]}
+    units = unit_array(column["physicalOffset"], column["storeSize"], column["tagsCode"])
+    offset = column["queueOffset"]
+    breaks = np.flatnonzero(np.diff(offset) != 1) + 1
+    return [
+        _Run((int(offset[start]) - base) * UNIT_BYTES, run)
+        for run, start in zip(np.split(units, breaks), [0, *breaks.tolist()], strict=True)
+    ]
+
+
+class _Writer(ABC):
+    """Writes one whole file at a call, and gives a row about it, or none."""
+
+    def __init__(self, job: RangeJob) -> None:
         assert job.queues is not None
-        rows = pa.Table.from_batches(parts)
-        column = {name: rows.column(name).to_numpy() for name in _ARROW.names[3:7]}
-        units = unit_array(column["physicalOffset"], column["storeSize"], column["tagsCode"])
-        offset = column["queueOffset"]
-        base = key.file * (job.queue_file_bytes // UNIT_BYTES)
-        folder = Path(job.queues) / key.topic / str(key.queue_id)
-        temporary = Path(job.queues).parent / KEYS_DIR / uuid.uuid4().hex
+        self._job = job
+        self._queues = job.queues
+
+    def __call__(self, key: _FileKey, parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        base = key.file * (self._job.queue_file_bytes // UNIT_BYTES)
+        path = f"{key.topic}/{key.queue_id}/{offset_file_name(base * UNIT_BYTES)}"
+        yield from self._write(path, _runs(base, parts))
+
+    @abstractmethod
+    def _write(self, path: str, runs: list[_Run]) -> Iterator[pa.RecordBatch]:
+        """`path` is below the folder of queues."""
+
+
+class _FileWriter(_Writer):
+    """A temporary file beside the folders, which gets its name."""
+
+    def _write(self, path: str, runs: list[_Run]) -> Iterator[pa.RecordBatch]:
+        job, target = self._job, Path(self._queues) / path
+        temporary = Path(self._queues).parent / KEYS_DIR / uuid.uuid4().hex
         descriptor = disk.open_file(temporary, create=True, empty=True)
         try:
             disk.set_length(descriptor, job.queue_file_bytes)
-            breaks = np.flatnonzero(np.diff(offset) != 1) + 1
-            for run, start in zip(np.split(units, breaks), [0, *breaks.tolist()], strict=True):
-                position = (int(offset[start]) - base) * UNIT_BYTES
-                disk.write_all(descriptor, run.view(np.uint8).data, position)
+            for run in runs:
+                disk.write_all(descriptor, run.units.view(np.uint8).data, run.position)
             if job.syncs:
                 disk.sync_with_length(descriptor)
-            for part in (folder.parent, folder):
+            for part in (target.parent.parent, target.parent):
                 make_one(part)
-            disk.rename(temporary, folder / offset_file_name(base * UNIT_BYTES))
+            disk.rename(temporary, target)
         finally:
             os.close(descriptor)
             disk.unlink(temporary, missing_ok=True)
+        yield from ()
+
+
+class _ObjectWriter(_Writer):
+    """Whole in memory, with the fillers in front of a queue that begins within its first file.
+
+    Units that stand behind others but not next to them get fillers too: the driver fails the job.
+    """
+
+    def __init__(self, job: RangeJob) -> None:
+        super().__init__(job)
+        assert job.out is not None
+        self._out: OpenFolder = job.out.open()
+
+    def _write(self, path: str, runs: list[_Run]) -> Iterator[pa.RecordBatch]:
+        data = np.zeros(self._job.queue_file_bytes, np.uint8)
+        fillers = filler_units(runs[0].position // UNIT_BYTES)
+        for position, units in (_Run(0, fillers), *runs):
+            piece = units.view(np.uint8)
+            data[position : position + len(piece)] = piece
+        yield _answer_row(self._out.write(f"{self._queues}/{path}", [data.data]))
 
 
 def _same_file(batch: pa.RecordBatch) -> list[tuple[int, int]]:

@@ -13,14 +13,16 @@ from typing import NamedTuple
 
 from node.store.log_damage import next_record
 from node.store.log_reader import LogReader
-from node.store.open_files import OpenFiles
 from pipeline.parts import LogAt
+from pipeline.stores.access import Access
+from pipeline.stores.opening import job_files
 from protocol.columns import Columns
 from protocol.record import Torn
 
 RANGE_BYTES = 64 << 20
 """About so many bytes of the log are one task."""
 WINDOW_BYTES = 2 << 20
+_DEFAULT_ACCESS = Access()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class RangeScan:
         if start is None:
             return
         self._end = start
+        _read_ahead(log, start, span.stop)
         for columns in log.columns(start, span.stop, WINDOW_BYTES, self._verify):
             if len(columns):
                 if self._first is None:
@@ -108,15 +111,22 @@ class RangeScan:
         return RangeEnds(self._span.number, self._first, end, self._torn)
 
 
+def _read_ahead(log: LogReader, start: int, stop: int) -> None:
+    """Has the range asked for, and the rest of its last record, where that is not at hand."""
+    segment = log.segment_at(start)
+    ahead = min(stop + WINDOW_BYTES, segment.end, log.end)
+    segment.file.expect(start - segment.start, ahead - segment.start)
+
+
 def stopped_below(log: LogReader, stop: int) -> Torn | None:
     """Where reading up to `stop` broke off. Windows reach further: what is there is not its."""
     torn = log.stopped
     return None if torn is None or torn.position >= stop else torn
 
 
-def scan_ends(log: LogAt, span: ScanRange) -> RangeEnds:
+def scan_ends(log: LogAt, span: ScanRange, access: Access = _DEFAULT_ACCESS) -> RangeEnds:
     """Reads a range for its ends alone."""
-    files = OpenFiles()
+    files = job_files(log.root, access)
     try:
         scan = RangeScan(log.open(files), span)
         for _ in scan:

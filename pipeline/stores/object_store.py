@@ -19,6 +19,7 @@ from node.store.live_store import LiveStore
 from node.store.open_files import FileVanished, OpenFile
 from node.store.remote_path import RemotePath, Snapshot, remote_path
 from pipeline.errors import BadOption, StoreUnreadable
+from pipeline.jobs.rebuild_manifest import MANIFEST, MARKER
 from pipeline.stores.access import Access, StoreAt
 from pipeline.stores.folder_store import FolderStore
 from pipeline.stores.remote_files import RangeSource, RemoteFile, RemoteFiles
@@ -176,11 +177,20 @@ class PlanningFiles(RemoteFiles):
         return _BlockFile(path, size, self)
 
 
+def listed_root(at: StoreAt) -> Path:
+    """The store's root, with all that is below it. Raises NotAStore, StoreUnreadable."""
+    found = _objects_of(at).snapshot()
+    names = found.folders[""]
+    if MARKER in names and MANIFEST not in names:
+        raise NotAStore(f"{at.root} is a rebuild that has not finished", "the same rebuild again")
+    return remote_path(at.root, found)
+
+
 class ObjectStore(FolderStore):
     """A DeadStore over a listing that is made once: `refresh` sees nothing new."""
 
     def _find_root(self) -> Path:
-        return remote_path(self.at.root, _objects_of(self.at).snapshot())
+        return listed_root(self.at)
 
     def _open(self) -> DeadStore | LiveStore:
         return self._open_resting(PlanningFiles(ObjectSource(self.at)))

@@ -13,7 +13,7 @@ from node.store.open_files import OpenFiles
 from node.store.settings import Settings
 from pipeline.errors import naming_conditions
 from pipeline.options import SourceOptions
-from pipeline.stores.access import StoreAt, Way
+from pipeline.stores.access import Access, StoreAt, Way
 from pipeline.stores.folder_store import FolderStore
 from pipeline.stores.planned_store import PlannedStore
 
@@ -65,6 +65,30 @@ def task_files(at: StoreAt) -> OpenFiles:
     from pipeline.stores.remote_files import RemoteFiles
 
     return RemoteFiles(source_of(at))
+
+
+def resting_root(at: StoreAt) -> Path:
+    """Where a job finds a store at rest; an object store is listed. Raises NotAStore."""
+    if at.way is Way.FILES:
+        return Path(at.root)
+    from pipeline.stores.object_store import listed_root
+
+    return listed_root(at)
+
+
+def planning_files(at: StoreAt) -> OpenFiles | None:
+    """What the driver of a job reads it through; None: as DeadStore does by itself."""
+    if at.way is Way.FILES:
+        return None
+    from pipeline.stores.object_store import ObjectSource, PlanningFiles
+
+    return PlanningFiles(ObjectSource(at))
+
+
+def job_files(root: str, access: Access) -> OpenFiles:
+    """As `task_files`, for a job on a store at rest: files that are here may be mapped."""
+    at = StoreAt("", root, access)
+    return OpenFiles() if at.way is Way.FILES else task_files(at)
 
 
 def source_of(at: StoreAt) -> "RangeSource":

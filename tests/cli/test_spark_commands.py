@@ -10,6 +10,7 @@ import pytest
 from keelog.cli.main import run
 from node.store.locks import StoreLock
 from pipeline.jobs import run as module
+from pipeline.jobs.building import Building
 from tests.pipeline.plain_engine import PlainEngine
 from tests.pipeline.test_jobs_rebuild import tree
 from tests.workers.living_log import SETTING_OPTIONS, SETTINGS, LivingLog
@@ -27,7 +28,7 @@ def keelog(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[b
 
     monkeypatch.setattr(module, "run_job", run_job)
 
-    def call(name: str, root: Path, *options: str) -> tuple[int, str, list[str]]:
+    def call(name: str, root: Path | str, *options: str) -> tuple[int, str, list[str]]:
         code = run(["spark", name, str(root), *SETTING_OPTIONS, *options])
         talk = capfdbinary.readouterr()
         return code, talk.out.decode(), talk.err.decode().splitlines()
@@ -62,6 +63,35 @@ def test_a_rebuild_of_a_store_in_use_ends_with_6(keelog: Keelog, root: Path) -> 
     assert (code, out, len(talk)) == (6, "", 3)
     assert talk[0] == f"error: cannot rebuild the store {root}"
     assert talk[1].startswith("cause: [KEELOG_STORE_LOCKED]")
+
+
+def test_of_two_rebuilds_into_one_folder_the_later_one_ends_with_6(
+    keelog: Keelog, root: Path
+) -> None:
+    out = root.parent / "out"
+    with Building(root, out, []).held():
+        code, _, talk = keelog("rebuild", root, "--out", str(out))
+    assert (code, talk[1]) == (6, f"cause: [KEELOG_STORE_LOCKED] another job writes to {out}")
+    assert keelog("rebuild", root, "--out", str(out))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "store", "options", "told"),
+    [
+        ("audit", "s3://bucket/x", (), "is in an object store"),
+        ("audit", "tcp://127.0.0.1:9870", (), "is a node that runs"),
+        ("rebuild", "tcp://127.0.0.1:9870", (), "is a node that runs"),
+        ("rebuild", "s3://bucket/x", ("--plan", "shuffle"), "nothing can be switched in"),
+        ("rebuild", "x", ("--out", "s3://bucket/y"), "writes whole objects alone"),
+    ],
+)
+def test_what_a_job_cannot_do_at_an_address_is_three_lines_and_2(
+    keelog: Keelog, name: str, store: str, options: tuple[str, ...], told: str
+) -> None:
+    code, out, talk = keelog(name, store, *options)
+    assert (code, out, [line.split(":")[0] for line in talk]) == (2, "", ["error", "cause", "try"])
+    assert talk[1].startswith("cause: [KEELOG_BAD_OPTION]")
+    assert told in talk[1]
 
 
 def test_an_audit_ends_with_0_or_5_and_leaves_a_report(keelog: Keelog, root: Path) -> None:

@@ -1,11 +1,13 @@
 """A server that speaks S3: what pyarrow sends and understands is real here."""
 
+import hashlib
 import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,9 +17,16 @@ from pipeline.errors import SourceError
 from pipeline.jobs.export import export_here
 from pipeline.jobs.export_folder import file_name
 from pipeline.jobs.export_manifest import MANIFEST
+from pipeline.jobs.object_folder import ObjectFolder, read_rebuild
+from pipeline.jobs.places import place_of
+from pipeline.jobs.rebuild import rebuild
 from tests.pipeline.facts_as_rows import options_for, read_rows
+from tests.pipeline.plain_engine import PlainEngine
+from tests.pipeline.test_jobs_rebuild import tree
 from tests.support.golden import STORES, GetStore, Row, facts
 from tests.support.node import wait_until
+from tests.workers.test_rebuild import settings_of
+from workers.rebuild import rebuild as rebuild_by_workers
 
 pytest.importorskip(
     "moto", reason="pip install 'moto[server,s3]': 300 MB, so not part of the extras"
@@ -104,3 +113,33 @@ def test_an_export_to_objects_counts_by_its_manifest_and_goes_on(
     ]
     offsets = [offset for table in tables for offset in table["physicalOffset"].to_pylist()]
     assert sorted(offsets) == [fact["physicalOffset"] for fact in facts("small-clean").messages]
+
+
+def test_a_rebuild_from_objects_into_objects_counts_by_its_manifest(
+    golden_copy: GetStore, endpoint: dict[str, str]
+) -> None:
+    name, engine = "mixed-kinds", PlainEngine(times=2)
+    root, settings = golden_copy(name), settings_of(name)
+    system = fs.S3FileSystem(**endpoint, allow_bucket_creation=True)
+    system.create_dir("rebuilds")
+    fs.copy_files(str(root), "rebuilds/store", destination_filesystem=system)
+    parameters = "?" + "&".join(f"{name}={text}" for name, text in endpoint.items())
+    store, out = (f"s3://rebuilds/{part}{parameters}" for part in ("store", "deep/out"))
+    # What a run leaves that dies before its manifest.
+    left = ObjectFolder(place_of(out), "died").open()
+    left.begin()
+    left.write("consumequeue/x/0/0", [b"left"])
+    left.write("_temporary/died/0", [b"left"])
+    spark: Any = engine
+    rebuild(spark, store, plan="shuffle", out=out, settings=settings, range_bytes=200_000)
+    rebuild_by_workers(root, settings=settings)
+    expected = {path: data for path, data in tree(root).items() if data is not None}
+    files = read_rebuild(out).files
+    assert {file.path for file in files} == set(expected)
+    for file in files:
+        with system.open_input_stream(f"rebuilds/deep/out/{file.path}") as stream:
+            assert stream.read() == expected[file.path]
+        assert file.sha256 == hashlib.sha256(expected[file.path]).hexdigest()
+    selector = fs.FileSelector("rebuilds/deep/out")
+    names = {info.base_name for info in system.get_file_info(selector)}
+    assert names == {"consumequeue", "index", "_keelog_rebuild.json"}

@@ -1,0 +1,34 @@
+"""What a job is told to read and to write: a folder, or an address in an object store."""
+
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from pipeline.errors import BadOption
+from pipeline.stores.access import OBJECT_SCHEMES, Access, StoreAt, Way, parse_address, scheme_of
+
+
+def place_of(address: Path | str) -> StoreAt:
+    """A folder with its links followed, or an address; `?name=value` are pyarrow.fs' parameters.
+
+    Raises BadOption, also for a running node, whose files are not at rest; StoreUnreadable.
+    """
+    if isinstance(address, Path):
+        return StoreAt("", str(address.resolve()))
+    access = Access()
+    if scheme_of(address) in OBJECT_SCHEMES:
+        address, _, parameters = address.partition("?")
+        access = Access(fs=tuple(sorted(parse_qsl(parameters, keep_blank_values=True))))
+    at = StoreAt("", parse_address(address), access)
+    if at.way is Way.NODE:
+        raise BadOption(
+            f"{address} is a node that runs: rebuild and audit need a store at rest",
+            "its folder, when it has stopped; a copy of it; or keelog store verify there",
+        )
+    return at._replace(root=str(Path(at.root).resolve())) if at.way is Way.FILES else at
+
+
+def without_secrets(root: str) -> str:
+    """An address without the user and password that may stand in front of the bucket."""
+    scheme, separator, rest = root.partition("://")
+    bucket, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{bucket.rpartition('@')[2]}{slash}{path}" if separator else root
