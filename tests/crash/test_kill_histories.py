@@ -18,7 +18,7 @@ from scripts.power_disk import why_not
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "kill_anything.py"
 NO_POWER = why_not()
 KILLS, KILLS_SHORT = 200, 6
-CUTS, CUTS_SHORT = 12, 2
+CUTS = 12
 
 
 Record = Callable[[str, object], None]
@@ -73,17 +73,6 @@ def cut_power(folder: Path, record: Record, cuts: int, flush: str) -> dict[str, 
     producers = "2" if flush == ASYNC_FLUSH else "3"
     options = ("--power", "--kills", str(cuts), "--flush", flush, "--producers", producers)
     return kill_anything(folder, record, *options, "--seed", "5")[flush]
-
-
-@pytest.mark.process
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(NO_POWER != "", reason=NO_POWER)
-def test_a_few_power_losses_in_sync_flush_lose_nothing_acknowledged(
-    tmp_path: Path, record_property: Record
-) -> None:
-    figures = cut_power(tmp_path / "cuts", record_property, CUTS_SHORT, SYNC_FLUSH)
-    assert figures["kills"]["power"] >= CUTS_SHORT
-    assert figures["gone"] == 0
 
 
 @pytest.mark.faults

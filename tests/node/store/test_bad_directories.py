@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store import open_files, segment_list
+from node.store import open_files, remote_path
 from node.store.open_files import FileVanished, OpenFiles
 from node.store.segment_list import list_folder
 from node.store.store import open_store
@@ -114,7 +114,7 @@ def test_a_refused_folder_or_file_is_a_matter_of_permission(
     def refuse(*_: object) -> object:
         raise PermissionError(13, "Permission denied")
 
-    module, name = (segment_list, "scandir") if what == "folder" else (open_files, "open")
+    module, name = (remote_path, "scandir") if what == "folder" else (open_files, "open")
     monkeypatch.setattr(module.os, name, refuse)
     with pytest.raises(StorePermission, match="Permission denied") as caught:
         open_store(root)
