@@ -5,7 +5,9 @@ makes. A task that lags behind an attempt that has been given up, or switched in
 gone, and fails.
 """
 
+import errno
 import fcntl
+import logging
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,9 +21,14 @@ from node.store.rebuilding import clear_unfinished, forget, vouch
 from pipeline.errors import StoreLockedError
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 
+log = logging.getLogger("keelog.pipeline")
+
 BUILDING_SUFFIX = ".building"
 KEYS_DIR = "keys"
 _OLD_DIR = "old"
+_LOCK_SUFFIX = ".lock"
+_NO_LOCKS = frozenset((errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS))
+"""What file systems say that know no locks, as some mounted buckets do."""
 _CLEAR_TRIES = 5
 _WORKERS = {CONSUME_QUEUE_DIR: QUEUE_WORKER_PREFIX, INDEX_DIR: INDEX_WORKER}
 
@@ -40,35 +47,42 @@ class Building:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Makes the folder of attempts and holds it against other jobs.
+        """Holds a new folder against other jobs; a store's own lock does that for a store.
 
-        Raises StoreLockedError, OSError.
+        A file beside it, as NFS has no locks on folders. Raises StoreLockedError, OSError.
         """
-        handle = self._lock()
+        if self._out is None:
+            yield
+            return
+        path = self.base.with_name(self.base.name + _LOCK_SUFFIX)
+        handle = self._lock(path)
         try:
             yield
         finally:
-            with suppress(OSError):  # attempts that are left keep it
-                self.base.rmdir()
+            disk.unlink(path, missing_ok=True)
             os.close(handle)
 
-    def _lock(self) -> int:
+    def _lock(self, path: Path) -> int:
+        disk.make_dir(path.parent)
         while True:
-            disk.make_dir(self.base)
-            handle = os.open(self.base, os.O_RDONLY | os.O_DIRECTORY)
+            handle = disk.open_file(path, create=True)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(handle), self.base.stat()):
+                    if os.path.samestat(os.fstat(handle), path.stat()):
                         return handle
-            except OSError as error:
+            except BlockingIOError:
                 os.close(handle)
-                if not isinstance(error, BlockingIOError):
-                    raise
                 raise StoreLockedError(
-                    f"another job writes to {self._out or self._root}",
+                    f"another job writes to {self._out}",
                     "again when it has ended, or another --out",
                 ) from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    os.close(handle)
+                    raise
+                log.warning("%s cannot be locked: run one job at a time into it", self._out)
+                return handle
             # The job that had it has just ended, and has removed it.
             os.close(handle)
 
@@ -80,18 +94,14 @@ class Building:
             disk.make_dir(self.attempt / name)
 
     def clear(self) -> None:
-        """Removes every attempt; the folder they are in stays, as it is held. Raises OSError."""
-        for path in self.base.iterdir():
-            self._remove(path)
-
-    @staticmethod
-    def _remove(path: Path) -> None:
+        """Removes everything below the folder, and it. Raises OSError."""
         for _ in range(_CLEAR_TRIES):
             # A task that lags behind may be making a file at this moment.
             with suppress(OSError):
-                disk.remove_tree(path)
+                if self.base.is_dir():
+                    disk.remove_tree(self.base)
                 return
-        disk.remove_tree(path)
+        disk.remove_tree(self.base)
 
     def folder(self, name: str) -> Path:
         """A folder of the present attempt."""
@@ -117,7 +127,7 @@ class Building:
             disk.sync_dir(self.attempt)
             disk.rename(self.attempt, self._out)
             disk.sync_dir(self._out.parent)
-            self._remove(self.base)
+            self.clear()
             return
         old = self.folder(_OLD_DIR)
         disk.make_dir(old)
@@ -133,4 +143,4 @@ class Building:
         progress = Progress(epochs[-1].epoch if epochs else 0, min(load_floor(self._root), log_end))
         for name in self._folders:
             vouch(self._root, slots[name], progress)
-        self._remove(self.base)
+        self.clear()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.store.open_files import OpenFiles
-from pipeline.errors import StoreUnreadable, naming_conditions
+from pipeline.errors import StoreDamagedError, StoreUnreadable, naming_conditions
 from pipeline.jobs.key_spill import FileKeySpill, KeySpill, StreamKeySpill
 from pipeline.jobs.object_folder import ObjectFolder
 from pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange
@@ -59,6 +59,10 @@ class RangeJob:
         try:
             with naming_conditions():
                 yield
+        except StoreDamagedError as error:
+            if "://" not in self.log.root:
+                raise
+            raise StoreDamagedError(error.reason, "the same again, with a store at rest") from None
         except OSError as error:
             if self.out is None:
                 raise

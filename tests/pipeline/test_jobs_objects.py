@@ -1,5 +1,7 @@
 """Rebuilds from and into an object store: the workers' bytes, and a manifest that comes last."""
 
+import errno
+import fcntl
 import hashlib
 import json
 from collections.abc import Callable
@@ -203,12 +205,43 @@ def test_two_jobs_into_one_folder_do_not_meet(tmp_path: Path) -> None:
     store, out = tmp_path / "a", tmp_path / "out"
     grown(store)
     with Building(store, out, [CONSUME_QUEUE_DIR]).held():
-        (tmp_path / "out.building" / "attempt").mkdir()
+        (tmp_path / "out.building" / "attempt").mkdir(parents=True)
         with pytest.raises(StoreLockedError, match=f"another job writes to {out}"):
             run(store, out=out)
         assert (tmp_path / "out.building" / "attempt").is_dir()
     run(store, out=out)
     assert {path.name for path in tmp_path.iterdir()} == {"a", "out"}
+
+
+def test_where_there_are_no_locks_a_rebuild_warns_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    grown(tmp_path / "a")
+    monkeypatch.setattr("pipeline.jobs.building.fcntl.flock", refuse)
+    run(tmp_path / "a", out=tmp_path / "out")
+    assert "cannot be locked" in caplog.text
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "out"}
+
+
+def test_a_lock_that_its_job_has_just_removed_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lock, calls = tmp_path / "out.building.lock", fcntl.flock, []
+
+    def remove_once(handle: int, flags: int) -> None:
+        lock(handle, flags)
+        calls.append(handle)
+        if len(calls) == 1:
+            path.unlink()
+
+    monkeypatch.setattr("pipeline.jobs.building.fcntl.flock", remove_once)
+    with Building(tmp_path / "a", tmp_path / "out", []).held():
+        assert len(calls) == 2
+        assert path.exists()
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("fault", ["damage", "gap"])
@@ -252,7 +285,7 @@ def test_an_object_that_is_lost_while_it_is_read_is_named(
         return plan_ranges(*arguments)
 
     monkeypatch.setattr(module, "plan_ranges", lose)
-    with pytest.raises(StoreDamagedError, match=f"{segment.name}.*the object is gone"):
+    with pytest.raises(StoreDamagedError, match=f"{segment.name}.*is gone.*store at rest"):
         run(address(store), out=address(tmp_path / "out"))
 
 
