@@ -137,8 +137,9 @@ def test_a_killed_executor_changes_nothing_in_an_export(
     out = tmp_path / "out"
     driver = Driver(cluster, "export", store, out)
     done, total = driver.in_the_middle()
-    before = cluster.executors()
-    before[0].kill()
+    executors = cluster.executors()
+    assert executors, "the executors ended before one could be killed"
+    executors[0].kill()
     assert not (out / MANIFEST).exists(), "the export was over when its executor was killed"
     assert 0 < done < total
     assert driver.answer()["rows"] == RECORDS

@@ -168,12 +168,11 @@ class Cluster:
         """The executors' JVMs, children of the workers."""
         found: list[psutil.Process] = []
         for worker in self.workers:
-            with suppress(psutil.NoSuchProcess):
-                found += [
-                    child
-                    for child in worker.children(recursive=True)
-                    if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline())
-                ]
+            for child in worker.children(recursive=True) if worker.is_running() else ():
+                # Others of its children are Python processes that come and go.
+                with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                    if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()):
+                        found.append(child)
         return found
 
     def kill_worker(self, worker: psutil.Process) -> None:
