@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml hatch_build.py protocol/kernel.c
 	@touch $@
 
 demo: setup ## shows the node at work on a new directory
-	@$(BIN)/keelog demo
+	@$(BIN)/keelog demo --format table
 
 lint: setup
 	$(BIN)/ruff format --check .
