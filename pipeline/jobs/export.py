@@ -13,6 +13,7 @@ from pipeline.jobs.export_plan import (
     DATE,
     TOPIC,
     ExportPlan,
+    check_source,
     plan_export,
     with_tails,
 )
@@ -86,6 +87,7 @@ def run_export(
     began = time.monotonic()
     if options.file_bytes_max < 1:
         raise BadOption(f"file_bytes_max is {options.file_bytes_max}", "a size from 1 byte on")
+    check_source(path, options)
     opened = folder.open()
     with opened.locked():
         before = opened.clean()

@@ -13,7 +13,7 @@ from pipeline.jobs.export_write import NEEDED
 from pipeline.options import parse_options
 from pipeline.parts import LogPart, Part, QueuePart, QueueSlice
 from pipeline.resolve import plan_parts
-from pipeline.stores.opening import task_files
+from pipeline.stores.opening import check_stores, task_files
 from pipeline.tables import DAMAGE, MESSAGES, Column
 from protocol.queue_unit import QUEUE_UNIT
 from protocol.record import Record
@@ -31,6 +31,12 @@ class ExportPlan(NamedTuple):
     columns: tuple[Column, ...]
     selection: dict[str, Any]
     stores: dict[str, Position]
+
+
+def check_source(path: str | Mapping[str, str], options: ExportOptions) -> None:
+    """Raises what can be told before the export's folder is made: options, and what is no store."""
+    _file_columns(options)
+    check_stores(parse_options(_source_options(path, options, options.by_queues)).stores)
 
 
 def plan_export(

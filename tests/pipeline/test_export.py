@@ -19,7 +19,9 @@ from pipeline.errors import (
     ExportBusy,
     ExportMismatch,
     ExportUnwritable,
+    NotAStoreError,
     SourceError,
+    UnknownColumn,
 )
 from pipeline.jobs.export import ExportResult, export_here
 from pipeline.jobs.export_folder import TEMPORARY, OpenFolder, Publish
@@ -412,6 +414,17 @@ def test_damage_is_what_the_source_makes_of_it(golden_copy: GetStore, tmp_path: 
 def test_a_place_that_is_none_is_refused(store: Path, out_name: str) -> None:
     with pytest.raises(SourceError, match=r"\[KEELOG_BAD_OPTION\]"):
         export_here(str(store), out_name)
+
+
+def test_what_is_no_store_or_no_column_is_refused_before_a_folder_is_made(
+    store: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "never"
+    with pytest.raises(NotAStoreError, match="does not exist"):
+        export_here(str(tmp_path / "nowhere"), str(out))
+    with pytest.raises(UnknownColumn, match="colour"):
+        export_here(str(store), str(out), ExportOptions(columns="colour"))
+    assert not out.exists()
 
 
 def test_a_place_that_cannot_be_written_is_named(store: Path, tmp_path: Path) -> None:
