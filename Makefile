@@ -22,7 +22,7 @@ help: ## prints this list
 
 setup: $(STAMP) ## makes .venv and installs the project into it, when that is not done yet
 
-$(STAMP): pyproject.toml hatch_build.py protocol/kernel.c
+$(STAMP): pyproject.toml hatch_build.py $(wildcard protocol/kernel*.c)
 	@set -e; \
 	if command -v uv >/dev/null 2>&1; then \
 	  $(BIN)/python -c '' 2>/dev/null || uv venv --quiet --clear --python '>=3.11' $(VENV); \

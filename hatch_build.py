@@ -31,12 +31,18 @@ def compiler() -> list[str] | None:
     return [found] if found else None
 
 
+def digest_of(folder: Path) -> str:
+    """Of all sources there: kernel.c, and the files that it includes."""
+    sources = sorted(folder.glob("kernel*.c"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+
+
 def compile_kernel(source: Path, library: Path, flags: tuple[str, ...] = FLAGS) -> str:
     """Compiles `source` to `library`, whole or not at all. Answers why not, empty when it did."""
     command = compiler()
     if command is None:
         return "no C compiler (cc, gcc, clang or CC)"
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    digest = digest_of(source.parent)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         built = Path(folder) / library.name
         define = f'-DKERNEL_SOURCE="{digest}"'

@@ -11,7 +11,8 @@
  *  - A record is accepted or not. Why not is for protocol/record.py::decode to say, in words.
  *  - Columns are int64, one after the other, each `stride` items long, in the order of enum column.
  *  - Plain C11; no Python headers. Whoever changes a signature or a meaning raises KERNEL_ABI, here
- *    and in protocol/kernel.py.
+ *    and in protocol/kernel.py, and says it in protocol/kernel_functions.py.
+ *  - One translation unit: what grows stands in kernel_*.c beside this file, included at its end.
  */
 
 #define _GNU_SOURCE /* preadv */
@@ -24,7 +25,7 @@
 #define KERNEL_ABI 2
 
 #ifndef KERNEL_SOURCE
-#define KERNEL_SOURCE "" /* the build puts the digest of this file here */
+#define KERNEL_SOURCE "" /* the build puts the digest of kernel*.c here */
 #endif
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.kernel_functions import SIGNATURES
+
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -28,26 +30,6 @@ CHECK_PLACE = 1
 VERIFY = 2
 SEALED = 4
 
-_POINTER = ctypes.c_void_p
-_LONG = ctypes.c_int64
-_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "abi": (ctypes.c_int32, ()),
-    "source": (ctypes.c_char_p, ()),
-    "init": (ctypes.c_int32, (ctypes.c_int32,)),
-    "columns": (ctypes.c_int32, ()),
-    "crc32": (ctypes.c_uint32, (_POINTER, _LONG)),
-    "count": (_LONG, (_POINTER, _LONG, _LONG)),
-    "scan": (_LONG, (_POINTER, *[_LONG] * 3, ctypes.c_int32, _POINTER, _LONG, _POINTER)),
-    "gather": (None, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, ctypes.c_int32, *[_POINTER] * 2)),
-    "first_unfit": (_LONG, (_POINTER, *[_LONG] * 2, *[_POINTER] * 3, _LONG, _POINTER, _LONG)),
-    "pairs": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, _LONG, _POINTER)),
-    "read_pieces": (_LONG, (ctypes.c_int32, _LONG, *[_POINTER] * 3, _LONG)),
-    "join": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, _LONG, _POINTER)),
-    "join32": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 3, _LONG, _POINTER)),
-    "java_hash": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 4)),
-    "group": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 5, _LONG)),
-    "find_properties": (_LONG, (_POINTER, _LONG, _LONG, *[_POINTER] * 3)),
-}
 _PAIR_BYTES_MIN = 4
 """A name, 0x01, a value, 0x02; only the last pair may lack its 0x02."""
 _OUTSIDE = "a piece lies outside the buffer"
@@ -66,35 +48,36 @@ class Kernel:
 
     def __init__(self, path: str, plain_crc: bool = False) -> None:
         library = ctypes.CDLL(path)
-        for name, (result, arguments) in _SIGNATURES.items():
+        for name, (result, arguments) in SIGNATURES.items():
             try:
                 function = library[f"keelog_{name}"]
             except AttributeError:
                 raise KernelMismatchError(f"{path} has no function keelog_{name}") from None
             function.restype, function.argtypes = result, arguments
             setattr(self, f"_{name}", function)
-        if (found := self._call("abi")) != ABI:
+        if (found := self.call("abi")) != ABI:
             raise KernelMismatchError(f"{path} has ABI {found}, not {ABI}")
-        self.source: str = self._call("source").decode()
-        self.uses_clmul = bool(self._call("init", int(plain_crc)))
-        self.columns: int = self._call("columns")
+        self.source: str = self.call("source").decode()
+        self.uses_clmul = bool(self.call("init", int(plain_crc)))
+        self.columns: int = self.call("columns")
 
-    def _call(self, name: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: Any) -> Any:
+        """One function, with arguments as `protocol.kernel_functions` declares them."""
         return getattr(self, f"_{name}")(*arguments)
 
     def crc32(self, data: Bytes) -> int:
         """As zlib's."""
-        return int(self._call("crc32", _at(data), len(data)))
+        return int(self.call("crc32", address(data), len(data)))
 
     def scan(self, data: Bytes, position: int, base: int, flags: int) -> tuple[Ints, int]:
         """The columns of the whole records from `position` on, and the position behind them."""
-        rows = self._call("count", _at(data), len(data), position)
+        rows = self.call("count", address(data), len(data), position)
         out = np.empty((self.columns, rows), np.int64)
         end = ctypes.c_int64(position)
         if rows:
-            found = self._call(
-                *("scan", _at(data), len(data), position, base, flags),
-                *(_at(out), rows, ctypes.byref(end)),
+            found = self.call(
+                *("scan", address(data), len(data), position, base, flags),
+                *(address(out), rows, ctypes.byref(end)),
             )
             out = out[:, :found]
         return out, end.value
@@ -106,11 +89,11 @@ class Kernel:
         rows = len(start)
         out = np.empty((self.columns, rows), np.int64)
         good = np.empty(rows, np.bool_)
-        wanted = [None if column is None else _same(column, rows) for column in (size, place)]
-        self._call(
-            *("gather", _at(data), len(data), rows, _at(_same(start, rows))),
-            *(None if column is None else _at(column) for column in wanted),
-            *(flags, _at(out), _at(good)),
+        wanted = [None if column is None else int_column(column, rows) for column in (size, place)]
+        self.call(
+            *("gather", address(data), len(data), rows, address(int_column(start, rows))),
+            *(None if column is None else address(column) for column in wanted),
+            *(flags, address(out), address(good)),
         )
         return out, good
 
@@ -120,58 +103,65 @@ class Kernel:
         """The first of the records back to back that is not the one wanted; see record_check."""
         rows = len(size)
         assert int(size.min(initial=0)) >= 0
-        wanted = [_same(column, rows) for column in (size, place, number)]
-        arguments = (*map(_at, wanted), queue_id, _at(topic), len(topic))
-        return int(self._call("first_unfit", _at(data), len(data), rows, *arguments))
+        wanted = [int_column(column, rows) for column in (size, place, number)]
+        arguments = (*map(address, wanted), queue_id, address(topic), len(topic))
+        return int(self.call("first_unfit", address(data), len(data), rows, *arguments))
 
     def read_pieces(self, descriptor: int, position: Ints, count: Ints) -> tuple[Bytes, int]:
         """The pieces of an open file joined, and how many of them are whole."""
         rows = len(position)
-        position, count = _same(position, rows), _same(count, rows)
+        position, count = int_column(position, rows), int_column(count, rows)
         out = np.empty(int(count.sum()), np.uint8)
-        arguments = (_at(position), _at(count), _at(out), len(out))
-        return out, int(self._call("read_pieces", descriptor, rows, *arguments))
+        arguments = (address(position), address(count), address(out), len(out))
+        return out, int(self.call("read_pieces", descriptor, rows, *arguments))
 
     def join(self, data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
         """The pieces joined, and where each ends."""
         rows = len(start)
-        start, length = _same(start, rows), _same(length, rows)
+        start, length = int_column(start, rows), int_column(length, rows)
         out = np.empty(int(length.sum()), np.uint8)
         ends = np.empty(rows, np.int64)
-        arguments = (_at(start), _at(length), _at(out), len(out), _at(ends))
-        if self._call("join", _at(data), len(data), rows, *arguments) != len(out):
+        arguments = (address(start), address(length), address(out), len(out), address(ends))
+        if self.call("join", address(data), len(data), rows, *arguments) != len(out):
             raise IndexError(_OUTSIDE)
         return out, ends
 
     def join_arrow(self, data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, NDArray[np.int32]]:
         """The pieces joined, and the offsets of an Arrow array of them; below 2 GiB in all."""
         rows = len(start)
-        start, length = _same(start, rows), _same(length, rows)
+        start, length = int_column(start, rows), int_column(length, rows)
         out = np.empty(int(length.sum()), np.uint8)
         offsets = np.empty(rows + 1, np.int32)
-        arguments = (_at(start), _at(length), _at(out), len(out), _at(offsets))
-        if self._call("join32", _at(data), len(data), rows, *arguments) != len(out):
+        arguments = (address(start), address(length), address(out), len(out), address(offsets))
+        if self.call("join32", address(data), len(data), rows, *arguments) != len(out):
             raise IndexError(_OUTSIDE)
         return out, offsets
 
     def java_hash(self, data: Bytes, start: Ints, length: Ints) -> tuple[NDArray[np.int32], Bools]:
         """Java's hash of each piece; the second tells where it is not ASCII and so not right."""
         rows = len(start)
-        start, length = _same(start, rows), _same(length, rows)
+        start, length = int_column(start, rows), int_column(length, rows)
         hashes, wide = np.empty(rows, np.int32), np.empty(rows, np.bool_)
-        arguments = (_at(start), _at(length), _at(hashes), _at(wide))
-        if self._call("java_hash", _at(data), len(data), rows, *arguments) < 0:
+        arguments = (address(start), address(length), address(hashes), address(wide))
+        if self.call("java_hash", address(data), len(data), rows, *arguments) < 0:
             raise IndexError(_OUTSIDE)
         return hashes, wide
 
     def group(self, data: Bytes, start: Ints, length: Ints) -> tuple[Ints, Ints]:
         """Each piece's number, in order of appearance, and the row where each came first."""
         rows = len(start)
-        start, length = _same(start, rows), _same(length, rows)
+        start, length = int_column(start, rows), int_column(length, rows)
         ids, first = np.empty(rows, np.int64), np.empty(rows, np.int64)
         table = np.full(1 << (2 * rows).bit_length(), -1, np.int32)
-        arguments = (_at(start), _at(length), _at(ids), _at(first), _at(table), len(table))
-        texts = self._call("group", _at(data), len(data), rows, *arguments)
+        arguments = (
+            address(start),
+            address(length),
+            address(ids),
+            address(first),
+            address(table),
+            len(table),
+        )
+        texts = self.call("group", address(data), len(data), rows, *arguments)
         if texts < 0:
             raise IndexError(_OUTSIDE)
         return ids, first[:texts]
@@ -179,10 +169,10 @@ class Kernel:
     def find_properties(self, data: Bytes, start: Ints, length: Ints) -> Ints:
         """Start and length of the values of KEYS, TAGS and UNIQ_KEY: six rows of a table."""
         rows = len(start)
-        start, length = _same(start, rows), _same(length, rows)
+        start, length = int_column(start, rows), int_column(length, rows)
         out = np.empty((6, rows), np.int64)
-        arguments = (_at(start), _at(length), _at(out))
-        if self._call("find_properties", _at(data), len(data), rows, *arguments) != rows:
+        arguments = (address(start), address(length), address(out))
+        if self.call("find_properties", address(data), len(data), rows, *arguments) != rows:
             raise IndexError(_OUTSIDE)
         return out
 
@@ -193,21 +183,21 @@ class Kernel:
         row has; of a repeated name the last. None for rows with so many that it would take long.
         """
         rows = len(start)
-        start, length = _same(start, rows), _same(length, rows)
+        start, length = int_column(start, rows), int_column(length, rows)
         capacity = int((length // _PAIR_BYTES_MIN + 1).sum())
         out, counts = np.empty((3, capacity), np.int64), np.empty(rows, np.int32)
-        arguments = (_at(start), _at(length), _at(out), capacity, _at(counts))
-        found = self._call("pairs", _at(data), len(data), rows, *arguments)
+        arguments = (address(start), address(length), address(out), capacity, address(counts))
+        found = self.call("pairs", address(data), len(data), rows, *arguments)
         return None if found < 0 else (out[:, :found], counts)
 
 
-def _at(array: NDArray[Any]) -> int:
+def address(array: NDArray[Any]) -> int:
     """The address of an array's first item. Whoever passes it on keeps the array alive."""
     assert array.flags.c_contiguous
     return int(array.__array_interface__["data"][0])
 
 
-def _same(column: Ints, rows: int) -> Ints:
+def int_column(column: Ints, rows: int) -> Ints:
     """A column as C reads it; of another length would be a reach outside."""
     assert column.shape == (rows,)
     return np.ascontiguousarray(column, np.int64)
