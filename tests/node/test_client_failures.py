@@ -119,6 +119,7 @@ def test_a_question_without_an_answer_is_a_timeout_of_its_own_kind(
 def test_an_answer_that_comes_too_late_is_not_taken_for_another(
     node: FakeNode, mq: keelog.Client
 ) -> None:
+    mq.send("first", b"connected by now")
     node.delay["append"] = 0.3
     with pytest.raises(keelog.SendTimeout):
         mq.send("first", b"x", timeout=0.1)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import keelog
+import keelog.aio
 from keelog import Receipt
 from node import client_direct, client_sends
 from node.client_calls import Call
