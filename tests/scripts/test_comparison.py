@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import compare_rocketmq, rival_rocketmq
+from scripts import compare_rocketmq
 from scripts.rival_page import filled
 from scripts.rival_plan import estimate_s, groups, rounds_of, warm_ups
 from scripts.rival_proc import pss_bytes
@@ -215,7 +215,7 @@ def test_without_java_it_says_so_in_three_lines(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(rival_rocketmq.shutil, "which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
     assert compare_rocketmq.main(["--rows", "find", *option]) == code
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 3

@@ -14,6 +14,7 @@ import java.util.Map;
 /** The broker that a client process talks to: its admin calls, and one producer for each name server instance. */
 final class Broker {
     private static final int SEND_TIMEOUT_MS = 10_000;
+    private static final int STATS_ATTEMPTS = 100;
 
     final String nameServer;
     private DefaultMQAdminExt admin;
@@ -32,8 +33,18 @@ final class Broker {
 
     /** Bytes of the log that queues and index do not hold yet. */
     long behindBytes(JSONObject command) throws Exception {
-        Map<String, String> stats = admin().fetchBrokerRuntimeStats(command.getString("broker")).getTable();
-        return Long.parseLong(stats.get("dispatchBehindBytes"));
+        for (int attempt = 0; ; attempt++) {
+            try {
+                Map<String, String> stats = admin().fetchBrokerRuntimeStats(command.getString("broker")).getTable();
+                return Long.parseLong(stats.get("dispatchBehindBytes"));
+            } catch (MQBrokerException e) {
+                // Its statistics cannot be read in the first seconds after its start.
+                if (attempt == STATS_ATTEMPTS) {
+                    throw e;
+                }
+                Thread.sleep(100);
+            }
+        }
     }
 
     DefaultMQProducer producer(JSONObject command) throws MQClientException {
