@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, Self, Unpack
 from node.client_append import Appender
 from node.client_batch import Batch, Entry, Results
 from node.client_encode import Encoder
+from node.client_futures import ReceiptFuture, resolve
 from node.client_io import IoThread
 from node.client_many import SendMany
 from node.client_message import MessageOptions, OutgoingMessage
@@ -73,6 +74,7 @@ class Producer:
         self._batch_count = max(1, settings.max_in_flight // 2)
         self._wait = "flushed" if settings.acks == "flushed" else None
         self._condition = threading.Condition()
+        self._resolved = threading.Condition()
         self._batch = self._new_batch()
         self._unanswered = 0
         self._closed = False
@@ -96,8 +98,7 @@ class Producer:
         Raises IllegalMessage and its kinds at once, NodeBusy when the producer stays full. Done
         callbacks of the future run on the client's I/O thread: they must be short.
         """
-        future: Future[Receipt] = Future()
-        future.set_running_or_notify_cancel()
+        future = ReceiptFuture(self._resolved)
         self._add(self._encode(topic, body, options, future))
         return future
 
@@ -180,7 +181,7 @@ class Producer:
 
     def _add(self, entry: Entry) -> None:
         with self._condition:
-            if not self.has_room():
+            if self._unanswered >= self._settings.max_in_flight:
                 self._await_room(
                     self._settings.timeout if self._settings.when_full == "block" else 0
                 )
@@ -214,7 +215,7 @@ class Producer:
                 self._seal()
 
     def _new_batch(self) -> Batch:
-        return Batch(self._deliver, self._wait)
+        return Batch(self._deliver, self._wait, one_queue=True)
 
     def _seal(self) -> None:
         """With the condition held: sends what is gathered."""
@@ -227,14 +228,7 @@ class Producer:
 
     def _deliver(self, entries: Sequence[Entry], results: Results) -> None:
         """Resolves the futures, then makes room."""
-        if isinstance(results, MqError):
-            for entry in entries:
-                if entry.slot is not None:
-                    entry.slot.set_exception(results)
-        else:
-            for entry, receipt in zip(entries, results, strict=True):
-                if entry.slot is not None:
-                    entry.slot.set_result(receipt)
+        resolve(self._resolved, entries, results)
         with self._condition:
             self._unanswered -= len(entries)
             if isinstance(results, MqError):
