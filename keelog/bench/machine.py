@@ -16,7 +16,9 @@ from keelog.cli.options import version
 from node.children import SOURCE_ROOT
 
 
-def describe(store: Path | None, settings: tuple[str, ...], kernel: str | None) -> dict[str, Any]:
+def describe(
+    store: Path | str | None, settings: tuple[str, ...], kernel: str | None
+) -> dict[str, Any]:
     """The machine, the versions and the command. `store`: where its files are, if
     on this machine; `kernel`: what the node says of its compiled kernel."""
     return {
@@ -30,7 +32,7 @@ def describe(store: Path | None, settings: tuple[str, ...], kernel: str | None) 
         "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
-        "file_system": file_system(store) if store else None,
+        "file_system": file_system(Path(store)) if store else None,
         "flush_mode": flush_mode(settings),
         "settings": list(settings),
     }
