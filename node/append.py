@@ -27,6 +27,9 @@ from protocol.patch import (
     patch_plain,
 )
 
+FEW_QUEUES_MAX = 4
+"""Of more queues every worker has some, most likely."""
+
 
 @dataclass(slots=True)
 class AppendRequest:
@@ -53,6 +56,14 @@ class AppendRequest:
     def end(self) -> int:
         """The log offset behind its last record."""
         return self.physical_offset + len(self.records)
+
+
+def queues_of(requests: list[AppendRequest]) -> set[Queue] | None:
+    """The queues that the log has just grown by; None for more than FEW_QUEUES_MAX of them."""
+    if len(requests) > FEW_QUEUES_MAX:
+        return None
+    queues = {Queue(topic, queue_id) for one in requests for topic, queue_id, *_ in one.queues}
+    return queues if len(queues) <= FEW_QUEUES_MAX else None
 
 
 class Appender:
