@@ -115,7 +115,7 @@ def make_parts(
     turns: Turns,
     default_queues: int,
 ) -> list[Part]:
-    """Gives entries of a batch their queues, and each topic that nobody knows yet a part of its own.
+    """Gives entries of a batch their queues, and each topic that nobody knows a part of its own.
 
     Such a part leaves the choice to the node, which makes the topic; entries with `order_by` take
     the queue that they would have among `default_queues`.

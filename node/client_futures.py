@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from node.client_batch import Entry, Results
 from node.client_types import Receipt
@@ -23,8 +24,8 @@ class ReceiptFuture(Future[Receipt]):
         self._state = _RUNNING
         self._result: Receipt | None = None
         self._exception: BaseException | None = None
-        self._waiters: list[object] = []
-        self._done_callbacks: list[object] = []
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
         self._receipts: Sequence[Receipt] = ()
         self._row = 0
 
@@ -71,7 +72,7 @@ def _tell(futures: Iterable[ReceiptFuture]) -> None:
         with future._condition:
             for waiter in future._waiters:
                 if future._exception is None:
-                    waiter.add_result(future)  # type: ignore[attr-defined]
+                    waiter.add_result(future)
                 else:
-                    waiter.add_exception(future)  # type: ignore[attr-defined]
+                    waiter.add_exception(future)
         future._invoke_callbacks()  # type: ignore[attr-defined]

@@ -62,7 +62,8 @@ class Producer:
     """Gathers messages into batches; safe for many threads. Leaving it as a context flushes.
 
     Messages of one queue are stored in the order of the calls, unless a batch had to be repeated
-    (see `Retry`).
+    (see `Retry`). Those of `send_nowait` that name no queue go into one queue a batch, which the
+    node chooses, in turn.
     """
 
     def __init__(self, sender: Sender, settings: ProducerSettings) -> None:
