@@ -9,6 +9,7 @@ from scripts.rival_table import grid
 
 COLUMNS = (
     ("batches_per_s", "batches, /s"),
+    ("spread_per_s", "to all queues, /s"),
     ("cpu_s_per_million", "CPU s per million"),
     ("send_p50_ms", "send p50, ms"),
     ("send_p99_ms", "p99"),

@@ -139,7 +139,7 @@ def test_loads_with_another_broker_have_a_group_of_their_own() -> None:
     names = {load.name: group.name for group in groups(LOADS) for load in group.loads}
     assert names["sync_64"] == "SYNC_FLUSH"
     assert names["pool_1k"] != names["send_batches_1k"] != names["default_heap"]
-    assert names["dispatch"] == names["alone_single"]
+    assert names["dispatch"] == names["alone"]
 
 
 def test_java_warms_up_for_longer_and_long_rounds_are_few() -> None:
