@@ -234,7 +234,7 @@ def test_a_saved_result_is_shown_again_and_fills_the_page(
     assert "3.00 / 3.00 / 3.00" in capsys.readouterr().out
     text = page.read_text()
     assert "old" not in text
-    assert "| one by one, 1 caller, 128 B | /s | 6,000" in text
+    assert "| one by one, 1 caller, 128 B | send_1 | /s | 6,000" in text
     assert text.endswith("end -->\n\nrest\n")
 
 
