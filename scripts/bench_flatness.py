@@ -25,6 +25,7 @@ from typing import Any
 import keelog
 from keelog.bench.machine import describe
 from keelog.bench.node_process import Node
+from protocol import kernel
 from scripts.bench_recovery import QUEUES_PER_TOPIC, batches
 from scripts.bench_recovery import load as send_until
 from scripts.flatness_points import (
@@ -181,7 +182,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     for part in options.parts.split(","):
         folder = Path(tempfile.mkdtemp(prefix=f"flatness-{part}-", dir=options.dir))
         try:
-            result["machine"] = describe(str(folder), (), None)
+            result["machine"] = describe(folder, (), kernel.describe())
             for point in PARTS[part](folder, options, tell):
                 points.append(point.as_dict())
                 tell(f"{part} {point.size:,g} {point.unit}: {point.figures}")

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from keelog.bench.machine import describe
+from protocol import kernel
 from scripts.rival_alone import OurRestarts, OurStore
 from scripts.rival_ours import Ours
 from scripts.rival_page import fill_page
@@ -231,7 +232,7 @@ def measured(options: argparse.Namespace, loads: Sequence[Load]) -> Results:
         asked = {
             "seconds": options.seconds,
             "scale": options.scale,
-            "machine": describe(str(folder), (), None),
+            "machine": describe(folder, (), kernel.describe()),
         }
         results = Results.open(options.resume, asked) if options.resume else Results(asked)
         Comparison(options, results, folder).run(loads)

@@ -173,7 +173,7 @@ def cost_table(results: Results, *, markdown: bool = False) -> str:
             (load, side, f"{server.middle:.3g}", f"{client.middle:.3g}",
              "" if after is None else f"{after.middle:.2f} s", f"{failed:.0f}")
         )  # fmt: skip
-    return grid(COST_HEAD, rows, markdown=markdown)
+    return grid(COST_HEAD, rows, markdown=markdown) if rows else ""
 
 
 def variant_lines(results: Results) -> list[str]:
@@ -211,7 +211,8 @@ def machine_text(results: Results) -> str:
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
         f"{machine['system']}, {machine['file_system']}; Python {machine['python']}, RocketMQ "
-        f"{ROCKETMQ_VERSION}; revision {machine['revision']}, {machine['at'][:10]}; "
+        f"{ROCKETMQ_VERSION}; {machine['kernel']}; revision {machine['revision']}, "
+        f"{machine['at'][:10]}; "
         f"{rounds} rounds at most, {results.asked['seconds']:g} s for each turn."
     )
 
@@ -221,8 +222,9 @@ def report(results: Results, *, markdown: bool = False) -> str:
     parts = [text for text in (machine_text(results),) if text]
     parts.append(main_table(results, markdown=markdown))
     costs = cost_table(results, markdown=markdown)
-    parts.append("CPU seconds per million messages, until all is dispatched (medians):")
-    parts.append(costs)
+    if costs:
+        parts.append("CPU seconds per million messages, until all is dispatched (medians):")
+        parts.append(costs)
     variants = variant_lines(results)
     if variants:
         parts.append("\n".join(f"* {line}" for line in variants))
