@@ -26,4 +26,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "java_hash": (LONG, (POINTER, LONG, LONG, *[POINTER] * 4)),
     "group": (LONG, (POINTER, LONG, LONG, *[POINTER] * 5, LONG)),
     "find_properties": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3)),
+    # kernel_append.c
+    "append_check": (LONG, (POINTER,)),
+    "append_seal": (LONG, (POINTER,)),
 }
