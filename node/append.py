@@ -160,9 +160,9 @@ class Appender:
             request.store_timestamp = stamp.store_timestamp
             for queue, part in zip(found, own, strict=True):
                 first = self.tails.get(queue, 0)
-                self.tails[queue] = first + part.count
+                self.tails[queue] = first + part.rows
                 places.append((queue.queue_id, first))
-                request.queues.append((*queue, first, part.count))
+                request.queues.append((*queue, first, part.rows))
         group.seal(places, base, stamp)
         self.last_record_offset = base + group.last_at
         self.records += group.rows

@@ -53,6 +53,10 @@ class Batch:
         self.entries.append(entry)
         self.bytes += len(entry.record)
 
+    def fail(self, error: MqError) -> None:
+        """Ends all of it without receipts."""
+        self.deliver(self.entries, error)
+
     def open_topics(self) -> set[str]:
         """The topics of which the client has to choose a queue."""
         return {entry.topic for entry in self.entries if entry.queue_id == ANY_QUEUE}

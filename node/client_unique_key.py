@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+import threading
 import time
 from itertools import count
 from urllib.parse import urlsplit
@@ -25,13 +26,32 @@ class UniqueKeys:
 
     def next(self, now: float | None = None) -> str:
         """A new key; `now` is in seconds since 1970."""
+        return f"{self.stem(now)}{next(self._counter) & 0xFFFF:04X}"
+
+    def stem(self, now: float | None = None) -> str:
+        """All but the last four characters."""
         moment = time.time() if now is None else now
         begin, end = self._month
         if moment >= end:
             self._month = begin, _ = _month_around(moment)
         # A clock that was set back gives 0, as in Java.
         since = max(0, int((moment - begin) * 1000)) & 0xFFFFFFFF
-        return f"{self._prefix}{since:08X}{next(self._counter) & 0xFFFF:04X}"
+        return f"{self._prefix}{since:08X}"
+
+
+class UniqueKeyRuns:
+    """As `UniqueKeys`, for whole batches; with an instance number, and so keys, of its own."""
+
+    def __init__(self, ip: bytes) -> None:
+        self._keys = UniqueKeys(ip)
+        self._lock = threading.Lock()
+        self._next = 0
+
+    def take(self, count: int) -> tuple[str, int]:
+        """What `count` new keys begin with, and the number that the first of them ends in."""
+        with self._lock:
+            first, self._next = self._next, self._next + count
+        return self._keys.stem(), first
 
 
 def _month_around(moment: float) -> tuple[float, float]:

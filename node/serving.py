@@ -67,7 +67,7 @@ class Received(NamedTuple):
 
     peer: bytes
     header: bytes
-    payload: memoryview | None
+    payload: bytes | memoryview | None
     """ZeroMQ's own memory, which lives as long as this does."""
     address: str = ""
 

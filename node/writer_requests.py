@@ -69,7 +69,11 @@ def parse_wait(header: Header) -> str | None:
 
 
 def parse_send(
-    header: Header, payload: memoryview | None, topics: TopicTable, rules: AppendRules, sender: Host
+    header: Header,
+    payload: bytes | memoryview | None,
+    topics: TopicTable,
+    rules: AppendRules,
+    sender: Host,
 ) -> tuple[AppendRequest, Message]:
     """One message as fields. Raises BadRequest, IllegalMessage and its kinds, UnknownTopic.
 

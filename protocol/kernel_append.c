@@ -9,7 +9,8 @@
 #define FORBIDDEN_SYS_FLAGS (0xC | 0x80 | 0x40) /* transactions, inner batches */
 #define QUEUE_ID_MAX 65535
 #define ANY_QUEUE (-1)
-#define UNIQUE_KEY_BYTES 32
+#define STEM_BYTES 28 /* of a unique key: all but its counter */
+#define PROPERTIES_BYTES_MAX 32767
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -268,4 +269,90 @@ EXPORT int64_t keelog_append_seal(append_group *group) {
         position += size;
     }
     return group->rows;
+}
+
+/* -- encoding ----------------------------------------------------------------------------------- */
+
+/* A batch's numbers. The bytes that its messages share stand back to back in `shared`. */
+typedef struct {
+    int64_t rows, bodies_bytes, born_timestamp;
+    int64_t counter;     /* what the first unique key ends in */
+    int64_t crc;         /* whether there is room for __CRC32# */
+    int64_t topic_bytes; /* behind HEAD_BYTES of head: the topic's length, then its name */
+    int64_t tags_bytes;  /* then the property TAGS, or nothing, and STEM_BYTES of unique keys */
+    int64_t keys_bytes;  /* then each row's text of KEYS, ended by 0x02, or nothing at all */
+    int64_t out_bytes;   /* room for the records alone */
+} batch_draft;
+
+static inline uint8_t *put_bytes(uint8_t *at, const void *from, int64_t size) {
+    memcpy(at, from, (size_t)size);
+    return at + size;
+}
+
+/* The length of the next text in *at, which ends before `end` in 0x02 and holds no other
+ * separator, -1 where there is none. */
+static inline int64_t next_keys(const uint8_t *at, const uint8_t *end) {
+    const uint8_t *stop = memchr(at, PAIR_END, (size_t)(end - at));
+    return !stop || memchr(at, NAME_END, (size_t)(stop - at)) ? -1 : stop - at;
+}
+
+/* The properties of one row at `at`: TAGS and the stem stand in `tags`. */
+static uint8_t *put_properties(uint8_t *at, const batch_draft *draft, const uint8_t *tags,
+                               uint64_t counter, const uint8_t *keys, int64_t keys_bytes) {
+    static const char hex[] = "0123456789ABCDEF";
+    at = put_bytes(at, tags, draft->tags_bytes);
+    if (keys_bytes) {
+        at = put_bytes(at, "KEYS\1", 5);
+        at = put_bytes(at, keys, keys_bytes);
+        *at++ = PAIR_END;
+    }
+    at = put_bytes(at, "UNIQ_KEY\1", 9);
+    at = put_bytes(at, tags + draft->tags_bytes, STEM_BYTES);
+    for (int shift = 12; shift >= 0; shift -= 4)
+        *at++ = (uint8_t)hex[counter >> shift & 15];
+    *at++ = PAIR_END;
+    return draft->crc ? put_bytes(at, "__CRC32#\1" "0000000000" "\2", CRC_PROPERTY_BYTES) : at;
+}
+
+/* Encodes a batch: into `out` go the CRC-32 of the records, the size of each (both uint32), then the
+ * records, of which the bytes are answered. -1 where the plain way has to say what is wrong: keys,
+ * lengths, too much for a record or for the room there is. */
+EXPORT int64_t keelog_encode_batch(const batch_draft *draft, const uint8_t *shared,
+                                   const uint8_t *bodies, const int64_t *body_sizes, uint8_t *out) {
+    const uint8_t *body = bodies, *bodies_end = bodies + draft->bodies_bytes;
+    const uint8_t *topic = shared + HEAD_BYTES, *tags = topic + draft->topic_bytes;
+    const uint8_t *keys = tags + draft->tags_bytes + STEM_BYTES, *keys_end = keys + draft->keys_bytes;
+    uint8_t *sizes = out + 4, *first = sizes + 4 * draft->rows, *at = first;
+    uint8_t *end = first + draft->out_bytes;
+    int64_t fixed = draft->tags_bytes + 9 + STEM_BYTES + 5 + (draft->crc ? CRC_PROPERTY_BYTES : 0);
+    for (int64_t row = 0; row < draft->rows; row++) {
+        int64_t size = body_sizes[row];
+        int64_t keys_bytes = draft->keys_bytes ? next_keys(keys, keys_end) : 0;
+        int64_t own = fixed + (keys_bytes ? keys_bytes + 6 : 0);
+        if (keys_bytes < 0 || size < 0 || size > bodies_end - body || own > PROPERTIES_BYTES_MAX)
+            return -1;
+        int64_t total = HEAD_BYTES + size + draft->topic_bytes + 2 + own;
+        if (total > INT32_MAX || total > end - at)
+            return -1;
+        uint8_t *start = at;
+        at = put_bytes(at, shared, HEAD_BYTES);
+        put32(start, (uint32_t)total);
+        put32(start + 8, crc32_of(body, (size_t)size) & CRC_MASK);
+        put64(start + 40, (uint64_t)draft->born_timestamp);
+        put32(start + 84, (uint32_t)size);
+        at = put_bytes(at, body, size);
+        at = put_bytes(at, topic, draft->topic_bytes);
+        *at++ = (uint8_t)(own >> 8);
+        *at++ = (uint8_t)own;
+        at = put_properties(at, draft, tags, (uint64_t)draft->counter + (uint64_t)row, keys, keys_bytes);
+        body += size;
+        keys += draft->keys_bytes ? keys_bytes + 1 : 0;
+        uint32_t stated = (uint32_t)total;
+        memcpy(sizes + 4 * row, &stated, 4);
+    }
+    if (body != bodies_end || keys != keys_end)
+        return -1;
+    uint32_t checksum = crc32_of(first, (size_t)(at - first));
+    memcpy(out, &checksum, 4);
+    return at - first;
 }

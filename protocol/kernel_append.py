@@ -18,8 +18,9 @@ ANY_QUEUE_FLAG = 1
 CHECKED_FLAG = 2
 """The caller has encoded the records itself."""
 
-_REQUEST = struct.Struct("=7q")
-_PART = struct.Struct("=5q")
+_REQUEST_WORDS, _SIZES_AT, _FIRST, _PARTS_OF = 7, 3, 5, 6
+_REQUEST = struct.Struct(f"={_REQUEST_WORDS}q")
+_PART_WORDS, _QUEUE_ID, _NEXT = 5, 2, 4
 _GROUP_WORDS = 17
 _DATA, _BYTES, _REQUESTS, _COUNT, _PARTS, _PARTS_MAX, _PART_OF, _ROWS_MAX = range(8)
 _TABLE, _SLOTS, _BODY_MAX, _CRC, _BASE, _TIME, _HOST, _ROWS, _LAST_AT = range(8, _GROUP_WORDS)
@@ -32,7 +33,7 @@ class AppendPart(NamedTuple):
 
     topic: bytes
     queue_id: int
-    count: int
+    rows: int
 
 
 class AppendGroup:
@@ -59,17 +60,19 @@ class AppendGroup:
         self._bytes = memoryview(self._buffer.data)
         self._part_of = np.empty(rows, np.int32)
         self._table = np.empty(1 << (2 * rows).bit_length(), np.int32)
-        self._parts = np.empty(_PART.size * rows, np.uint8)
+        self._part_array = np.empty(_PART_WORDS * rows, np.int64)
+        self._parts = memoryview(self._part_array.data)
         words = self._words
         words[_DATA] = address(self._buffer)
         words[_PART_OF], words[_ROWS_MAX] = address(self._part_of), rows
         words[_TABLE], words[_SLOTS] = address(self._table), len(self._table)
-        words[_PARTS], words[_PARTS_MAX] = address(self._parts), rows
+        words[_PARTS], words[_PARTS_MAX] = address(self._part_array), rows
 
     def _make_requests(self, count: int) -> None:
-        self._requests = np.zeros(_REQUEST.size * count, np.uint8)
+        self._request_array = np.zeros(_REQUEST_WORDS * count, np.int64)
+        self._requests = memoryview(self._request_array.data)
         self._requests_max = count
-        self._words[_REQUESTS] = address(self._requests)
+        self._words[_REQUESTS] = address(self._request_array)
 
     def clear(self, requests: int, size: int) -> None:
         """Begins a group of so many requests, with so many bytes of records and sizes."""
@@ -89,45 +92,45 @@ class AppendGroup:
         """
         start, self._end = self._end, self._end + len(records)
         self._bytes[start : self._end] = records
-        request = len(records), count, crc, -1, flags, 0, 0
-        _REQUEST.pack_into(self._requests, _REQUEST.size * self._count, *request)
+        request = _REQUEST_WORDS * self._count
+        _REQUEST.pack_into(self._requests, 8 * request, len(records), count, crc, -1, flags, 0, 0)
         if sizes:
-            self._sizes.append((self._count, sizes))
+            self._sizes.append((request, sizes))
         self._count += 1
         return start
 
     def check(self) -> list[list[AppendPart]] | None:
         """The parts of each request, in order; None where the plain way has to look."""
-        words = self._words
-        end = self._end
+        words, requests, end = self._words, self._requests, self._end
         for request, sizes in self._sizes:
             self._bytes[end : end + len(sizes)] = sizes
-            words_of = memoryview(self._requests).cast("q")
-            words_of[7 * request + 3] = end
+            requests[request + _SIZES_AT] = end
             end += len(sizes)
         words[_BYTES], words[_COUNT] = end, self._count
-        parts = self.kernel.call("append_check", self._at)
-        if parts < 0:
+        count = self.kernel.call("append_check", self._at)
+        if count < 0:
             return None
         words[_BYTES] = self._end
-        found = memoryview(self._parts)[: _PART.size * parts]
         data = self._bytes
-        all_parts = [
-            AppendPart(bytes(data[at : at + length]), queue_id, count)
-            for at, length, queue_id, count, _ in _PART.iter_unpack(found)
+        numbers = self._parts[: _PART_WORDS * count].tolist()
+        parts = [
+            AppendPart(bytes(data[at : at + length]), queue_id, rows)
+            for at, length, queue_id, rows in zip(
+                *(numbers[word::_PART_WORDS] for word in range(_NEXT)), strict=True
+            )
         ]
-        requests = memoryview(self._requests)[: _REQUEST.size * self._count]
-        return [
-            all_parts[first : first + count] for *_, first, count in _REQUEST.iter_unpack(requests)
-        ]
+        found = requests[: _REQUEST_WORDS * self._count].tolist()
+        firsts, counts = found[_FIRST::_REQUEST_WORDS], found[_PARTS_OF::_REQUEST_WORDS]
+        return [parts[first : first + own] for first, own in zip(firsts, counts, strict=True)]
 
     def seal(self, places: list[tuple[int, int]], base: int, stamp: Stamp) -> None:
         """Fills in the records. `places`: queue id and first queue offset of each part in order;
         `base`: log offset of the first record."""
-        table = memoryview(self._parts).cast("q")
-        for part, (queue_id, offset) in enumerate(places):
-            table[5 * part + 2], table[5 * part + 4] = queue_id, offset
-        words = self._words
+        parts, words = self._parts, self._words
+        at = 0
+        for queue_id, offset in places:
+            parts[at + _QUEUE_ID], parts[at + _NEXT] = queue_id, offset
+            at += _PART_WORDS
         words[_BASE], words[_TIME] = base, stamp.store_timestamp
         words[_HOST] = int.from_bytes(stamp.store_host, "big", signed=True)
         sealed = self.kernel.call("append_seal", self._at)

@@ -29,4 +29,5 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     # kernel_append.c
     "append_check": (LONG, (POINTER,)),
     "append_seal": (LONG, (POINTER,)),
+    "encode_batch": (LONG, (POINTER,) * 5),
 }
