@@ -10,24 +10,22 @@ from node.client_batch import (
     Batch,
     Entry,
     Part,
-    Results,
     Turns,
     make_parts,
-    receipts,
+    read_receipts,
     smaller,
 )
-from node.client_batches import BatchReceipt, RecordBatch
+from node.client_batches import RecordBatch, read_receipt
 from node.client_calls import Answer, Call, Outcome, Role
 from node.client_io import IoThread
 from node.client_operations import DEFAULT_WRITE_QUEUES
 from node.client_timers import Action
 from node.client_types import TopicInfo
-from protocol.errors import BadRequest, MqError, RefusedError, SendTimeout, UnknownTopic
+from protocol.errors import BadRequest, MqError, RefusedError, UnknownTopic
 
 TOPICS_S_MAX = 30.0
 """The queues of topics are asked for again after so long, as RocketMQ's clients do."""
 TOPICS_TIMEOUT_S = 2.0
-_UNREADABLE = (MqError, LookupError, ValueError, TypeError)
 
 
 class Appender:
@@ -110,7 +108,7 @@ class Appender:
                 batch.relearned = True
                 self._take(batch)
                 return
-        batch.done(outcome if isinstance(outcome, MqError) else _read_records(batch, outcome))
+        batch.done(outcome if isinstance(outcome, MqError) else read_receipt(batch, outcome))
 
     def _submit(self, batch: Batch, entries: Sequence[Entry], then: Action | None = None) -> None:
         """Sends the entries; `then` is done when the last of their requests has ended."""
@@ -132,7 +130,7 @@ class Appender:
         if isinstance(outcome, RefusedError) and self._helped(batch, part, then, outcome):
             return
         batch.deliver(
-            part.entries, outcome if isinstance(outcome, MqError) else _read(part, outcome)
+            part.entries, outcome if isinstance(outcome, MqError) else read_receipts(part, outcome)
         )
         if then is not None:
             then()
@@ -158,23 +156,3 @@ class Appender:
         first, *rest = groups
         following = partial(self._in_turn, batch, rest, then) if rest else then
         self._submit(batch, first, following)
-
-
-def _read(part: Part, answer: Answer) -> Results:
-    try:
-        return receipts(part, answer.header)
-    except _UNREADABLE as error:
-        return _stored_unread(error)
-
-
-def _read_records(batch: RecordBatch, answer: Answer) -> BatchReceipt | MqError:
-    try:
-        return BatchReceipt(batch, answer.header)
-    except _UNREADABLE as error:
-        return _stored_unread(error)
-
-
-def _stored_unread(error: Exception) -> SendTimeout:
-    return SendTimeout(
-        f"append: the answer cannot be read ({error!r}), but the messages are stored"
-    )

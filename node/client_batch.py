@@ -10,16 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from node.client_calls import Answer
 from node.client_message import ordered_queue
 from node.client_types import Receipt
 from protocol.encode import ANY_QUEUE
-from protocol.errors import BadRequest, IllegalMessage, MqError
+from protocol.errors import BadRequest, IllegalMessage, MqError, SendTimeout
 from protocol.message_id import offset_message_id, parse_host
 from protocol.record import SHORT_HEAD
 
 _QUEUE_ID = struct.Struct(">i")
 _QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
 OFFSET_HEX_CHARS = 16
+UNREADABLE = (MqError, LookupError, ValueError, TypeError)
+"""What reading an answer raises that nobody expected like this."""
 
 
 class Entry(NamedTuple):
@@ -173,6 +176,21 @@ def receipts(part: Part, header: Mapping[str, Any]) -> list[Receipt]:
         )  # fmt: skip
         physical += size
     return found
+
+
+def read_receipts(part: Part, answer: Answer) -> Results:
+    """As `receipts`; an answer that cannot be read is an unknown outcome."""
+    try:
+        return receipts(part, answer.header)
+    except UNREADABLE as error:
+        return stored_unread(error)
+
+
+def stored_unread(error: Exception) -> SendTimeout:
+    """What the caller gets for a good answer that is none."""
+    return SendTimeout(
+        f"append: the answer cannot be read ({error!r}), but the messages are stored"
+    )
 
 
 def smaller(entries: Sequence[Entry], error: MqError) -> list[Sequence[Entry]]:

@@ -16,7 +16,8 @@ from typing import Any, TypedDict, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from node.client_batch import OFFSET_HEX_CHARS
+from node.client_batch import OFFSET_HEX_CHARS, UNREADABLE, stored_unread
+from node.client_calls import Answer
 from node.client_io import IoThread
 from node.client_message import ordered_queue
 from node.client_types import Receipt
@@ -162,6 +163,14 @@ class RecordBatch:
         if self.wait is not None:
             found["wait"] = self.wait
         return found
+
+
+def read_receipt(batch: RecordBatch, answer: Answer) -> BatchReceipt | MqError:
+    """The receipt; an answer that cannot be read is an unknown outcome."""
+    try:
+        return BatchReceipt(batch, answer.header)
+    except UNREADABLE as error:
+        return stored_unread(error)
 
 
 class BatchEncoder:

@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 
 from protocol.message_id import unique_key
 
+UNIQUE_KEY_CHARS = 32
+"""Of a key with an IPv4 address."""
+
 
 class UniqueKeys:
     """Makes keys for one client: address, process, client, ms since the month began, counter.
@@ -26,17 +29,20 @@ class UniqueKeys:
 
     def next(self, now: float | None = None) -> str:
         """A new key; `now` is in seconds since 1970."""
-        return f"{self.stem(now)}{next(self._counter) & 0xFFFF:04X}"
+        return self.finish(self.start(time.time() if now is None else now))
 
-    def stem(self, now: float | None = None) -> str:
-        """All but the last four characters."""
-        moment = time.time() if now is None else now
+    def start(self, now: float) -> str:
+        """What all keys of a millisecond begin with; `now` is in seconds since 1970."""
         begin, end = self._month
-        if moment >= end:
-            self._month = begin, _ = _month_around(moment)
+        if now >= end:
+            self._month = begin, _ = _month_around(now)
         # A clock that was set back gives 0, as in Java.
-        since = max(0, int((moment - begin) * 1000)) & 0xFFFFFFFF
+        since = max(0, int((now - begin) * 1000)) & 0xFFFFFFFF
         return f"{self._prefix}{since:08X}"
+
+    def finish(self, start: str) -> str:
+        """A new key from what `start` gave."""
+        return f"{start}{next(self._counter) & 0xFFFF:04X}"
 
 
 class UniqueKeyRuns:
@@ -51,7 +57,7 @@ class UniqueKeyRuns:
         """What `count` new keys begin with, and the number that the first of them ends in."""
         with self._lock:
             first, self._next = self._next, self._next + count
-        return self._keys.stem(), first
+        return self._keys.start(time.time()), first
 
 
 def _month_around(moment: float) -> tuple[float, float]:
