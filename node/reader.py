@@ -29,6 +29,7 @@ from node.store.process import (
     die_with_parent,
     end_badly,
     install_stop_signals,
+    keep_freed_memory,
     now_ms,
     offer_as_victim,
     report_ready,
@@ -273,6 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs one reader of a store until SIGTERM."""
     options = _options(arguments)
     set_title(f"keelog-reader-{options.index}")
+    keep_freed_memory()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(levelname)s reader %(message)s"
     )

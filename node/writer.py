@@ -30,6 +30,7 @@ from node.store.process import (
     end_badly,
     install_stop_signals,
     is_disk_full,
+    keep_freed_memory,
     now_ms,
     offer_as_victim,
     raise_file_limit,
@@ -324,6 +325,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     set_title("keelog-writer")
     raise_file_limit()
+    keep_freed_memory()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(levelname)s writer %(message)s"
     )

@@ -19,6 +19,7 @@ from node.store.process import (
     die_with_parent,
     end_badly,
     install_stop_signals,
+    keep_freed_memory,
     now_ms,
     offer_as_victim,
     raise_file_limit,
@@ -79,6 +80,7 @@ def parser_for(module: str, text: str | None) -> argparse.ArgumentParser:
 def run_worker(options: argparse.Namespace, job: Job) -> int:
     """The process from its start to its exit code."""
     raise_file_limit()
+    keep_freed_memory()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format=f"%(levelname)s {job.slot} %(message)s"
     )

@@ -37,6 +37,12 @@ DO_NOT_RESTART = frozenset({EXIT_USAGE, EXIT_DAMAGED, EXIT_LOCKED})
 """Exit codes after which starting again cannot help."""
 FREE_SPACE = "free space; appends then go on"
 
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""Of each heap of the C library."""
+
+_MMAP_BYTES_MIN = 32 * 1024 * 1024
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _TITLE_BYTES_MAX = 15
@@ -55,6 +61,18 @@ def set_title(name: str) -> None:
     """The name that `ps -o comm` shows, at most 15 bytes."""
     title = ctypes.create_string_buffer(name.encode()[:_TITLE_BYTES_MAX])
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, title, 0, 0, 0)
+
+
+def keep_freed_memory() -> None:
+    """Lets the C library keep up to KEPT_BYTES_MAX of what is freed, for the next message.
+
+    Else large frames, which come and go, are taken from the system and given back each time: a
+    seventh of the processor time of a writer that takes batches. Without glibc nothing changes.
+    """
+    with suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES_MIN)
 
 
 def report_ready(descriptor: int | None, endpoint: str = "") -> None:
