@@ -28,17 +28,17 @@ from typing import Any
 
 import numpy as np
 
-from node.client import Client, connect
-from scripts.load_checks import Outcome, check_files, check_finds, check_index, check_pulls
-from scripts.load_node import (
+from keelog.bench.node_process import (
     ANY_DISK,
     CATCH_UP_S,
     START_S,
     Node,
     await_workers,
     processes,
-    progress,
 )
+from keelog.bench.progress import progress
+from node.client import Client, connect
+from scripts.load_checks import Outcome, check_files, check_finds, check_index, check_pulls
 from scripts.load_processes import QUEUES, TOPICS, Ints, follow, produce, send_last
 
 KILLED_ROLES = ("queue", "index", "reader")

@@ -27,6 +27,7 @@ NOT_OF_A_QUEUE = {
         "FEW_UNITS_MAX", "ODD_MAX", "PLAIN_MAX", "PLAIN_RECORDS_MAX",
     ),
     "how long somebody waits or is believed": (
+        "HELD_S_MAX",
         "TURN_S_MAX", "TOPICS_S_MAX", "POLL_MS_MAX", "ORPHANS_S_MAX", "WAIT_S_MAX", "UNFIT_S_MAX",
         "SILENCE_MS_MAX", "RECONNECT_MS_MAX", "CONNECT_S_MAX", "SEGMENT_APPEARS_S_MAX",
         "STORE_LOCK_S_MAX",
@@ -43,6 +44,7 @@ QUEUES = {
     "node/client_append.py": "node/client_producer.py::ProducerSettings.max_in_flight",
     "node/client_io.py": "node/client_io.py::CALLS_MAX",
     "node/client_link.py": "node/client_io.py::CALLS_MAX",
+    "node/client_sends.py": "node/client_io.py::CALLS_MAX",
     "node/client_tail.py": "node/client_tail.py::PULLS_MAX",
     "node/group_commit.py": "send_thread_pool_queue_capacity",
     "node/reader_hints.py": "node/reader_hints.py::HINTS_HIGH_WATER_MARK",
