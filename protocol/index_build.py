@@ -153,7 +153,7 @@ def put_keys(
     if not len(batch.key_hash):
         return IndexPut(first, np.zeros(0, INDEX_ENTRY.dtype), [], header)
     begin = int(batch.store_timestamp[0]) if first <= 1 else header.begin_timestamp
-    entries, pages, opened = enter_keys(compiled, tuple(batch), begin, first, table)
+    entries, pages, opened = enter_keys(compiled, batch, begin, first, table)
     if first <= 1:
         entries["time_diff_s"][0] = _time_diff(header.begin_timestamp, begin)
     spans = _spans_of_pages(np.flatnonzero(pages), geometry)

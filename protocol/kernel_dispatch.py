@@ -142,7 +142,7 @@ def index_keys(
 
 def enter_keys(
     kernel: Kernel,
-    keys: tuple[NDArray[np.int32], Ints, Ints],
+    keys: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
     begin_timestamp: int,
     first_entry: int,
     table: NDArray[Any],

@@ -24,7 +24,9 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
+from keelog.bench.node_process import ANY_DISK, Node
 from node.append import AppendRequest
 from node.store.process import now_ms
 from node.store.settings import Settings
@@ -35,7 +37,6 @@ from protocol.encode import Message, encode_batch
 from protocol.kernel import SWITCH
 from protocol.message_id import Host
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
-from scripts.load_node import ANY_DISK, Node
 
 BATCH_RECORDS = 4096
 FLUSH_EVERY_BYTES = 512 << 20
@@ -110,8 +111,9 @@ class Batches:
         return AppendRequest(rows.tobytes(), count)
 
 
-def _text(numbers: np.ndarray, digits: int) -> np.ndarray:  # type: ignore[type-arg]
-    return numbers[:, None] // 10 ** np.arange(digits - 1, -1, -1) % 10 + ord("0")
+def _text(numbers: NDArray[np.int64], digits: int) -> NDArray[np.int64]:
+    text: NDArray[np.int64] = numbers[:, None] // 10 ** np.arange(digits - 1, -1, -1) % 10
+    return text + ord("0")
 
 
 def fill(root: Path, batches: Batches, records: int) -> float:
@@ -170,7 +172,7 @@ class Watch:
 
     def until_done(self, row: Row) -> None:
         """Fills in when each worker had everything, and what that took."""
-        began, done = time.monotonic(), {}
+        began, done = time.monotonic(), dict[str, float]()
         while len(done) < len(self._slots):
             self._open()
             now = time.monotonic() - began
