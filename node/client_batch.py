@@ -21,6 +21,8 @@ from protocol.record import SHORT_HEAD
 _QUEUE_ID = struct.Struct(">i")
 _QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
 OFFSET_HEX_CHARS = 16
+UNREADABLE = (MqError, LookupError, ValueError, TypeError)
+"""What reading an answer raises that nobody expected like this."""
 
 
 class Entry(NamedTuple):
@@ -53,6 +55,10 @@ class Batch:
         """Appends an entry."""
         self.entries.append(entry)
         self.bytes += len(entry.record)
+
+    def fail(self, error: MqError) -> None:
+        """Ends all of it without receipts."""
+        self.deliver(self.entries, error)
 
     def open_topics(self) -> set[str]:
         """The topics of which the client has to choose a queue."""
@@ -176,10 +182,15 @@ def read_receipts(part: Part, answer: Answer) -> Results:
     """As `receipts`; an answer that cannot be read is an unknown outcome."""
     try:
         return receipts(part, answer.header)
-    except (MqError, LookupError, ValueError, TypeError) as error:
-        return SendTimeout(
-            f"append: the answer cannot be read ({error!r}), but the messages are stored"
-        )
+    except UNREADABLE as error:
+        return stored_unread(error)
+
+
+def stored_unread(error: Exception) -> SendTimeout:
+    """What the caller gets for a good answer that is none."""
+    return SendTimeout(
+        f"append: the answer cannot be read ({error!r}), but the messages are stored"
+    )
 
 
 def smaller(entries: Sequence[Entry], error: MqError) -> list[Sequence[Entry]]:

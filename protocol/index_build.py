@@ -29,7 +29,7 @@ SlotValues = Callable[[Ints], NDArray[Any]] | NDArray[Any]
 EMPTY_HEADER = IndexHeader(0, 0, 0, 0, 0, 1)
 """Of the store's first index file. On disk `index_count` is 0 until the first entry."""
 
-SLOT_GAP_MAX = 1024
+_SLOT_GAP_MAX = 1024
 """Changed slots so near to each other are written in one piece: cheaper than another call."""
 
 _DIFF_MAX = 2**31 - 1
@@ -171,7 +171,7 @@ def put_keys_numpy(
 
 def spans_of(slots: Ints) -> list[tuple[int, int]]:
     """Rising slot numbers as spans [start, stop), near ones with what is between them."""
-    return _spans(slots, slots + 1, SLOT_GAP_MAX - 1)
+    return _spans(slots, slots + 1, _SLOT_GAP_MAX - 1)
 
 
 def _spans_of_pages(pages: Ints, geometry: IndexGeometry) -> list[tuple[int, int]]:

@@ -235,6 +235,11 @@ class QueueFiles:
             self._write_part(file, place, part)
             data, start = data[len(part) :], start + len(part) // UNIT_BYTES
 
+    def write_unit(self, queue: Queue, position: int, unit: bytes) -> None:
+        """As `write`, of one unit."""
+        base = self._base(position)
+        self._write_part(_File(queue, base), (position - base) * UNIT_BYTES, memoryview(unit))
+
     def _write_part(self, file: _File, place: int, part: memoryview) -> None:
         if place:
             write_all(self._descriptor(file), part, place)

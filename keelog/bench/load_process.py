@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from keelog.bench.job import SECOND_NS, Job, Prepared
 from keelog.bench.pace import sleep_until, wake_up_in_time
-from keelog.bench.read_roles import prepare_follow, prepare_reads
+from keelog.bench.read_roles import prepare_finds, prepare_follow, prepare_reads
 from keelog.bench.send_role import prepare_sends
 from protocol.errors import MqError
 
@@ -22,6 +22,7 @@ ROLES: dict[str, Callable[[Job], Prepared]] = {
     "send": prepare_sends,
     "consume": prepare_reads,
     "follow": prepare_follow,
+    "find": prepare_finds,
 }
 
 

@@ -16,7 +16,9 @@ from keelog.cli.options import version
 from node.children import SOURCE_ROOT
 
 
-def describe(store: str | None, settings: tuple[str, ...], kernel: str | None) -> dict[str, Any]:
+def describe(
+    store: Path | str | None, settings: tuple[str, ...], kernel: str | None
+) -> dict[str, Any]:
     """The machine, the versions and the command. `store`: where its files are, if
     on this machine; `kernel`: what the node says of its compiled kernel."""
     return {

@@ -76,6 +76,11 @@ class Node:
         self.kill()
         raise ServiceNotAvailable(f"the node did not start: {self.said()}", "look at what it said")
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its supervisor lives."""
+        return self._process is not None and self._process.poll() is None
+
     def said(self) -> str:
         """What it has said since its last start."""
         return self.talk.read_bytes()[self._talk_start :].decode(errors="replace")

@@ -1,15 +1,20 @@
 """Load processes that read: what is stored, at full speed; what arrives, as it arrives."""
 
+import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import islice
 
 import keelog
-from keelog.bench.job import Job, Prepared
+from keelog.bench.job import SECOND_NS, Job, Prepared
+from keelog.bench.pace import Pace, sleep_until
 from keelog.bench.recorder import Recorder
 from keelog.bench.stamps import END, Stamp
+from protocol.errors import MqError
 
+FIND_S_MAX = 60.0
+PAUSE_S = 0.005
 READ_AT_ONCE = 1_000
 """Messages between two looks at the clock."""
 
@@ -127,3 +132,64 @@ def follow(
         last[who] = stamp.number
         note(now - stamp.due_ns, len(body))
         sample(now - stamp.sent_ns)
+
+
+def prepare_finds(job: Job) -> Prepared:
+    """Looks messages up by their keys at the rate `finds`, as an open loop; its stream is `find`.
+
+    A look-up ends when it has found the message: until then the index may be behind. What is looked
+    up is any stored message; drawing it counts in the loop, not in the latency.
+    """
+    load, over = job.workload, [False]
+    finds = job.stream("find")
+    client = keelog.connect(job.endpoint, timeout=load.timeout)
+    dice = random.Random(job.number)
+    (topic,) = job.topics
+
+    def work(start_ns: int) -> None:
+        pace = Pace(start_ns, SECOND_NS / load.finds, job.end_ns(start_ns), None)
+        with client:
+            while not over[0] and (due := pace.next()) is not None:
+                sleep_until(due)
+                asked = _any_message(client, topic, dice)
+                if asked is not None:
+                    began = time.monotonic_ns()
+                    _look_up(client, topic, asked, finds, began)
+
+    def stop() -> None:
+        over[0] = True
+
+    return Prepared(work, stop)
+
+
+def _any_message(client: keelog.Client, topic: str, dice: random.Random) -> keelog.Message | None:
+    """One of the stored messages; None where a queue has none, or a reader was just killed."""
+    try:
+        queue = dice.choice(client.offsets(topic))
+        if queue.max_offset == queue.min_offset:
+            return None
+        offset = dice.randrange(queue.min_offset, queue.max_offset)
+        found = client.pull(topic, queue.queue_id, offset, max_messages=1)
+    except MqError:
+        return None
+    return found.messages[0] if found.messages else None
+
+
+def _look_up(
+    client: keelog.Client, topic: str, asked: keelog.Message, finds: Recorder, began: int
+) -> None:
+    """Asks until it is found; after FIND_S_MAX that is a failure."""
+    while True:
+        try:
+            found = list(client.find(topic, asked.keys[0]))
+        except MqError as error:
+            finds.fail(type(error).__name__)
+            return
+        now = time.monotonic_ns()
+        if any(one.physical_offset == asked.physical_offset for one in found):
+            finds.note(now - began, len(asked.body))
+            return
+        if now - began > FIND_S_MAX * SECOND_NS:
+            finds.fail("not_found")
+            return
+        time.sleep(PAUSE_S)

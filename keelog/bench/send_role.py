@@ -1,6 +1,7 @@
 """The load process that sends: its stream is `send`, and `lateness` where there is a rate."""
 
 import asyncio
+import itertools
 import random
 import time
 from concurrent.futures import Future
@@ -10,6 +11,7 @@ import keelog
 from keelog import aio
 from keelog.bench.bodies import Sizes, batches, make_bodies
 from keelog.bench.job import Job, Prepared
+from keelog.bench.notes import Notes, notes_path
 from keelog.bench.pace import Pace
 from keelog.bench.recorder import Recorder
 from keelog.bench.sending import (
@@ -23,7 +25,7 @@ from keelog.bench.sending import (
     cycle,
     keep_in_flight,
 )
-from keelog.bench.stamps import stamped
+from keelog.bench.stamps import key_of, stamped
 from keelog.bench.workload import STAMP_BYTES
 
 DRY_REQUESTS = 5_000
@@ -39,6 +41,7 @@ def prepare_sends(job: Job) -> Prepared:
         job.stream("send", load.messages_at_once), job.stream("lateness") if load.rate else None
     )
     dry = dry_run_cpu_s_per_million(job, make)
+    make = requests_of(job, bodies)  # numbers begin with 0 again
     paces: list[Pace] = []
     mean = sum(map(len, bodies)) / len(bodies)
     client = None if load.callers == "tasks" else keelog.connect(job.endpoint, load.timeout)
@@ -70,7 +73,8 @@ def requests_of(job: Job, bodies: list[bytes]) -> Make:
     if load.callers in ("threads", "tasks") and load.acks != "appended":
         options["acks"] = load.acks
     if load.kind in ("e2e", "mixed"):
-        return stamped(topics, bodies[0][STAMP_BYTES:], job.number, options)
+        make = stamped(topics, bodies[0][STAMP_BYTES:], job.number, options)
+        return with_own_keys(make, job.number) if load.kind == "mixed" else make
     dice = random.Random(job.number)
     requests = []
     if load.callers == "batches":
@@ -84,6 +88,20 @@ def requests_of(job: Job, bodies: list[bytes]) -> Make:
         said = {**options, "keys": _keys(load.keys, dice)} if load.keys else options
         requests.append(Outgoing(topics[number % len(topics)], body, said, len(body)))
     return cycle(requests)
+
+
+def with_own_keys(make: Make, producer: int) -> Make:
+    """Each message has a key that nobody else has."""
+    numbers = itertools.count()
+
+    def made(due_ns: int) -> Outgoing:
+        request = make(due_ns)
+        keys = [key_of(producer, next(numbers))]
+        return Outgoing(
+            request.topic, request.body, {**request.options, "keys": keys}, request.size
+        )
+
+    return made
 
 
 def _keys(count: int, dice: random.Random) -> list[str]:
@@ -114,8 +132,13 @@ def _send_through_a_producer(
             return messages, int(messages * mean)
 
         streams.sends.count_by(answered)
-        keep_in_flight(producer.send_nowait, make, pace, streams, handed)
-        producer.flush()
+        if job.folder is None:
+            keep_in_flight(producer.send_nowait, make, pace, streams, handed)
+            producer.flush()
+            return
+        with Notes(notes_path(job.folder, job.number)) as notes:
+            keep_in_flight(notes.noting(producer.send_nowait), make, pace, streams, handed)
+            producer.flush()
 
 
 async def _send_in_tasks(job: Job, make: Make, pace: Pace, streams: Streams) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from keelog.bench.results import Result, Second, Summary
-from keelog.bench.running import Telling
+from keelog.bench.scene import Telling
 from keelog.bench.units import ms_text
 from pipeline.jobs.stats_text import count_text, size_text
 
@@ -37,8 +37,8 @@ def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> s
         if one.p50_ms is not None:
             text += f", p50 {ms_text(one.p50_ms)}, p99 {ms_text(one.p99_ms)}"
         parts.append(text + (f", {one.failures} FAILED" if one.failures else ""))
-    behind = max(lag.values(), default=0)
-    parts.append(f"workers {size_text(behind)} behind")
+    if lag:
+        parts.append(f"workers {size_text(max(lag.values()))} behind")
     return " | ".join(parts)
 
 
@@ -71,7 +71,7 @@ def summary_rows(result: Result) -> list[dict[str, Any]]:
     columns = {
         NAMES.get(name, name): one.steady
         for name, one in result.streams.items()
-        if one.steady.messages or one.steady.p50_ms is not None
+        if name != "lateness" and (one.steady.messages or one.steady.p50_ms is not None)
     }
     if result.summary != result.steady:
         columns["with warm-up"] = result.summary
@@ -112,6 +112,29 @@ def process_rows(result: Result) -> list[dict[str, Any]]:
     return [*rows, total] if rows else []
 
 
+def _check_lines(checks: dict[str, Any]) -> Iterator[str]:
+    """What a mixed load checked."""
+    for name, words in (
+        ("seconds_with_kills", "sends in seconds with kills"),
+        ("seconds_without", "sends in all other seconds"),
+    ):
+        if name in checks:
+            found = checks[name]
+            yield f"{words}: p50 {ms_text(found['p50_ms'])}, p99 {ms_text(found['p99_ms'])}"
+    kills = checks.get("kills")
+    if kills:
+        longest = max(one["back_s"] for one in kills)
+        yield f"{len(kills)} processes killed; the longest was away for {longest:.1f} s"
+    for name, sizes in checks.get("memory", {}).items():
+        first, last = size_text(sizes["first"]), size_text(sizes["last"])
+        yield f"memory of {name}: {first}, at the end {last}"
+    if "acknowledged" in checks:
+        yield f"{checks['acknowledged']:,} messages acknowledged, {checks['pulled']:,} pulled again"
+    if "verify_deep" in checks:
+        found = checks["verify_deep"]
+        yield f"store verify --deep: {found['exit']} in {found['seconds']:.1f} s"
+
+
 def _size(value: float | None) -> str:
     return "-" if value is None else size_text(value)
 
@@ -132,6 +155,13 @@ def last_lines(result: Result) -> list[str]:
             f"workers at the end: {size_text(behind)} behind;"
             f" everything dispatched {result.dispatched_after_s:.2f} s later"
         )
-    lines += [f"{name}: {value}" for name, value in result.checks.items()]
+    late = result.streams.get("lateness")
+    if late is not None:
+        steady = late.steady
+        lines.append(
+            f"the generator was late by p50 {ms_text(steady.p50_ms)}, p99 {ms_text(steady.p99_ms)},"
+            " which is part of what is shown"
+        )
+    lines += _check_lines(result.checks)
     lines += [f"LOST: {fault}" for fault in result.faults]
     return lines + [f"limit broken: {text}" for text in result.limits_broken]

@@ -13,8 +13,15 @@ from keelog.bench.workload import STAMP_BYTES
 
 _STAMP = struct.Struct(">qqqq")
 assert _STAMP.size == STAMP_BYTES
+WHO_AT = 16
+"""Where producer and number stand."""
 END = -1
 """The number of a message behind all others of its queue."""
+
+
+def key_of(producer: int, number: int) -> str:
+    """The key of a message, where each has one of its own."""
+    return f"p{producer}-{number}"
 
 
 class Stamp(NamedTuple):

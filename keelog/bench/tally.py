@@ -1,6 +1,7 @@
 """Rows of many processes become streams: seconds, and summaries with and without the warm-up."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +73,14 @@ class _Sum:
 class Tally:
     """All streams of a load."""
 
-    def __init__(self, start_ns: int, warm_up_s: float) -> None:
+    def __init__(
+        self,
+        start_ns: int,
+        warm_up_s: float,
+        is_marked: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._is_marked = is_marked
+        self._by_mark: dict[tuple[str, bool], _Sum] = defaultdict(_Sum)
         self._start_ns = start_ns
         self._warm_up_ns = int(warm_up_s * SECOND_NS)
         self._all: dict[str, _Sum] = defaultdict(_Sum)
@@ -99,9 +107,20 @@ class Tally:
         found = {}
         for name, seconds in self._seconds.items():
             if number in seconds:
-                second = seconds.pop(number).second(number + 1.0)
-                self._closed[name][number] = found[name] = second
+                second = seconds.pop(number)
+                if self._is_marked is not None and number * SECOND_NS >= self._warm_up_ns:
+                    mark = self._is_marked(number + 1.0)
+                    self._by_mark[name, mark].latency.merge(second.latency)
+                self._closed[name][number] = found[name] = second.second(number + 1.0)
         return found
+
+    def marked_figures(self, name: str) -> dict[str, dict[str, float | None]]:
+        """Latencies of a stream in seconds that were marked, and in the others."""
+        return {
+            text: self._by_mark[name, mark].latency.figures()
+            for text, mark in (("seconds_with_kills", True), ("seconds_without", False))
+            if (name, mark) in self._by_mark
+        }
 
     def streams(self) -> dict[str, Stream]:
         """Everything. Without a row behind the warm-up, the steady figures are those of all."""

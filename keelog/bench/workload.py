@@ -37,6 +37,7 @@ class Workload:
     """Of one process; 0: 16 batches or 1,024 messages."""
     batch: int = 100
     body: str = "128"
+    """See `keelog.bench.bodies`; for `store` several with commas between."""
     topics: int = 1
     queues: int = 8
     keys: int = 0
@@ -64,7 +65,9 @@ class Workload:
 
     def check(self) -> None:
         """Raises BadRequest for values that make no sense."""
-        sizes = Sizes.parse(self.body)
+        sizes = [Sizes.parse(text) for text in self.body.split(",")]
+        if len(sizes) > 1 and self.kind != "store":
+            raise BadRequest(f"{self.body!r} are several sizes", "name one")
         counted = ("producers", "processes", "batch", "topics", "queues", "consumers")
         for name in (*counted, "queue_workers", "readers", "pull_messages", "pull_bytes"):
             if getattr(self, name) < 1:
@@ -73,14 +76,20 @@ class Workload:
             raise BadRequest("rate and in-flight must be above 0", "leave them out")
         if self.duration <= 0 or self.warm_up < 0 or (self.count is not None and self.count < 1):
             raise BadRequest("a load needs a duration or a count above 0", "--duration 10s")
-        if self.kind in ("e2e", "mixed") and (sizes.kind != "fixed" or sizes.low < STAMP_BYTES):
+        if self.kind in ("e2e", "mixed") and (
+            sizes[0].kind != "fixed" or sizes[0].low < STAMP_BYTES
+        ):
             raise BadRequest(
                 f"a body of {self.body} has no room for its stamp",
                 f"use a fixed size of at least {STAMP_BYTES} bytes",
             )
 
-        if self.kind in ("e2e", "mixed") and self.callers == "batches":
-            raise BadRequest("a batch has no room for stamps", "use threads, tasks or inflight")
+        if self.kind in ("e2e", "mixed") and (self.callers == "batches" or self.topics > 1):
+            raise BadRequest("messages that are followed have one topic, and no batches")
+        if self.kind == "mixed" and self.callers != "inflight":
+            raise BadRequest("a mixed load sends with inflight: order is checked")
+        if self.kind == "mixed" and (self.rate is None) == (self.percent_of_full is None):
+            raise BadRequest("a mixed load needs a rate, or a percentage of full speed, not both")
 
     @property
     def under_way(self) -> int:

@@ -38,12 +38,11 @@ def run_load(kind: str, options: Options) -> int:
             result = run(load, tell)
         result.limits_broken = limits.broken_by(result)
         _write(result, options)
-    if result.faults:
-        raise SomethingLost(
-            "; ".join(result.faults[:5]), "keep the store with --dir, and verify it"
-        )
-    if result.limits_broken:
-        raise Partial("; ".join(result.limits_broken), "the same command without the limit")
+    with doing(f"keelog bench {kind} found what must not be"):
+        if result.faults:
+            raise SomethingLost("; ".join(result.faults[:5]), "verify the store of --dir")
+        if result.limits_broken:
+            raise Partial("; ".join(result.limits_broken), "the same command without the limit")
     return OK
 
 
