@@ -209,7 +209,7 @@ def _time_diffs(header: IndexHeader, store_timestamp: Ints) -> Ints:
     begin = int(store_timestamp[0]) if is_first else header.begin_timestamp
     if begin > 0:
         later = np.maximum(store_timestamp, begin)  # the difference of any two may not fit
-        diffs = np.minimum((later - begin) // 1000, _DIFF_MAX)
+        diffs: Ints = np.minimum((later - begin) // 1000, _DIFF_MAX)
     else:
         diffs = np.zeros(len(store_timestamp), np.int64)
     if is_first:
