@@ -112,7 +112,7 @@ class Appender:
 
     def _submit(self, batch: Batch, entries: Sequence[Entry], then: Action | None = None) -> None:
         """Sends the entries; `then` is done when the last of their requests has ended."""
-        parts = make_parts(entries, self._write_queues, self._turns, DEFAULT_WRITE_QUEUES)
+        parts = make_parts(batch, entries, self._write_queues, self._turns, DEFAULT_WRITE_QUEUES)
         for part in parts:
             self._io.start(
                 Call(

@@ -12,6 +12,7 @@ from node.client_append import Appender
 from node.client_batch import Batch, Entry, Results
 from node.client_batches import BatchEncoder, Batches, BatchOptions, BatchReceipt
 from node.client_encode import Encoder
+from node.client_futures import ReceiptFuture, resolve
 from node.client_io import IoThread
 from node.client_many import SendMany
 from node.client_message import MessageOptions, OutgoingMessage
@@ -67,7 +68,8 @@ class Producer:
     """Gathers messages into batches; safe for many threads. Leaving it as a context flushes.
 
     Messages of one queue are stored in the order of the calls, unless a batch had to be repeated
-    (see `Retry`).
+    (see `Retry`). Those of `send_nowait` that name no queue go into one queue a batch, which the
+    node chooses, in turn.
     """
 
     def __init__(self, sender: Sender, settings: ProducerSettings) -> None:
@@ -80,6 +82,7 @@ class Producer:
         self._wait = "flushed" if settings.acks == "flushed" else None
         self._batches = Batches(batch_encoder, self._appender.send, settings.max_batches)
         self._condition = threading.Condition()
+        self._resolved = threading.Condition()
         self._batch = self._new_batch()
         self._unanswered = 0
         self._closed = False
@@ -103,8 +106,7 @@ class Producer:
         Raises IllegalMessage and its kinds at once, NodeBusy when the producer stays full. Done
         callbacks of the future run on the client's I/O thread: they must be short.
         """
-        future: Future[Receipt] = Future()
-        future.set_running_or_notify_cancel()
+        future = ReceiptFuture(self._resolved)
         self._add(self._encode(topic, body, options, future))
         return future
 
@@ -217,7 +219,7 @@ class Producer:
 
     def _add(self, entry: Entry) -> None:
         with self._condition:
-            if not self.has_room():
+            if self._unanswered >= self._settings.max_in_flight:
                 self._await_room(
                     self._settings.timeout if self._settings.when_full == "block" else 0
                 )
@@ -251,7 +253,7 @@ class Producer:
                 self._seal()
 
     def _new_batch(self) -> Batch:
-        return Batch(self._deliver, self._wait)
+        return Batch(self._deliver, self._wait, one_queue=True)
 
     def _seal(self) -> None:
         """With the condition held: sends what is gathered."""
@@ -264,14 +266,7 @@ class Producer:
 
     def _deliver(self, entries: Sequence[Entry], results: Results) -> None:
         """Resolves the futures, then makes room."""
-        if isinstance(results, MqError):
-            for entry in entries:
-                if entry.slot is not None:
-                    entry.slot.set_exception(results)
-        else:
-            for entry, receipt in zip(entries, results, strict=True):
-                if entry.slot is not None:
-                    entry.slot.set_result(receipt)
+        resolve(self._resolved, entries, results)
         with self._condition:
             self._unanswered -= len(entries)
             if isinstance(results, MqError):
