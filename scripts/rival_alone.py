@@ -57,9 +57,9 @@ class OurStore:
         if load.kind == "dispatch":
             return self._dispatch(load)
         alone = Workload(
-            kind="store", callers="batches" if load.batch > 1 else "threads", producers=1,
-            in_flight=1, batch=load.batch, body=str(load.body), queues=QUEUES, duration=seconds,
-            warm_up=1.0, directory=str(self._root),
+            kind="store", parts=("batch",) if load.batch > 1 else ("put",), batch=load.batch,
+            body=str(load.body), queues=QUEUES, duration=seconds, warm_up=1.0,
+            directory=str(self._root),
         )  # fmt: skip
         try:
             return figures_of_result(run(alone))

@@ -62,15 +62,15 @@ def run_in_store(load: Workload, tell: Telling) -> Result:
     for body in load.body.split(","):
         sizes = Sizes.parse(body)
         bodies, name = make_bodies(sizes, seed=0), size_text(sizes.low)
-        result.main = result.main or f"put {name}"
-        with _folder(load) as root:
-            tell.phase(f"put {name}")
-            _append(root, bodies, 1, Course(f"put {name}", load, result, tell))
-        with _folder(load) as root:
-            tell.phase(f"batch {name}")
-            _append(root, bodies, load.batch, Course(f"batch {name}", load, result, tell))
-            tell.phase(f"walk {name}")
-            _walk(root, Course(f"walk {name}", load, result, tell))
+        if "put" in load.parts:
+            with _folder(load) as root:
+                _append(root, bodies, 1, Course(f"put {name}", load, result, tell))
+        if "batch" in load.parts:
+            with _folder(load) as root:
+                _append(root, bodies, load.batch, Course(f"batch {name}", load, result, tell))
+                if "walk" in load.parts:
+                    _walk(root, Course(f"walk {name}", load, result, tell))
+    result.main = next(iter(result.streams))
     return result
 
 
@@ -79,6 +79,7 @@ class Course:
 
     def __init__(self, stream: str, load: Workload, result: Result, tell: Telling) -> None:
         self._stream, self._load, self._result, self._tell = stream, load, result, tell
+        tell.phase(stream)
         self.settings = load_settings(load.settings)
         self.recorder = Recorder()
         self.recorder.count_by(lambda: (self.messages, self.bytes))
