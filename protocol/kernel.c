@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#define KERNEL_ABI 2
+#define KERNEL_ABI 3
 
 #ifndef KERNEL_SOURCE
 #define KERNEL_SOURCE "" /* the build puts the digest of kernel*.c here */
@@ -668,3 +668,5 @@ EXPORT int64_t keelog_pairs(const uint8_t *data, int64_t length, int64_t rows, c
     }
     return total;
 }
+
+#include "kernel_append.c"

@@ -26,4 +26,8 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "java_hash": (LONG, (POINTER, LONG, LONG, *[POINTER] * 4)),
     "group": (LONG, (POINTER, LONG, LONG, *[POINTER] * 5, LONG)),
     "find_properties": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3)),
+    # kernel_append.c
+    "append_check": (LONG, (POINTER,)),
+    "append_seal": (LONG, (POINTER,)),
+    "encode_batch": (LONG, (POINTER,) * 5),
 }
