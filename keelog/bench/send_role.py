@@ -23,6 +23,7 @@ from keelog.bench.sending import (
     call_in_threads,
     call_one_by_one,
     cycle,
+    keep_batches_in_flight,
     keep_in_flight,
 )
 from keelog.bench.stamps import key_of, stamped
@@ -79,10 +80,11 @@ def requests_of(job: Job, bodies: list[bytes]) -> Make:
     requests = []
     if load.callers == "batches":
         for number, part in enumerate(batches(bodies, load.batch)):
-            content = [_with_keys(load.keys, load.tags, body, dice) for body in part]
-            said = {} if load.keys else options
+            said = options
+            if load.keys:
+                said = {**options, "keys": [_keys(load.keys, dice) for _ in part]}
             size = sum(map(len, part))
-            requests.append(Outgoing(topics[number % len(topics)], content, said, size))
+            requests.append(Outgoing(topics[number % len(topics)], part, said, size))
         return cycle(requests)
     for number, body in enumerate(bodies):
         said = {**options, "keys": _keys(load.keys, dice)} if load.keys else options
@@ -108,23 +110,16 @@ def _keys(count: int, dice: random.Random) -> list[str]:
     return [f"key-{dice.getrandbits(48):012x}" for _ in range(count)]
 
 
-def _with_keys(count: int, tags: str, body: bytes, dice: random.Random) -> Any:
-    """The keys of a batch differ from message to message, so each is a message of its own."""
-    if not count:
-        return body
-    return keelog.OutgoingMessage(body, tags=tags or None, keys=_keys(count, dice))
-
-
 def _send_through_a_producer(
     job: Job, client: keelog.Client, make: Make, pace: Pace, streams: Streams, mean: float
 ) -> None:
     load = job.workload
-    in_flight = load.under_way * load.messages_at_once
-    with client.producer(timeout=load.timeout, max_in_flight=in_flight, acks=load.acks) as producer:
-        if load.callers == "batches":
-            many = producer.send_many
-            call_in_threads(load.under_way, many, make, pace, streams, load.batch)
-            return
+    timeout, acks, limit = load.timeout, load.acks, load.under_way
+    if load.callers == "batches":
+        with client.producer(max_batches=limit, timeout=timeout, acks=acks) as producer:
+            keep_batches_in_flight(producer.send_batch, make, pace, streams, load.batch)
+        return
+    with client.producer(max_in_flight=limit, timeout=timeout, acks=acks) as producer:
         handed = Handed()
 
         def answered() -> tuple[int, int]:
@@ -153,10 +148,13 @@ def dry_run_cpu_s_per_million(job: Job, make: Make) -> float:
     streams = Streams(Recorder(each), None)
     pace = Pace(0, 0.0, None, DRY_REQUESTS)
     before = time.thread_time()
-    if job.workload.callers == "inflight":
-        done: Future[None] = Future()
-        done.set_result(None)
-        keep_in_flight(lambda *_, **__: done, make, pace, streams, Handed())
-    else:
-        call_one_by_one(lambda *_, **__: None, make, pace, streams, each)
+    done: Future[None] = Future()
+    done.set_result(None)
+    match job.workload.callers:
+        case "inflight":
+            keep_in_flight(lambda *_, **__: done, make, pace, streams, Handed())
+        case "batches":
+            keep_batches_in_flight(lambda *_, **__: done, make, pace, streams, each)
+        case _:
+            call_one_by_one(lambda *_, **__: None, make, pace, streams)
     return (time.thread_time() - before) / (DRY_REQUESTS * each) * 1e6
