@@ -164,10 +164,10 @@ def test_a_page_without_matplotlib_says_what_to_install(
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "load-testing.md"
 SHORTER = (
-    (r"--duration \S+", "--duration 300ms --warm-up 0"),
+    (r"--duration \S+", "--duration 1s --warm-up 1s"),
     (r"--count \S+", "--count 400 --warm-up 0"),
     (r"--percent-of-full \S+", "--rate 200"),
-    (r"--kill-every \S+", "--kill-every 100ms"),
+    (r"--kill-every \S+", "--kill-every 300ms"),
 )
 
 
