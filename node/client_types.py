@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from node.client_message import Message
-
 Fields = Mapping[str, Any]
 
 
@@ -30,17 +28,6 @@ class Receipt:
     def as_dict(self) -> dict[str, Any]:
         """The fields as a plain dict."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class PullResult:
-    """One pull's answer; `status` is RocketMQ's GetMessageStatus."""
-
-    status: str
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
-    messages: list[Message]
 
 
 @dataclass(frozen=True, slots=True)

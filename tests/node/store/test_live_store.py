@@ -9,7 +9,8 @@ import pytest
 
 from node.store import live_store
 from node.store.live_store import LiveStore
-from node.store.pull import PullRequest, PullStatus, get_message
+from node.store.pull import get_message
+from node.store.pull_types import PullRequest, PullStatus
 from node.store.settings import Settings
 from node.store.state_page import LogPage, WorkerPage, queue_slot, run_dir
 from node.store.store import open_live, open_store
