@@ -23,12 +23,14 @@ from node.client_core import (
     SeekOptions,
     SendOptions,
     Time,
+    goes_alone,
 )
 from node.client_message import Message, OutgoingMessage
 from node.client_operations import Operation
 from node.client_producer import Producer
 from node.client_pull import PullResult
 from node.client_routes import Routes
+from node.client_sends import Waiter
 from node.client_tail import Start, Tail, TailOptions
 from node.client_types import (
     Health,
@@ -104,7 +106,11 @@ class Client:
         Raises SendTimeout when nobody can say whether it was stored, NotConnected or NodeBusy
         when it was certainly not, IllegalMessage and its kinds for what a store cannot hold.
         """
-        return run(self._core, self._core.send(topic, body, options))
+        if goes_alone(body, options):
+            return run(self._core, self._core.send_alone(topic, body, options))
+        waiter = Waiter()
+        self._core.send(topic, body, options, waiter, may_block=True)
+        return waiter.wait()
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer that sends in batches; see ProducerSettings for the options."""

@@ -10,10 +10,9 @@ from node.client_batch import (
     Batch,
     Entry,
     Part,
-    Results,
     Turns,
     make_parts,
-    receipts,
+    read_receipts,
     smaller,
 )
 from node.client_calls import Answer, Call, Outcome, Role
@@ -21,7 +20,7 @@ from node.client_io import IoThread
 from node.client_operations import DEFAULT_WRITE_QUEUES
 from node.client_timers import Action
 from node.client_types import TopicInfo
-from protocol.errors import BadRequest, MqError, RefusedError, SendTimeout, UnknownTopic
+from protocol.errors import BadRequest, MqError, RefusedError, UnknownTopic
 
 TOPICS_S_MAX = 30.0
 """The queues of topics are asked for again after so long, as RocketMQ's clients do."""
@@ -100,7 +99,7 @@ class Appender:
         if isinstance(outcome, RefusedError) and self._helped(batch, part, then, outcome):
             return
         batch.deliver(
-            part.entries, outcome if isinstance(outcome, MqError) else _read(part, outcome)
+            part.entries, outcome if isinstance(outcome, MqError) else read_receipts(part, outcome)
         )
         if then is not None:
             then()
@@ -126,12 +125,3 @@ class Appender:
         first, *rest = groups
         following = partial(self._in_turn, batch, rest, then) if rest else then
         self._submit(batch, first, following)
-
-
-def _read(part: Part, answer: Answer) -> Results:
-    try:
-        return receipts(part, answer.header)
-    except (MqError, LookupError, ValueError, TypeError) as error:
-        return SendTimeout(
-            f"append: the answer cannot be read ({error!r}), but the messages are stored"
-        )

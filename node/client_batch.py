@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from node.client_calls import Answer
 from node.client_message import ordered_queue
 from node.client_types import Receipt
 from protocol.encode import ANY_QUEUE
-from protocol.errors import BadRequest, IllegalMessage, MqError
+from protocol.errors import BadRequest, IllegalMessage, MqError, SendTimeout
 from protocol.message_id import offset_message_id, parse_host
 from protocol.record import SHORT_HEAD
 
@@ -169,6 +170,16 @@ def receipts(part: Part, header: Mapping[str, Any]) -> list[Receipt]:
         )  # fmt: skip
         physical += size
     return found
+
+
+def read_receipts(part: Part, answer: Answer) -> Results:
+    """As `receipts`; an answer that cannot be read is an unknown outcome."""
+    try:
+        return receipts(part, answer.header)
+    except (MqError, LookupError, ValueError, TypeError) as error:
+        return SendTimeout(
+            f"append: the answer cannot be read ({error!r}), but the messages are stored"
+        )
 
 
 def smaller(entries: Sequence[Entry], error: MqError) -> list[Sequence[Entry]]:

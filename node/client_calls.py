@@ -135,6 +135,15 @@ def at_deadline(call: Call, where: str) -> MqError:
     )
 
 
+def when_closed(call: Call, failed: bool) -> MqError:
+    """The error of a call that the client's end leaves without an answer."""
+    if not call.repeatable and (call.sent or call.maybe_done):
+        return at_deadline(call, "the node before the client was closed")
+    if failed:
+        return NotConnected("the client's I/O thread has failed", "report its traceback")
+    return NotConnected("the client is closed", "connect again")
+
+
 def future_of(call: Call) -> "Future[Answer]":
     """A future that `done` of the call resolves; it cannot be cancelled."""
     future: Future[Answer] = Future()

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict, cast
 from node import client_operations as operations
 from node.client_append import Appender
 from node.client_calls import Answer, Call, Retry, Role, future_of
+from node.client_direct import Direct
 from node.client_encode import Encoder, outgoing
 from node.client_io import IoThread
 from node.client_message import Message, MessageOptions, OutgoingMessage
@@ -22,6 +23,7 @@ from node.client_operations import Operation
 from node.client_producer import Acks, Producer, ProducerSettings, Sender
 from node.client_pull import PullResult
 from node.client_routes import Routes
+from node.client_sends import Done, Sends
 from node.client_tail import BULK, Tail, TailOptions, TailSettings
 from node.client_types import Receipt, TopicCreated
 from node.client_unique_key import UniqueKeys, local_ip
@@ -45,6 +47,9 @@ class SendOptions(MessageOptions, total=False):
     acks: Acks
     wait: bool
     timeout: float | None
+
+
+MESSAGE_OPTIONS = MessageOptions.__annotations__.keys()
 
 
 class PullOptions(TypedDict, total=False):
@@ -127,12 +132,14 @@ class ClientCore:
         self.retry = retry or Retry()
         self._pid = os.getpid()
         self.io = IoThread(self.endpoint, self.retry)
+        self._direct = Direct(self.io)
         # Also when nobody closes the client: at its collection, or at the end of the program.
-        self._finalizer = weakref.finalize(self, _stop, self.io, self._pid)
+        self._finalizer = weakref.finalize(self, _stop, self.io, self._direct, self._pid)
         ip = local_ip(self.endpoint)
         self._keys = UniqueKeys(ip)
         self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
         self._appender = Appender(self.io)
+        self._sends = Sends(self.io, self._direct)
 
     def check(self) -> None:
         """Raises ForkedClient in a child process: sockets and thread belong to the parent."""
@@ -167,9 +174,36 @@ class ClientCore:
         return Producer(sender, ProducerSettings(**settings))  # type: ignore[arg-type]
 
     def send(
+        self,
+        topic: str,
+        body: bytes | OutgoingMessage,
+        options: SendOptions,
+        done: Done,
+        may_block: bool = False,
+    ) -> None:
+        """Begins a waiting send, unless `goes_alone`; `done` learns its outcome. See Client.send.
+
+        `may_block`: the caller's thread may wait for the answer here. Raises IllegalMessage and
+        its kinds, or BadRequest.
+        """
+        self.check()
+        wait, timeout = None, self.timeout
+        if not options.keys() <= MESSAGE_OPTIONS:
+            rest = dict(options)
+            given = cast(float | None, rest.pop("timeout", None))
+            timeout = timeout if given is None else given
+            wait = wait_field(rest.pop("acks", "appended"), rest.pop("wait", True))
+            options = cast(SendOptions, rest)
+        entry = self._encoder.entry(topic, body, options, done)
+        if may_block:
+            self._sends.send_here(entry, wait, timeout)
+        else:
+            self._sends.send(entry, wait, timeout)
+
+    def send_alone(
         self, topic: str, body: bytes | OutgoingMessage, options: SendOptions
     ) -> Operation[Receipt]:
-        """See Client.send."""
+        """A send as a request of its own."""
         rest = dict(options)
         deadline = self.deadline(cast(float | None, rest.pop("timeout", None)))
         wait = wait_field(rest.pop("acks", "appended"), rest.pop("wait", True))
@@ -280,6 +314,13 @@ class Find:
         return messages
 
 
+def goes_alone(body: bytes | OutgoingMessage, options: SendOptions) -> bool:
+    """Whether a send needs a request of its own: the node is asked for the queues of its topic
+    first, or stores in the record that nobody waits for the disk."""
+    ordered = "order_by" in options or (isinstance(body, OutgoingMessage) and body.order_by)
+    return bool(ordered) or options.get("wait") is False
+
+
 def wait_field(acks: object, wait: object) -> str | None:
     """The field `wait` of a send: None leaves it to the node's flush mode."""
     if acks not in ("appended", "flushed"):
@@ -289,6 +330,7 @@ def wait_field(acks: object, wait: object) -> str | None:
     return None if wait else "none"
 
 
-def _stop(io: IoThread, pid: int) -> None:
+def _stop(io: IoThread, direct: Direct, pid: int) -> None:
     if os.getpid() == pid:
+        direct.close()
         io.stop(CLOSE_TIMEOUT_S)

@@ -4,6 +4,7 @@ Most messages are a body with at most a tag and keys. Those take a short way, a 
 of the general one, and the general one is its oracle in the tests.
 """
 
+import struct
 import zlib
 from contextlib import suppress
 from functools import lru_cache
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from node.client_batch import Entry
 from node.client_io import IoThread
 from node.client_message import MessageOptions, OutgoingMessage
-from node.client_unique_key import UniqueKeys
+from node.client_unique_key import UNIQUE_KEY_CHARS, UniqueKeys
 from protocol.encode import (
     ANY_QUEUE,
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -38,13 +39,22 @@ _KEYS_START = f"{KEYS}\x01".encode()
 _UNIQUE_KEY_START = f"{UNIQUE_KEY}\x01".encode()
 _PAIR_END = b"\x02"
 _NO_STORE_IP = bytes(4)
+_UNIQUE_PROPERTY_BYTES = len(_UNIQUE_KEY_START) + UNIQUE_KEY_CHARS + len(_PAIR_END)
+_HEAD_START = struct.Struct(">iIIi")
+_INT = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
 
 
 class _Mould(NamedTuple):
-    """What records of one topic and tag share: length and name of the topic, the property TAGS."""
+    """What records of one topic and tag share behind the body.
+
+    `topic`: its length and name; `tags`: the property TAGS. `fixed_bytes` counts all of the record
+    but the body, the keys and the checksum's property.
+    """
 
     topic: bytes
     tags: bytes
+    fixed_bytes: int
 
 
 @lru_cache(maxsize=1024)
@@ -57,7 +67,20 @@ def _mould(topic: str, tags: str) -> _Mould | None:
         return None
     if len(topic) > SHORT_TOPIC_CHARS_MAX:
         return None
-    return _Mould(bytes([len(topic)]) + topic.encode(), encoded)
+    length_and_topic = bytes([len(topic)]) + topic.encode()
+    fixed_bytes = (
+        SHORT_HEAD.size + len(length_and_topic) + 2 + len(encoded) + _UNIQUE_PROPERTY_BYTES
+    )
+    return _Mould(length_and_topic, encoded, fixed_bytes)
+
+
+class _Moment(NamedTuple):
+    """What records of one millisecond share: the head from flag to prepared offset, and how
+    their unique keys begin."""
+
+    ms: int
+    head: bytes
+    key: str
 
 
 def outgoing(body: bytes | OutgoingMessage, options: MessageOptions) -> OutgoingMessage:
@@ -77,6 +100,7 @@ class Encoder:
         self._io = io
         self._keys = keys
         self._host = host
+        self._moment = self._moment_at(time())
 
     @property
     def batch_bytes_max(self) -> int:
@@ -114,27 +138,37 @@ class Encoder:
             return None
         if order_by is not None and not isinstance(order_by, str):
             return None
-        keys = _key_property(options.get("keys", ()))
-        unique_key = options.get("unique_key")
-        if mould is None or keys is None or unique_key:
+        keys = options.get("keys", ())
+        key_property = _key_property(keys) if keys != () else b""
+        if mould is None or key_property is None or options.get("unique_key"):
             return None
-        unique_key = self._keys.next()
-        properties = b"".join(
+        checksum = EMPTY_CRC_PROPERTY if crc else b""
+        size = mould.fixed_bytes + len(body) + len(key_property) + len(checksum)
+        properties_bytes = size - SHORT_HEAD.size - len(body) - len(mould.topic) - 2
+        if properties_bytes > PROPERTIES_BYTES_MAX:
+            return None
+        now = time()
+        moment = self._moment
+        if moment.ms != int(now * 1000):
+            moment = self._moment = self._moment_at(now)
+        unique_key = self._keys.finish(moment.key)
+        record = b"".join(
             (
-                mould.tags, keys, _UNIQUE_KEY_START, unique_key.encode(), _PAIR_END,
-                EMPTY_CRC_PROPERTY if crc else b"",
+                _HEAD_START.pack(size, MAGIC_V1, zlib.crc32(body) & CRC_MASK, queue_id),
+                moment.head, _INT.pack(len(body)), body, mould.topic,
+                _SHORT.pack(properties_bytes), mould.tags, key_property,
+                _UNIQUE_KEY_START, unique_key.encode(), _PAIR_END, checksum,
             )
         )  # fmt: skip
-        if len(properties) > PROPERTIES_BYTES_MAX:
-            return None
-        size = SHORT_HEAD.size + len(body) + len(mould.topic) + 2 + len(properties)
-        head = SHORT_HEAD.struct.pack(
-            size, MAGIC_V1, zlib.crc32(body) & CRC_MASK, queue_id, 0, 0, 0, 0,
-            int(time() * 1000), self._host.ip, self._host.port, 0, _NO_STORE_IP, 0, 0, 0, len(body),
-        )  # fmt: skip
-        length = len(properties).to_bytes(2, "big")
-        record = b"".join((head, body, mould.topic, length, properties))
         return Entry(record, topic, queue_id, order_by, unique_key, slot)
+
+    def _moment_at(self, now: float) -> _Moment:
+        ms = int(now * 1000)
+        head = SHORT_HEAD.struct.pack(
+            0, 0, 0, 0, 0, 0, 0, 0,
+            ms, self._host.ip, self._host.port, 0, _NO_STORE_IP, 0, 0, 0, 0,
+        )  # fmt: skip
+        return _Moment(ms, head[_HEAD_START.size : -_INT.size], self._keys.start(now))
 
 
 def _key_property(keys: Any) -> bytes | None:

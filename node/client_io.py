@@ -23,6 +23,7 @@ from node.client_calls import (
     after_loss,
     after_refusal,
     at_deadline,
+    when_closed,
 )
 from node.client_link import Link
 from node.client_routes import Routes
@@ -91,19 +92,29 @@ class IoThread:
         if len(self._posted) >= CALLS_MAX:
             call.done(NodeBusy(f"{CALLS_MAX} requests wait to be sent", "send in batches"))
         elif not self.post(lambda: self.start(call)):
-            call.done(self._closed_error())
+            call.done(when_closed(call, self._failed))
+
+    def resume(self, call: Call, delay: float) -> None:
+        """Goes on after `delay` seconds with a call that another thread has begun."""
+
+        def take_on() -> None:
+            if self._take_on(call):
+                self._act(call, RepeatAfter(delay))
+
+        if not self.post(take_on):
+            call.done(when_closed(call, self._failed))
+
+    def make_link(self, endpoint: str) -> Link:
+        """A link of the caller's own; it must be closed before `stop`."""
+        return Link(self._context, endpoint)
 
     def call_at(self, when: float, action: Action) -> None:
         """Runs `action` on the I/O thread at a time of the monotonic clock."""
-
-        def remember() -> None:
-            self.at(when, action)
-
-        self.post(remember)
+        self.post(lambda: self.at(when, action))
 
     def stop(self, timeout: float) -> None:
         """Ends the thread: waiting calls fail, sockets close. Harmless when done before."""
-        self.post(self._begin_stop)
+        self.post(lambda: setattr(self, "_stopping", True))
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
@@ -119,16 +130,20 @@ class IoThread:
 
     def start(self, call: Call) -> None:
         """Takes on a new call, or refuses it when there are too many."""
+        if self._take_on(call):
+            self._dispatch(call)
+
+    def _take_on(self, call: Call) -> bool:
         if self._stopping:
-            call.done(self._closed_error())
-            return
+            call.done(when_closed(call, self._failed))
+            return False
         if len(self._live) >= CALLS_MAX and call.role is not Role.CONTROL:
             call.done(NodeBusy(f"{CALLS_MAX} requests wait for answers", "send in batches"))
-            return
+            return False
         call.id = next(self._ids)
         self._live[call.id] = call
         self._deadlines[call.id] = self.at(call.deadline, lambda: self._expire(call))
-        self._dispatch(call)
+        return True
 
     def _dispatch(self, call: Call) -> None:
         """Gives the call to the link that it needs, or to the list of those without one."""
@@ -190,7 +205,7 @@ class IoThread:
     def _link(self, endpoint: str) -> Link:
         link = self._links.get(endpoint)
         if link is None:
-            link = self._links[endpoint] = Link(self._context, endpoint)
+            link = self._links[endpoint] = self.make_link(endpoint)
             self._poller.register(link.socket, zmq.POLLIN)
             self._poller.register(link.monitor, zmq.POLLIN)
         return link
@@ -258,7 +273,7 @@ class IoThread:
             for link in self._links.values():
                 self._take_answers(link)
             for call in list(self._live.values()):
-                self._finish(call, self._closing_error(call))
+                self._finish(call, when_closed(call, self._failed))
             self._release()
 
     def _turn(self) -> None:
@@ -376,19 +391,6 @@ class IoThread:
             for link in self._links.values():
                 link.in_flight.pop(call.id, None)
         call.done(outcome)
-
-    def _closing_error(self, call: Call) -> MqError:
-        if call.repeatable or not (call.sent or call.maybe_done):
-            return self._closed_error()
-        return at_deadline(call, "the node before the client was closed")
-
-    def _closed_error(self) -> MqError:
-        if self._failed:
-            return NotConnected("the client's I/O thread has failed", "report its traceback")
-        return NotConnected("the client is closed", "connect again")
-
-    def _begin_stop(self) -> None:
-        self._stopping = True
 
     def _release(self) -> None:
         for link in list(self._links.values()):

@@ -98,11 +98,12 @@ class Link:
         """
         while self.pending and self.connected:
             call = self.pending[0]
-            if not call.finished and not self._send(call):
+            if not call.finished and not self.send(call):
                 return
             self.pending.popleft()
 
-    def _send(self, call: Call) -> bool:
+    def send(self, call: Call) -> bool:
+        """Hands one call to ZeroMQ; False when that takes no more."""
         header = pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
         more = zmq.NOBLOCK if call.payload is None else zmq.NOBLOCK | zmq.SNDMORE
         try:
@@ -137,6 +138,10 @@ class Link:
             call = self.in_flight.pop(header.get("id", 0), None)
             if call is not None:
                 yield call, Answer(header, payload)
+
+    def has_news(self) -> bool:
+        """Whether the monitor has seen something since `news`."""
+        return bool(int(self.monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def news(self) -> LinkNews:
         """Reads what the monitor has seen."""

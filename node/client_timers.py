@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-Action = Callable[[], None]
+Action = Callable[[], object]
 CANCELLED_MAX = 1_000
 """So many cancelled entries are kept before they are swept out."""
 

@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 
 from protocol.message_id import unique_key
 
+UNIQUE_KEY_CHARS = 32
+"""Of a key with an IPv4 address."""
+
 
 class UniqueKeys:
     """Makes keys for one client: address, process, client, ms since the month began, counter.
@@ -25,13 +28,20 @@ class UniqueKeys:
 
     def next(self, now: float | None = None) -> str:
         """A new key; `now` is in seconds since 1970."""
-        moment = time.time() if now is None else now
+        return self.finish(self.start(time.time() if now is None else now))
+
+    def start(self, now: float) -> str:
+        """What all keys of a millisecond begin with; `now` is in seconds since 1970."""
         begin, end = self._month
-        if moment >= end:
-            self._month = begin, _ = _month_around(moment)
+        if now >= end:
+            self._month = begin, _ = _month_around(now)
         # A clock that was set back gives 0, as in Java.
-        since = max(0, int((moment - begin) * 1000)) & 0xFFFFFFFF
-        return f"{self._prefix}{since:08X}{next(self._counter) & 0xFFFF:04X}"
+        since = max(0, int((now - begin) * 1000)) & 0xFFFFFFFF
+        return f"{self._prefix}{since:08X}"
+
+    def finish(self, start: str) -> str:
+        """A new key from what `start` gave."""
+        return f"{start}{next(self._counter) & 0xFFFF:04X}"
 
 
 def _month_around(moment: float) -> tuple[float, float]:

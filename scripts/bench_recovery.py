@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 import zmq
 
+from keelog.bench.node_process import ANY_DISK, Node, await_workers
 from node.append import AppendRequest
 from node.client import connect
 from node.store.own_files import (
@@ -44,7 +45,6 @@ from protocol.encode import Message, RecordBatch, encode_batch
 from protocol.message_id import Host
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from protocol.wire import VERSION, pack, unpack_answer
-from scripts.load_node import ANY_DISK, Node, await_workers
 
 GIB = 1024**3
 QUEUES_PER_TOPIC = 8

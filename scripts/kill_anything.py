@@ -21,9 +21,9 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from keelog.bench.progress import progress
 from node.store.settings import ASYNC_FLUSH, SYNC_FLUSH
 from scripts.kill_history import Figures, History, Plan
-from scripts.load_node import progress
 from scripts.power_disk import power_disk, why_not
 
 KILLS_OF_A_STORE = 50

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keelog.bench.queue_checks import Ints
 from node.store.settings import Settings
 from node.store.store import open_store
 from node.store.verify import verify
@@ -24,7 +25,6 @@ from scripts.kill_load import (
     message,
     sender_of,
 )
-from scripts.load_processes import Ints
 
 STORED = ("physical_offset", "topic", "queue_id", "queue_offset", "producer", "number")
 """What is known of a record in the log."""

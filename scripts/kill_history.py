@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from keelog.bench.node_process import ANY_DISK, START_S, Node, await_workers, processes
+from keelog.bench.queue_checks import Ints, verify_deep
 from node.client import connect
 from node.store.own_files import QUARANTINE_DIR, own_dir
 from node.store.settings import SYNC_FLUSH, Settings, load_settings
@@ -37,9 +39,6 @@ from scripts.kill_check import (
     read_image,
 )
 from scripts.kill_load import QUEUES, ROW, SEEN, TOPICS, read_along, read_rows, send
-from scripts.load_checks import verify_deep
-from scripts.load_node import ANY_DISK, START_S, Node, await_workers, processes
-from scripts.load_processes import Ints
 from scripts.power_disk import PowerDisk
 
 SIZES = (

@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keelog.bench.queue_checks import Ints
 from node.client import Client, connect
 from node.client_calls import Retry
 from node.client_message import OutgoingMessage
 from node.client_types import Receipt
 from protocol.errors import MqError, OutcomeUnknownError
-from scripts.load_processes import Ints
 
 TOPICS = ("kill-orders", "kill-events", "kill-audit")
 QUEUES = 4

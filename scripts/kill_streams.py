@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scripts.load_node import progress
+from keelog.bench.progress import progress
 from scripts.stream_history import Figures, History, Plan
 
 

@@ -13,13 +13,10 @@ Exit codes: 0 nothing was lost, 1 something was, 2 usage.
 import argparse
 import json
 import multiprocessing
-import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
@@ -28,20 +25,19 @@ from typing import Any
 
 import numpy as np
 
-from node.client import Client, connect
-from scripts.load_checks import Outcome, check_files, check_finds, check_index, check_pulls
-from scripts.load_node import (
+from keelog.bench.killing import Kill, Killer
+from keelog.bench.node_process import (
     ANY_DISK,
     CATCH_UP_S,
-    START_S,
     Node,
     await_workers,
-    processes,
-    progress,
 )
-from scripts.load_processes import QUEUES, TOPICS, Ints, follow, produce, send_last
+from keelog.bench.progress import progress
+from keelog.bench.queue_checks import Ints
+from node.client import Client, connect
+from scripts.load_checks import Outcome, check_files, check_finds, check_index, check_pulls
+from scripts.load_processes import QUEUES, TOPICS, follow, produce, send_last
 
-KILLED_ROLES = ("queue", "index", "reader")
 SETTINGS = (
     *ANY_DISK,
     "store.mapped_file_size_commit_log=67108864",
@@ -54,51 +50,6 @@ SETTINGS = (
     "store.max_transfer_bytes_on_message_in_disk=1048576",
 )
 """Small files, so that many roll; large pulls, so that the check is quick."""
-
-
-@dataclass(slots=True)
-class Kill:
-    """One process killed: when, and how long until its successor ran, both in seconds."""
-
-    role: str
-    index: int
-    at: float
-    back_s: float
-
-
-class Killer:
-    """Kills one process after the other and waits for each to come back."""
-
-    def __init__(self, client: Client, rounds: int, tell: Callable[[str], None]) -> None:
-        self._client = client
-        self._rounds = rounds
-        self._tell = tell
-        self.kills: list[Kill] = []
-        self.late: list[str] = []
-        """Processes that did not come back in time."""
-
-    def run(self) -> None:
-        """All rounds."""
-        victims = sorted(name for name in processes(self._client) if name[0] in KILLED_ROLES)
-        for turn in range(self._rounds):
-            for role, index in victims:
-                self._tell(f"round {turn + 1} of {self._rounds}: {role} {index}")
-                self._kill(role, index)
-
-    def _kill(self, role: str, index: int) -> None:
-        pid = processes(self._client)[role, index].pid
-        if pid is None:
-            self.late.append(f"{role} {index} has no process")
-            return
-        began = time.monotonic()
-        os.kill(pid, signal.SIGKILL)
-        while time.monotonic() < began + START_S:
-            time.sleep(0.02)
-            now = processes(self._client)[role, index]
-            if now.pid not in (None, pid) and now.state == "running":
-                self.kills.append(Kill(role, index, began, time.monotonic() - began))
-                return
-        self.late.append(f"{role} {index} did not come back within {START_S} s")
 
 
 def measure_gaps(told: Ints, kills: list[Kill], outcome: Outcome) -> None:
@@ -153,8 +104,11 @@ def load(options: argparse.Namespace, node: Node, client: Client, outcome: Outco
         client.create_topic(topic, QUEUES)
     began = time.monotonic()
     helpers = start_helpers(options, node)
-    killer = Killer(client, options.rounds, options.tell)
-    killer.run()
+    killer = Killer(client)
+    for turn in range(options.rounds):
+        for role, index in killer.victims():
+            options.tell(f"round {turn + 1} of {options.rounds}: {role} {index}")
+            killer.kill(role, index)
     time.sleep(max(0.0, began + options.seconds - time.monotonic()))
     helpers.stop.set()
     options.tell("waiting for the last acknowledgements")

@@ -1,18 +1,16 @@
-"""Holds what a node has, after a load, against what its producers were told."""
+"""Holds all that a node has, after kills under load, against what its producers were told."""
 
 import multiprocessing
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from keelog.bench.queue_checks import Ints, check_queue, pull_queue, verify_deep
 from node.client import Client
 from node.store.store import open_store
-from protocol.columns import scan
-from scripts.load_processes import BODY, TOPICS, Ints, find_some, key_of
+from scripts.load_processes import TOPICS, find_some, key_of
 
 PROCESSES = 2
 
@@ -49,62 +47,6 @@ class Outcome:
     verify_exit: int = -1
     verify_s: float = 0.0
     faults: list[str] = field(default_factory=list)
-
-
-def pull_queue(client: Client, topic: str, queue_id: int) -> dict[str, Ints]:
-    """A whole queue, every record verified: queue offset, log offset, producer and number."""
-    (ends,) = client.offsets(topic, queue_id)
-    parts: list[tuple[Ints, Ints, Ints]] = []
-    position = ends.min_offset
-    while position < ends.max_offset:
-        answer = client.pull(topic, queue_id, position, max_messages=4000, max_bytes=1 << 20)
-        if answer.status != "FOUND":
-            break
-        found = scan(b"".join(message.raw for message in answer.messages), None)
-        columns = found.columns
-        bodies = columns.data[columns.body_start[:, None] + np.arange(BODY.size)]
-        parts.append(
-            (columns.queue_offset, columns.physical_offset, bodies.view(">i8").astype(np.int64))
-        )
-        position = answer.next_begin_offset
-    if not parts:
-        empty = np.zeros(0, np.int64)
-        return {"queue_offset": empty, "physical_offset": empty, "producer": empty, "number": empty}
-    offsets, places, who = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return {
-        "queue_offset": offsets,
-        "physical_offset": places,
-        "producer": who[:, 0],
-        "number": who[:, 1],
-    }
-
-
-def check_queue(name: str, pulled: dict[str, Ints], told: Ints) -> list[str]:
-    """What is wrong with one queue. `told`: producer and then Receipts.columns, a row a message."""
-    faults = []
-    count = len(pulled["queue_offset"])
-    if not np.array_equal(pulled["queue_offset"], np.arange(count)):
-        faults.append(f"{name}: queue offsets are not 0 to {count - 1}, each once")
-        return faults
-    if not (np.diff(pulled["physical_offset"]) > 0).all():
-        faults.append(f"{name}: log order and queue order differ")
-    for producer in np.unique(pulled["producer"]):
-        numbers = pulled["number"][pulled["producer"] == producer]
-        if not (np.diff(numbers) > 0).all():
-            faults.append(f"{name}: messages of producer {producer} are out of order, or twice")
-    rows = told[:, 4]
-    lost = int((rows >= count).sum())
-    if lost:
-        faults.append(f"{name}: {lost} acknowledged messages are not there")
-        told, rows = told[rows < count], rows[rows < count]
-    same = (
-        (pulled["producer"][rows] == told[:, 0])
-        & (pulled["number"][rows] == told[:, 2])
-        & (pulled["physical_offset"][rows] == told[:, 5])
-    )
-    if not same.all():
-        faults.append(f"{name}: {int((~same).sum())} acknowledged messages are not where they were")
-    return faults
 
 
 def check_pulls(client: Client, told: Ints, outcome: Outcome) -> None:
@@ -163,13 +105,6 @@ def check_index(root: Path, told: Ints, outcome: Outcome) -> None:
     outcome.index_s = round(time.monotonic() - began, 2)
     if missing:
         outcome.faults.append(f"{missing} messages are not found in the index files")
-
-
-def verify_deep(root: Path) -> tuple[int, str]:
-    """`keelog store verify --deep` of a stopped store: its exit code, and how its output begins."""
-    command = [sys.executable, "-m", "keelog", "store", "verify", str(root), "--deep", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, (done.stdout + done.stderr)[:2000]
 
 
 def check_files(root: Path, outcome: Outcome) -> None:

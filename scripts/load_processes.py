@@ -13,14 +13,12 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from keelog.bench.queue_checks import Ints
 from node.client import Client, connect
 from node.client_types import Receipt
 from protocol.errors import MqError, OutcomeUnknownError
 from protocol.record import SHORT_HEAD
-
-Ints = NDArray[np.int64]
 
 BATCHED, SINGLE = "load-batched", "load-single"
 """Each way of sending has its own topic: the order of the one says nothing about the other's."""

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
+from keelog.bench.queue_checks import Ints
 from node.store.settings import Settings
 from node.store.store import open_store
 from scripts.kill_load import ACKNOWLEDGED, REFUSED, ROW, UNKNOWN
-from scripts.load_processes import Ints
 from scripts.stream_load import SINK_TOPIC, SOURCE_TOPIC, body_of, is_repeating, sender_of
 
 _EXAMPLES = 3

@@ -20,12 +20,12 @@ from typing import Any
 
 import psutil
 
+from keelog.bench.node_process import ANY_DISK, START_S, Node, await_workers
 from node.client import connect
 from node.store.settings import load_settings
 from pipeline.offsets import Position, parse_position
 from protocol.errors import MqError
 from scripts.kill_load import ROW, read_rows
-from scripts.load_node import ANY_DISK, START_S, Node, await_workers
 from scripts.stream_check import Checked, check_copies, check_source, read_parquet, read_store
 from scripts.stream_load import QUEUES, SINK_TOPIC, SOURCE_TOPIC, send
 

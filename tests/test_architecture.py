@@ -80,6 +80,7 @@ FUNCTION_LINES_MAX = 60
 NAMES_WITHOUT_MEANING = {"utils", "common", "helpers", "manager"}
 INIT_WITH_CODE = {
     "keelog/__init__.py",
+    "keelog/bench/__init__.py",
     "keelog/cli/__init__.py",
     "pipeline/__init__.py",
     "pyspark_keelog/__init__.py",

@@ -34,6 +34,7 @@ COMMANDS = {
     "msg": Lazy("keelog.cli.msg", "msg", "Finds single messages through a node."),
     "store": Lazy("keelog.cli.store", "store", "Reads, checks and repairs a store directory."),
     "spark": Lazy("keelog.cli.spark", "spark", "Runs Spark jobs on a store directory."),
+    "bench": Lazy("keelog.cli.bench", "bench", "Measures a node under load."),
     "demo": Lazy("keelog.cli.demo", "demo", "Shows a node at work on real messages."),
 }
 

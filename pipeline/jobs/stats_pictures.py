@@ -1,14 +1,11 @@
 """The pictures of the report, each as SVG text."""
 
-import io
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from math import ceil, log2
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
@@ -16,28 +13,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
 from pipeline.jobs.stats_figures import OTHER, Figures, Row
 from pipeline.jobs.stats_text import count_text, size_text
+from pipeline.picture import COLOURS, REST, legend, svg
 
-COLOURS = ("#2f6690", "#e07a3f", "#3a9d7c", "#b5487d", "#8d7bc7", "#c2a83e", "#5b8c2a", "#7a5c48")
-REST = "#b8bec7"
-INK = "#26303b"
-_STYLE = {
-    # The browser has letters of scripts that matplotlib brings no font for.
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "text.parse_math": False,
-    "font.size": 9,
-    "axes.edgecolor": "#9aa4af",
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e3e7ec",
-    "grid.linewidth": 0.8,
-}
 _STACKED_MAX = 7
 _LABEL_CHARS_MAX = 34
 _BARS_MAX = 20
@@ -56,9 +33,9 @@ def throughput(figures: Figures) -> str:
         counts.set_ylabel("messages / s")
         sizes.set_ylabel("bytes / s")
         _in_bytes(sizes.yaxis, sizes.get_ylim()[1])
-        _legend(counts)
+        legend(counts)
 
-    return _svg(draw, 10, 5.2)
+    return svg(draw, 10, 5.2)
 
 
 def tags_over_time(figures: Figures) -> str:
@@ -68,9 +45,9 @@ def tags_over_time(figures: Figures) -> str:
         axes = figure.subplots()
         _stack(axes, figures, "messages", "tag")
         axes.set_ylabel("messages / s")
-        _legend(axes)
+        legend(axes)
 
-    return _svg(draw, 10, 3.2)
+    return svg(draw, 10, 3.2)
 
 
 def size_histogram(figures: Figures) -> str:
@@ -94,7 +71,7 @@ def size_histogram(figures: Figures) -> str:
         axes.set_ylabel("messages")
         axes.grid(visible=False, axis="x")
 
-    return _svg(draw, 10, 3.2)
+    return svg(draw, 10, 3.2)
 
 
 def top_topics(figures: Figures) -> str:
@@ -110,7 +87,7 @@ def top_topics(figures: Figures) -> str:
         right.set_title("bytes", fontsize=9)
         right.tick_params(left=False)
 
-    return _svg(draw, 10, _height(len(figures.topics)))
+    return svg(draw, 10, _height(len(figures.topics)))
 
 
 def top_names(rows: Sequence[Row], name: str, colour: str) -> str:
@@ -121,7 +98,7 @@ def top_names(rows: Sequence[Row], name: str, colour: str) -> str:
         labels = [f"{_short(row[name])}  ({_short(row['topic'])})" for row in rows[:_BARS_MAX]]
         _bars(axes, labels, [row["messages"] for row in rows[:_BARS_MAX]], count_text, colour)
 
-    return _svg(draw, 10, _height(len(rows)))
+    return svg(draw, 10, _height(len(rows)))
 
 
 def skew(figures: Figures) -> str:
@@ -152,7 +129,7 @@ def skew(figures: Figures) -> str:
         axes.set_xlim(0, max([row["evenness"] for row in found] + [1.2]) * 1.18)
         axes.set_xlabel("messages of a queue, over an even share")
 
-    return _svg(draw, 10, _height(len(figures.topics)) + 0.3)
+    return svg(draw, 10, _height(len(figures.topics)) + 0.3)
 
 
 def _stack(axes: Axes, figures: Figures, what: str, by: str) -> None:
@@ -234,14 +211,6 @@ def _in_bytes(axis: Any, highest: float) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: size_text(value)))
 
 
-def _legend(axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(
-        handles, labels, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False,
-        fontsize=8, handlelength=1.0, handleheight=1.0, columnspacing=1.4,
-    )  # fmt: skip
-
-
 def _height(bars: int) -> float:
     return 0.9 + 0.26 * max(min(bars, _BARS_MAX), 2)
 
@@ -249,14 +218,3 @@ def _height(bars: int) -> float:
 def _short(name: str) -> str:
     text = "".join(sign if sign.isprintable() else "?" for sign in name)
     return text if len(text) <= _LABEL_CHARS_MAX else f"{text[: _LABEL_CHARS_MAX - 1]}…"
-
-
-def _svg(draw: Callable[[Figure], Any], width: float, height: float) -> str:
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        # Only the widths of such letters are guessed.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure = Figure(figsize=(width, height), layout="constrained")
-        draw(figure)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()[text.getvalue().index("<svg") :]

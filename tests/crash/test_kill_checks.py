@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from keelog.bench.queue_checks import Ints
 from scripts.kill_check import (
     Cut,
     Image,
@@ -18,7 +19,6 @@ from scripts.kill_check import (
 )
 from scripts.kill_history import Figures
 from scripts.kill_load import ACKNOWLEDGED, REFUSED, UNKNOWN, message, sender_of
-from scripts.load_processes import Ints
 
 PRODUCER, COUNT = 2, 6
 END = 100 * COUNT

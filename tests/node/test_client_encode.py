@@ -23,7 +23,7 @@ BORN = slice(SHORT_HEAD.offsets["born_timestamp"], SHORT_HEAD.offsets["born_ip"]
 class OneKey(UniqueKeys):
     """Gives the same key again and again."""
 
-    def next(self, now: float | None = None) -> str:
+    def finish(self, start: str) -> str:
         return "7F0000010A2B18B4AAC2000000000001"
 
 

@@ -45,19 +45,19 @@ def test_a_call_goes_on_when_a_starting_node_has_its_first_reader(node: FakeNode
 
 
 def test_a_busy_node_is_asked_again(node: FakeNode, mq: keelog.Client) -> None:
-    node.refuse["send"] = [NodeBusy("full"), ServiceNotAvailable("disk_full")]
+    node.refuse["append"] = [NodeBusy("full"), ServiceNotAvailable("disk_full")]
     assert mq.send("orders", b"x").status == "PUT_OK"
-    assert len(node.operations("send")) == 3
+    assert len(node.operations("append")) == 3
     assert len(node.stored()) == 1
 
 
 def test_a_node_that_stays_busy_is_an_error_that_may_be_retried(node: FakeNode) -> None:
-    node.refuse["send"] = [NodeBusy("full") for _ in range(9)]
+    node.refuse["append"] = [NodeBusy("full") for _ in range(9)]
     with keelog.connect(node.url, retry=Retry(max_attempts=3)) as mq:
         with pytest.raises(keelog.NodeBusy) as caught:
             mq.send("orders", b"x")
         assert caught.value.retriable
-        assert len(node.operations("send")) == 3
+        assert len(node.operations("append")) == 3
 
 
 def test_a_node_that_says_why_it_has_no_writer_is_believed(
@@ -87,16 +87,16 @@ def test_a_node_that_says_why_it_has_no_writer_is_believed(
 
 
 def test_a_refused_message_is_not_sent_again(node: FakeNode, mq: keelog.Client) -> None:
-    node.refuse["send"] = [keelog.MessageTooLarge("too large")]
+    node.refuse["append"] = [keelog.MessageTooLarge("too large")]
     with pytest.raises(keelog.MessageTooLarge):
         mq.send("orders", b"x")
-    assert len(node.operations("send")) == 1
+    assert len(node.operations("append")) == 1
 
 
 def test_a_send_without_an_answer_is_of_unknown_outcome_and_is_not_repeated(
     node: FakeNode, mq: keelog.Client
 ) -> None:
-    node.lose_answers["send"] = 1
+    node.lose_answers["append"] = 1
     with pytest.raises(keelog.SendTimeout) as caught:
         mq.send("orders", b"x", timeout=0.2)
     assert isinstance(caught.value, keelog.OutcomeUnknownError)
@@ -119,7 +119,8 @@ def test_a_question_without_an_answer_is_a_timeout_of_its_own_kind(
 def test_an_answer_that_comes_too_late_is_not_taken_for_another(
     node: FakeNode, mq: keelog.Client
 ) -> None:
-    node.delay["send"] = 0.3
+    mq.send("first", b"connected by now")
+    node.delay["append"] = 0.3
     with pytest.raises(keelog.SendTimeout):
         mq.send("first", b"x", timeout=0.1)
     assert mq.send("second", b"y").topic == "second"
@@ -142,7 +143,7 @@ def test_a_send_waits_for_a_writer_that_is_restarted(
 def test_a_writer_that_ends_with_a_send_unanswered_leaves_its_outcome_unknown(
     node: FakeNode, mq: keelog.Client
 ) -> None:
-    node.lose_answers["send"] = 1
+    node.lose_answers["append"] = 1
     timer = threading.Timer(0.2, lambda: node.stop_process("writer"))
     timer.start()
     begin = time.monotonic()
@@ -155,7 +156,7 @@ def test_a_writer_that_ends_with_a_send_unanswered_leaves_its_outcome_unknown(
 def test_duplicates_ok_repeats_a_send_of_unknown_outcome_with_the_same_key(
     node: FakeNode,
 ) -> None:
-    node.lose_answers["send"] = 1
+    node.lose_answers["append"] = 1
     with keelog.connect(node.url, timeout=10.0, retry=Retry(duplicates_ok=True)) as mq:
 
         def restart() -> None:

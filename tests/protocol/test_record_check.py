@@ -34,7 +34,7 @@ def records(items: list[Draft]) -> tuple[bytes, Wanted]:
     offsets: list[int] = []
     for number, draft in enumerate(items):
         mine = replace(draft, topic=b"orders", queue_id=3, queue_offset=7 + number)
-        offsets.append(1000 * number)
+        offsets.append(offsets[-1] + len(parts[-1]) + 10 if parts else 0)
         parts.append(pack_draft(mine, offsets[-1]))
     numbers = range(7, 7 + len(items))
     return b"".join(parts), Wanted(QUEUE, numbers, offsets, [len(part) for part in parts])

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.load_checks import check_queue
-from scripts.load_processes import Ints
+from keelog.bench.queue_checks import Ints, check_queue
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "kill_under_load.py"
 ROUNDS = 1

@@ -6,18 +6,17 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from node.children import command, environment
 from node.client import Client
 from node.client_types import ProcessStatus
+from protocol.errors import RequestTimeout, ServiceNotAvailable
 
 ANY_DISK = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
 """A machine's disk may be 90 % full: that is not what these scripts are about."""
@@ -44,7 +43,7 @@ class Node:
         self.root = root
         self.talk = root.with_name("node.log")
         self.endpoint = f"tcp://127.0.0.1:{free_ports(2 + readers)}"
-        self._command = [sys.executable, "-m", "keelog", "serve", str(root)]
+        self._command = command("keelog", ["serve", str(root)])
         self._command += ["--bind", self.endpoint, "--restart-limit", "0"]
         self._command += ["--queue-workers", str(queue_workers), "--readers", str(readers)]
         for pair in settings:
@@ -56,10 +55,18 @@ class Node:
         """Starts it, for the first time or again, and does not wait."""
         with self.talk.open("ab") as talk:
             self._talk_start = talk.tell()
-            self._process = subprocess.Popen(self._command, stderr=talk, stdout=talk)
+            # A group of its own: Ctrl-C reaches the load alone, which stops the node in order.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=talk,
+                stderr=talk,
+                env=environment(),
+                process_group=0,
+            )
 
     def await_ready(self) -> None:
-        """Returns when it has said that it is ready. Raises SystemExit when it does not."""
+        """Returns when it has said that it is ready. Raises ServiceNotAvailable."""
         assert self._process is not None, "not started"
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline and self._process.poll() is None:
@@ -67,7 +74,12 @@ class Node:
                 return
             time.sleep(0.02)
         self.kill()
-        raise SystemExit(f"the node did not start:\n{self.said()}")
+        raise ServiceNotAvailable(f"the node did not start: {self.said()}", "look at what it said")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its supervisor lives."""
+        return self._process is not None and self._process.poll() is None
 
     def said(self) -> str:
         """What it has said since its last start."""
@@ -130,23 +142,11 @@ def processes(client: Client) -> dict[tuple[str, int], ProcessStatus]:
 
 
 def await_workers(client: Client) -> float:
-    """Seconds until queues and index hold all of the log."""
+    """Seconds until queues and index hold all of the log. Raises RequestTimeout."""
     began = time.monotonic()
     while time.monotonic() < began + CATCH_UP_S:
         now = processes(client)
         if all(one.lag_bytes == 0 for (role, _), one in now.items() if role in ("queue", "index")):
             return time.monotonic() - began
         time.sleep(0.05)
-    raise SystemExit(f"the workers did not catch up within {CATCH_UP_S} s")
-
-
-@contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A line that says what goes on; nothing where nobody looks."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("")
-        yield lambda text: bar.update(task, description=text)
+    raise RequestTimeout(f"the workers did not catch up within {CATCH_UP_S} s", "keelog status")

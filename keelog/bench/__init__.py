@@ -1,0 +1,13 @@
+"""Load tests of a node: what `keelog bench` and the scripts `load_…` run, for programs too.
+
+from keelog.bench import Workload, run
+result = run(Workload(kind="send", callers="batches", batch=100, in_flight=16))
+print(result.steady.messages_per_s, result.cpu_s_per_million)
+"""
+
+from keelog.bench.results import Result, Summary
+from keelog.bench.running import run
+from keelog.bench.scene import Telling
+from keelog.bench.workload import Workload
+
+__all__ = ["Result", "Summary", "Telling", "Workload", "run"]

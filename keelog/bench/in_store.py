@@ -1,0 +1,250 @@
+"""The store alone: the writer's own way from bodies to the log, in this process, without sockets.
+
+What the writer does for a request is done here in its order: encode, check, stamp, one pwrite, the
+state page; commits and flushes beside it. Hints, answers and the workers are left out.
+"""
+
+import contextlib
+import itertools
+import os
+import shutil
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from keelog.bench import machine
+from keelog.bench.bodies import Sizes, batches, make_bodies
+from keelog.bench.fleet import Row
+from keelog.bench.job import SECOND_NS
+from keelog.bench.recorder import Recorder
+from keelog.bench.results import ProcessUse, Result
+from keelog.bench.scene import Telling
+from keelog.bench.tally import Tally
+from keelog.bench.watch import memory_of
+from keelog.bench.workload import Workload
+from node.append import AppendRequest
+from node.flush import FlushServices, Moved
+from node.store.process import now_ms
+from node.store.settings import load_settings
+from node.store.store import open_store
+from node.writer_requests import parse_send
+from node.writer_store import WriterStore, open_writer_store
+from pipeline.jobs.stats_text import size_text
+from protocol import kernel
+from protocol.encode import Message, encode_batch
+from protocol.message_id import Host
+
+TURN_NS = 1_000_000
+"""How often commits and flushes are looked after; the writer's loop does so at each turn."""
+LOG_BYTES_MAX = 4 << 30
+"""A measurement ends when its log has so many bytes."""
+WINDOW_BYTES = 8 << 20
+TOPIC = "bench-store"
+UNTIMED = 15
+"""Single puts between two that are timed: the clock would cost more than it tells."""
+Make = Callable[[], tuple[AppendRequest, int]]
+"""Makes a request from bodies; answers also their bytes."""
+_HOST = Host(b"\x7f\x00\x00\x01", 10911)
+
+
+def run_in_store(load: Workload, tell: Telling) -> Result:
+    """For each body size single puts, batches, and a walk of the log, each on a new store.
+
+    Streams are `put 128 B`, `batch 128 B`, `walk 128 B`, …; the main one is the first. Each has an
+    entry of its own among the processes, for its CPU.
+    """
+    found = machine.describe(
+        Path(load.directory or tempfile.gettempdir()), load.settings, kernel.describe()
+    )
+    result = Result("store", "", load.as_dict(), found)
+    for body in load.body.split(","):
+        sizes = Sizes.parse(body)
+        bodies, name = make_bodies(sizes, seed=0), size_text(sizes.low)
+        result.main = result.main or f"put {name}"
+        with _folder(load) as root:
+            tell.phase(f"put {name}")
+            _append(root, bodies, 1, Course(f"put {name}", load, result, tell))
+        with _folder(load) as root:
+            tell.phase(f"batch {name}")
+            _append(root, bodies, load.batch, Course(f"batch {name}", load, result, tell))
+            tell.phase(f"walk {name}")
+            _walk(root, Course(f"walk {name}", load, result, tell))
+    return result
+
+
+class Course:
+    """One measurement: what it counts, the rows of its seconds, when it is over."""
+
+    def __init__(self, stream: str, load: Workload, result: Result, tell: Telling) -> None:
+        self._stream, self._load, self._result, self._tell = stream, load, result, tell
+        self.settings = load_settings(load.settings)
+        self.recorder = Recorder()
+        self.recorder.count_by(lambda: (self.messages, self.bytes))
+        self.messages = self.bytes = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """The time counts from here."""
+        self._start = self._row_start = time.monotonic_ns()
+        self._end = self._start + int((self._load.warm_up + self._load.duration) * SECOND_NS)
+        self._cpu = time.process_time()
+        self._tally = Tally(self._start, self._load.warm_up)
+
+    def goes_on(self, latency_ns: int, now_ns: int) -> bool:
+        """Notes how long one call took; answers whether there is to be another."""
+        self.recorder.sample(latency_ns)
+        if now_ns - self._row_start >= SECOND_NS:
+            second = round((now_ns - self._start) / SECOND_NS) - 1
+            self._row(now_ns)
+            self._tell.second(second + 1.0, self._tally.close(second), {})
+        if self._load.count is not None:
+            return self.messages < self._load.count
+        return now_ns < self._end
+
+    def _row(self, now_ns: int) -> None:
+        row = Row("store", self._row_start, now_ns, {self._stream: self.recorder.take()})
+        self._tally.add(row)
+        self._row_start = now_ns
+
+    def finish(self) -> None:
+        """Adds the stream to the result."""
+        cpu_s = time.process_time() - self._cpu
+        self._row(time.monotonic_ns())
+        self._result.streams |= self._tally.streams()
+        memory = memory_of(os.getpid())
+        self._result.processes.append(
+            ProcessUse(
+                self._stream,
+                cpu_s=round(cpu_s, 3),
+                cpu_s_per_million=round(cpu_s / max(self.messages, 1) * 1e6, 3),
+                pss_bytes=memory.pss if memory else None,
+                uss_bytes=memory.uss if memory else None,
+                anon_bytes=memory.anon if memory else None,
+                pids=1,
+            )
+        )
+
+
+@contextlib.contextmanager
+def _folder(load: Workload) -> Iterator[Path]:
+    """A new folder for one store, removed afterwards."""
+    parent = Path(load.directory).resolve() if load.directory else None
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="keelog-bench-store-", dir=parent))
+    try:
+        yield folder / "store"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _append(root: Path, bodies: list[bytes], each: int, course: Course) -> None:
+    store = open_writer_store(root, course.settings, _HOST, alone=True)
+    services = FlushServices(store.log, course.settings, time.monotonic(), store.after_flush)
+    try:
+        make = _singles(store, bodies) if each == 1 else _batches(store, bodies, each)
+        course.begin()
+        _puts(store, services, make, each, course)
+        course.finish()
+    finally:
+        _settle(store, services)
+        services.close()
+        store.close_cleanly(workers_done=True)
+
+
+def _puts(
+    store: WriterStore, services: FlushServices, make: Make, each: int, course: Course
+) -> None:
+    """Request after request, each appended as the writer's loop appends a group of one."""
+    log, page, appender = store.log, store.page, store.appender
+    untimed = UNTIMED if each == 1 else 0
+    turn_at, going = 0, True
+
+    def put() -> None:
+        request, size = make()
+        if log.pool is not None:
+            _publish(store, services.wait_for_buffer(len(request.records), time.monotonic()))
+        appender.append([request], now_ms())
+        if request.error is not None:
+            raise request.error
+        services.wake()
+        page.publish(records=appender.records, appended=log.end)
+        if log.pool is None:
+            page.publish(committed=log.end, readable=log.end)
+        store.snapshot_if_due()
+        course.messages += each
+        course.bytes += size
+
+    while going and log.end < LOG_BYTES_MAX:
+        for _ in range(untimed):
+            put()
+        before = time.monotonic_ns()
+        put()
+        now = time.monotonic_ns()
+        if now >= turn_at:
+            _publish(store, services.collect(now / 1e9))
+            services.begin(now / 1e9, is_waited_for=False)
+            turn_at = now + TURN_NS
+        going = course.goes_on(now - before, now)
+
+
+def _publish(store: WriterStore, moved: Moved) -> None:
+    if moved.committed is not None:
+        store.page.publish(committed=moved.committed, readable=moved.committed)
+    if moved.flushed is not None:
+        store.flushed_to(moved.flushed)
+
+
+def _settle(store: WriterStore, services: FlushServices) -> None:
+    """Until everything is on the disk."""
+    while not services.is_done:
+        _publish(store, services.collect(time.monotonic()))
+        services.begin(time.monotonic(), is_waited_for=True)
+        time.sleep(0.001)
+
+
+def _singles(store: WriterStore, bodies: list[bytes]) -> Make:
+    """The operation `send`: the writer encodes, and chooses the queue."""
+    turn = itertools.cycle(bodies)
+
+    def make() -> tuple[AppendRequest, int]:
+        body = next(turn)
+        header = {"topic": TOPIC, "body": body, "born_timestamp": now_ms()}
+        return parse_send(header, None, store.topics, store.rules, _HOST)[0], len(body)
+
+    return make
+
+
+def _batches(store: WriterStore, bodies: list[bytes], each: int) -> Make:
+    """The operation `append`: encoded as a client does, to a queue of the writer's choice."""
+    turn = itertools.cycle([(part, sum(map(len, part))) for part in batches(bodies, each)])
+
+    def make() -> tuple[AppendRequest, int]:
+        part, size = next(turn)
+        born = now_ms()
+        messages = [Message(TOPIC, body, born_timestamp=born, born_host=_HOST) for body in part]
+        encoded = encode_batch(messages, crc=store.rules.crc)
+        sizes = array("I", encoded.sizes).tobytes()
+        return AppendRequest(encoded.records, each, sizes, any_queue=True), size
+
+    return make
+
+
+def _walk(root: Path, course: Course) -> None:
+    """The whole log as verified columns, again and again."""
+    with open_store(root) as store:
+        course.begin()
+        going = True
+        while going:
+            before = time.monotonic_ns()
+            for columns in store.log.columns(store.log.min_offset, None, WINDOW_BYTES):
+                course.messages += len(columns)
+                course.bytes += int(columns.body_length.sum())
+                now = time.monotonic_ns()
+                going = course.goes_on(now - before, now)
+                before = now
+                if not going:
+                    break
+    course.finish()

@@ -1,0 +1,82 @@
+"""What a load ran on: enough to know whether two results may be compared."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from keelog.cli.options import version
+from node.children import SOURCE_ROOT
+
+
+def describe(
+    store: Path | str | None, settings: tuple[str, ...], kernel: str | None
+) -> dict[str, Any]:
+    """The machine, the versions and the command. `store`: where its files are, if
+    on this machine; `kernel`: what the node says of its compiled kernel."""
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "version": version(),
+        "revision": revision(),
+        "python": platform.python_version(),
+        "kernel": kernel,
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "file_system": file_system(Path(store)) if store else None,
+        "flush_mode": flush_mode(settings),
+        "settings": list(settings),
+    }
+
+
+def revision() -> str | None:
+    """The git revision of the source tree, with + behind it when it was changed; None without."""
+    git = ["git", "-C", str(SOURCE_ROOT)]
+    with suppress(OSError, subprocess.CalledProcessError):
+        head = subprocess.run(
+            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        )
+        state = subprocess.run(
+            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+        )
+        return head.stdout.strip() + ("+" if state.stdout.strip() else "")
+    return None
+
+
+def cpu_model() -> str:
+    """As the kernel names it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def file_system(path: Path) -> str | None:
+    """The type of the file system that holds `path`, and its device."""
+    mounts = [
+        one
+        for one in psutil.disk_partitions(all=True)
+        if path.resolve().is_relative_to(one.mountpoint)
+    ]
+    if not mounts:
+        return None
+    # The longest mount point is the one that holds it.
+    best = max(mounts, key=lambda one: len(one.mountpoint))
+    return f"{best.fstype} on {best.device}"
+
+
+def flush_mode(settings: tuple[str, ...]) -> str:
+    """The flush mode that the settings ask for."""
+    said = dict(pair.removeprefix("store.").partition("=")[::2] for pair in settings)
+    mode = said.get("flush_disk_type", "ASYNC_FLUSH")
+    return f"{mode}, transient pool" if said.get("transient_store_pool_enable") == "true" else mode

@@ -1,0 +1,128 @@
+"""One load on a node that runs: processes start, rows come in, everything is dispatched."""
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from keelog.bench import machine
+from keelog.bench.fleet import Fleet, Member
+from keelog.bench.job import SECOND_NS, Job
+from keelog.bench.node_process import await_workers
+from keelog.bench.results import Result
+from keelog.bench.scene import Scene
+from keelog.bench.stamps import END, Stamp
+from keelog.bench.tally import Tally
+from keelog.bench.watch import Watch
+from pipeline.jobs.stats_text import count_text
+
+MAIN = {"send": "send", "consume": "consume", "e2e": "end_to_end", "mixed": "send"}
+LINE_DELAY_NS = 300_000_000
+"""How long after a second its line is printed: rows of busy processes come late."""
+
+
+def run_on(scene: Scene) -> Result:
+    load = scene.load
+    if load.kind == "consume":
+        fill(scene)
+    with scene.fleet as fleet:
+        scene.tell.phase("starting the load")
+        members = _start(scene)
+        result, tally, watch = _measure(scene, members)
+    result.streams = tally.streams()
+    result.checks |= tally.marked_figures(result.main)
+    messages = result.streams[result.main].summary.messages
+    result.processes = watch.uses(messages)
+    result.looks = watch.looks
+    if messages:
+        cpu_s = sum(one.cpu_s for one in result.processes)
+        result.cpu_s_per_million = round(cpu_s / messages * 1e6, 3)
+    shares = [member.generator for member in fleet.members if member.generator is not None]
+    if shares:
+        result.generator_cpu_s_per_million = round(sum(shares) / len(shares), 3)
+    if "end_to_end" in result.streams:
+        failures = result.streams["end_to_end"].summary.failures
+        result.faults += [f"{count} messages {kind}" for kind, count in failures.items()]
+    return result
+
+
+def _start(scene: Scene) -> list[Member]:
+    load, fleet = scene.load, scene.fleet
+    if load.kind == "consume":
+        return fleet.start(scene.jobs("consume", load.consumers))
+    members = fleet.start(scene.jobs("send", load.processes))
+    if load.kind != "send":
+        members += fleet.start(scene.jobs("follow", load.consumers))
+    if load.kind == "mixed":
+        members += fleet.start(scene.jobs("find", 1))
+    return members
+
+
+def fill(scene: Scene) -> None:
+    """Stores the messages that are read afterwards."""
+    stored = scene.load.count or scene.load.stored
+    scene.tell.phase(f"storing {count_text(stored)} messages")
+    load = replace(
+        scene.load, kind="send", callers="batches", batch=500, in_flight=8, rate=None, count=stored
+    )
+    with Fleet() as fleet:
+        job = Job("send", 0, 1, scene.client.endpoint, scene.topics, load)
+        fleet.go(fleet.start([job]))
+        for _ in fleet.rows(time.monotonic_ns() + 3600 * SECOND_NS):
+            pass
+    await_workers(scene.client)
+
+
+def _measure(scene: Scene, members: Sequence[Member]) -> tuple[Result, Tally, Watch]:
+    load, fleet = scene.load, scene.fleet
+    watch = Watch(scene.client)
+    watch.also((member.name, member.pid) for member in members)
+    watch.look(is_first=True)
+    start_ns = fleet.go(members)
+    watch.begin(start_ns)
+    scene.on_start(start_ns)
+    tally = Tally(start_ns, load.warm_up, scene.is_marked)
+    scene.tell.phase("warming up" if load.warm_up else "running")
+    _listen(scene, tally, watch, start_ns)
+    scene.tell.phase("waiting for the workers")
+    result = Result(
+        load.kind,
+        MAIN[load.kind],
+        load.as_dict(),
+        machine.describe(
+            scene.place.folder, load.settings, scene.client.status().raw.get("kernel")
+        ),
+        lag_at_end_bytes=dict(watch.lag),
+    )
+    result.dispatched_after_s = round(await_workers(scene.client), 3)
+    watch.look()
+    return result, tally, watch
+
+
+def _listen(scene: Scene, tally: Tally, watch: Watch, start_ns: int) -> None:
+    """Until all processes are done; a line a second."""
+    is_ended = False
+    for second in itertools.count():
+        full_ns = start_ns + (second + 1) * SECOND_NS
+        for row in scene.fleet.rows(full_ns + LINE_DELAY_NS):
+            tally.add(row)
+        if time.monotonic_ns() >= full_ns + LINE_DELAY_NS:
+            watch.look()
+            if second == int(scene.load.warm_up) and second:
+                scene.tell.phase("running")
+            scene.tell.second(second + 1.0, tally.close(second), watch.lag)
+        if scene.load.kind in ("e2e", "mixed") and not is_ended:
+            senders = [one for one in scene.fleet.members if one.name.startswith("send")]
+            if all(one.is_done for one in senders):
+                is_ended = True
+                send_last(scene)
+        if all(one.is_done for one in scene.fleet.members):
+            return
+
+
+def send_last(scene: Scene) -> None:
+    """A message behind all others of each queue, which ends those who follow."""
+    body = Stamp(0, 0, END, END).body(b"")
+    for topic in scene.topics:
+        for queue_id in range(scene.load.queues):
+            scene.client.send(topic, body, queue_id=queue_id)

@@ -1,0 +1,159 @@
+"""Producers, consumers, look-ups and kills at once; afterwards everything is checked."""
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+import numpy as np
+
+import keelog
+from keelog.bench.killing import Killer
+from keelog.bench.measuring import run_on
+from keelog.bench.notes import notes_path, read_notes
+from keelog.bench.queue_checks import Ints, check_queue, pull_queue, verify_deep
+from keelog.bench.results import Result
+from keelog.bench.scene import Place, Scene, Telling, make_topics, node_for
+from keelog.bench.stamps import WHO_AT
+from keelog.bench.workload import Workload
+from pipeline.jobs.stats_text import count_text
+
+FULL_SPEED_S = 5.0
+"""How long full speed is measured, where the rate is a part of it."""
+
+
+def run_mixed(load: Workload, tell: Telling) -> Result:
+    """The whole load. `faults` of the result are what was lost, twice, out of order or damaged."""
+    notes = tempfile.mkdtemp(prefix="keelog-bench-notes-")
+    try:
+        with (
+            node_for(load) as place,
+            keelog.connect(place.endpoint, timeout=load.timeout) as client,
+        ):
+            if load.percent_of_full is not None:
+                full = _full_speed(load, client, tell, place)
+                load = replace(load, rate=full * load.percent_of_full / 100, percent_of_full=None)
+                tell.phase(
+                    f"full speed is {count_text(full)}/s: sending {count_text(load.rate or 0)}/s"
+                )
+            scene = Scene(load, client, tell, make_topics(load, client), place, folder=notes)
+            with _kills(scene) as killer:
+                result = run_on(scene)
+            _note_kills(killer, result)
+            _note_memory(result)
+            tell.phase("checking every acknowledged message")
+            _check_messages(scene, result)
+            if place.node is not None and place.folder is not None:
+                tell.phase("stopping the node, verifying the store")
+                _verify(place, result)
+        return result
+    finally:
+        shutil.rmtree(notes, ignore_errors=True)
+
+
+def _full_speed(load: Workload, client: keelog.Client, tell: Telling, place: Place) -> float:
+    tell.phase("measuring full speed")
+    alone = replace(
+        load, kind="send", rate=None, percent_of_full=None, keys=1, duration=FULL_SPEED_S
+    )
+    result = run_on(Scene(alone, client, tell, make_topics(alone, client), place))
+    return result.steady.messages_per_s
+
+
+@contextlib.contextmanager
+def _kills(scene: Scene) -> Iterator[Killer]:
+    """Kills one worker or reader after the other, from the warm-up's end on."""
+    killer, over, load = Killer(scene.client), threading.Event(), scene.load
+
+    def kill() -> None:
+        assert load.kill_every is not None
+        over.wait(load.warm_up)
+        while not over.wait(load.kill_every):
+            victims = killer.victims()
+            killer.kill(*victims[len(killer.kills) % len(victims)])
+
+    thread = threading.Thread(target=kill)
+
+    def start(start_ns: int) -> None:
+        killer.began = start_ns / 1e9
+        if load.kill_every is not None:
+            thread.start()
+
+    def is_marked(at: float) -> bool:
+        now = killer.began + at
+        return any(begin < now and end > now - 1 for begin, end in killer.spans())
+
+    scene.on_start, scene.is_marked = start, is_marked
+    try:
+        yield killer
+    finally:
+        over.set()
+        if thread.ident is not None:
+            thread.join()
+
+
+def _note_kills(killer: Killer, result: Result) -> None:
+    result.checks["kills"] = [
+        {**asdict(one), "at": round(one.at - killer.began, 3), "back_s": round(one.back_s, 3)}
+        for one in killer.kills
+    ]
+    result.faults += killer.late
+
+
+def _note_memory(result: Result) -> None:
+    """Memory of each process at the start of the steady part and at its end, in bytes."""
+    looks = [one for one in result.looks if one.anon and one.at >= result.workload["warm_up"]]
+    if looks:
+        result.checks["memory"] = {
+            name: {"first": looks[0].anon[name], "last": last}
+            for name, last in looks[-1].anon.items()
+            if name in looks[0].anon
+        }
+
+
+def _check_messages(scene: Scene, result: Result) -> None:
+    """Pulls every queue and holds it against what producers were told."""
+    (topic,) = scene.topics
+    told = _told(scene)
+    pulled = 0
+    for queue_id in range(scene.load.queues):
+        found = pull_queue(scene.client, topic, queue_id, WHO_AT)
+        mine = told[told[:, 3] == queue_id]
+        # The last message of each queue is ours.
+        pulled += len(found["number"]) - 1
+        is_sent = found["number"] >= 0
+        result.faults += check_queue(f"queue {queue_id}", found, mine)
+        result.faults += _twice(queue_id, found["producer"][is_sent], found["number"][is_sent])
+    result.checks["acknowledged"], result.checks["pulled"] = len(told), pulled
+
+
+def _told(scene: Scene) -> Ints:
+    """Producer, topic, number, queue, queue offset, log offset of all acknowledged messages."""
+    parts = []
+    for producer in range(scene.load.processes):
+        rows = read_notes(notes_path(str(scene.folder), producer))
+        who = np.full((len(rows), 1), producer)
+        parts.append(np.concatenate((who, np.zeros_like(who), rows), axis=1))
+    return np.concatenate(parts)
+
+
+def _twice(queue_id: int, producers: Ints, numbers: Ints) -> list[str]:
+    both = np.stack((producers, numbers), axis=1)
+    count = len(both) - len(np.unique(both, axis=0))
+    return [f"queue {queue_id}: {count} messages are there twice"] if count else []
+
+
+def _verify(place: Place, result: Result) -> None:
+    assert place.node is not None
+    assert place.folder is not None
+    code = place.node.stop()
+    if code:
+        result.faults.append(f"the node ended with {code}")
+    began = time.monotonic()
+    found, said = verify_deep(place.folder / "store")
+    result.checks["verify_deep"] = {"exit": found, "seconds": round(time.monotonic() - began, 2)}
+    if found:
+        result.faults.append(f"store verify --deep ended with {found}: {said}")

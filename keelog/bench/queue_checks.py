@@ -1,0 +1,81 @@
+"""Holds what a node has, after a load, against what its producers were told."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.children import command, environment
+from node.client import Client
+from protocol.columns import scan
+
+Ints = NDArray[np.int64]
+_WHO_BYTES = 16
+
+
+def pull_queue(client: Client, topic: str, queue_id: int, who_at: int = 0) -> dict[str, Ints]:
+    """A whole queue, every record verified: queue offset, log offset, producer and number.
+
+    Bodies say who sent them: two i8, big-endian, at byte `who_at`.
+    """
+    (ends,) = client.offsets(topic, queue_id)
+    parts: list[tuple[Ints, Ints, Ints]] = []
+    position = ends.min_offset
+    while position < ends.max_offset:
+        answer = client.pull(topic, queue_id, position, max_messages=4000, max_bytes=1 << 20)
+        if answer.status != "FOUND":
+            break
+        found = scan(b"".join(message.raw for message in answer.messages), None)
+        columns = found.columns
+        bodies = columns.data[columns.body_start[:, None] + who_at + np.arange(_WHO_BYTES)]
+        parts.append(
+            (columns.queue_offset, columns.physical_offset, bodies.view(">i8").astype(np.int64))
+        )
+        position = answer.next_begin_offset
+    if not parts:
+        empty = np.zeros(0, np.int64)
+        return {"queue_offset": empty, "physical_offset": empty, "producer": empty, "number": empty}
+    offsets, places, who = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return {
+        "queue_offset": offsets,
+        "physical_offset": places,
+        "producer": who[:, 0],
+        "number": who[:, 1],
+    }
+
+
+def check_queue(name: str, pulled: dict[str, Ints], told: Ints) -> list[str]:
+    """What is wrong with one queue. `told`: a row a message, with producer, topic, number,
+    queue, queue offset and log offset."""
+    faults = []
+    count = len(pulled["queue_offset"])
+    if not np.array_equal(pulled["queue_offset"], np.arange(count)):
+        faults.append(f"{name}: queue offsets are not 0 to {count - 1}, each once")
+        return faults
+    if not (np.diff(pulled["physical_offset"]) > 0).all():
+        faults.append(f"{name}: log order and queue order differ")
+    for producer in np.unique(pulled["producer"]):
+        numbers = pulled["number"][pulled["producer"] == producer]
+        if not (np.diff(numbers) > 0).all():
+            faults.append(f"{name}: messages of producer {producer} are out of order, or twice")
+    rows = told[:, 4]
+    lost = int((rows >= count).sum())
+    if lost:
+        faults.append(f"{name}: {lost} acknowledged messages are not there")
+        told, rows = told[rows < count], rows[rows < count]
+    same = (
+        (pulled["producer"][rows] == told[:, 0])
+        & (pulled["number"][rows] == told[:, 2])
+        & (pulled["physical_offset"][rows] == told[:, 5])
+    )
+    if not same.all():
+        faults.append(f"{name}: {int((~same).sum())} acknowledged messages are not where they were")
+    return faults
+
+
+def verify_deep(root: Path) -> tuple[int, str]:
+    """`keelog store verify --deep` of a stopped store: its exit code, and how its output begins."""
+    words = command("keelog", ["store", "verify", str(root), "--deep", "--json"])
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
+    return done.returncode, (done.stdout + done.stderr)[:2000]

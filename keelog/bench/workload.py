@@ -1,0 +1,111 @@
+"""What a load is: a plain value that goes into the result, and to the load processes, as JSON."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+from keelog.bench.bodies import Sizes
+from protocol.errors import BadRequest
+
+Kind = Literal["send", "consume", "e2e", "mixed", "store"]
+Callers = Literal["threads", "tasks", "inflight", "batches"]
+ReadAs = Literal["objects", "raw"]
+STAMP_BYTES = 32
+"""What a body begins with where its way is followed: intended and real send time, who, number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One load. Times in seconds, sizes in bytes, rates in messages a second of all processes.
+
+    `callers` is how producers ask: `threads` and `tasks` are `producers` callers that wait for
+    each answer, `inflight` one producer in each process with `in_flight` messages without an
+    answer, `batches` one with `in_flight` batches of `batch` messages.
+    """
+
+    kind: Kind = "send"
+    node: str | None = None
+    """Control address of a node that runs; None starts one for the load."""
+    directory: str | None = None
+    """Where that one has its store; None: a temporary folder, which is removed."""
+    settings: tuple[str, ...] = ()
+    queue_workers: int = 2
+    readers: int = 1
+    callers: Callers = "threads"
+    producers: int = 64
+    processes: int = 1
+    in_flight: int = 0
+    """Of one process; 0: 16 batches or 1,024 messages."""
+    batch: int = 100
+    body: str = "128"
+    """See `keelog.bench.bodies`; for `store` several with commas between."""
+    topics: int = 1
+    queues: int = 8
+    keys: int = 0
+    tags: str = ""
+    acks: Literal["appended", "flushed"] = "appended"
+    rate: float | None = None
+    """None: as fast as it goes."""
+    duration: float = 10.0
+    """After the warm-up."""
+    count: int | None = None
+    """Messages in all, instead of `duration`; for `consume` they are stored, then read once."""
+    stored: int = 1_000_000
+    """What `consume` reads again and again for `duration`."""
+    warm_up: float = 2.0
+    """Seconds at the start that the steady figures leave out."""
+    consumers: int = 1
+    read_as: ReadAs = "objects"
+    pull_messages: int = 1000
+    pull_bytes: int = 1 << 20
+    timeout: float = 30.0
+    kill_every: float | None = None
+    percent_of_full: float | None = None
+    finds: float = 100.0
+    """Look-ups by key a second in `mixed`."""
+
+    def check(self) -> None:
+        """Raises BadRequest for values that make no sense."""
+        sizes = [Sizes.parse(text) for text in self.body.split(",")]
+        if len(sizes) > 1 and self.kind != "store":
+            raise BadRequest(f"{self.body!r} are several sizes", "name one")
+        counted = ("producers", "processes", "batch", "topics", "queues", "consumers")
+        for name in (*counted, "queue_workers", "readers", "pull_messages", "pull_bytes"):
+            if getattr(self, name) < 1:
+                raise BadRequest(f"{name} is {getattr(self, name)}", "it must be at least 1")
+        if (self.rate is not None and self.rate <= 0) or self.in_flight < 0:
+            raise BadRequest("rate and in-flight must be above 0", "leave them out")
+        if self.duration <= 0 or self.warm_up < 0 or (self.count is not None and self.count < 1):
+            raise BadRequest("a load needs a duration or a count above 0", "--duration 10s")
+        if self.kind in ("e2e", "mixed") and (
+            sizes[0].kind != "fixed" or sizes[0].low < STAMP_BYTES
+        ):
+            raise BadRequest(
+                f"a body of {self.body} has no room for its stamp",
+                f"use a fixed size of at least {STAMP_BYTES} bytes",
+            )
+
+        if self.kind in ("e2e", "mixed") and (self.callers == "batches" or self.topics > 1):
+            raise BadRequest("messages that are followed have one topic, and no batches")
+        if self.kind == "mixed" and self.callers != "inflight":
+            raise BadRequest("a mixed load sends with inflight: order is checked")
+        if self.kind == "mixed" and (self.rate is None) == (self.percent_of_full is None):
+            raise BadRequest("a mixed load needs a rate, or a percentage of full speed, not both")
+
+    @property
+    def under_way(self) -> int:
+        """Requests without an answer that one process has at most."""
+        return self.in_flight or (16 if self.callers == "batches" else 1024)
+
+    @property
+    def messages_at_once(self) -> int:
+        """Messages of one request."""
+        return self.batch if self.callers == "batches" else 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Self:
+        """From `as_dict`, through JSON."""
+        return cls(**{**fields, "settings": tuple(fields["settings"])})

@@ -1,0 +1,142 @@
+"""A connection to the writer by which a thread that sends alone carries its request itself.
+
+Handing a request to the I/O thread and its answer back costs two changes of threads, much of what a
+lone send takes. Everything out of the ordinary (no connection yet, a refusal that may be repeated,
+another writer) is left to the I/O thread, whose rules hold.
+"""
+
+import os
+import threading
+from itertools import count
+from time import monotonic
+
+import zmq
+
+from node.client_calls import Call, GiveUp, RepeatAfter, after_loss, after_refusal, at_deadline
+from node.client_io import IoThread
+from node.client_link import Link
+from protocol.errors import MqError
+from protocol.wire import raise_refusal
+
+
+class Direct:
+    """One for each client, for one thread at a time: the lock gives the sockets from one to the
+    next."""
+
+    def __init__(self, io: IoThread) -> None:
+        self._io = io
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._poller = zmq.Poller()
+        self._ids = count(1)
+        self._closing = False
+        self._close_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller.register(self._close_fd, zmq.POLLIN)
+
+    def carry(self, call: Call) -> bool:
+        """Carries a call to its end, or as far as where the I/O thread goes on with it.
+
+        False, at once, when it is for the I/O thread from the beginning; nothing was done then.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            link = None if self._closing else self._link_up()
+            if link is None:
+                return False
+            call.id = next(self._ids)
+            if not link.send(call):
+                return False
+            try:
+                self._wait(link, call)
+            finally:
+                # An answer that comes later finds nobody.
+                link.in_flight.pop(call.id, None)
+            return True
+        finally:
+            self._lock.release()
+
+    def _link_up(self) -> Link | None:
+        """The link to the writer that the routes name, when it is up; begins one otherwise."""
+        routes = self._io.routes
+        endpoint = None if routes is None else routes.writer
+        link = self._link
+        if link is None or link.endpoint != endpoint:
+            self._drop()
+            if endpoint is not None:
+                self._connect(endpoint)
+            return None
+        if link.has_news():
+            link.news()
+        return link if link.connected else None
+
+    def _connect(self, endpoint: str) -> None:
+        try:
+            link = self._io.make_link(endpoint)
+        except MqError:
+            return  # the I/O thread says it to whoever asks
+        self._link = link
+        self._poller.register(link.socket, zmq.POLLIN)
+        self._poller.register(link.monitor, zmq.POLLIN)
+
+    def _drop(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            self._poller.unregister(link.socket)
+            self._poller.unregister(link.monitor)
+            link.close()
+
+    def _wait(self, link: Link, call: Call) -> None:
+        while True:
+            left_s = call.deadline - monotonic()
+            if left_s <= 0:
+                call.done(at_deadline(call, link.endpoint))
+                return
+            ready = dict(self._poller.poll(int(left_s * 1000) + 1))
+            # What has come counts, also when the connection is lost by now.
+            if link.socket in ready and self._take_answer(link, call):
+                return
+            if link.monitor in ready and link.news().lost:
+                if not self._take_answer(link, call):
+                    self._lose(link, call)
+                return
+            if self._close_fd in ready:
+                call.done(at_deadline(call, "the node before the client was closed"))
+                return
+
+    def _take_answer(self, link: Link, call: Call) -> bool:
+        for found, answer in link.receive():
+            if found is not call:
+                continue
+            call.sent = False
+            try:
+                raise_refusal(answer.header)
+            except MqError as error:
+                call.last_error = error
+                self._act(call, after_refusal(call, error, self._io.retry, monotonic()))
+            else:
+                call.done(answer)
+            return True
+        return False
+
+    def _lose(self, link: Link, call: Call) -> None:
+        call.sent = False
+        call.maybe_done = not call.repeatable
+        why = f"the connection to {link.endpoint} was lost"
+        self._act(call, after_loss(call, why, self._io.retry, monotonic()))
+
+    def _act(self, call: Call, decision: RepeatAfter | GiveUp) -> None:
+        if isinstance(decision, GiveUp):
+            call.done(decision.error)
+        else:
+            self._io.resume(call, decision.delay)
+
+    def close(self) -> None:
+        """Ends the call that is under way, and the connection. Harmless when repeated."""
+        if self._closing:
+            return
+        self._closing = True
+        os.eventfd_write(self._close_fd, 1)
+        with self._lock:
+            self._drop()
+            os.close(self._close_fd)

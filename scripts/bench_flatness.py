@@ -1,0 +1,217 @@
+"""Costs that should stay flat: what a node does while its store, queues, consumers or age grow.
+
+    python -m scripts.bench_flatness --gib 8 --json flatness.json --picture docs/flatness.svg
+
+Four parts. `log`: the size of the log, 1 GiB to `--gib`, doubled each time. `queues`: topics x
+queues, 8 to `--queues`, each with messages. `consumers`: idle consumers that hold a long poll.
+`age`: a node's memory after so many million messages. At each point the same loads run for
+`--seconds` each; memory is PSS without the pages of the store. `--from FILE` shows a saved result
+again, `--markdown FILE` fills the marked part of a page. A store is removed when its part is over.
+"""
+
+import argparse
+import json
+import resource
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keelog
+from keelog.bench.machine import describe
+from scripts.bench_recovery import QUEUES_PER_TOPIC, batches
+from scripts.bench_recovery import load as send_until
+from scripts.flatness_points import (
+    IdleConsumers,
+    Point,
+    holdings,
+    idle_cores,
+    log_bytes,
+    measure,
+    running,
+    settle,
+    store,
+)
+from scripts.flatness_show import table, write_picture
+from scripts.rival_page import fill_page
+
+GIB = 1 << 30
+BODY_BYTES = 1024
+RECORD_BYTES = 1200
+"""About what a message of that body takes in the log."""
+MILLIONS = (1, 2, 5, 10)
+CONSUMERS = (0, 100, 1_000)
+QUEUE_COUNTS = (8, 10_000, 100_000)
+SPREAD_S_MAX = 60.0
+MARK = "bench_flatness"
+Tell = Callable[[str], None]
+
+
+def sizes_of_log(gib: float) -> list[float]:
+    """1, 2, 4, … and `gib` itself."""
+    sizes, size = [], 1.0
+    while size < gib:
+        sizes.append(size)
+        size *= 2
+    return [*sizes, gib]
+
+
+def grow_log(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[Point]:
+    """A log of bodies of 1 KiB."""
+    with running(folder / "store") as node:
+        for gib in sizes_of_log(options.gib):
+            lacking = int(gib * GIB) - log_bytes(node)
+            if lacking > 0:
+                store(node, lacking // RECORD_BYTES + 1, BODY_BYTES, tell)
+            yield Point("log", gib, "GiB", measure(node, options.seconds))
+
+
+def grow_queues(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[Point]:
+    """Each point has a new store: topics of eight queues, with a message in each queue at least."""
+    for count in [one for one in QUEUE_COUNTS if one <= options.queues]:
+        with running(folder / f"store-{count}") as node:
+            began = time.monotonic()
+            with keelog.connect(node.endpoint, timeout=60) as client:
+                for number in range(-(-count // QUEUES_PER_TOPIC)):
+                    client.create_topic(f"topic-{number}", QUEUES_PER_TOPIC, exist_ok=True)
+            tell(f"{count:,} queues made in {time.monotonic() - began:.1f} s; filling them")
+            figures = spread(node.endpoint, count)
+            settle(node)
+            figures["dispatched_after_s"] = round(time.monotonic() - began, 1)
+            yield Point("queues", count, "queues", measure(node, options.seconds))
+        shutil.rmtree(folder / f"store-{count}", ignore_errors=True)
+
+
+def spread(endpoint: str, queues: int) -> dict[str, Any]:
+    """Sends to all queues in turn for a bounded time."""
+    prepared = batches(queues, 128)
+    stop = threading.Event()
+    thread = threading.Thread(target=send_until, args=(endpoint, prepared, stop), daemon=True)
+    thread.start()
+    stop.wait(min(SPREAD_S_MAX, 2.0 + queues / 20_000))
+    stop.set()
+    thread.join()
+    return {}
+
+
+def grow_consumers(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[Point]:
+    """Consumers that are connected and wait at one reader."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with running(folder / "store") as node:
+        idle = IdleConsumers(node.endpoint)
+        try:
+            for count in CONSUMERS:
+                tell(f"{count} idle consumers")
+                idle.grow_to(count)
+                figures = {"idle_cores": idle_cores(node, time.sleep, options.seconds)}
+                with kept(idle):
+                    figures |= measure(node, options.seconds)
+                yield Point("consumers", count, "consumers", figures)
+        finally:
+            idle.close()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def kept(idle: IdleConsumers) -> Iterator[None]:
+    """Polls go on while something else is measured."""
+    over = threading.Event()
+
+    def go_on() -> None:
+        while not over.wait(0.5):
+            idle.keep()
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def grow_age(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[Point]:
+    """The same node after more and more messages."""
+    stored = 0
+    with running(folder / "store") as node:
+        yield Point("age", 0, "M messages", holdings(node))
+        for millions in [one for one in MILLIONS if one <= options.millions]:
+            store(node, millions * 1_000_000 - stored, 128, tell)
+            stored = millions * 1_000_000
+            yield Point("age", millions, "M messages", holdings(node))
+
+
+PARTS: dict[str, Callable[[Path, argparse.Namespace, Tell], Iterator[Point]]] = {
+    "log": grow_log,
+    "queues": grow_queues,
+    "consumers": grow_consumers,
+    "age": grow_age,
+}
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    text = __doc__.splitlines()[0] if __doc__ else None
+    parser = argparse.ArgumentParser("python -m scripts.bench_flatness", description=text)
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of log,queues,consumers,age")
+    parser.add_argument("--gib", type=float, default=8.0, help="the largest log")
+    parser.add_argument("--queues", type=int, default=100_000, help="the most queues")
+    parser.add_argument("--millions", type=int, default=10, help="the most messages of `age`")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each load at each point")
+    parser.add_argument("--dir", type=Path, help="where the stores are made")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="an SVG")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="a page with the marked part")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing")
+    return parser.parse_args(arguments)
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """All points of the parts asked for."""
+    points: list[dict[str, Any]] = []
+    result: dict[str, Any] = {"machine": {}, "seconds": options.seconds, "points": points}
+    for part in options.parts.split(","):
+        folder = Path(tempfile.mkdtemp(prefix=f"flatness-{part}-", dir=options.dir))
+        try:
+            result["machine"] = describe(str(folder), (), None)
+            for point in PARTS[part](folder, options, tell):
+                points.append(point.as_dict())
+                tell(f"{part} {point.size:,g} {point.unit}: {point.figures}")
+                if options.json:
+                    options.json.write_text(json.dumps(result, indent=1) + "\n")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def tell(text: str) -> None:
+    """A line of progress."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, or shows what was measured."""
+    options = parsed(arguments)
+    unknown = set(options.parts.split(",")) - set(PARTS)
+    if unknown:
+        print(f"error: no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    result = json.loads(options.source.read_text()) if options.source else measured(options)
+    points = [Point(**one) for one in result["points"]]
+    print(table(points))
+    if options.picture:
+        write_picture(points, options.picture)
+    if options.markdown:
+        fill_page(options.markdown, MARK, table(points, markdown=True))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

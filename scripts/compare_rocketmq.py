@@ -1,0 +1,260 @@
+"""Keelog beside the real RocketMQ broker on this machine: a table of ratios.
+
+    python -m scripts.compare_rocketmq --json result.jsonl --markdown docs/performance.md
+
+Starts a name server and a broker 5.5.0 (Maven, Java 17) and nodes of ours, and drives both with the
+same sizes, batches and concurrency, each with its own client, in turns: A B A B. Before the first
+round each side has turns that are not counted; after each turn it dispatches what it got, and the
+disk is synced. Only one side is active at a time; what the other takes meanwhile is reported.
+
+Ratios are ours / RocketMQ of each round by itself; the median decides whether a row reaches its
+must and its goal. `--resume FILE` writes each turn down as it ends and goes on where a run was
+interrupted. `--from FILE` prints a result again, or fills a page, without measuring anything.
+Answers 0, 1 when a row stays below its must, 2 when there is no Java or Maven.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from keelog.bench.machine import describe
+from scripts.rival_alone import OurRestarts, OurStore
+from scripts.rival_ours import Ours
+from scripts.rival_page import fill_page
+from scripts.rival_plan import Group, groups, plan_text, rounds_of, wanted, warm_ups
+from scripts.rival_results import Figures, Results, Turn
+from scripts.rival_rocketmq import HEAP, RivalFailed, RivalMissing, class_path
+from scripts.rival_rows import DEFAULT_HEAP, OBJECTS, OURS, POOL, THEIRS, Load, chosen, scaled
+from scripts.rival_table import below_must, report
+from scripts.rival_theirs import Bench, Theirs, TheirStore
+
+EXIT_BELOW, EXIT_MISSING = 1, 2
+SYNC = {"flushDiskType": "SYNC_FLUSH"}
+# Its default of five buffers of 1 GiB leaves too little of 24 GiB; two more than it ever fills.
+POOLED = {"transientStorePoolEnable": "true", "transientStorePoolSize": 3}
+MARK = "compare_rocketmq"
+
+
+class Side(Protocol):
+    """One side of a comparison within a group of loads."""
+
+    def start(self) -> None:
+        """Starts what all loads of the group share."""
+
+    def prepare(self, load: Load) -> None:
+        """What a load needs before its first turn."""
+
+    def turn(self, load: Load, side: str, seconds: float) -> Figures:
+        """One turn."""
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far."""
+
+    def close(self) -> None:
+        """Ends it and removes what it stored."""
+
+
+class Comparison:
+    """A run: its sides, its turns, its results."""
+
+    def __init__(self, options: argparse.Namespace, results: Results, folder: Path) -> None:
+        self._options = options
+        self._results = results
+        self._folder = folder
+        self._bench: Bench | None = None
+        self._began = time.monotonic()
+
+    def run(self, loads: Sequence[Load]) -> None:
+        """All loads, group by group."""
+        with ExitStack() as stack:
+            if self._options.only != OURS:
+                self._bench = stack.enter_context(Bench.open(class_path(), self._folder))
+            for group in groups(loads, self._options.only):
+                if any(self._missing(load) for load in group.loads):
+                    self._run_group(group)
+
+    def _missing(self, load: Load) -> list[tuple[int, str]]:
+        """Turns that the results lack, round by round."""
+        return [
+            (number, side)
+            for number in range(1, rounds_of(load, self._options.rounds) + 1)
+            for side in load.sides
+            if wanted(side, self._options.only) and not self._results.has(load.name, side, number)
+        ]
+
+    def _run_group(self, group: Group) -> None:
+        with ExitStack() as stack:
+            theirs: Side | None = None
+            for load in group.loads:
+                if not self._missing(load):
+                    continue
+                sides: dict[str, Side] = {}
+                with ExitStack() as of_load:
+                    for side in load.sides:
+                        if not wanted(side, self._options.only):
+                            continue
+                        if side == OBJECTS and OURS in sides:
+                            sides[side] = sides[OURS]
+                            continue
+                        if side.startswith(OURS):
+                            sides[side] = self._ours(load, side)
+                            of_load.callback(sides[side].close)
+                            continue
+                        if theirs is None:
+                            theirs = self._theirs(load, side)
+                            stack.callback(theirs.close)
+                            theirs.start()
+                        sides[side] = theirs
+                    self._run_load(load, sides)
+
+    def _ours(self, load: Load, side: str) -> Side:
+        if load.kind == "restart":
+            return OurRestarts(self._folder)
+        if load.kind in ("dispatch", "alone"):
+            return OurStore(self._folder)
+        return Ours(self._folder, side, sync=load.sync)
+
+    def _theirs(self, load: Load, side: str) -> Side:
+        assert self._bench is not None, "RocketMQ takes no part"
+        if load.kind in ("dispatch", "alone"):
+            return TheirStore(self._bench)
+        settings: dict[str, Any] = {
+            **(SYNC if load.sync else {}),
+            **(POOLED if side == POOL else {}),
+        }
+        heap = () if side == DEFAULT_HEAP else HEAP
+        name = f"broker-{load.name}"
+        return Theirs(self._bench, name, settings, heap)
+
+    def _run_load(self, load: Load, sides: dict[str, Side]) -> None:
+        self._say(f"{load.name}: preparing")
+        for one in dict.fromkeys(sides.values()):
+            one.prepare(load)
+        for side, one in sides.items():
+            for seconds in warm_ups(load, side, self._options.seconds):
+                one.turn(load, side, seconds)
+        rested: dict[str, tuple[float, float]] = {}
+        for number, side in self._missing(load):
+            one = sides[side]
+            idle = idle_share(one, rested.get(side))
+            figures = one.turn(load, side, self._options.seconds)
+            # What one side wrote is not left for the other's turn.
+            os.sync()
+            if idle is not None:
+                figures["idle_cpu_share"] = idle
+            self._results.add(Turn(load.name, side, number, rounded(figures)))
+            rested[side] = (one.cpu_s(), time.monotonic())
+            self._say(f"{load.name} round {number} {side}: {short(figures)}")
+
+    def _say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._began:6.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def idle_share(side: Side, since: tuple[float, float] | None) -> float | None:
+    """Cores that a side took since its last turn; None before its first."""
+    if since is None:
+        return None
+    cpu_s, moment = since
+    return (side.cpu_s() - cpu_s) / max(1e-3, time.monotonic() - moment)
+
+
+def rounded(figures: Figures) -> Figures:
+    """Five digits are more than a round can tell."""
+    return {
+        name: float(f"{value:.5g}") if isinstance(value, float) else value
+        for name, value in figures.items()
+    }
+
+
+def short(figures: Figures) -> str:
+    """What a progress line shows."""
+    shown = ("per_s", "p50_us", "p99_us", "seconds", "cpu_s_per_million", "pss_mib", "failed")
+    return ", ".join(f"{name} {figures[name]:,.5g}" for name in shown if figures.get(name))
+
+
+def without_java(why: str, skip: bool) -> int:
+    """Three lines that say what is missing."""
+    said = "skipped" if skip else "error"
+    print(f"{said}: RocketMQ cannot run here: {why}", file=sys.stderr)
+    print("this comparison starts the real broker: Java 17 or newer, and Maven", file=sys.stderr)
+    print("try: apt-get install openjdk-17-jdk-headless maven, or --only ours", file=sys.stderr)
+    return 0 if skip else EXIT_MISSING
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    text = __doc__.splitlines()[0] if __doc__ else None
+    parser = argparse.ArgumentParser("python -m scripts.compare_rocketmq", description=text)
+    parser.add_argument("--rows", default="", help="names of loads or their beginnings: send,find")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a turn at full speed")
+    parser.add_argument("--scale", type=float, default=1.0, help="part of 5 M messages, 8 GiB, …")
+    parser.add_argument("--only", choices=(OURS, THEIRS), default="", help="one side, for a look")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="turns, and where to go on")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all turns, at the end")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="a page with the marked part")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing")
+    parser.add_argument("--dir", type=Path, help="where the stores are made: 20 GiB at most")
+    parser.add_argument("--plan", action="store_true", help="print the plan and stop")
+    parser.add_argument("--skip-without-java", action="store_true", help="0 where there is none")
+    return parser.parse_args(arguments)
+
+
+def _stop(*_: object) -> NoReturn:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def measured(options: argparse.Namespace, loads: Sequence[Load]) -> Results:
+    """Runs what is missing."""
+    signal.signal(signal.SIGTERM, _stop)
+    folder = Path(tempfile.mkdtemp(prefix="compare-", dir=options.dir))
+    try:
+        asked = {
+            "seconds": options.seconds,
+            "scale": options.scale,
+            "machine": describe(str(folder), (), None),
+        }
+        results = Results.open(options.resume, asked) if options.resume else Results(asked)
+        Comparison(options, results, folder).run(loads)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return results
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs it, prints the table."""
+    options = parsed(arguments)
+    try:
+        loads = [scaled(load, options.scale) for load in chosen(options.rows)]
+        if options.source:
+            results = Results.load(options.source)
+        else:
+            print(plan_text(loads, options.rounds, options.seconds, options.only), flush=True)
+            if options.plan:
+                return 0
+            if options.only != OURS:
+                class_path()
+            results = measured(options, loads)
+    except RivalMissing as error:
+        return without_java(str(error), options.skip_without_java)
+    except (RivalFailed, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_MISSING
+    print(report(results))
+    if options.json:
+        options.json.write_text(results.lines())
+    if options.markdown:
+        fill_page(options.markdown, MARK, report(results, markdown=True))
+    return EXIT_BELOW if below_must(results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+import com.alibaba.fastjson2.JSONObject;
+
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.exception.RemotingException;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+import java.util.HashMap;
+import java.util.Map;
+
+/** The broker that a client process talks to: its admin calls, and one producer for each name server instance. */
+final class Broker {
+    private static final int SEND_TIMEOUT_MS = 10_000;
+    private static final int STATS_ATTEMPTS = 100;
+
+    final String nameServer;
+    private DefaultMQAdminExt admin;
+    private final Map<Boolean, DefaultMQProducer> producers = new HashMap<>();
+
+    Broker(String nameServer) {
+        this.nameServer = nameServer;
+    }
+
+    void makeTopic(JSONObject command) throws Exception {
+        TopicConfig config = new TopicConfig(command.getString("topic"));
+        config.setReadQueueNums(command.getIntValue("queues"));
+        config.setWriteQueueNums(command.getIntValue("queues"));
+        admin().createAndUpdateTopicConfig(command.getString("broker"), config);
+    }
+
+    /** Bytes of the log that queues and index do not hold yet. */
+    long behindBytes(JSONObject command) throws Exception {
+        for (int attempt = 0; ; attempt++) {
+            try {
+                Map<String, String> stats = admin().fetchBrokerRuntimeStats(command.getString("broker")).getTable();
+                return Long.parseLong(stats.get("dispatchBehindBytes"));
+            } catch (MQBrokerException e) {
+                // Its statistics cannot be read in the first seconds after its start.
+                if (attempt == STATS_ATTEMPTS) {
+                    throw e;
+                }
+                Thread.sleep(100);
+            }
+        }
+    }
+
+    DefaultMQProducer producer(JSONObject command) throws MQClientException {
+        boolean gathers = command.getBooleanValue("auto_batch");
+        DefaultMQProducer known = producers.get(gathers);
+        if (known == null) {
+            known = new DefaultMQProducer("load" + (gathers ? "-gathers" : ""));
+            known.setNamesrvAddr(nameServer);
+            known.setInstanceName("load" + gathers);
+            known.setSendMsgTimeout(SEND_TIMEOUT_MS);
+            known.setAutoBatch(gathers);
+            known.start();
+            producers.put(gathers, known);
+        }
+        return known;
+    }
+
+    /** Sends one message again and again until it is accepted: for the time of a restart. */
+    void firstSend(JSONObject command, JSONObject answer) throws Exception {
+        DefaultMQProducer sender = producer(command);
+        String topic = command.getString("topic");
+        long limit = System.nanoTime() + command.getLongValue("limit_s") * 1_000_000_000L;
+        int refused = 0;
+        while (true) {
+            try {
+                sender.send(new Message(topic, new byte[128]), 2_000);
+                answer.put("refused", refused);
+                return;
+            } catch (MQClientException | RemotingException | MQBrokerException e) {
+                refused++;
+                if (System.nanoTime() > limit) {
+                    throw e;
+                }
+                Thread.sleep(5);
+            }
+        }
+    }
+
+    private DefaultMQAdminExt admin() throws MQClientException {
+        if (admin == null) {
+            admin = new DefaultMQAdminExt(SEND_TIMEOUT_MS);
+            admin.setNamesrvAddr(nameServer);
+            admin.setInstanceName("admin");
+            admin.start();
+        }
+        return admin;
+    }
+}

@@ -1,0 +1,161 @@
+"""Keelog's turns without a node that serves: the store in process, dispatch of a log, restarts."""
+
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import zmq
+
+import keelog
+from keelog.bench.node_process import ANY_DISK, Node, await_workers
+from keelog.bench.running import run
+from keelog.bench.workload import Workload
+from node.store.own_files import PROGRESS_DIR, own_dir
+from protocol.encode import RecordBatch
+from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+from scripts.bench_recovery import GIB, batches, fill, first_append
+from scripts.bench_recovery import load as send_until
+from scripts.rival_ours import figures_of_result
+from scripts.rival_proc import cpu_seconds, die_with_parent, family
+from scripts.rival_results import Figures
+from scripts.rival_rows import Load
+from scripts.rival_theirs import KILL_AFTER_S, QUEUES, figures_of, keyed_log
+
+RESTART_QUEUES = 1_000
+SHARDS = 2
+"""Queue workers, as many as a node has by itself."""
+
+
+class OurStore:
+    """Puts in process; dispatch by the workers' own processes on a log at rest."""
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder / "alone"
+
+    def start(self) -> None:
+        """Nothing runs between the turns."""
+
+    def close(self) -> None:
+        """Removes the store."""
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def cpu_s(self) -> float:
+        """Nothing of it runs between the turns."""
+        return 0.0
+
+    def prepare(self, load: Load) -> None:
+        """For dispatch: a log whose records have one key each."""
+        if load.kind == "dispatch":
+            keyed_log(self._root, load.messages)
+
+    def turn(self, load: Load, side: str, seconds: float) -> Figures:
+        """A new store for puts; for dispatch the same log, all that is derived of it removed."""
+        if load.kind == "dispatch":
+            return self._dispatch(load)
+        alone = Workload(
+            kind="store", callers="batches" if load.batch > 1 else "threads", producers=1,
+            in_flight=1, batch=load.batch, body=str(load.body), queues=QUEUES, duration=seconds,
+            warm_up=1.0, directory=str(self._root),
+        )  # fmt: skip
+        try:
+            return figures_of_result(run(alone))
+        finally:
+            self.close()
+
+    def _dispatch(self, load: Load) -> Figures:
+        """All three workers at once, from the start of their processes to the end of the last."""
+        for derived in (
+            self._root / CONSUME_QUEUE_DIR,
+            self._root / INDEX_DIR,
+            own_dir(self._root) / PROGRESS_DIR,
+        ):
+            shutil.rmtree(derived, ignore_errors=True)
+        python = [sys.executable, "-m"]
+        commands = [
+            [*python, "workers.consume_queue", "--shard", str(n), "--shards", str(SHARDS)]
+            for n in range(SHARDS)
+        ]
+        commands.append([*python, "workers.index_file"])
+        before, began = cpu_of_children(), time.monotonic()
+        running = [
+            subprocess.Popen([*command, "--once", str(self._root)], preexec_fn=die_with_parent)
+            for command in commands
+        ]
+        codes = [process.wait() for process in running]
+        took = time.monotonic() - began
+        if any(codes):
+            raise RuntimeError(f"the workers ended with {codes}: see what they said above")
+        answer = {"messages": load.messages, "seconds": took}
+        return figures_of(answer, cpu_of_children() - before, 0.0)
+
+
+class OurRestarts:
+    """A store with many queues, on which a node is killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "restarts"
+        self._node: Node | None = None
+        self._prepared: list[RecordBatch] = []
+
+    def start(self) -> None:
+        """`prepare` starts the node, on the store that it has filled."""
+
+    def close(self) -> None:
+        """Kills the node and removes its store."""
+        if self._node is not None:
+            self._node.kill()
+            self._node = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far."""
+        assert self._node is not None, "not prepared"
+        (_, child), *_ = self._node.children()
+        return cpu_seconds(family(child.ppid()))
+
+    def prepare(self, load: Load) -> None:
+        """A log of the size asked for, its queues reached in turn; then a node on it."""
+        self.close()
+        self._folder.mkdir(parents=True)
+        self._prepared = batches(RESTART_QUEUES, load.body)
+        fill(self._folder / "store", int(load.gib * GIB), self._prepared)
+        self._node = Node(self._folder / "store", ANY_DISK, readers=1)
+        self._node.begin()
+        self._node.await_ready()
+        self._settle(self._node)
+
+    def turn(self, load: Load, side: str, seconds: float) -> Figures:
+        """A second of sends, kill -9, and the time from the command to the first accepted send."""
+        node = self._node
+        assert node is not None, "not prepared"
+        stop = threading.Event()
+        thread = threading.Thread(
+            target=send_until, args=(node.endpoint, self._prepared, stop), daemon=True
+        )
+        thread.start()
+        time.sleep(KILL_AFTER_S)
+        node.kill()
+        stop.set()
+        thread.join()
+        began = time.monotonic()
+        node.begin()
+        with zmq.Context() as context:
+            first_append(context, node.endpoint)
+        took = time.monotonic() - began
+        node.await_ready()
+        self._settle(node)
+        return {"seconds": took}
+
+    def _settle(self, node: Node) -> None:
+        with keelog.connect(node.endpoint, timeout=60) as client:
+            await_workers(client)
+
+
+def cpu_of_children() -> float:
+    """CPU seconds of this process's children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,181 @@
+"""Waiting sends of many threads and tasks: what goes together, and what each of them is told."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import keelog
+import keelog.aio
+from keelog import Receipt
+from node import client_direct, client_sends
+from node.client_calls import Call
+from protocol.errors import BadRequest, NodeBusy
+from tests.support.fake_node import FakeNode, fake_node
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with fake_node() as running:
+        yield running
+
+
+@pytest.fixture
+def mq(node: FakeNode) -> Iterator[keelog.Client]:
+    with keelog.connect(node.url, timeout=5.0) as client:
+        yield client
+
+
+def at_once(count: int, send: Callable[[int], Receipt]) -> list[Receipt | keelog.MqError]:
+    """What so many threads got that sent at the same moment."""
+    ready = threading.Barrier(count)
+
+    def one(number: int) -> Receipt | keelog.MqError:
+        ready.wait()
+        try:
+            return send(number)
+        except keelog.MqError as error:
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def test_threads_that_send_at_once_share_requests_and_get_their_own_receipts(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    mq.create_topic("a", queues=4)
+    node.delay["append"] = 0.05
+    receipts = at_once(
+        40, lambda n: mq.send("ab"[n % 2], b"%d" % n, queue_id=[1, None][n % 4 // 2])
+    )
+    assert len(node.operations("append")) < 20
+    stored = {record.body: record for record in node.stored()}
+    assert len(stored) == 40
+    for number, receipt in enumerate(receipts):
+        assert isinstance(receipt, Receipt)
+        record = stored[b"%d" % number]
+        assert (receipt.topic, receipt.unique_key) == (record.topic, record.unique_key)
+        assert (receipt.queue_id, receipt.queue_offset) == (
+            record.head.queue_id,
+            record.head.queue_offset,
+        )
+        assert receipt.physical_offset == record.physical_offset
+        assert receipt.msg_id == record.message_id
+
+
+def test_a_message_that_is_refused_takes_no_other_with_it(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    mq.create_topic("orders", queues=4)
+    node.delay["append"] = 0.05
+    outcomes = at_once(24, lambda n: mq.send("orders", b"x", queue_id=99 if n == 7 else 1))
+    assert isinstance(outcomes.pop(7), BadRequest)
+    assert all(isinstance(outcome, Receipt) for outcome in outcomes)
+    assert len(node.stored()) == 23
+
+
+def test_a_request_without_an_answer_delays_no_other(node: FakeNode, mq: keelog.Client) -> None:
+    node.lose_answers["append"] = client_sends.UNDER_WAY_MAX + 1
+    outcomes: list[object] = []
+
+    def lost() -> None:
+        try:
+            outcomes.append(mq.send("orders", b"lost", timeout=1.0))
+        except keelog.SendTimeout as error:
+            outcomes.append(error)
+
+    threads = []
+    while node.lose_answers["append"]:
+        left = node.lose_answers["append"]
+        threads.append(threading.Thread(target=lost))
+        threads[-1].start()
+        deadline = time.monotonic() + 5
+        while node.lose_answers["append"] == left:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    begin = time.monotonic()
+    assert mq.send("orders", b"x", timeout=1.0).status == "PUT_OK"
+    assert time.monotonic() - begin < 0.8
+    for thread in threads:
+        thread.join(10)
+    assert [type(outcome) for outcome in outcomes] == [keelog.SendTimeout] * len(threads)
+
+
+def test_messages_of_different_acks_go_in_different_requests(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    node.delay["append"] = 0.05
+    at_once(16, lambda n: mq.send("orders", b"x", acks=("appended", "flushed")[n % 2]))
+    asked = node.operations("append")
+    assert sum(header["count"] for header in asked if header.get("wait") == "flushed") == 8
+    assert sum(header["count"] for header in asked if "wait" not in header) == 8
+
+
+def test_tasks_that_send_at_once_share_requests(node: FakeNode) -> None:
+    receipts: list[Receipt] = []
+
+    async def main() -> None:
+        async with keelog.aio.connect(node.url) as mq:
+            await mq.create_topic("orders")
+            sends = (mq.send("orders", b"%d" % n) for n in range(200))
+            receipts.extend(await asyncio.gather(*sends))
+
+    asyncio.run(main())
+    assert len(node.operations("append")) < 100
+    found = {record.body: record.unique_key for record in node.stored()}
+    assert [found[b"%d" % n] for n in range(200)] == [receipt.unique_key for receipt in receipts]
+
+
+def test_a_lone_send_does_not_change_threads(
+    node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried: list[bool] = []
+    carry = client_direct.Direct.carry
+
+    def noted(self: client_direct.Direct, call: Call) -> bool:
+        carried.append(carry(self, call))
+        return carried[-1]
+
+    monkeypatch.setattr(client_direct.Direct, "carry", noted)
+    deadline = time.monotonic() + 10
+    while not any(carried):
+        assert time.monotonic() < deadline, "the connection of its own never came up"
+        mq.send("orders", b"x")
+    carried.clear()
+    node.refuse["append"] = [NodeBusy("full")]
+    for _ in range(5):
+        assert mq.send("orders", b"x").status == "PUT_OK"
+    assert carried == [True] * 5
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["carried here", "by the I/O thread"])
+def test_closing_tells_a_waiting_send_that_nobody_knows(node: FakeNode, warm: bool) -> None:
+    mq = keelog.connect(node.url)
+    for _ in range(50 if warm else 0):
+        mq.send("orders", b"x")
+        time.sleep(0.002)
+    node.lose_answers["append"] = 1
+    caught: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            mq.send("orders", b"x", timeout=20.0)
+        except keelog.SendTimeout as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while node.lose_answers["append"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    mq.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert len(caught) == 1
+    with pytest.raises(keelog.NotConnected):
+        mq.send("orders", b"x")
