@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from node.client import Client, connect
+    from node.client_batches import BatchReceipt
     from node.client_calls import Retry
     from node.client_many import Failure, SendManyError
     from node.client_message import Message, OutgoingMessage
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BadRequest",
+    "BatchReceipt",
     "BusyError",
     "Client",
     "CorruptError",
@@ -92,6 +94,7 @@ __all__ = [
 
 _HOMES = (
     "node.client",
+    "node.client_batches",
     "node.client_calls",
     "node.client_many",
     "node.client_message",

@@ -5,7 +5,7 @@ The sockets live on the client's own I/O thread; nothing here blocks the event l
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from node import client_operations as operations
+from node.client_batches import BatchOptions, BatchReceipt
 from node.client_calls import Outcome, Retry
 from node.client_core import (
     ClientCore,
@@ -294,6 +295,15 @@ class Producer:
     ) -> None:
         """As `send_nowait`, but nobody learns the outcome; `failed` counts."""
         self._producer.send_oneway(topic, body, **options)
+
+    def send_batch(
+        self, topic: str, bodies: Sequence[bytes], **options: Unpack[BatchOptions]
+    ) -> "asyncio.Future[BatchReceipt]":
+        """Sends the bodies as one batch for one queue; the future gives its receipt.
+
+        Never waits: it raises NodeBusy when `max_batches` have no answer.
+        """
+        return asyncio.wrap_future(self._producer.send_batch(topic, bodies, **options))
 
     async def send_many(
         self,

@@ -1,20 +1,25 @@
 """A group of requests becomes bytes in the log: check, give out offsets, patch, one write.
 
-Small groups go record by record, large ones as numpy columns; both answer the same (the tests
-hold them against each other). One bad record refuses its request before any offset is given.
+The compiled kernel does it for whole groups. Where there is none, or it finds anything odd, small
+groups go record by record and large ones as numpy columns. All three answer the same (the tests
+hold them against each other). One bad record refuses its request, before any offset is given.
 """
 
+import zlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
 from node.commit_log import CommitLog
 from node.store.own_files import Tails
 from node.topic_table import TopicTable
+from protocol import kernel
 from protocol.columns import Ints
 from protocol.errors import BadRequest, MessageTooLarge, MqError
 from protocol.ids import Queue
-from protocol.names import QUEUE_ID_MAX
+from protocol.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG, AppendGroup, AppendPart
+from protocol.names import QUEUE_ID_MAX, check_topic_for_send
 from protocol.patch import (
     PLAIN_RECORDS_MAX,
     AppendRules,
@@ -27,20 +32,24 @@ from protocol.patch import (
     patch_plain,
 )
 
+FEW_QUEUES_MAX = 4
+"""Of more queues every worker has some, most likely."""
+
 
 @dataclass(slots=True)
 class AppendRequest:
     """Records of one client, back to back, and what became of them.
 
-    `count` and `sizes` (u32 little-endian each, or empty) are what the client said, for the check;
-    `any_queue` lets the node choose one queue for all. After `Appender.append` either `error` is
-    set or the fields behind it are.
+    `count`, `sizes` (u32 little-endian each, or empty) and `crc` (of all records; None is left
+    unchecked) are what the client said, for the check; `any_queue` lets the node choose one queue
+    for all. After `Appender.append` either `error` is set or the fields behind it are.
     """
 
-    records: bytes
+    records: bytes | memoryview
     count: int
     sizes: bytes = b""
     any_queue: bool = False
+    crc: int | None = None
     checked_rows: list[PlainRow] | None = None
     """Set when the node encoded the records itself, so that they need no check."""
     error: MqError | None = None
@@ -53,6 +62,14 @@ class AppendRequest:
     def end(self) -> int:
         """The log offset behind its last record."""
         return self.physical_offset + len(self.records)
+
+
+def queues_of(requests: list[AppendRequest]) -> set[Queue] | None:
+    """The queues that the log has just grown by; None for more than FEW_QUEUES_MAX of them."""
+    if len(requests) > FEW_QUEUES_MAX:
+        return None
+    queues = {Queue(topic, queue_id) for one in requests for topic, queue_id, *_ in one.queues}
+    return queues if len(queues) <= FEW_QUEUES_MAX else None
 
 
 class Appender:
@@ -74,6 +91,7 @@ class Appender:
         self.last_store_timestamp = 0
         self.last_record_offset = 0
         self.records = 0
+        self._group: AppendGroup | None = None
 
     def snapshot(self) -> Tails:
         """The queues' ends as they are now, for our file of them."""
@@ -119,14 +137,65 @@ class Appender:
 
     def _append_chunk(self, requests: list[AppendRequest], stamp: Stamp) -> None:
         """Requests that fit into the current segment together: one buffer, one write."""
-        if sum(request.count for request in requests) <= PLAIN_RECORDS_MAX:
-            buffer = self._chunk_plain(requests, stamp)
-        else:
-            buffer = self._chunk_columns(requests, stamp)
+        buffer = self._chunk_compiled(requests, stamp)
+        if buffer is None:
+            is_small = sum(request.count for request in requests) <= PLAIN_RECORDS_MAX
+            chunk = self._chunk_plain if is_small else self._chunk_columns
+            buffer = chunk(requests, stamp)
         if buffer:
             self.commit_log.append(buffer)
             # Not before: of a refused request there is no record with this time.
             self.last_store_timestamp = stamp.store_timestamp
+
+    # -- compiled -----------------------------------------------------------------------------
+
+    def _chunk_compiled(
+        self, requests: list[AppendRequest], stamp: Stamp
+    ) -> memoryview | bytearray | None:
+        """None without the kernel, and where one of the other ways has to say what is wrong."""
+        group = self._kernel_group()
+        if group is None:
+            return None
+        group.clear(len(requests), sum(len(one.records) + len(one.sizes) for one in requests))
+        starts = [_add(group, request) for request in requests]
+        parts = group.check()
+        if parts is None:
+            return None
+        try:
+            queues = [self._queues(*pair) for pair in zip(requests, parts, strict=True)]
+        except MqError:
+            return None
+        base, places = self.commit_log.end, []
+        for request, start, found, own in zip(requests, starts, queues, parts, strict=True):
+            request.physical_offset = base + start
+            request.store_timestamp = stamp.store_timestamp
+            for queue, part in zip(found, own, strict=True):
+                first = self.tails.get(queue, 0)
+                self.tails[queue] = first + part.rows
+                places.append((queue.queue_id, first))
+                request.queues.append((*queue, first, part.rows))
+        group.seal(places, base, stamp)
+        self.last_record_offset = base + group.last_at
+        self.records += group.rows
+        return group.records
+
+    def _kernel_group(self) -> AppendGroup | None:
+        compiled = kernel.active()
+        if compiled is None:
+            return None
+        if self._group is None or self._group.kernel is not compiled:
+            self._group = AppendGroup(compiled, self.rules)
+        return self._group
+
+    def _queues(self, request: AppendRequest, parts: list[AppendPart]) -> list[Queue]:
+        """The queue of each part. Raises what the other ways raise."""
+        if request.any_queue:
+            name = _topic_of(parts[0].topic)
+            return [Queue(name, self._any_queue({_topic_of(part.topic) for part in parts}))]
+        queues = [Queue(_topic_of(part.topic), part.queue_id) for part in parts]
+        for queue in queues:
+            self.topics.check_queue(self.topics.for_send(queue.topic), queue.queue_id)
+        return queues
 
     # -- record by record ---------------------------------------------------------------------
 
@@ -160,6 +229,7 @@ class Appender:
     def _plain_rows(self, request: AppendRequest) -> list[PlainRow]:
         if request.checked_rows is not None:
             return request.checked_rows
+        check_crc(request)
         rows = check_plain(request.records, self.rules)
         check_sizes(request, [row.size for row in rows])
         return rows
@@ -211,6 +281,8 @@ class Appender:
 
     def _checked_group(self, requests: list[AppendRequest]) -> "_Group":
         """Raises the MqError of one of the requests; only a topic's turn has changed then."""
+        for request in requests:
+            check_crc(request)
         buffer = bytearray().join([request.records for request in requests])
         checked = check_columns(np.frombuffer(buffer, np.uint8), self.rules)
         lengths = np.array([len(request.records) for request in requests])
@@ -262,6 +334,26 @@ class _Group:
     starts: Ints
     bounds: Ints
     queue_id: Ints
+
+
+def _add(group: AppendGroup, request: AppendRequest) -> int:
+    crc = -1 if request.crc is None else request.crc
+    flags = ANY_QUEUE_FLAG * request.any_queue + CHECKED_FLAG * (request.checked_rows is not None)
+    return group.add(request.records, request.count, crc, request.sizes, flags)
+
+
+@lru_cache(maxsize=4096)
+def _topic_of(raw: bytes) -> str:
+    """A stored topic's name. Raises IllegalMessage and its kinds."""
+    name = raw.decode()
+    check_topic_for_send(name)
+    return name
+
+
+def check_crc(request: AppendRequest) -> None:
+    """Raises BadRequest unless the records' CRC-32 is the one that the request names."""
+    if request.crc is not None and (found := zlib.crc32(request.records)) != request.crc:
+        raise BadRequest(f"the frame's CRC-32 is {found}, the header says {request.crc}")
 
 
 def check_sizes(request: AppendRequest, sizes: list[int]) -> None:

@@ -15,6 +15,7 @@ from node.client_batch import (
     read_receipts,
     smaller,
 )
+from node.client_batches import RecordBatch, read_receipt
 from node.client_calls import Answer, Call, Outcome, Role
 from node.client_io import IoThread
 from node.client_operations import DEFAULT_WRITE_QUEUES
@@ -35,22 +36,28 @@ class Appender:
         self._turns = Turns()
         self._write_queues: dict[str, int] = {}
         self._known_at = -TOPICS_S_MAX
-        self._waiting: deque[Batch] = deque()
+        self._waiting: deque[Batch | RecordBatch] = deque()
         self._asking = False
 
-    def send(self, batch: Batch) -> bool:
+    def send(self, batch: Batch | RecordBatch) -> bool:
         """Sends the batch, after those that came before it; False when the client is closed."""
         return self._io.post(lambda: self._take(batch))
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, batch: Batch | RecordBatch) -> None:
         """Batches keep their order, also while one of them waits for the topics."""
         if self._waiting or not self._knows(batch):
             self._waiting.append(batch)
             self._ask()
         else:
+            self._begin(batch)
+
+    def _begin(self, batch: Batch | RecordBatch) -> None:
+        if isinstance(batch, RecordBatch):
+            self._submit_records(batch)
+        else:
             self._submit(batch, batch.entries)
 
-    def _knows(self, batch: Batch) -> bool:
+    def _knows(self, batch: Batch | RecordBatch) -> bool:
         topics = batch.open_topics()
         if not topics:
             return True
@@ -74,14 +81,38 @@ class Appender:
         waiting, self._waiting = self._waiting, deque()
         for batch in waiting:
             if isinstance(outcome, MqError):
-                batch.deliver(batch.entries, outcome)
+                batch.fail(outcome)
             else:
                 # A topic that is still unknown will be made by the node.
-                self._submit(batch, batch.entries)
+                self._begin(batch)
+
+    def _submit_records(self, batch: RecordBatch) -> None:
+        batch.place(self._write_queues, DEFAULT_WRITE_QUEUES)
+        self._io.start(
+            Call(
+                Role.WRITER,
+                "append",
+                batch.fields(),
+                batch.deadline,
+                payload=batch.encoded.records.data,
+                repeatable=False,
+                done=partial(self._answered_records, batch),
+            )
+        )
+
+    def _answered_records(self, batch: RecordBatch, outcome: Outcome) -> None:
+        if isinstance(outcome, BadRequest | UnknownTopic) and not batch.relearned:
+            self._known_at = monotonic() - TOPICS_S_MAX
+            if batch.open_topics():
+                # Perhaps the topic has other queues than it had.
+                batch.relearned = True
+                self._take(batch)
+                return
+        batch.done(outcome if isinstance(outcome, MqError) else read_receipt(batch, outcome))
 
     def _submit(self, batch: Batch, entries: Sequence[Entry], then: Action | None = None) -> None:
         """Sends the entries; `then` is done when the last of their requests has ended."""
-        parts = make_parts(entries, self._write_queues, self._turns, DEFAULT_WRITE_QUEUES)
+        parts = make_parts(batch, entries, self._write_queues, self._turns, DEFAULT_WRITE_QUEUES)
         for part in parts:
             self._io.start(
                 Call(

@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from node.client_calls import Answer
@@ -21,6 +22,8 @@ from protocol.record import SHORT_HEAD
 _QUEUE_ID = struct.Struct(">i")
 _QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
 OFFSET_HEX_CHARS = 16
+UNREADABLE = (MqError, LookupError, ValueError, TypeError)
+"""What reading an answer raises that nobody expected like this."""
 
 
 class Entry(NamedTuple):
@@ -40,10 +43,15 @@ Deliver = Callable[[Sequence[Entry], Results], None]
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Entries that go together. `deliver` is called for each part of them that has its answer."""
+    """Entries that go together. `deliver` is called for each part of them that has its answer.
+
+    `one_queue`: the node chooses one queue for all entries of a topic that name none, otherwise the
+    client takes the queues in turn.
+    """
 
     deliver: Deliver
     wait: str | None
+    one_queue: bool = False
     entries: list[Entry] = field(default_factory=list)
     bytes: int = 0
     deadline: float = 0.0
@@ -54,9 +62,17 @@ class Batch:
         self.entries.append(entry)
         self.bytes += len(entry.record)
 
+    def fail(self, error: MqError) -> None:
+        """Ends all of it without receipts."""
+        self.deliver(self.entries, error)
+
     def open_topics(self) -> set[str]:
         """The topics of which the client has to choose a queue."""
-        return {entry.topic for entry in self.entries if entry.queue_id == ANY_QUEUE}
+        return {
+            entry.topic
+            for entry in self.entries
+            if entry.queue_id == ANY_QUEUE and not (self.one_queue and entry.order_by is None)
+        }
 
 
 class Part(NamedTuple):
@@ -99,9 +115,13 @@ class Turns:
 
 
 def make_parts(
-    entries: Sequence[Entry], write_queues: Mapping[str, int], turns: Turns, default_queues: int
+    batch: Batch,
+    entries: Sequence[Entry],
+    write_queues: Mapping[str, int],
+    turns: Turns,
+    default_queues: int,
 ) -> list[Part]:
-    """Gives every entry its queue, and each topic that nobody knows yet a part of its own.
+    """Gives entries of a batch their queues, and each topic that nobody knows a part of its own.
 
     Such a part leaves the choice to the node, which makes the topic; entries with `order_by` take
     the queue that they would have among `default_queues`.
@@ -110,7 +130,7 @@ def make_parts(
     unknown: dict[str, list[Entry]] = {}
     for entry in entries:
         open_queue = entry.queue_id == ANY_QUEUE and entry.order_by is None
-        if open_queue and not write_queues.get(entry.topic):
+        if open_queue and (batch.one_queue or not write_queues.get(entry.topic)):
             unknown.setdefault(entry.topic, []).append(entry)
         else:
             known.append(entry)
@@ -172,14 +192,52 @@ def receipts(part: Part, header: Mapping[str, Any]) -> list[Receipt]:
     return found
 
 
+class OneQueueReceipts(Sequence[Receipt]):
+    """What `receipts` gives for entries that all went into one queue, each made when asked for.
+
+    Raises what a header without the right fields raises.
+    """
+
+    def __init__(self, part: Part, header: Mapping[str, Any]) -> None:
+        ((self._topic, self._queue_id, self._queue_offset, count),) = header["queues"]
+        if count != len(part.entries) or self._topic != part.entries[0].topic:
+            raise BadRequest("the answer to append counts other records than were sent")
+        self._host = offset_message_id(parse_host(header["store_host"]), 0)[:-OFFSET_HEX_CHARS]
+        self._status, self._flushed = header["status"], header["flushed"]
+        self._time = header["store_timestamp"]
+        # Not the entries: these hold the records.
+        self._keys = [entry.unique_key for entry in part.entries]
+        self._places = list(accumulate(part.sizes[:-1], initial=header["physical_offset"]))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[index] for index in range(*row.indices(len(self)))]
+        place = self._places[row]
+        return Receipt(
+            self._status, self._topic, self._queue_id, self._queue_offset + row % len(self), place,
+            f"{self._host}{place:0{OFFSET_HEX_CHARS}X}", self._keys[row],
+            self._flushed, self._time,
+        )  # fmt: skip
+
+
 def read_receipts(part: Part, answer: Answer) -> Results:
     """As `receipts`; an answer that cannot be read is an unknown outcome."""
     try:
+        if part.queue == ANY_QUEUE:
+            return OneQueueReceipts(part, answer.header)
         return receipts(part, answer.header)
-    except (MqError, LookupError, ValueError, TypeError) as error:
-        return SendTimeout(
-            f"append: the answer cannot be read ({error!r}), but the messages are stored"
-        )
+    except UNREADABLE as error:
+        return stored_unread(error)
+
+
+def stored_unread(error: Exception) -> SendTimeout:
+    """What the caller gets for a good answer that is none."""
+    return SendTimeout(
+        f"append: the answer cannot be read ({error!r}), but the messages are stored"
+    )
 
 
 def smaller(entries: Sequence[Entry], error: MqError) -> list[Sequence[Entry]]:

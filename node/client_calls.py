@@ -70,7 +70,7 @@ class Call:
     op: str
     fields: Mapping[str, Any]
     deadline: float
-    payload: bytes | None = None
+    payload: bytes | memoryview | None = None
     repeatable: bool = True
     affinity: int = 0
     done: Callable[[Outcome], None] = field(default=lambda outcome: None)

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from node import client_operations as operations
 from node.client_append import Appender
+from node.client_batches import BatchEncoder
 from node.client_calls import Answer, Call, Retry, Role, future_of
 from node.client_direct import Direct
 from node.client_encode import Encoder, outgoing
@@ -104,6 +105,7 @@ class ProducerOptions(TypedDict, total=False):
     linger: float
     batch_bytes: int
     max_in_flight: int
+    max_batches: int
     acks: Acks
     when_full: Literal["block", "raise"]
     timeout: float
@@ -138,6 +140,7 @@ class ClientCore:
         ip = local_ip(self.endpoint)
         self._keys = UniqueKeys(ip)
         self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
+        self._batch_encoder = BatchEncoder(self.io, ip)
         self._appender = Appender(self.io)
         self._sends = Sends(self.io, self._direct)
 
@@ -169,7 +172,7 @@ class ClientCore:
     def producer(self, options: ProducerOptions) -> Producer:
         """A producer on this connection."""
         self.check()
-        sender = Sender(self.io, self._appender, self._encoder, self.check)
+        sender = Sender(self.io, self._appender, self._encoder, self._batch_encoder, self.check)
         settings = {"timeout": self.timeout, **options}
         return Producer(sender, ProducerSettings(**settings))  # type: ignore[arg-type]
 

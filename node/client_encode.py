@@ -5,11 +5,10 @@ of the general one, and the general one is its oracle in the tests.
 """
 
 import struct
-import zlib
-from contextlib import suppress
 from functools import lru_cache
 from time import time
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from node.client_batch import Entry
 from node.client_io import IoThread
@@ -39,7 +38,6 @@ _KEYS_START = f"{KEYS}\x01".encode()
 _UNIQUE_KEY_START = f"{UNIQUE_KEY}\x01".encode()
 _PAIR_END = b"\x02"
 _NO_STORE_IP = bytes(4)
-_UNIQUE_PROPERTY_BYTES = len(_UNIQUE_KEY_START) + UNIQUE_KEY_CHARS + len(_PAIR_END)
 _HEAD_START = struct.Struct(">iIIi")
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
@@ -48,17 +46,20 @@ _SHORT = struct.Struct(">h")
 class _Mould(NamedTuple):
     """What records of one topic and tag share behind the body.
 
-    `topic`: its length and name; `tags`: the property TAGS. `fixed_bytes` counts all of the record
-    but the body, the keys and the checksum's property.
+    `topic`: its length and name; `tags`: the property TAGS; `end`: what follows the unique key.
+    The two sizes, and `middle`, all between body and unique key, are those without keys.
     """
 
     topic: bytes
     tags: bytes
-    fixed_bytes: int
+    end: bytes
+    record_bytes: int
+    properties_bytes: int
+    middle: bytes
 
 
 @lru_cache(maxsize=1024)
-def _mould(topic: str, tags: str) -> _Mould | None:
+def _mould(topic: str, tags: str, crc: bool) -> _Mould | None:
     """None where the general way must say what is wrong, or a long topic needs another head."""
     try:
         check_topic_for_send(topic)
@@ -67,11 +68,13 @@ def _mould(topic: str, tags: str) -> _Mould | None:
         return None
     if len(topic) > SHORT_TOPIC_CHARS_MAX:
         return None
-    length_and_topic = bytes([len(topic)]) + topic.encode()
-    fixed_bytes = (
-        SHORT_HEAD.size + len(length_and_topic) + 2 + len(encoded) + _UNIQUE_PROPERTY_BYTES
-    )
-    return _Mould(length_and_topic, encoded, fixed_bytes)
+    name = bytes([len(topic)]) + topic.encode()
+    end = _PAIR_END + (EMPTY_CRC_PROPERTY if crc else b"")
+    size = len(encoded) + len(_UNIQUE_KEY_START) + UNIQUE_KEY_CHARS + len(end)
+    if size > PROPERTIES_BYTES_MAX:
+        return None
+    middle = b"".join((name, _SHORT.pack(size), encoded, _UNIQUE_KEY_START))
+    return _Mould(name, encoded, end, SHORT_HEAD.size + len(name) + 2 + size, size, middle)
 
 
 class _Moment(NamedTuple):
@@ -115,11 +118,12 @@ class Encoder:
         crc = routes is None or routes.crc
         body_max = DEFAULT_MAX_MESSAGE_BYTES if routes is None else routes.max_message_bytes
         if type(body) is bytes and len(body) <= body_max and options.keys() <= SHORT_WAY_OPTIONS:
-            # A TypeError: values of other types, which the general way refuses with a reason.
-            with suppress(TypeError):
+            try:
                 entry = self._short_way(topic, body, options, crc, slot)
-                if entry is not None:
-                    return entry
+            except TypeError:
+                entry = None  # values of other types, which the general way refuses with a reason
+            if entry is not None:
+                return entry
         message = outgoing(body, options)
         draft = message.draft(topic, self._keys.next(), int(time() * 1000), self._host)
         record = encode_message(draft, crc, body_max)
@@ -129,7 +133,9 @@ class Encoder:
         self, topic: str, body: bytes, options: MessageOptions, crc: bool, slot: Any
     ) -> Entry | None:
         """None where the general way has to be taken, be it only for its error."""
-        mould = _mould(topic, options.get("tags") or "")
+        mould = _mould(topic, options.get("tags") or "", crc)
+        if mould is None or options.get("unique_key"):
+            return None
         queue_id = options.get("queue_id")
         order_by = options.get("order_by")
         if queue_id is None:
@@ -138,15 +144,18 @@ class Encoder:
             return None
         if order_by is not None and not isinstance(order_by, str):
             return None
+        size, middle = mould.record_bytes, mould.middle
         keys = options.get("keys", ())
-        key_property = _key_property(keys) if keys != () else b""
-        if mould is None or key_property is None or options.get("unique_key"):
-            return None
-        checksum = EMPTY_CRC_PROPERTY if crc else b""
-        size = mould.fixed_bytes + len(body) + len(key_property) + len(checksum)
-        properties_bytes = size - SHORT_HEAD.size - len(body) - len(mould.topic) - 2
-        if properties_bytes > PROPERTIES_BYTES_MAX:
-            return None
+        if keys != ():
+            key_property = _key_property(keys)
+            if key_property is None:
+                return None
+            size += len(key_property)
+            properties_bytes = mould.properties_bytes + len(key_property)
+            if properties_bytes > PROPERTIES_BYTES_MAX:
+                return None
+            length = _SHORT.pack(properties_bytes)
+            middle = b"".join((mould.topic, length, mould.tags, key_property, _UNIQUE_KEY_START))
         now = time()
         moment = self._moment
         if moment.ms != int(now * 1000):
@@ -154,10 +163,8 @@ class Encoder:
         unique_key = self._keys.finish(moment.key)
         record = b"".join(
             (
-                _HEAD_START.pack(size, MAGIC_V1, zlib.crc32(body) & CRC_MASK, queue_id),
-                moment.head, _INT.pack(len(body)), body, mould.topic,
-                _SHORT.pack(properties_bytes), mould.tags, key_property,
-                _UNIQUE_KEY_START, unique_key.encode(), _PAIR_END, checksum,
+                _HEAD_START.pack(size + len(body), MAGIC_V1, crc32(body) & CRC_MASK, queue_id),
+                moment.head, _INT.pack(len(body)), body, middle, unique_key.encode(), mould.end,
             )
         )  # fmt: skip
         return Entry(record, topic, queue_id, order_by, unique_key, slot)

@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple, Self, Unpack
 
 from node.client_append import Appender
 from node.client_batch import Batch, Entry, Results
+from node.client_batches import BatchEncoder, Batches, BatchOptions, BatchReceipt
 from node.client_encode import Encoder
+from node.client_futures import ReceiptFuture, resolve
 from node.client_io import IoThread
 from node.client_many import SendMany
 from node.client_message import MessageOptions, OutgoingMessage
@@ -26,7 +28,8 @@ class ProducerSettings:
 
     `linger`: seconds that a message waits for others. `batch_bytes`: a batch of this size goes at
     once. `max_in_flight`: messages without an answer; beyond it `when_full` says whether
-    `send_nowait` waits ("block") or raises NodeBusy ("raise"). `acks`: "appended" answers as the
+    `send_nowait` waits ("block") or raises NodeBusy ("raise"). `max_batches`: the same for batches
+    of `send_batch`, which `max_in_flight` does not count. `acks`: "appended" answers as the
     node's flush mode says, "flushed" only when the message is on disk. `timeout`: seconds from
     the sending of a batch to the end of its last attempt.
     """
@@ -34,6 +37,7 @@ class ProducerSettings:
     linger: float = 0.005
     batch_bytes: int = 256_000
     max_in_flight: int = 1024
+    max_batches: int = 64
     acks: Acks = "appended"
     when_full: Literal["block", "raise"] = "block"
     timeout: float = 5.0
@@ -44,8 +48,10 @@ class ProducerSettings:
             raise BadRequest(f"acks is {self.acks!r}", "use 'appended' or 'flushed'")
         if self.when_full not in ("block", "raise"):
             raise BadRequest(f"when_full is {self.when_full!r}", "use 'block' or 'raise'")
-        if self.linger < 0 or self.batch_bytes < 1 or self.max_in_flight < 1:
-            raise BadRequest("linger must be at least 0, batch_bytes and max_in_flight at least 1")
+        if self.linger < 0 or min(self.batch_bytes, self.max_in_flight, self.max_batches) < 1:
+            raise BadRequest(
+                "linger must be at least 0, batch_bytes, max_in_flight and max_batches at least 1"
+            )
 
 
 class Sender(NamedTuple):
@@ -54,6 +60,7 @@ class Sender(NamedTuple):
     io: IoThread
     appender: Appender
     encoder: Encoder
+    batch_encoder: BatchEncoder
     check: Callable[[], None]
 
 
@@ -61,18 +68,21 @@ class Producer:
     """Gathers messages into batches; safe for many threads. Leaving it as a context flushes.
 
     Messages of one queue are stored in the order of the calls, unless a batch had to be repeated
-    (see `Retry`).
+    (see `Retry`). Those of `send_nowait` that name no queue go into one queue a batch, which the
+    node chooses, in turn.
     """
 
     def __init__(self, sender: Sender, settings: ProducerSettings) -> None:
         settings.check()
-        self._io, self._appender, self._encoder, self._check_client = sender
+        self._io, self._appender, self._encoder, batch_encoder, self._check_client = sender
         self._settings = settings
         self._batch_bytes = min(settings.batch_bytes, self._encoder.batch_bytes_max)
         # Half of what may be in flight, so that one half is gathered while the other is sent.
         self._batch_count = max(1, settings.max_in_flight // 2)
         self._wait = "flushed" if settings.acks == "flushed" else None
+        self._batches = Batches(batch_encoder, self._appender.send, settings.max_batches)
         self._condition = threading.Condition()
+        self._resolved = threading.Condition()
         self._batch = self._new_batch()
         self._unanswered = 0
         self._closed = False
@@ -96,8 +106,7 @@ class Producer:
         Raises IllegalMessage and its kinds at once, NodeBusy when the producer stays full. Done
         callbacks of the future run on the client's I/O thread: they must be short.
         """
-        future: Future[Receipt] = Future()
-        future.set_running_or_notify_cancel()
+        future = ReceiptFuture(self._resolved)
         self._add(self._encode(topic, body, options, future))
         return future
 
@@ -106,6 +115,35 @@ class Producer:
     ) -> None:
         """As `send_nowait`, but nobody learns the outcome; `failed` counts."""
         self._add(self._encode(topic, body, options, None))
+
+    def send_batch(
+        self, topic: str, bodies: Sequence[bytes], **options: Unpack[BatchOptions]
+    ) -> "Future[BatchReceipt]":
+        """Sends the bodies as one batch for one queue; all of them are stored, or none.
+
+        The fastest way in: messages are encoded as a whole, and receipts made when asked for.
+
+            future = producer.send_batch("orders", [b"one", b"two"], tags="paid", keys=["o1", "o2"])
+            receipt = future.result()      # BatchReceipt: queue_id, queue_offset, ...
+            receipt[1].msg_id              # a Receipt like that of send
+
+        Several batches may be under way (`max_batches`). `keys` has one item a message, a key or
+        several. Without `queue_id` and `order_by` the node takes the topic's queues in turn, one a
+        batch. Raises at once IllegalMessage and its kinds, BadRequest, MessageTooLarge for more
+        than a request may carry, NodeBusy when there stays no room; the future has the others.
+        """
+        self._check()
+        with self._condition:
+            self._seal()
+        settings = self._settings
+        can_wait = settings.when_full == "block" and not self._io.on_thread()
+        return self._batches.send(
+            topic,
+            bodies,
+            options,
+            (self._wait, settings.timeout),
+            settings.timeout if can_wait else 0,
+        )
 
     def send_many(
         self,
@@ -136,6 +174,7 @@ class Producer:
                 raise RequestTimeout(
                     f"flush: {self._unanswered} messages have no answer yet", "wait longer"
                 )
+        self._batches.flush(timeout)
 
     def has_room(self) -> bool:
         """Whether `send_nowait` would take a message at once."""
@@ -180,7 +219,7 @@ class Producer:
 
     def _add(self, entry: Entry) -> None:
         with self._condition:
-            if not self.has_room():
+            if self._unanswered >= self._settings.max_in_flight:
                 self._await_room(
                     self._settings.timeout if self._settings.when_full == "block" else 0
                 )
@@ -214,7 +253,7 @@ class Producer:
                 self._seal()
 
     def _new_batch(self) -> Batch:
-        return Batch(self._deliver, self._wait)
+        return Batch(self._deliver, self._wait, one_queue=True)
 
     def _seal(self) -> None:
         """With the condition held: sends what is gathered."""
@@ -227,14 +266,7 @@ class Producer:
 
     def _deliver(self, entries: Sequence[Entry], results: Results) -> None:
         """Resolves the futures, then makes room."""
-        if isinstance(results, MqError):
-            for entry in entries:
-                if entry.slot is not None:
-                    entry.slot.set_exception(results)
-        else:
-            for entry, receipt in zip(entries, results, strict=True):
-                if entry.slot is not None:
-                    entry.slot.set_result(receipt)
+        resolve(self._resolved, entries, results)
         with self._condition:
             self._unanswered -= len(entries)
             if isinstance(results, MqError):

@@ -141,7 +141,7 @@ class StageWriter:
         while len(self._under_way) >= FRAMES_UNDER_WAY_MAX:
             self._take_oldest()
         deadline = monotonic() + self._client.timeout
-        call = Call(Role.WRITER, "stage", fields, deadline, payload=records)  # type: ignore[arg-type]
+        call = Call(Role.WRITER, "stage", fields, deadline, payload=records)
         self._under_way.append(self._client.start(call))
         self._frames += 1
         self._records += count

@@ -1,14 +1,13 @@
 """What the client answers with: small immutable values, named as the command line prints them."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 Fields = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What the node says about one stored message.
 
     `status` is RocketMQ's PutMessageStatus; `flushed` whether it was on disk when it answered.
@@ -27,7 +26,7 @@ class Receipt:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as a plain dict."""
-        return asdict(self)
+        return self._asdict()
 
 
 @dataclass(frozen=True, slots=True)

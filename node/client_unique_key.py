@@ -3,6 +3,7 @@
 import os
 import secrets
 import socket
+import threading
 import time
 from itertools import count
 from urllib.parse import urlsplit
@@ -42,6 +43,21 @@ class UniqueKeys:
     def finish(self, start: str) -> str:
         """A new key from what `start` gave."""
         return f"{start}{next(self._counter) & 0xFFFF:04X}"
+
+
+class UniqueKeyRuns:
+    """As `UniqueKeys`, for whole batches; with an instance number, and so keys, of its own."""
+
+    def __init__(self, ip: bytes) -> None:
+        self._keys = UniqueKeys(ip)
+        self._lock = threading.Lock()
+        self._next = 0
+
+    def take(self, count: int) -> tuple[str, int]:
+        """What `count` new keys begin with, and the number that the first of them ends in."""
+        with self._lock:
+            first, self._next = self._next, self._next + count
+        return self._keys.start(time.time()), first
 
 
 def _month_around(moment: float) -> tuple[float, float]:

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import psutil
 import zmq
 
-from node.reader_hints import HintSockets, News, Pages
+from node.reader_hints import Hints, News, Pages
 from node.reader_service import ReaderService
 from node.serving import Server
 from node.store import disk
+from node.store.bells import Bell, Sleepers
 from node.store.live_store import LiveStore
 from node.store.locks import FileLock
 from node.store.process import (
@@ -28,6 +29,7 @@ from node.store.process import (
     die_with_parent,
     end_badly,
     install_stop_signals,
+    keep_freed_memory,
     now_ms,
     offer_as_victim,
     report_ready,
@@ -50,8 +52,8 @@ REQUESTS_AT_ONCE = 128
 TICK_MS = 2
 """How often the pages are looked at while somebody waits: a lost hint costs less than 5 ms."""
 IDLE_MS = 50
-LISTEN_S = 2.0
-"""How long hints are still read after the last held pull was answered."""
+LISTEN_S = 0.1
+"""How long hints are still read after the last held pull was answered: most pull again at once."""
 HEARTBEAT_S = 0.1
 REOPEN_CHECK_S = 1.0
 UNFIT_S_MAX = 2.0
@@ -80,7 +82,6 @@ class Reader:
     def __init__(
         self,
         site: Site,
-        context: "zmq.Context[zmq.Socket[bytes]]",
         server: Server,
         page: WorkerPage,
     ) -> None:
@@ -90,7 +91,8 @@ class Reader:
         self._site = site
         self._page = page
         self._pages = Pages(site.root, site.shards)
-        self._hints = HintSockets(context, self.poller, site.shards)
+        self._hints = Hints(Bell(site.slot), self.poller, site.shards)
+        self._workers = Sleepers(site.root, lambda slot: slot.startswith("queue-"))
         self.service = ReaderService(
             open_fitting(site),
             TopicsFile(site.root),
@@ -175,12 +177,17 @@ class Reader:
             self._listens_until = now + LISTEN_S
         elif now >= self._listens_until:
             self._listens_until = 0.0
-        self._hints.listen(bool(self._listens_until))
+        if self._hints.listen(bool(self._listens_until)):
+            self._page.publish(listens=int(bool(self._listens_until)))
+            if self._listens_until:
+                # Who rests because nobody waited has to go on.
+                self._workers.ring_all()
 
     def _refresh(self, now: float) -> None:
         """Follows the pages; requests are refused when that fails for longer than a moment."""
         if now >= self._reopen_check_at:
             self._reopen_check_at = now + REOPEN_CHECK_S
+            self._workers.look()
             if self._pages.are_replaced():
                 self._reopen()
         try:
@@ -228,12 +235,13 @@ class Reader:
             if received is None:
                 break
             self.service.refuse(received, stopping)
-        self._page.publish(state=STOPPED, held=0, requests=self.service.requests)
+        self._page.publish(state=STOPPED, held=0, listens=0, requests=self.service.requests)
 
     def close(self) -> None:
         """Closes sockets, pages and files."""
         self.server.close()
         self._hints.close()
+        self._workers.close()
         self._pages.close()
         self.service.store.close()
 
@@ -266,6 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs one reader of a store until SIGTERM."""
     options = _options(arguments)
     set_title(f"keelog-reader-{options.index}")
+    keep_freed_memory()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(levelname)s reader %(message)s"
     )
@@ -293,7 +302,7 @@ def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with WorkerPage.create(root, site.slot) as page:
         server = Server(context, options.bind, FRAME_BYTES_MAX, False, ANSWERS_MAX)
-        reader = Reader(site, context, server, page)
+        reader = Reader(site, server, page)
         report_ready(options.ready_fd, server.endpoint)
         reader.run(stop)
         reader.close()

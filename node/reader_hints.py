@@ -1,8 +1,9 @@
 """Which queues may have grown: what queue workers announce, and what their pages say when a hint
 was lost.
 
-A hint is msgpack [number, dispatched, [[topic, queue id], ...]]; an empty list stands for every
-queue. Each worker also counts its hints in its page, so that a lost one is missed.
+A hint is a ring (`node.store.bells`) with msgpack [shard, number, [[topic, queue id], ...]]; an
+empty list stands for every queue. Each worker also counts its hints in its page, so that a lost one
+is missed.
 """
 
 from pathlib import Path
@@ -11,17 +12,13 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
+from node.store.bells import Bell
 from node.store.state_page import LogPage, WorkerPage, queue_slot
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 
 GRACE_S = 0.002
 """How long a hint may be under way before it counts as lost."""
-HINT_BYTES_MAX = 1 << 20
-HINTS_AT_ONCE = 64
-HINTS_HIGH_WATER_MARK = 256
-"""Hints that wait while nobody listens; those beyond are lost, which is noticed."""
-RECONNECT_MS = 20
 
 
 class News(NamedTuple):
@@ -46,15 +43,11 @@ class HintCount:
         self._number = None
         self._differs_since = float("-inf")
 
-    def receive(self, message: bytes) -> list[Queue] | None:
-        """The queues that a hint names; None for all, which a gap in the numbers means too."""
-        found = _parse(message)
-        if found is None:
-            return None
-        number, queues = found
+    def receive(self, number: int) -> bool:
+        """Takes the hint of a number; whether none is missing before it."""
         follows = self._number is not None and number == self._number + 1
         self._number = number
-        return queues if follows and queues else None
+        return follows
 
     def is_up_to_date(self, published: int) -> bool:
         """Whether every hint that the worker sent has come."""
@@ -74,62 +67,61 @@ class HintCount:
         return True
 
 
-def _parse(message: bytes) -> tuple[int, list[Queue]] | None:
+class Hint(NamedTuple):
+    """What a queue worker says: its shard, the hint's number, the queues that grew, [] for all."""
+
+    shard: int
+    number: int
+    queues: list[Queue]
+
+
+def parse_hint(message: bytes) -> Hint | None:
+    """None for what is no hint."""
     try:
-        number, _, named = msgpack.unpackb(message, max_ext_len=0)
+        shard, number, named = msgpack.unpackb(message, max_ext_len=0)
         queues = [Queue(str(topic), int(queue_id)) for topic, queue_id in named]
-        return int(number), queues
+        return Hint(int(shard), int(number), queues)
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException):
         return None
 
 
-class HintSockets:
-    """One subscription for each shard. They are read only while somebody waits."""
+class Hints:
+    """The rings of all queue workers. They are read only while somebody waits."""
 
-    def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", poller: zmq.Poller, shards: int
-    ) -> None:
-        """Connects relative to keelog/run, where the process must be. Workers may come later."""
+    def __init__(self, bell: Bell, poller: zmq.Poller, shards: int) -> None:
+        self._bell = bell
         self._poller = poller
         self._counts = [HintCount() for _ in range(shards)]
-        self._sockets: list[zmq.Socket[bytes]] = []
         self._listens = False
-        for shard in range(shards):
-            socket = context.socket(zmq.SUB)
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.MAXMSGSIZE, HINT_BYTES_MAX)
-            socket.setsockopt(zmq.RCVHWM, HINTS_HIGH_WATER_MARK)
-            socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-            socket.setsockopt(zmq.SUBSCRIBE, b"")
-            socket.connect(f"ipc://{queue_slot(shard, shards)}.ipc")
-            self._sockets.append(socket)
 
-    def listen(self, wanted: bool) -> None:
-        """Whether hints wake the poller. What came while nobody listened counts as lost."""
+    def listen(self, wanted: bool) -> bool:
+        """Whether rings wake the poller; True when that has changed.
+
+        What came while nobody listened counts as lost.
+        """
         if wanted == self._listens:
-            return
+            return False
         self._listens = wanted
-        for socket, count in zip(self._sockets, self._counts, strict=True):
-            if wanted:
+        if wanted:
+            for count in self._counts:
                 count.forget()
-                self._poller.register(socket, zmq.POLLIN)
-            else:
-                self._poller.unregister(socket)
+            self._poller.register(self._bell.fileno(), zmq.POLLIN)
+        else:
+            self._poller.unregister(self._bell.fileno())
+        return True
 
     def collect(self, published: list[int], now: float) -> News:
         """What has come, and what is missing of the hints that the workers have sent."""
         news = News(set(), set())
-        for shard, (socket, count) in enumerate(zip(self._sockets, self._counts, strict=True)):
-            for _ in range(HINTS_AT_ONCE):
-                try:
-                    message = socket.recv(zmq.NOBLOCK)
-                except zmq.Again:
-                    break
-                queues = count.receive(message)
-                if queues is None:
-                    news.shards.add(shard)
-                else:
-                    news.queues.update(queues)
+        for message in self._bell.rings():
+            found = parse_hint(message)
+            if found is None or not 0 <= found.shard < len(self._counts):
+                news.shards.update(range(len(self._counts)))
+            elif self._counts[found.shard].receive(found.number) and found.queues:
+                news.queues.update(found.queues)
+            else:
+                news.shards.add(found.shard)
+        for shard, count in enumerate(self._counts):
             if count.is_missing(published[shard], now):
                 news.shards.add(shard)
         return news
@@ -142,9 +134,8 @@ class HintSockets:
         )
 
     def close(self) -> None:
-        """Closes the sockets."""
-        for socket in self._sockets:
-            socket.close(0)
+        """Gives the bell back."""
+        self._bell.close()
 
 
 class Pages:
@@ -179,7 +170,7 @@ class Pages:
                 self._files[page.path] = _file_number(page.path)
             except (FileNotFoundError, StoreDamaged):
                 return 0
-        return page.read().hints
+        return page.hints
 
     def are_replaced(self) -> bool:
         """Whether the folder holds other pages than those mapped here: `keelog/run` was emptied."""

@@ -67,7 +67,8 @@ class Received(NamedTuple):
 
     peer: bytes
     header: bytes
-    payload: bytes | None
+    payload: bytes | memoryview | None
+    """ZeroMQ's own memory, which lives as long as this does."""
     address: str = ""
 
     def sender(self) -> Host:
@@ -197,7 +198,7 @@ class Server:
         header = socket.recv() if socket.getsockopt(zmq.RCVMORE) else b""
         if not socket.getsockopt(zmq.RCVMORE):
             return Received(peer, header, None, address)
-        payload = socket.recv()
+        payload = socket.recv(copy=False).buffer
         if not socket.getsockopt(zmq.RCVMORE):
             return Received(peer, header, payload, address)
         return BadFrames(peer, _id_of(header), self._drain(len(header) + len(payload)))

@@ -1,9 +1,8 @@
 """What the operations `stage`, `publish` and `unstage` ask for, from header and payload."""
 
-import zlib
 from dataclasses import dataclass
 
-from node.append import AppendRequest
+from node.append import AppendRequest, check_crc
 from node.store.staging_files import BATCH_MAX, Batch, Part, check_id
 from node.writer_requests import parse_append
 from protocol.errors import BadRequest
@@ -48,8 +47,9 @@ def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
     append = parse_append(header, payload)
     if append.any_queue:
         raise BadRequest("stage takes no field queue", "each record names its own queue")
-    assert payload is not None
-    return StageRequest(batch, stage, frame, append, zlib.crc32(payload))
+    check_crc(append)
+    assert append.crc is not None
+    return StageRequest(batch, stage, frame, append, append.crc)
 
 
 def parse_publish(header: Header, payload: bytes | None) -> PublishRequest:

@@ -316,7 +316,7 @@ class Supervisor:
                 continue
             self.server.send(received.peer, self._answer(received.header, received.payload))
 
-    def _answer(self, frame: bytes, payload: bytes | None) -> Header:
+    def _answer(self, frame: bytes, payload: bytes | memoryview | None) -> Header:
         """The answer to one request; bad input is refused by kind, the connection goes on."""
         number = 0
         try:

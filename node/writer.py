@@ -7,7 +7,6 @@ In SYNC_FLUSH (or where a request asks for it) the answer waits for the flush th
 import argparse
 import logging
 import os
-import struct
 import sys
 import time
 from functools import partial
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import zmq
 
-from node.append import AppendRequest
+from node.append import AppendRequest, queues_of
 from node.broker_checkpoint import SAVE_EVERY_S
 from node.flush import FlushServices, Moved
 from node.group_commit import GroupCommit
@@ -23,6 +22,7 @@ from node.recovery_progress import RecoveryProgress
 from node.serving import BadFrames, Received, Server
 from node.staging_requests import OPERATIONS as STAGING_OPERATIONS
 from node.store import disk
+from node.store.bells import Sleepers
 from node.store.process import (
     OOM_WRITER,
     StopFlag,
@@ -30,6 +30,7 @@ from node.store.process import (
     end_badly,
     install_stop_signals,
     is_disk_full,
+    keep_freed_memory,
     now_ms,
     offer_as_victim,
     raise_file_limit,
@@ -58,6 +59,7 @@ from protocol.errors import (
     NodeBusy,
     ServiceNotAvailable,
 )
+from protocol.ids import Queue
 from protocol.message_id import Host, parse_host
 from protocol.wire import (
     Header,
@@ -74,17 +76,16 @@ GROUP_BYTES_MAX = 1024 * 1024
 HEARTBEAT_S = 0.1
 DISK_RETRY_S = 1.0
 STOP_WAIT_S = 5.0
-_HINT = struct.Struct("<qq")
 
 
 class Writer:
     """The loop. It owns the sockets and, through `store`, the log."""
 
-    def __init__(self, store: WriterStore, server: Server, hints: "zmq.Socket[bytes]") -> None:
+    def __init__(self, store: WriterStore, server: Server, workers: Sleepers) -> None:
         self.store = store
         self.settings: Settings = store.settings
         self.server = server
-        self.hints = hints
+        self.workers = workers
         now = time.monotonic()
         self.flushing = FlushServices(store.log, self.settings, now, store.after_flush)
         self.waiting = GroupCommit(self.settings)
@@ -123,6 +124,7 @@ class Writer:
         if now - self.last_heartbeat >= HEARTBEAT_S:
             self.store.page.publish(heartbeat_ms=now_ms())
             self.last_heartbeat = now
+            self.workers.look()
             self._look_for_room()
         if now - self.last_checkpoint >= SAVE_EVERY_S:
             self.last_checkpoint = now
@@ -259,7 +261,7 @@ class Writer:
             self.flushing.wake()
             self.store.page.publish(records=self.store.appender.records, appended=log.end)
             if log.pool is None:
-                self._committed(log.end)
+                self._committed(log.end, queues_of(requests))
             self.store.snapshot_if_due()
 
     def _waits(self, pending: Pending) -> bool:
@@ -279,16 +281,16 @@ class Writer:
         for pending in self.waiting.flushed(moved.flushed):
             self._answer(pending, PUT_OK, flushed=True)
 
-    def _committed(self, offset: int) -> None:
+    def _committed(self, offset: int, queues: set[Queue] | None = None) -> None:
         """The segments hold what is below; readable now, but in SYNC_FLUSH only when flushed."""
         self.store.page.publish(committed=offset)
         if not self.settings.is_sync_flush:
-            self._announce(offset)
+            self._announce(offset, queues)
 
-    def _announce(self, readable: int) -> None:
-        """Page first, then the hint: who hears it finds the page moved."""
+    def _announce(self, readable: int, queues: set[Queue] | None = None) -> None:
+        """Page first, then the bells: who is woken finds the page moved."""
         self.store.page.publish(readable=readable)
-        self.hints.send(_HINT.pack(self.store.epoch, readable), zmq.NOBLOCK)
+        self.workers.wake(readable, queues)
 
     def _answer(self, pending: Pending, status: str, flushed: bool) -> None:
         header = pending.answer(self.store.store_host, self.store.epoch, status, flushed)
@@ -323,6 +325,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     set_title("keelog-writer")
     raise_file_limit()
+    keep_freed_memory()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(levelname)s writer %(message)s"
     )
@@ -343,12 +346,10 @@ def main(arguments: list[str] | None = None) -> int:
     os.chdir(store.run_dir)
     context = zmq.Context()
     try:
-        hints = context.socket(zmq.PUB)
-        hints.setsockopt(zmq.LINGER, 0)
-        hints.bind("ipc://log.ipc")
+        workers = Sleepers(root, lambda slot: slot.startswith(("queue-", "index")))
         server = Server(context, options.bind)
         report_ready(options.ready_fd, server.endpoint)
-        Writer(store, server, hints).run(stop)
+        Writer(store, server, workers).run(stop)
     except OSError as error:
         # Fail-stop: after a failed write or flush nothing more may be acknowledged.
         what = f"the writer of {root} stops, its log can no longer be trusted"

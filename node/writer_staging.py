@@ -49,9 +49,11 @@ class StagingService:
     def handle(self, received: Received, header: Header, operation: str) -> Header | None:
         """The answer; None for a publication, whose answer comes later. Raises MqError."""
         number = request_id(header)
+        # Kept for longer than the socket's memory should be.
+        payload = None if received.payload is None else bytes(received.payload)
         if operation == "stage":
             self._store.retention.check_room()
-            staged = self._staging.put(parse_stage(header, received.payload))
+            staged = self._staging.put(parse_stage(header, payload))
             return answer(
                 number,
                 published=staged.published,
@@ -60,14 +62,12 @@ class StagingService:
                 bytes=staged.stage.bytes,
             )
         if operation == "publish":
-            request = parse_publish(header, received.payload)
+            request = parse_publish(header, payload)
             waiter = Waiter(received.peer, number)
             outcome = self._publisher.publish(request, waiter)
             return None if outcome is None else self._published(waiter, outcome)
         if operation == "unstage":
-            return answer(
-                number, dropped=self._staging.drop(*parse_unstage(header, received.payload))
-            )
+            return answer(number, dropped=self._staging.drop(*parse_unstage(header, payload)))
         raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
 
     def step(self, now: float, stopping: bool) -> None:

@@ -32,4 +32,8 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (POINTER, *[LONG] * 3, *[POINTER] * 3, LONG, POINTER, LONG, POINTER, LONG),
     ),
     "whole_records": (LONG, (POINTER, *[LONG] * 2, POINTER)),
+    # kernel_append.c
+    "append_check": (LONG, (POINTER,)),
+    "append_seal": (LONG, (POINTER,)),
+    "encode_batch": (LONG, (POINTER,) * 5),
 }

@@ -24,6 +24,8 @@ from typing import Any
 
 import keelog
 from keelog.bench.machine import describe
+from keelog.bench.node_process import Node
+from protocol import kernel
 from scripts.bench_recovery import QUEUES_PER_TOPIC, batches
 from scripts.bench_recovery import load as send_until
 from scripts.flatness_points import (
@@ -31,7 +33,7 @@ from scripts.flatness_points import (
     Point,
     holdings,
     idle_cores,
-    log_bytes,
+    log_of,
     measure,
     running,
     settle,
@@ -65,7 +67,7 @@ def grow_log(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[
     """A log of bodies of 1 KiB."""
     with running(folder / "store") as node:
         for gib in sizes_of_log(options.gib):
-            lacking = int(gib * GIB) - log_bytes(node)
+            lacking = int(gib * GIB) - log_of(node).appended
             if lacking > 0:
                 store(node, lacking // RECORD_BYTES + 1, BODY_BYTES, tell)
             yield Point("log", gib, "GiB", measure(node, options.seconds))
@@ -80,23 +82,24 @@ def grow_queues(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterat
                 for number in range(-(-count // QUEUES_PER_TOPIC)):
                     client.create_topic(f"topic-{number}", QUEUES_PER_TOPIC, exist_ok=True)
             tell(f"{count:,} queues made in {time.monotonic() - began:.1f} s; filling them")
-            figures = spread(node.endpoint, count)
-            settle(node)
-            figures["dispatched_after_s"] = round(time.monotonic() - began, 1)
-            yield Point("queues", count, "queues", measure(node, options.seconds))
+            figures = spread(node, count)
+            yield Point("queues", count, "queues", figures | measure(node, options.seconds))
         shutil.rmtree(folder / f"store-{count}", ignore_errors=True)
 
 
-def spread(endpoint: str, queues: int) -> dict[str, Any]:
-    """Sends to all queues in turn for a bounded time."""
+def spread(node: Node, queues: int) -> dict[str, Any]:
+    """Sends to all queues in turn for a bounded time; messages a second until all is dispatched."""
     prepared = batches(queues, 128)
     stop = threading.Event()
-    thread = threading.Thread(target=send_until, args=(endpoint, prepared, stop), daemon=True)
+    thread = threading.Thread(target=send_until, args=(node.endpoint, prepared, stop), daemon=True)
+    began, before = time.monotonic(), log_of(node).records
     thread.start()
     stop.wait(min(SPREAD_S_MAX, 2.0 + queues / 20_000))
     stop.set()
     thread.join()
-    return {}
+    settle(node)
+    stored = log_of(node).records - before
+    return {"spread_per_s": round(stored / (time.monotonic() - began))}
 
 
 def grow_consumers(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[Point]:
@@ -179,7 +182,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     for part in options.parts.split(","):
         folder = Path(tempfile.mkdtemp(prefix=f"flatness-{part}-", dir=options.dir))
         try:
-            result["machine"] = describe(str(folder), (), None)
+            result["machine"] = describe(folder, (), kernel.describe())
             for point in PARTS[part](folder, options, tell):
                 points.append(point.as_dict())
                 tell(f"{part} {point.size:,g} {point.unit}: {point.figures}")

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from keelog.bench.machine import describe
+from protocol import kernel
 from scripts.rival_alone import OurRestarts, OurStore
 from scripts.rival_ours import Ours
 from scripts.rival_page import fill_page
@@ -144,7 +145,8 @@ class Comparison:
         rested: dict[str, tuple[float, float]] = {}
         for number, side in self._missing(load):
             one = sides[side]
-            idle = idle_share(one, rested.get(side))
+            # Who has just been started again is not idle yet.
+            idle = None if load.kind == "restart" else idle_share(one, rested.get(side))
             figures = one.turn(load, side, self._options.seconds)
             # What one side wrote is not left for the other's turn.
             os.sync()
@@ -176,7 +178,17 @@ def rounded(figures: Figures) -> Figures:
 
 def short(figures: Figures) -> str:
     """What a progress line shows."""
-    shown = ("per_s", "p50_us", "p99_us", "seconds", "cpu_s_per_million", "pss_mib", "failed")
+    shown = (
+        "per_s",
+        "single_per_s",
+        "batch_per_s",
+        "p50_us",
+        "p99_us",
+        "seconds",
+        "cpu_s_per_million",
+        "pss_mib",
+        "failed",
+    )
     return ", ".join(f"{name} {figures[name]:,.5g}" for name in shown if figures.get(name))
 
 
@@ -220,7 +232,7 @@ def measured(options: argparse.Namespace, loads: Sequence[Load]) -> Results:
         asked = {
             "seconds": options.seconds,
             "scale": options.scale,
-            "machine": describe(str(folder), (), None),
+            "machine": describe(folder, (), kernel.describe()),
         }
         results = Results.open(options.resume, asked) if options.resume else Results(asked)
         Comparison(options, results, folder).run(loads)
@@ -248,6 +260,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RivalFailed, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_MISSING
+    except KeyboardInterrupt:
+        print("interrupted; --resume FILE keeps turns and goes on", file=sys.stderr)
+        return 128 + signal.SIGINT
     print(report(results))
     if options.json:
         options.json.write_text(results.lines())

@@ -16,6 +16,7 @@ import keelog
 from keelog.bench.node_process import ANY_DISK, Node, await_workers
 from keelog.bench.running import run
 from keelog.bench.workload import Workload
+from node.client_types import LogStatus
 from protocol.wire import VERSION, pack
 from scripts.rival_proc import cpu_seconds, open_handles, private_mib
 from scripts.rival_results import Figures
@@ -104,11 +105,10 @@ def store(node: Node, messages: int, body_bytes: int, tell: Callable[[str], None
     )  # fmt: skip
 
 
-def log_bytes(node: Node) -> int:
-    """Bytes of the log."""
+def log_of(node: Node) -> LogStatus:
+    """What the log holds."""
     with keelog.connect(node.endpoint, timeout=60) as client:
-        log = client.status().log
-        return log.appended - log.min
+        return client.status().log
 
 
 def settle(node: Node) -> None:

@@ -9,6 +9,7 @@ from scripts.rival_table import grid
 
 COLUMNS = (
     ("batches_per_s", "batches, /s"),
+    ("spread_per_s", "to all queues, /s"),
     ("cpu_s_per_million", "CPU s per million"),
     ("send_p50_ms", "send p50, ms"),
     ("send_p99_ms", "p99"),
@@ -64,17 +65,20 @@ def write_picture(points: Sequence[Point], path: Path) -> None:
     from matplotlib.figure import Figure
 
     parts = list(dict.fromkeys(point.part for point in points))
-    figure = Figure(figsize=(3.4 * len(parts), 2.4 * len(DRAWN)), layout="constrained")
+    figure = Figure(figsize=(3.4 * len(parts), 2.4 * len(DRAWN)))
     axes = figure.subplots(len(DRAWN), len(parts), squeeze=False, sharey="row")
-    for column, part in enumerate(parts):
-        mine = [point for point in points if point.part == part]
-        for row, (name, title) in enumerate(DRAWN):
-            one = axes[row][column]
-            known = [point for point in mine if point.figures.get(name) is not None]
-            labels = [f"{point.size:,g}" for point in known]
-            one.plot(labels, [point.figures[name] for point in known], marker="o")
-            one.set_ylim(bottom=0)
-            one.set_title(title if column == 0 else "", fontsize=9, loc="left")
+    for row, (name, title) in enumerate(DRAWN):
+        most = max([point.figures[name] for point in points if name in point.figures] or [1.0])
+        for one, part in zip(axes[row], parts, strict=True):
+            mine = [p for p in points if p.part == part and name in p.figures]
+            if not mine:
+                one.set_axis_off()
+                continue
+            labels = [f"{point.size:,g}" for point in mine]
+            one.plot(labels, [point.figures[name] for point in mine], marker="o")
+            one.set_ylim(0, most * 1.08)
             one.set_xlabel(mine[0].unit, fontsize=8)
             one.tick_params(labelsize=8)
+        axes[row][0].set_title(title, fontsize=9, loc="left")
+    figure.subplots_adjust(0.08, 0.06, 0.98, 0.96, wspace=0.1, hspace=0.5)
     figure.savefig(path)

@@ -45,7 +45,7 @@ def run_plan(plan: Plan, folder: Path, power: bool, options: argparse.Namespace)
 
 
 def _sockets(_folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name.endswith(".ipc")]
+    return [name for name in names if name.endswith(".bell")]
 
 
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Figures]:

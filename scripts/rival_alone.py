@@ -6,12 +6,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import zmq
 
 import keelog
 from keelog.bench.node_process import ANY_DISK, Node, await_workers
+from keelog.bench.results import Stream
 from keelog.bench.running import run
 from keelog.bench.workload import Workload
 from node.store.own_files import PROGRESS_DIR, own_dir
@@ -19,7 +21,6 @@ from protocol.encode import RecordBatch
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from scripts.bench_recovery import GIB, batches, fill, first_append
 from scripts.bench_recovery import load as send_until
-from scripts.rival_ours import figures_of_result
 from scripts.rival_proc import cpu_seconds, die_with_parent, family
 from scripts.rival_results import Figures
 from scripts.rival_rows import Load
@@ -53,18 +54,21 @@ class OurStore:
             keyed_log(self._root, load.messages)
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """A new store for puts; for dispatch the same log, all that is derived of it removed."""
+        """New stores for puts; for dispatch the same log, all that is derived of it removed."""
         if load.kind == "dispatch":
             return self._dispatch(load)
         alone = Workload(
-            kind="store", callers="batches" if load.batch > 1 else "threads", producers=1,
-            in_flight=1, batch=load.batch, body=str(load.body), queues=QUEUES, duration=seconds,
+            kind="store", batch=load.batch, body=str(load.body), queues=QUEUES, duration=seconds,
             warm_up=1.0, directory=str(self._root),
         )  # fmt: skip
         try:
-            return figures_of_result(run(alone))
+            streams = run(alone).streams
         finally:
             self.close()
+        return {
+            "single_per_s": rate_of(streams, "put "),
+            "batch_per_s": rate_of(streams, "batch "),
+        }
 
     def _dispatch(self, load: Load) -> Figures:
         """All three workers at once, from the start of their processes to the end of the last."""
@@ -153,6 +157,15 @@ class OurRestarts:
     def _settle(self, node: Node) -> None:
         with keelog.connect(node.endpoint, timeout=60) as client:
             await_workers(client)
+
+
+def rate_of(streams: Mapping[str, Stream], beginning: str) -> float:
+    """Messages a second, without the warm-up, of the stream whose name begins so."""
+    (rate,) = [
+        stream.steady.messages_per_s for name, stream in streams.items()
+        if name.startswith(beginning)
+    ]  # fmt: skip
+    return rate
 
 
 def cpu_of_children() -> float:

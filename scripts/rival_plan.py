@@ -63,8 +63,10 @@ def rounds_of(load: Load, rounds: int) -> int:
 def warm_ups(load: Load, side: str, seconds: float) -> list[float]:
     """Seconds of the turns that are discarded before the first round."""
     java = side.startswith(THEIRS)
-    if load.kind == "restart" or load.kind == "dispatch":
+    if load.kind == "restart":
         return []
+    if load.kind == "dispatch":
+        return [seconds] if java else []
     if load.kind in ("consume", "find"):
         return [seconds] * (DRAINS if java else 1)
     return [RATES_WARM_UP_S if java else 1.0]

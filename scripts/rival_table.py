@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from scripts.rival_results import Results
+from scripts.rival_rocketmq import VERSION as ROCKETMQ_VERSION
 from scripts.rival_rows import (
     AUTO_BATCH,
     CRC_OFF,
@@ -111,7 +112,7 @@ def ratio_text(spread: Spread | None) -> str:
     return " / ".join(f"{value:.2f}" for value in (spread.low, spread.middle, spread.high))
 
 
-HEAD = ("row", "unit", "ours", "RocketMQ", "ratio", "must", "goal", "reached", "CRC off")
+HEAD = ("row", "--rows", "unit", "ours", "RocketMQ", "ratio", "must", "goal", "reached", "CRC off")
 
 
 def cells(line: Line) -> tuple[str, ...]:
@@ -119,6 +120,7 @@ def cells(line: Line) -> tuple[str, ...]:
     row, sign = line.row, "<=" if line.row.less_is_better else ">="
     return (
         row.title,
+        "all" if row.load == "*" else row.load,
         row.unit,
         spread_text(line.ours, row.unit),
         spread_text(line.theirs, row.unit),
@@ -171,7 +173,7 @@ def cost_table(results: Results, *, markdown: bool = False) -> str:
             (load, side, f"{server.middle:.3g}", f"{client.middle:.3g}",
              "" if after is None else f"{after.middle:.2f} s", f"{failed:.0f}")
         )  # fmt: skip
-    return grid(COST_HEAD, rows, markdown=markdown)
+    return grid(COST_HEAD, rows, markdown=markdown) if rows else ""
 
 
 def variant_lines(results: Results) -> list[str]:
@@ -200,12 +202,29 @@ def variant_lines(results: Results) -> list[str]:
     return said
 
 
+def machine_text(results: Results) -> str:
+    """Where and when it was measured; empty when the file does not say."""
+    machine = results.asked.get("machine")
+    if not machine:
+        return ""
+    rounds = max((turn.round for turn in results.turns), default=0)
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
+        f"{machine['system']}, {machine['file_system']}; Python {machine['python']}, RocketMQ "
+        f"{ROCKETMQ_VERSION}; {machine['kernel']}; revision {machine['revision']}, "
+        f"{machine['at'][:10]}; "
+        f"{rounds} rounds at most, {results.asked['seconds']:g} s for each turn."
+    )
+
+
 def report(results: Results, *, markdown: bool = False) -> str:
     """Everything that is printed at the end."""
-    parts = [main_table(results, markdown=markdown)]
+    parts = [text for text in (machine_text(results),) if text]
+    parts.append(main_table(results, markdown=markdown))
     costs = cost_table(results, markdown=markdown)
-    parts.append("CPU seconds per million messages, until all is dispatched (medians):")
-    parts.append(costs)
+    if costs:
+        parts.append("CPU seconds per million messages, until all is dispatched (medians):")
+        parts.append(costs)
     variants = variant_lines(results)
     if variants:
         parts.append("\n".join(f"* {line}" for line in variants))

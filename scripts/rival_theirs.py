@@ -213,20 +213,21 @@ class TheirStore:
             shutil.rmtree(own_dir(self._root))
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """A new store for puts; for dispatch the same log, its queues and index removed."""
-        before = cpu_seconds([self._program.pid])
+        """New stores for puts; for dispatch the same log, its queues and index removed."""
+        before = self.cpu_s()
         if load.kind == "dispatch":
             for name in ("consumequeue", "index"):
                 shutil.rmtree(self._root / name, ignore_errors=True)
             answer = self._program.ask("store_dispatch", root=str(self._root))
             answer["messages"] = load.messages
-        else:
+            return figures_of(answer, self.cpu_s() - before, 0.0)
+        figures: Figures = {}
+        for name, batch in (("single", 1), ("batch", load.batch)):
             answer = self._program.ask("store_put", root=str(self._root), seconds=int(seconds),
-                                       batch=load.batch)  # fmt: skip
+                                       batch=batch, body=load.body)  # fmt: skip
+            figures[f"{name}_per_s"] = answer["messages"] / answer["seconds"]
+            figures[f"{name}_dispatched_after_s"] = answer["dispatched_s"] - answer["seconds"]
             self.close()
-        figures = figures_of(answer, cpu_seconds([self._program.pid]) - before, 0.0)
-        if "dispatched_s" in answer:
-            figures["dispatched_after_s"] = answer["dispatched_s"] - answer["seconds"]
         return figures
 
 

@@ -25,6 +25,7 @@ NOT_OF_A_QUEUE = {
     ),
     "where a slower or faster way begins": (
         "FEW_UNITS_MAX", "ODD_MAX", "PLAIN_MAX", "PLAIN_RECORDS_MAX",
+        "FEW_RECORDS_MAX", "FEW_BYTES_MAX", "FEW_QUEUES_MAX",
     ),
     "how long somebody waits or is believed": (
         "HELD_S_MAX",
@@ -47,11 +48,9 @@ QUEUES = {
     "node/client_sends.py": "node/client_io.py::CALLS_MAX",
     "node/client_tail.py": "node/client_tail.py::PULLS_MAX",
     "node/group_commit.py": "send_thread_pool_queue_capacity",
-    "node/reader_hints.py": "node/reader_hints.py::HINTS_HIGH_WATER_MARK",
+    "node/store/bells.py": "node/store/bells.py::RINGS_AT_ONCE",
     "node/serving.py": "node/serving.py::UNSENT_MAX",
     "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
-    "node/writer.py": "workers/hints.py::HINTED_QUEUES_MAX",
-    "workers/hints.py": "workers/hints.py::HINTS_HIGH_WATER_MARK",
     "node/client_unique_key.py": "node/client_io.py::CALLS_MAX",
 }
 """Files with queues (deques, sockets, heaps of work), and the limit that holds for them."""

@@ -5,7 +5,7 @@ Run it as `python -m workers.consume_queue DIR --shard I --shards N`.
 
 import logging
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +24,14 @@ from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
 from protocol.names import is_folder_name
 from protocol.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units, unit_array
-from protocol.queue_unit import QueueUnit
-from protocol.record import DEFAULT_DELAY_LEVELS_MS
+from protocol.queue_unit import QUEUE_UNIT, QueueUnit
+from protocol.record import (
+    DEFAULT_DELAY_LEVELS_MS,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    Record,
+    unit_tags_code,
+)
 from workers.feed import Feed
 from workers.process import Job, parser_for, run_worker
 from workers.progress import (
@@ -41,6 +47,7 @@ log = logging.getLogger("keelog.worker")
 STORE_FILES_SHARE = 4
 """Of the files that a process may open a quarter is kept for the store's."""
 OPEN_FILES_MIN = 16
+_NO_UNITS = QueueEnd()
 
 
 class Shard(NamedTuple):
@@ -202,6 +209,38 @@ class ConsumeQueues:
         columns = requests.columns
         self._applied = int(columns.physical_offset[-1] + columns.size[-1])
 
+    def apply_few(self, records: Sequence[Record]) -> bool:
+        """As `apply`, when each record is the next one of a queue that has units already."""
+        if self._broken:
+            return False
+        ends: dict[Queue, QueueEnd] = {}
+        units: list[tuple[Queue, int, bytes]] = []
+        for record in records:
+            head = record.head
+            queue = self._own(record.topic, head.queue_id)
+            kind = head.sys_flag & TRANSACTION_MASK
+            if queue is None or (kind and kind != TRANSACTION_COMMIT):
+                continue
+            code = unit_tags_code(record, self._delay_levels_ms)
+            if code is None:
+                continue
+            state = ends.get(queue) or self._ends.get(queue, _NO_UNITS)
+            if state.end != head.queue_offset or head.physical_offset < state.physical_end:
+                return False
+            unit = QueueUnit(head.physical_offset, record.size, code)
+            units.append((queue, state.end, QUEUE_UNIT.pack(unit)))
+            ends[queue] = QueueEnd(state.end + 1, head.physical_offset + record.size)
+        try:
+            for queue, position, data in units:
+                self._files.write_unit(queue, position, data)
+        except FileNotFoundError:
+            return False
+        self._ends.update(ends)
+        self._grown.update(ends)
+        last = records[-1]
+        self._applied = last.physical_offset + last.size
+        return True
+
     def _place(
         self,
         requests: DispatchRequests,
@@ -341,6 +380,7 @@ def main(arguments: list[str] | None = None) -> int:
         flush_pace=queue_pace,
         grown=take_grown,
         clashing="queue-*",
+        shard=shard.number,
     )
     return run_worker(options, job)
 

@@ -6,11 +6,11 @@ it has applied is published at once, and vouched for in a progress file after it
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from node.store.disk import DISK_FULL
 from node.store.own_files import Progress, save_progress
@@ -21,13 +21,11 @@ from protocol.columns import Columns
 from protocol.dispatch_request import DispatchRequests, dispatch_requests
 from protocol.errors import StoreDamaged
 from protocol.queue_unit import UNIT_BYTES
-from protocol.record import DEFAULT_DELAY_LEVELS_MS, Torn
+from protocol.record import DEFAULT_DELAY_LEVELS_MS, Record, Torn
 from workers.feed import Feed, Limits
 
 log = logging.getLogger("keelog.worker")
 
-IDLE_S = 0.005
-"""How long the loop sleeps at most when no hint comes."""
 DISK_FULL_RETRY_S = 1.0
 UNFLUSHED_RETRY_S = 0.1
 HEARTBEAT_S = 0.1
@@ -57,6 +55,17 @@ class Handler(Protocol):
         """Deletes files that speak of nothing but the log below `min_offset`, where it begins now.
 
         The last file of each kind stays. Called after `resume_from` and when the log's begin moves.
+        """
+
+
+@runtime_checkable
+class TakesFew(Protocol):
+    """What a handler may have besides: a short way for a few records."""
+
+    def apply_few(self, records: Sequence[Record]) -> bool:
+        """As `apply`; False where only that can do it, which is then called with the same records.
+
+        Raises OSError as `apply` does.
         """
 
 
@@ -107,6 +116,7 @@ class Dispatcher:
         self.is_resuming = False
         self._feed = feed
         self._handler = handler
+        self._short = handler if isinstance(handler, TakesFew) else None
         self._pace = pace
         self._flush_loop = ServiceLoop(pace.flush, 0.0, 0.0)
         self._is_ending = False
@@ -159,6 +169,8 @@ class Dispatcher:
         if self.done >= limits.readable:
             self._flush_if_due()
             return False
+        if self._turn_shortly(self._short, limits):
+            return True
         for columns in self._feed.columns(self.done, limits.readable):
             if self._feed.limits().epoch != self.epoch:
                 return True
@@ -172,6 +184,24 @@ class Dispatcher:
         if damage is not None:
             return self._wait_above_flushed(damage)
         self._publish(limits.readable)
+        return True
+
+    def _turn_shortly(self, short: TakesFew | None, limits: Limits) -> bool:
+        """Dispatches a few records one by one; False: it must be done as columns."""
+        records = None if short is None else self._feed.few(self.done, limits.readable)
+        if short is None or not records:
+            return False
+        if self._feed.limits().epoch != self.epoch:
+            return True
+        try:
+            if not short.apply_few(records):
+                return False
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            return False
+        self._advance(limits.readable, len(records))
+        self._flush_if_due()
         return True
 
     def _wait_above_flushed(self, damage: Torn) -> bool:
@@ -224,8 +254,11 @@ class Dispatcher:
         if waited:
             log.info("the disk has room again")
             self._show(RUNNING)
-        self._records += len(requests)
-        end = int(columns.physical_offset[-1] + columns.size[-1])
+        self._advance(int(columns.physical_offset[-1] + columns.size[-1]), len(requests))
+
+    def _advance(self, end: int, records: int) -> None:
+        """So many records more are applied, up to `end`."""
+        self._records += records
         self._applied = end
         self._publish(end)
 

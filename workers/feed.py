@@ -21,6 +21,9 @@ WINDOW_BYTES = 2 << 20
 """Log read at once: large enough for columns to pay, small enough for the processor's caches."""
 SEGMENT_APPEARS_S_MAX = 2.0
 """The writer makes segments while we list them: how long a strange listing may last."""
+FEW_RECORDS_MAX = 16
+FEW_BYTES_MAX = 16 * 1024
+"""So few records go faster one by one than as columns."""
 FEED_FILES_MAX = 16
 
 
@@ -46,6 +49,9 @@ class Feed(Protocol):
 
     def columns(self, start: int, stop: int) -> Iterator[Columns]:
         """The records that start in [start, stop), verified; `damage` tells what ended it."""
+
+    def few(self, start: int, stop: int) -> list[Record] | None:
+        """The records of [start, stop), verified; None unless they are few and stand together."""
 
     @property
     def damage(self) -> Torn | None:
@@ -74,6 +80,11 @@ class _LogFeed:
         for columns in self.log.columns(start, stop, WINDOW_BYTES):
             self._on_window()
             yield columns
+
+    def few(self, start: int, stop: int) -> list[Record] | None:
+        if stop - start > FEW_BYTES_MAX:
+            return None
+        return self.log.few(start, stop, FEW_RECORDS_MAX)
 
     @property
     def damage(self) -> Torn | None:

@@ -1,51 +1,84 @@
 """Hints between the processes of a node: they shorten a sleep, losing them costs latency alone.
 
-Sockets are relative to `keelog/run`, where each process goes first: their paths must be short.
+A worker sleeps until the writer rings its bell (`node.store.bells`), and rings the readers that
+listen when queues have grown.
 """
 
+import select
+from pathlib import Path
+
 import msgpack
-import zmq
 
+from node.store.bells import RING_BYTES_MAX, Bell, Sleepers
+from node.store.state_page import NEVER, WorkerPage
 from protocol.ids import Queue
+from workers.pace import Sleep
 
-LOG_HINTS = "ipc://log.ipc"
 HINTED_QUEUES_MAX = 1000
 """More queues than this are told as an empty list, which means all."""
-HINTS_HIGH_WATER_MARK = 256
-"""Hints kept for a reader that does not listen: it notices that some are missing."""
 
 
-class LogHints:
-    """The writer's 'log grew', or the wish to stop: whatever comes first ends the sleep."""
+class Rest:
+    """The worker's sleep: the writer's ring, or the wish to stop, ends it early."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", stop_descriptor: int) -> None:
-        self._socket = context.socket(zmq.SUB)
-        self._socket.setsockopt(zmq.CONFLATE, 1)
-        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self._socket.connect(LOG_HINTS)
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(stop_descriptor, zmq.POLLIN)
+    def __init__(self, slot: str, page: WorkerPage, stop_descriptor: int) -> None:
+        self._page = page
+        self._bell = Bell(slot)
+        self._poller = select.poll()
+        for descriptor in (self._bell.fileno(), stop_descriptor):
+            self._poller.register(descriptor, select.POLLIN)
+
+    def begin(self, sleep: Sleep) -> None:
+        """From now on the writer rings when the log comes so far: look once more, then `wait`."""
+        self._page.publish(wake_at=sleep.wake_at)
 
     def wait(self, seconds: float) -> None:
         """Sleeps so long at most."""
-        if self._socket in dict(self._poller.poll(int(seconds * 1000))):
-            self._socket.recv(zmq.NOBLOCK)
+        events = self._poller.poll(seconds * 1000)
+        self.end()
+        if events:
+            self._bell.rings()
+
+    def end(self) -> None:
+        """Awake: nobody needs to ring."""
+        self._page.publish(wake_at=NEVER)
+
+    def close(self) -> None:
+        """Gives the bell back."""
+        self._bell.close()
 
 
 class GrowthHints:
-    """Tells readers which queues have grown: [sequence, dispatched, [[topic, queue], ...]]."""
+    """Tells readers which queues have grown: [shard, number, [[topic, queue], ...]]."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", slot: str) -> None:
-        self._socket = context.socket(zmq.PUB)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, HINTS_HIGH_WATER_MARK)
-        self._socket.bind(f"ipc://{slot}.ipc")
-        self._sequence = 0
+    def __init__(self, root: Path, shard: int) -> None:
+        self._shard = shard
+        self._number = 0
+        self._readers = Sleepers(root, lambda slot: slot.startswith("reader-"))
 
-    def send(self, dispatched: int, grown: set[Queue]) -> int:
-        """One hint for all queues that have grown since the last; answers its number."""
-        self._sequence += 1
-        queues = sorted(grown) if len(grown) <= HINTED_QUEUES_MAX else []
-        self._socket.send(msgpack.packb([self._sequence, dispatched, queues]), zmq.NOBLOCK)
-        return self._sequence
+    @property
+    def are_wanted(self) -> bool:
+        """Whether any reader listens."""
+        return self._readers.is_listening
+
+    def look(self) -> None:
+        """Finds readers that are new: now and then."""
+        self._readers.look()
+
+    def send(self, grown: set[Queue]) -> int:
+        """One hint for all queues that have grown since the last; answers its number.
+
+        It counts where nobody listens, too: a reader that begins to listen finds that it missed it.
+        """
+        self._number += 1
+        if self._readers.is_listening:
+            queues = sorted(grown) if len(grown) <= HINTED_QUEUES_MAX else []
+            message = msgpack.packb([self._shard, self._number, queues])
+            if len(message) > RING_BYTES_MAX:
+                message = msgpack.packb([self._shard, self._number, []])
+            self._readers.tell(message)
+        return self._number
+
+    def close(self) -> None:
+        """Gives socket and maps back."""
+        self._readers.close()

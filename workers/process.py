@@ -6,11 +6,9 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
-
-import zmq
 
 from node.store import disk
 from node.store.locks import FileLock, StoreLock
@@ -21,6 +19,7 @@ from node.store.process import (
     die_with_parent,
     end_badly,
     install_stop_signals,
+    keep_freed_memory,
     now_ms,
     offer_as_victim,
     raise_file_limit,
@@ -34,7 +33,6 @@ from protocol.errors import CorruptError, MqError, NotAStore
 from protocol.ids import Queue
 from workers.dispatch import (
     HEARTBEAT_S,
-    IDLE_S,
     Breaks,
     Dispatcher,
     Handler,
@@ -43,7 +41,8 @@ from workers.dispatch import (
     Stopped,
 )
 from workers.feed import Feed, LiveFeed, RestingFeed
-from workers.hints import GrowthHints, LogHints
+from workers.hints import GrowthHints, Rest
+from workers.pace import TurnPace
 
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
@@ -54,8 +53,8 @@ _WRITER_WAIT_S = 0.02
 class Job:
     """What makes a process this worker and no other.
 
-    `grown` empties and answers the set of queues to tell the readers of; `clashing` is a pattern
-    of the slots that share files with ours.
+    `grown` empties and answers the set of queues to tell the readers of, those of `shard`;
+    `clashing` is a pattern of the slots that share files with ours.
     """
 
     slot: str
@@ -64,6 +63,8 @@ class Job:
     flush_pace: Callable[[Settings], LoopPace]
     grown: Callable[[], set[Queue]] | None = None
     clashing: str = ""
+    shard: int = 0
+    pace: TurnPace = field(default_factory=TurnPace)
 
 
 def parser_for(module: str, text: str | None) -> argparse.ArgumentParser:
@@ -79,6 +80,7 @@ def parser_for(module: str, text: str | None) -> argparse.ArgumentParser:
 def run_worker(options: argparse.Namespace, job: Job) -> int:
     """The process from its start to its exit code."""
     raise_file_limit()
+    keep_freed_memory()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format=f"%(levelname)s {job.slot} %(message)s"
     )
@@ -113,15 +115,16 @@ class _Worker:
         os.chdir(run_dir(self._root))
         self._locks = _take_locks(self._root, job, options.once)
         self._page = WorkerPage.create(self._root, job.slot)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._hints = LogHints(self._context, stop.fd)
-        self._growth = None if job.grown is None else GrowthHints(self._context, job.slot)
+        self._rest = Rest(job.slot, self._page, stop.fd)
+        self._growth = None if job.grown is None else GrowthHints(self._root, job.shard)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._context.destroy(linger=0)
+        self._rest.close()
+        if self._growth is not None:
+            self._growth.close()
         self._page.close()
         for lock in self._locks:
             lock.release()
@@ -142,7 +145,7 @@ class _Worker:
         )
         self._dispatcher = dispatcher
         try:
-            self._follow(dispatcher)
+            self._follow(dispatcher, feed)
             dispatcher.finish()
         except Stopped:
             dispatcher.close()
@@ -156,24 +159,40 @@ class _Worker:
         self._page.publish(state=STOPPED)
         return EXIT_OK
 
-    def _follow(self, dispatcher: Dispatcher) -> None:
+    def _follow(self, dispatcher: Dispatcher, feed: Feed) -> None:
         dispatcher.start()
         report_ready(self._options.ready_fd)
+        pace = self._job.pace
         while not self._stop.is_set:
-            if dispatcher.turn():
-                self._tell(dispatcher.done)
+            worked = dispatcher.turn()
+            now = time.monotonic()
+            if worked:
+                self._tell()
+                pace.worked(now)
             elif self._options.once:
                 break
-            else:
-                self._hints.wait(IDLE_S)
+            self._sleep(pace, dispatcher.done, feed, now)
             self._beat()
 
-    def _tell(self, dispatched: int) -> None:
+    def _sleep(self, pace: TurnPace, done: int, feed: Feed, now: float) -> None:
+        """Until there is reason for a turn. What has come before the wish was seen is seen here."""
+        if self._options.once:
+            return
+        is_waited_for = self._growth is not None and self._growth.are_wanted
+        sleep = pace.sleep(done, now, is_waited_for)
+        self._rest.begin(sleep)
+        limits = feed.peek()
+        if limits.readable >= sleep.wake_at or (limits.is_ending and limits.readable > done):
+            self._rest.end()
+        else:
+            self._rest.wait(sleep.seconds)
+
+    def _tell(self) -> None:
         if self._growth is not None and self._job.grown is not None:
             grown = self._job.grown()
             if grown:
                 # The page counts hints, so that a reader knows when it missed one.
-                self._page.publish(hints=self._growth.send(dispatched, grown))
+                self._page.publish(hints=self._growth.send(grown))
 
     def _feed(self) -> Feed:
         """The log: at rest, or of a writer, which may come later than we. Raises Stopped."""
@@ -197,6 +216,8 @@ class _Worker:
         if now - self._beat_at >= HEARTBEAT_S:
             self._beat_at = now
             self._page.publish(heartbeat_ms=now_ms())
+            if self._growth is not None:
+                self._growth.look()
 
     def _pause(self, seconds: float) -> None:
         """Sleeps for so long, showing life. Raises Stopped."""
@@ -211,7 +232,7 @@ class _Worker:
         """Between two windows of the log. Resuming may walk all of it, and can be given up."""
         self._beat()
         if self._dispatcher is not None and self._dispatcher.done:
-            self._tell(self._dispatcher.done)
+            self._tell()
         if self._stop.is_set and (self._dispatcher is None or self._dispatcher.is_resuming):
             raise Stopped
 

@@ -63,7 +63,7 @@ class QueueFiles:
         self._open_max = open_max
         self._open: OrderedDict[_File, int] = OrderedDict()
         self._guard = threading.Lock()
-        self._unsynced: set[Path] = set()
+        self._unsynced: set[_File] = set()
         self._unsynced_folders: set[Path] = set()
 
     def make_root(self) -> None:
@@ -235,6 +235,11 @@ class QueueFiles:
             self._write_part(file, place, part)
             data, start = data[len(part) :], start + len(part) // UNIT_BYTES
 
+    def write_unit(self, queue: Queue, position: int, unit: bytes) -> None:
+        """As `write`, of one unit."""
+        base = self._base(position)
+        self._write_part(_File(queue, base), (position - base) * UNIT_BYTES, memoryview(unit))
+
     def _write_part(self, file: _File, place: int, part: memoryview) -> None:
         if place:
             write_all(self._descriptor(file), part, place)
@@ -248,15 +253,15 @@ class QueueFiles:
                     folder = self._folder(file.queue)
                     self._unsynced_folders |= {folder, folder.parent, self.root, self.root.parent}
         with self._guard:
-            self._unsynced.add(self._path(file))
+            self._unsynced.add(file)
 
     def sync(self) -> None:
         """Makes durable all that `write`, `cut` and `remove` did before the call."""
         with self._guard:
             files, self._unsynced = self._unsynced, set()
             folders, self._unsynced_folders = self._unsynced_folders, set()
-        for path in files:
-            sync_file(path)
+        for file in files:
+            sync_file(self._path(file))
         for path in folders:
             sync_dir_if_there(path)
 
@@ -299,7 +304,7 @@ class QueueFiles:
         start = (position - base) * UNIT_BYTES
         if zero_from(self._descriptor(file), start, self._file_bytes):
             with self._guard:
-                self._unsynced.add(self._path(file))
+                self._unsynced.add(file)
 
     def _drop_file(self, queue: Queue, base: int) -> None:
         file = _File(queue, base)

@@ -186,6 +186,26 @@ class LogReader:
             raise NotFound(f"no record starts at offset {offset}: {found.why}")
         return self.record_at(offset)
 
+    def few(self, start: int, stop: int, count_max: int) -> list[Record] | None:
+        """The records of [start, stop), verified, when they are few and nothing but records.
+
+        `start` must be where a record starts, and `stop` where one ends. None for all else: whoever
+        asked reads columns then, which tell what stands there.
+        """
+        segment = self.segment_at(start)
+        if stop > min(segment.end, self.end):
+            return None
+        data = segment.read(start - segment.start, stop - start)
+        records: list[Record] = []
+        position = 0
+        while position < len(data):
+            found = decode(data, position, start + position)
+            if len(records) >= count_max or not isinstance(found, Record):
+                return None
+            records.append(found)
+            position += found.size
+        return records
+
     def columns(
         self,
         start: int,

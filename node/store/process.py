@@ -4,6 +4,7 @@ Signal handlers only note the signal; the loop that owns the work looks at the n
 """
 
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -36,6 +37,12 @@ DO_NOT_RESTART = frozenset({EXIT_USAGE, EXIT_DAMAGED, EXIT_LOCKED})
 """Exit codes after which starting again cannot help."""
 FREE_SPACE = "free space; appends then go on"
 
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""Of each heap of the C library."""
+
+_MMAP_BYTES_MIN = 32 * 1024 * 1024
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _TITLE_BYTES_MAX = 15
@@ -56,8 +63,27 @@ def set_title(name: str) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, title, 0, 0, 0)
 
 
+def keep_freed_memory() -> None:
+    """Lets the C library keep up to KEPT_BYTES_MAX of what is freed, for the next message.
+
+    Else large frames, which come and go, are taken from the system and given back each time: a
+    seventh of the processor time of a writer that takes batches. Without glibc nothing changes.
+    """
+    with suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES_MIN)
+
+
 def report_ready(descriptor: int | None, endpoint: str = "") -> None:
-    """Tells the supervisor that work is accepted: one line of JSON. The pipe stays open."""
+    """Tells the supervisor that work is accepted: one line of JSON. The pipe stays open.
+
+    What the process is made of stays until its end: the collector of cycles need not look through
+    it again, which would stop all work for tens of milliseconds each time.
+    """
+    if descriptor is not None:
+        gc.collect()
+        gc.freeze()
     _report(descriptor, {"ready": True, "endpoint": endpoint})
 
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from node.store.open_files import FileVanished
-from node.store.queue_files import NO_UNITS, QueueFiles, Units, is_filler, is_real
+from node.store.queue_files import NO_UNITS, QueueFiles, Units, count_real, is_filler
 from protocol.ids import Queue
 from protocol.queue_unit import QUEUE_UNIT, QueueUnit
 
+_FIRST_STEP_UNITS = 8
 _STEP_UNITS = 1024
 
 
@@ -141,17 +142,18 @@ class QueueReader:
         if limit == self._seen_limit:
             return
         before = self._disk_end
+        step = _FIRST_STEP_UNITS
         while True:
-            units = self._files.read(self._disk_end, _STEP_UNITS)
+            units = self._files.read(self._disk_end, step)
             if not len(units):
                 if not self._files.grow():
                     break
                 continue
-            real = is_real(units, limit)
-            count = len(units) if real.all() else int(np.argmin(real))
+            count = count_real(units, limit)
             self._disk_end += count
             if count < len(units):
                 break
+            step = _STEP_UNITS
         if self._disk_end == before:
             self._files.check_linked(before)
         self._seen_limit = limit

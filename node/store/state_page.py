@@ -11,8 +11,9 @@ machine, and as which file, it was made; one that does not agree counts as missi
 
 import mmap
 import os
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -33,6 +34,9 @@ STATE_NAMES = (
     *("stopping", "stopped", "read_only", "disk_full"),
 )
 LOG_SLOT = "log"
+_QUEUE_SLOT = re.compile(r"queue-(\d{1,9})-of-([1-9]\d{0,8})")
+NEVER = 2**63 - 1
+"""`wake_at` of a process that is awake, or does not care."""
 
 
 class LogState(NamedTuple):
@@ -61,7 +65,9 @@ class WorkerState(NamedTuple):
 
     `dispatched`: queues or index hold everything below; `saved`: and it is synced and in the
     progress file. `damaged_at` is the log offset where it stopped, or -1. `hints` is the number of
-    the last hint that a queue worker sent: who has not got it knows that one was lost.
+    the last hint that a queue worker sent: who has not got it knows that one was lost. A worker
+    that sleeps wants to be rung when the log reaches `wake_at`, a reader that `listens` at every
+    growth.
     """
 
     epoch: int
@@ -75,6 +81,8 @@ class WorkerState(NamedTuple):
     requests: int
     held: int
     hints: int
+    wake_at: int
+    listens: int
 
 
 def run_dir(root: Path) -> Path:
@@ -92,6 +100,12 @@ def queue_slot(shard: int, shard_count: int) -> str:
     return f"queue-{shard}-of-{shard_count}"
 
 
+def shard_of_slot(slot: str) -> tuple[int, int] | None:
+    """Number and count of a queue worker's slot; None for any other."""
+    found = _QUEUE_SLOT.fullmatch(slot)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
 def visible_end(log: LogState, worker: WorkerState) -> int:
     """Up to where a queue worker's units may be believed: what it dispatched, and no further than
     the current epoch's start while it has not noticed the epoch."""
@@ -104,6 +118,8 @@ class _Page:
     """A mapped page whose numbers follow its magic one."""
 
     fields: Sequence[str]
+    places: Mapping[str, int]
+    """Where each number stands in the page."""
 
     def __init__(self, path: Path, writable: bool) -> None:
         self.path = path
@@ -137,7 +153,7 @@ class _Page:
     def publish(self, **numbers: int) -> None:
         """Stores some of the numbers, in the order given."""
         for name, value in numbers.items():
-            self._numbers[1 + self.fields.index(name)] = value
+            self._numbers[self.places[name]] = value
 
     def _begin(self) -> None:
         """Keeps a predecessor's numbers, so that readers go on while this process starts."""
@@ -174,6 +190,10 @@ class _Page:
         self.close()
 
 
+def _places(fields: Sequence[str]) -> Mapping[str, int]:
+    return {name: 1 + number for number, name in enumerate(fields)}
+
+
 @cache
 def _boot_id() -> bytes:
     return _BOOT_ID.read_bytes()
@@ -189,6 +209,7 @@ class LogPage(_Page):
     """The writer's page."""
 
     fields = LogState._fields
+    places = _places(fields)
 
     @classmethod
     def create(cls, root: Path) -> "LogPage":
@@ -211,13 +232,14 @@ class WorkerPage(_Page):
     """The page of a queue worker, the index worker or a reader."""
 
     fields = WorkerState._fields
+    places = _places(fields)
 
     @classmethod
     def create(cls, root: Path, slot: str) -> "WorkerPage":
         """For its process: its predecessor's numbers, if there was one, and its own pid."""
         page = cls(page_path(root, slot), writable=True)
         page._begin()
-        page.publish(damaged_at=-1)
+        page.publish(damaged_at=-1, wake_at=NEVER, listens=0)
         return page
 
     @classmethod
@@ -225,6 +247,24 @@ class WorkerPage(_Page):
         """For everybody else. Raises FileNotFoundError while the slot never ran."""
         return cls(page_path(root, slot), writable=False)
 
+    @property
+    def wake_at(self) -> int:
+        """This number alone, as it stands now: it belongs to no epoch."""
+        return self._numbers[_WAKE_AT]
+
+    @property
+    def listens(self) -> int:
+        """As `wake_at`."""
+        return self._numbers[_LISTENS]
+
+    @property
+    def hints(self) -> int:
+        """As `wake_at`."""
+        return self._numbers[_HINTS]
+
     def read(self) -> WorkerState:
         """The numbers, all from one epoch."""
         return WorkerState(*self._values())
+
+
+_WAKE_AT, _LISTENS, _HINTS = (WorkerPage.places[name] for name in ("wake_at", "listens", "hints"))

@@ -143,8 +143,11 @@ class FakeServer:
 class NoHints:
     """Every hint is lost."""
 
-    def send(self, _hint: bytes, _flags: int) -> None:
+    def wake(self, _readable: int, _queues: object = None) -> None:
         """Nobody hears it."""
+
+    def look(self) -> None:
+        """Nobody is there."""
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, as_completed, wait
 from itertools import pairwise
 
 import pytest
@@ -316,3 +316,29 @@ def test_batches_keep_their_order_while_a_restarted_writer_is_awaited(
             node.start_process("writer", same_port=False)
             assert all(future.result(10) for future in futures)
     assert [r.body for r in node.stored()] == [b"first", *(b"%d" % n for n in range(20))]
+
+
+def test_futures_of_one_producer_are_waited_for_like_any_others(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    mq.create_topic("orders", queues=2)
+    node.delay["append"] = 0.1
+    with mq.producer(linger=0) as producer:
+        first = [producer.send_nowait("orders", b"%d" % n) for n in range(3)]
+        with pytest.raises(TimeoutError):
+            first[0].result(0.001)
+        with pytest.raises(TimeoutError):
+            first[0].exception(0.001)
+        bad = producer.send_nowait("orders", b"bad", queue_id=99)
+        done, missing = wait([*first, bad], timeout=5)
+        assert (len(done), len(missing)) == (4, 0)
+        assert isinstance(bad.exception(), keelog.BadRequest)
+        stored = {record.body: record.physical_offset for record in node.stored()}
+        later = [producer.send_nowait("orders", b"%d" % n) for n in range(3, 6)]
+        assert {future.result().physical_offset for future in as_completed(later, 5)} == {
+            record.physical_offset for record in node.stored()[3:]
+        }
+    assert [future.result(0).physical_offset for future in first] == [
+        stored[b"%d" % n] for n in range(3)
+    ]
+    assert all(isinstance(future.result(), Receipt) for future in first + later)

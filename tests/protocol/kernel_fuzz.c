@@ -173,6 +173,37 @@ static void try_scan(const uint8_t *data, int64_t length) {
     free(out);
 }
 
+/* A group of requests that cut the data somewhere, and say something of it, mostly the truth. */
+static void try_append(const uint8_t *from, int64_t length) {
+    int64_t count = (int64_t)draw(4), rows = (int64_t)draw(12), slots = 4, at = 0;
+    while (slots <= 2 * rows)
+        slots *= 2;
+    append_request *requests = block(sizeof *requests * count);
+    append_part *parts = block(sizeof *parts * rows);
+    int32_t *part_of = block(4 * rows), *table = block(4 * slots);
+    uint8_t *data = block(length);
+    memcpy(data, from, length);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t size = i + 1 < count ? (int64_t)draw((uint64_t)(length - at) + 1) : length - at;
+        int64_t known = keelog_count(data, at + size, at);
+        append_request wanted = {draw(9) ? size : wild(length), draw(9) ? known : wild(12),
+                                 draw(2) ? -1 : wild(length), draw(3) ? -1 : wild(length),
+                                 (int64_t)draw(4), wild(9), wild(9)};
+        requests[i] = wanted;
+        at += size;
+    }
+    append_group group = {(intptr_t)data, length, (intptr_t)requests, count, (intptr_t)parts, rows,
+                          (intptr_t)part_of, rows, (intptr_t)table, slots, (int64_t)draw(300),
+                          (int64_t)draw(2), wild(length), 5, 7, 0, 0};
+    if (keelog_append_check(&group) >= 0) {
+        if (draw(3) == 0)
+            damage(data, length);
+        int64_t sealed = keelog_append_seal(&group);
+        check(sealed >= 0 && sealed <= group.rows, "a sealed record is one of the group");
+    }
+    free(data), free(table), free(part_of), free(parts), free(requests);
+}
+
 int main(int argc, char **argv) {
     if (argc != 4)
         return 2;
@@ -192,6 +223,7 @@ int main(int argc, char **argv) {
         damage(data, length);
         try_scan(data, length);
         try_pieces(data, length);
+        try_append(data, length);
         keelog_crc32(data, length);
         free(data);
     }

@@ -139,7 +139,7 @@ def test_loads_with_another_broker_have_a_group_of_their_own() -> None:
     names = {load.name: group.name for group in groups(LOADS) for load in group.loads}
     assert names["sync_64"] == "SYNC_FLUSH"
     assert names["pool_1k"] != names["send_batches_1k"] != names["default_heap"]
-    assert names["dispatch"] == names["alone_single"]
+    assert names["dispatch"] == names["alone"]
 
 
 def test_java_warms_up_for_longer_and_long_rounds_are_few() -> None:
@@ -234,7 +234,7 @@ def test_a_saved_result_is_shown_again_and_fills_the_page(
     assert "3.00 / 3.00 / 3.00" in capsys.readouterr().out
     text = page.read_text()
     assert "old" not in text
-    assert "| one by one, 1 caller, 128 B | /s | 6,000" in text
+    assert "| one by one, 1 caller, 128 B | send_1 | /s | 6,000" in text
     assert text.endswith("end -->\n\nrest\n")
 
 

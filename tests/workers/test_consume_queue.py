@@ -13,6 +13,7 @@ from protocol.encode import Message
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR
 from protocol.queue_unit import FILLER_UNIT
+from protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from tests.workers.bench_of_workers import Running, expected, new_log, of_kind, running
 from tests.workers.living_log import LivingLog, derived
 from workers.progress import load_unfinished, save_unfinished
@@ -60,6 +61,34 @@ def test_a_restart_goes_on_where_the_progress_is(log: LivingLog) -> None:
     log.grow(50)
     assert run(log) == [end]
     assert queue_files(log) == rebuilt_files(log)
+
+
+def test_one_record_at_a_time_gives_the_units_that_many_at_once_give(log: LivingLog) -> None:
+    messages = [
+        Message("orders", b"x", 0, tags=tags, sys_flag=flag)
+        for tags in ("A", "", "\u00fc||b")
+        for flag in (0, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
+    ]
+    with running(log, ALL) as worker:
+        for message in messages * 4:
+            log.append(message)
+            log.publish()
+            worker.catch_up()
+        assert worker.dispatcher.done == log.end
+        assert queue_files(log) == rebuilt_files(log)
+
+
+def test_few_records_are_dispatched_without_columns(
+    log: LivingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.grow(200)
+    with running(log, ALL) as worker:
+        monkeypatch.setattr(worker.handler, "apply", None)
+        log.append(Message("orders", b"x", 0))
+        log.publish()
+        worker.catch_up()
+        assert worker.dispatcher.done == log.end
+        assert queue_files(log) == rebuilt_files(log)
 
 
 def test_without_progress_it_goes_on_from_the_least_that_the_queues_cover(log: LivingLog) -> None:

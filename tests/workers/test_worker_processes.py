@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgpack
 import pytest
-import zmq
 
+from node.reader_hints import parse_hint
+from node.store.bells import Bell
 from node.store.own_files import list_progress
 from node.store.state_page import DAMAGED, RUNNING, STOPPED, WorkerPage, run_dir
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
@@ -93,22 +93,30 @@ def test_following_workers_keep_up_tell_readers_and_stop_in_order(
     slots = ["queue-0-of-2", "queue-1-of-2", "index"]
     assert [json.loads(worker.ready)["ready"] for worker in workers] == [True] * 3
     monkeypatch.chdir(run_dir(log.root))
-    hints: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
-    hints.setsockopt(zmq.SUBSCRIBE, b"")
-    hints.connect("ipc://queue-0-of-2.ipc")
-    hints.connect("ipc://queue-1-of-2.ipc")
-    time.sleep(0.1)
+    listener, bell = WorkerPage.create(log.root, "reader-0"), Bell("reader-0")
+    heard: list[bytes] = []
+    listener.publish(listens=1)
+
+    def hears() -> bool:
+        """A worker finds a new reader within the time of a heartbeat."""
+        log.grow(3)
+        heard.extend(bell.rings())
+        return bool(heard)
+
+    until(hears)
+    listener.publish(listens=0)
     log.grow(60)
     for slot in slots:
         until(lambda slot=slot: dispatched(log, slot) == log.end)  # type: ignore[misc]
         with WorkerPage.open(log.root, slot) as page:
             assert page.read().state == RUNNING
             assert abs(page.read().heartbeat_ms - time.time() * 1000) < 5000
-    assert hints.poll(int(WAIT_S * 1000))
-    _, until_offset, queues = msgpack.unpackb(hints.recv())
-    assert until_offset <= log.end
-    assert all(topic in ("orders", "payments", "audit_log") for topic, _ in queues)
-    hints.close(linger=0)
+    hint = parse_hint(heard[0])
+    assert hint is not None
+    assert hint.shard in (0, 1)
+    assert {queue.topic for queue in hint.queues} <= {"orders", "payments", "audit_log"}
+    bell.close()
+    listener.close()
     log.grow(5)
     for worker, slot in zip(workers, slots, strict=True):
         assert worker.end(signal.SIGTERM)[0] == 0

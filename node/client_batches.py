@@ -1,0 +1,308 @@
+"""`Producer.send_batch`: many messages for one queue, encoded and sent as one.
+
+Nothing here happens message by message: bodies are joined, the kernel makes the records, and the
+receipt is columns, of which a message's own is made when somebody asks for it.
+"""
+
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from time import monotonic, time
+from typing import Any, TypedDict, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.client_batch import OFFSET_HEX_CHARS, UNREADABLE, stored_unread
+from node.client_calls import Answer
+from node.client_io import IoThread
+from node.client_message import ordered_queue
+from node.client_types import Receipt
+from node.client_unique_key import UniqueKeyRuns
+from protocol.encode import ANY_QUEUE, DEFAULT_MAX_MESSAGE_BYTES
+from protocol.encode_batch import (
+    BatchDraft,
+    EncodedBatch,
+    Keys,
+    encode_columns,
+    unique_key_at,
+)
+from protocol.errors import BadRequest, MqError, NodeBusy, NotConnected, RequestTimeout
+from protocol.message_id import Host, offset_message_id, parse_host
+from protocol.record import SHORT_HEAD
+
+BATCHES_BYTES_MAX = 64 * 1024 * 1024
+"""Of all batches of one producer that have no answer; a first one always goes."""
+
+_QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
+
+
+class BatchOptions(TypedDict, total=False):
+    """What `send_batch` takes beside topic and bodies.
+
+    `tags` hold for all messages; `keys` has one item a message, a key or several. All go to one
+    queue: `queue_id`, that of `order_by`, or else the next in turn.
+    """
+
+    tags: str | None
+    keys: Keys | None
+    queue_id: int | None
+    order_by: str | None
+
+
+class BatchReceipt(Sequence[Receipt]):
+    """What the node says about a batch: its fields, and as a sequence each message's `Receipt`.
+
+    All messages lie in one queue from `queue_offset` on, and in the log from `physical_offset` on.
+    """
+
+    def __init__(self, batch: "RecordBatch", answer: Mapping[str, Any]) -> None:
+        """Raises BadRequest when the answer is not about this batch."""
+        ((self.topic, self.queue_id, self.queue_offset, rows),) = answer["queues"]
+        if rows != len(batch.encoded.sizes) or self.topic != batch.topic:
+            raise BadRequest("the answer to append counts other records than were sent")
+        self.status: str = answer["status"]
+        self.flushed: bool = answer["flushed"]
+        self.physical_offset: int = answer["physical_offset"]
+        self.store_timestamp: int = answer["store_timestamp"]
+        self._sizes = batch.encoded.sizes
+        self._stem, self._counter = batch.stem, batch.counter
+        self._host: str = answer["store_host"]
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        rows = range(len(self))[index]
+        return (
+            [self._receipt(row) for row in rows] if isinstance(rows, range) else self._receipt(rows)
+        )
+
+    @cached_property
+    def physical_offsets(self) -> NDArray[np.int64]:
+        """Where each message begins in the log."""
+        sizes = self._sizes.astype(np.int64)
+        return self.physical_offset + np.cumsum(sizes) - sizes
+
+    @cached_property
+    def _host_hex(self) -> str:
+        return offset_message_id(parse_host(self._host), 0)[:-OFFSET_HEX_CHARS]
+
+    def unique_key(self, index: int) -> str:
+        """The unique key of one message."""
+        return unique_key_at(self._stem, self._counter + range(len(self))[index])
+
+    def _receipt(self, row: int) -> Receipt:
+        physical = int(self.physical_offsets[row])
+        return Receipt(
+            self.status, self.topic, self.queue_id, self.queue_offset + row, physical,
+            f"{self._host_hex}{physical:0{OFFSET_HEX_CHARS}X}", self.unique_key(row),
+            self.flushed, self.store_timestamp,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return (
+            f"<{len(self)} messages in {self.topic}, queue {self.queue_id}, "
+            f"from offset {self.queue_offset}: {self.status}>"
+        )
+
+
+@dataclass(slots=True, eq=False)
+class RecordBatch:
+    """An encoded batch on its way. `done` is called once with its outcome, on the I/O thread."""
+
+    topic: str
+    queue_id: int
+    order_by: str | None
+    encoded: EncodedBatch
+    stem: str
+    counter: int
+    wait: str | None
+    done: Callable[[BatchReceipt | MqError], None]
+    deadline: float
+    relearned: bool = False
+
+    def open_topics(self) -> set[str]:
+        """The topic, where the client has to know how many queues it has."""
+        return set() if self.order_by is None else {self.topic}
+
+    def fail(self, error: MqError) -> None:
+        """Ends it without a receipt."""
+        self.done(error)
+
+    def place(self, write_queues: Mapping[str, int], default_queues: int) -> None:
+        """Gives messages with `order_by` their queue."""
+        if self.order_by is None:
+            return
+        queue_id = ordered_queue(self.order_by, write_queues.get(self.topic) or default_queues)
+        if queue_id == self.queue_id:
+            return
+        self.queue_id = queue_id
+        sizes = self.encoded.sizes.astype(np.int64)
+        records = self.encoded.records.copy()
+        places = (np.cumsum(sizes) - sizes + _QUEUE_ID_AT)[:, None] + np.arange(4)
+        records[places] = np.frombuffer(queue_id.to_bytes(4, "big"), np.uint8)
+        self.encoded = EncodedBatch(records, self.encoded.sizes, zlib.crc32(records.data))
+
+    def fields(self) -> dict[str, Any]:
+        """The header of its `append`."""
+        found: dict[str, Any] = {
+            "count": len(self.encoded.sizes),
+            "bytes": len(self.encoded.records),
+            "crc": self.encoded.crc,
+        }
+        if self.queue_id == ANY_QUEUE:
+            found["queue"] = ANY_QUEUE
+        if self.wait is not None:
+            found["wait"] = self.wait
+        return found
+
+
+def read_receipt(batch: RecordBatch, answer: Answer) -> BatchReceipt | MqError:
+    """The receipt; an answer that cannot be read is an unknown outcome."""
+    try:
+        return BatchReceipt(batch, answer.header)
+    except UNREADABLE as error:
+        return stored_unread(error)
+
+
+class BatchEncoder:
+    """Encodes batches for one client, as the node's routes say."""
+
+    def __init__(self, io: IoThread, ip: bytes) -> None:
+        self._io = io
+        self._keys = UniqueKeyRuns(ip)
+        self._host = Host(ip, 0)
+
+    def encode(
+        self, topic: str, bodies: Sequence[bytes], options: BatchOptions
+    ) -> tuple[EncodedBatch, BatchDraft]:
+        """Raises IllegalMessage and its kinds, MessageTooLarge, BadRequest."""
+        rest = options.keys() - BatchOptions.__annotations__.keys()
+        queue_id = options.get("queue_id")
+        if rest:
+            raise BadRequest(f"a batch has no option {min(rest)}", "see help(keelog.Producer)")
+        if queue_id is not None and options.get("order_by") is not None:
+            raise BadRequest("queue_id and order_by exclude each other", "leave one of them out")
+        try:
+            joined = b"".join(bodies)
+            sizes = list(map(len, bodies))
+        except TypeError:
+            raise BadRequest("a body is not bytes", "encode text as UTF-8") from None
+        _check_types(topic, options)
+        stem, counter = self._keys.take(len(sizes))
+        draft = BatchDraft(
+            topic=topic,
+            bodies=joined,
+            sizes=sizes,
+            stem=stem,
+            counter=counter,
+            queue_id=ANY_QUEUE if queue_id is None else queue_id,
+            tags=options.get("tags") or "",
+            keys=options.get("keys"),
+            born_timestamp=int(time() * 1000),
+            born_host=self._host,
+        )
+        routes = self._io.routes
+        crc = routes is None or routes.crc
+        body_max = DEFAULT_MAX_MESSAGE_BYTES if routes is None else routes.max_message_bytes
+        return encode_columns(draft, crc, body_max), draft
+
+
+def _check_types(topic: str, options: BatchOptions) -> None:
+    """Raises BadRequest, where the encoder would raise some TypeError."""
+    tags, keys = options.get("tags"), options.get("keys")
+    queue_id, order_by = options.get("queue_id"), options.get("order_by")
+    fine = (
+        isinstance(topic, str)
+        and (tags is None or isinstance(tags, str))
+        and (keys is None or (isinstance(keys, Sequence) and not isinstance(keys, str | bytes)))
+        and (queue_id is None or isinstance(queue_id, int))
+        and (order_by is None or isinstance(order_by, str))
+    )
+    if not fine:
+        raise BadRequest(
+            "an option of the batch has another type than it should",
+            "topic, tags and order_by are text, keys a list, queue_id an integer",
+        )
+
+
+class Batches:
+    """The batches of one producer that have no answer yet; safe for many threads."""
+
+    def __init__(
+        self, encoder: BatchEncoder, send: Callable[[RecordBatch], bool], batches_max: int
+    ) -> None:
+        self._encoder = encoder
+        self._send = send
+        self._max = batches_max
+        self._condition = threading.Condition()
+        self._count = 0
+        self._bytes = 0
+
+    @property
+    def unanswered(self) -> int:
+        """How many batches have no answer yet."""
+        return self._count
+
+    def send(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        options: BatchOptions,
+        acks: tuple[str | None, float],
+        room_timeout: float,
+    ) -> "Future[BatchReceipt]":
+        """Encodes and sends; waits up to `room_timeout` seconds for room. Raises NodeBusy.
+
+        `acks`: the field `wait`, and the seconds until the last attempt ends.
+        """
+        wait, timeout = acks
+        encoded, draft = self._encoder.encode(topic, bodies, options)
+        size = len(encoded.records)
+        future: Future[BatchReceipt] = Future()
+        future.set_running_or_notify_cancel()
+
+        def done(outcome: BatchReceipt | MqError) -> None:
+            if isinstance(outcome, MqError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+            with self._condition:
+                self._count -= 1
+                self._bytes -= size
+                self._condition.notify_all()
+
+        with self._condition:
+            if not self._condition.wait_for(lambda: self._has_room(size), room_timeout):
+                raise NodeBusy(
+                    f"{self._count} batches wait for answers", "raise max_batches, or wait"
+                )
+            self._count += 1
+            self._bytes += size
+        batch = RecordBatch(
+            topic, draft.queue_id, options.get("order_by"), encoded, draft.stem, draft.counter,
+            wait, done, monotonic() + timeout,
+        )  # fmt: skip
+        if not self._send(batch):
+            done(NotConnected("the client is closed", "connect again"))
+        return future
+
+    def _has_room(self, size: int) -> bool:
+        fits = self._bytes + size <= BATCHES_BYTES_MAX
+        return not self._count or (self._count < self._max and fits)
+
+    def flush(self, timeout: float | None) -> None:
+        """Waits until every batch has its answer. Raises RequestTimeout."""
+        with self._condition:
+            if not self._condition.wait_for(lambda: not self._count, timeout):
+                raise RequestTimeout(
+                    f"flush: {self._count} batches have no answer yet", "wait longer"
+                )

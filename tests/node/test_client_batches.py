@@ -1,0 +1,160 @@
+"""`send_batch`: one request for many messages, receipts on demand, and what goes wrong."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import keelog
+from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy
+from tests.support.fake_node import FakeNode, fake_node
+
+BODIES = [b"%d" % n for n in range(30)]
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with fake_node() as running:
+        yield running
+
+
+@pytest.fixture
+def mq(node: FakeNode) -> Iterator[keelog.Client]:
+    with keelog.connect(node.url, timeout=5.0) as client:
+        yield client
+
+
+@pytest.fixture
+def producer(mq: keelog.Client) -> Iterator[keelog.Producer]:
+    with mq.producer() as found:
+        yield found
+
+
+def test_a_batch_is_one_request_and_its_receipt_knows_each_message(
+    node: FakeNode, mq: keelog.Client, producer: keelog.Producer
+) -> None:
+    mq.create_topic("orders", queues=4)
+    keys = [f"k{n}" for n in range(30)]
+    receipt = producer.send_batch("orders", BODIES, tags="paid", keys=keys).result(5)
+    assert len(node.operations("append")) == 1
+    stored = node.stored()
+    assert [record.body for record in stored] == BODIES
+    assert [record.keys for record in stored] == [[key] for key in keys]
+    assert {record.tags for record in stored} == {"paid"}
+    assert len({record.head.queue_id for record in stored}) == 1
+    assert (receipt.topic, receipt.queue_id) == ("orders", stored[0].head.queue_id)
+    assert [r.physical_offset for r in receipt] == [r.physical_offset for r in stored]
+    assert [r.queue_offset for r in receipt] == [r.head.queue_offset for r in stored]
+    assert [r.unique_key for r in receipt] == [r.unique_key for r in stored]
+    assert [r.msg_id for r in receipt] == [r.message_id for r in stored]
+    assert receipt.physical_offsets.tolist() == [r.physical_offset for r in stored]
+    assert len({r.unique_key for r in receipt}) == 30
+    assert receipt[-1] == receipt[29]
+    assert receipt[28:] == [receipt[28], receipt[29]]
+    assert mq.get(receipt[7].msg_id).body == b"7"
+    with pytest.raises(IndexError):
+        receipt[30]
+
+
+def test_a_batch_goes_to_the_queue_that_is_asked_for(
+    node: FakeNode, mq: keelog.Client, producer: keelog.Producer
+) -> None:
+    mq.create_topic("orders", queues=7)
+    assert producer.send_batch("orders", BODIES, queue_id=3).result(5).queue_id == 3
+    batch = producer.send_batch("orders", BODIES, order_by="customer-1").result(5)
+    single = producer.send_nowait("orders", b"x", order_by="customer-1").result(5)
+    assert batch.queue_id == single.queue_id
+    assert {r.head.queue_id for r in node.stored()[30:]} == {single.queue_id}
+
+
+def test_order_by_follows_a_topic_that_has_fewer_queues_than_was_thought(
+    node: FakeNode, mq: keelog.Client, producer: keelog.Producer
+) -> None:
+    mq.create_topic("orders", queues=7)
+    for key in map(str, range(7)):
+        producer.send_batch("orders", BODIES, order_by=key).result(5)
+    node.memory.topics["orders"] = 2
+    for key in map(str, range(7)):
+        assert producer.send_batch("orders", BODIES, order_by=key).result(5).queue_id < 2
+
+
+def test_batches_and_messages_keep_the_order_of_the_calls(
+    node: FakeNode, mq: keelog.Client, producer: keelog.Producer
+) -> None:
+    mq.create_topic("orders")
+    producer.send_nowait("orders", b"first", queue_id=0)
+    producer.send_batch("orders", [b"second"], queue_id=0)
+    producer.send_nowait("orders", b"third", queue_id=0)
+    producer.flush(5)
+    assert [record.body for record in node.stored()] == [b"first", b"second", b"third"]
+
+
+def test_a_busy_node_gets_the_batch_again(node: FakeNode, producer: keelog.Producer) -> None:
+    node.refuse["append"] = [NodeBusy("full")]
+    assert len(producer.send_batch("orders", BODIES).result(5)) == 30
+    assert len(node.stored()) == 30
+
+
+def test_a_refused_batch_is_refused_as_a_whole(node: FakeNode, producer: keelog.Producer) -> None:
+    node.refuse["append"] = [IllegalMessage("no")]
+    with pytest.raises(IllegalMessage):
+        producer.send_batch("orders", BODIES).result(5)
+    assert len(node.operations("append")) == 1
+    assert node.stored() == []
+
+
+def test_a_lost_answer_leaves_the_batch_unknown(node: FakeNode, mq: keelog.Client) -> None:
+    node.lose_answers["append"] = 1
+    with mq.producer(timeout=0.3) as producer, pytest.raises(keelog.OutcomeUnknownError):
+        producer.send_batch("orders", BODIES).result(5)
+    assert len(node.stored()) == 30
+
+
+def test_more_batches_than_max_batches_wait_or_are_refused(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    node.delay["append"] = 0.1
+    with mq.producer(max_batches=2, when_full="raise") as producer:
+        futures = [producer.send_batch("orders", BODIES) for _ in range(2)]
+        with pytest.raises(NodeBusy):
+            producer.send_batch("orders", BODIES)
+        assert all(len(future.result(5)) == 30 for future in futures)
+    with mq.producer(max_batches=2) as producer:
+        futures = [producer.send_batch("orders", BODIES) for _ in range(5)]
+    assert all(future.done() for future in futures), "leaving the producer waits for answers"
+
+
+@pytest.mark.parametrize(
+    ("bodies", "options", "kind"),
+    [
+        ([], {}, BadRequest),
+        (["text"], {}, BadRequest),
+        ([b"x"], {"keys": ["a", "b"]}, BadRequest),
+        ([b"x"], {"keys": 5}, BadRequest),
+        ([b"x"], {"tags": 5}, BadRequest),
+        ([b"x"], {"queue_id": 0, "order_by": "a"}, BadRequest),
+        ([b"x"], {"flag": 1}, BadRequest),
+        ([b"x"], {"keys": ["a b"]}, IllegalMessage),
+        ([bytes(1 << 20)] * 5, {}, MessageTooLarge),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_at_the_call(
+    node: FakeNode,
+    producer: keelog.Producer,
+    bodies: list[bytes],
+    options: dict[str, object],
+    kind: type[keelog.MqError],
+) -> None:
+    with pytest.raises(kind):
+        producer.send_batch("orders", bodies, **options)  # type: ignore[arg-type]
+    assert node.operations("append") == []
+    assert len(producer.send_batch("orders", [b"good"]).result(5)) == 1
+
+
+def test_an_answer_about_something_else_is_no_receipt(
+    node: FakeNode, producer: keelog.Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = node.memory.store
+    odd = {"queues": [["orders", 0, 0, 29]]}
+    monkeypatch.setattr(node.memory, "store", lambda *call: {**real(*call), **odd})
+    with pytest.raises(keelog.SendTimeout, match="are stored"):
+        producer.send_batch("orders", BODIES).result(5)

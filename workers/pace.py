@@ -1,0 +1,44 @@
+"""How long a worker sleeps between two turns, and what wakes it earlier. Pure: no clock, no I/O.
+
+A turn costs nearly the same for one record as for hundreds. So while records keep coming and nobody
+waits for them, a worker rests after a turn until some time has passed or much has come. A record
+that comes after a quiet time is taken at once, and so is every record that a held pull waits for.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+IDLE_S = 0.005
+"""How long a worker sleeps at most when nobody rings: so late it is where a ring was lost."""
+
+
+class Sleep(NamedTuple):
+    """For so many seconds at most, or until the log reaches `wake_at`."""
+
+    seconds: float
+    wake_at: int
+
+
+@dataclass(slots=True)
+class TurnPace:
+    """Of one worker: it rests for `rest_s` between turns, or until `batch_bytes` of log have come.
+
+    `is_patient`: in quiet times too. Times are seconds of one clock.
+    """
+
+    rest_s: float = 0.004
+    batch_bytes: int = 256 * 1024
+    is_patient: bool = False
+    busy_until: float = float("-inf")
+
+    def worked(self, now: float) -> None:
+        """A turn found something, and has ended now."""
+        self.busy_until = now + self.rest_s
+
+    def sleep(self, done: int, now: float, is_waited_for: bool) -> Sleep:
+        """What to do behind a turn that came to log offset `done`."""
+        if self.is_patient:
+            return Sleep(self.rest_s, done + self.batch_bytes)
+        if is_waited_for or now >= self.busy_until:
+            return Sleep(IDLE_S, done + 1)
+        return Sleep(self.busy_until - now, done + self.batch_bytes)
