@@ -34,10 +34,14 @@ def command(module: str, arguments: Sequence[str]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Ours, and the place of the modules in front of PYTHONPATH."""
+    """Ours, and the place of the modules in front of PYTHONPATH.
+
+    numpy's linear algebra, which nobody here uses, starts a thread for each processor otherwise.
+    """
     path = os.environ.get("PYTHONPATH", "")
     parts = [str(SOURCE_ROOT), *([path] if path else [])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(parts)}
+    ours = {"PYTHONPATH": os.pathsep.join(parts), "OPENBLAS_NUM_THREADS": "1"}
+    return {**os.environ, **ours}
 
 
 class Process:

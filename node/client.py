@@ -71,7 +71,7 @@ def run(core: ClientCore, operation: Operation[T]) -> T:
         call = next(operation)
         while True:
             try:
-                answer = core.start(call).result()
+                answer = core.ask(call)
             except MqError as error:
                 call = operation.throw(error)
             else:

@@ -22,7 +22,7 @@ from node.client_io import IoThread
 from node.client_message import ordered_queue
 from node.client_types import Receipt
 from node.client_unique_key import UniqueKeyRuns
-from protocol.encode import ANY_QUEUE, DEFAULT_MAX_MESSAGE_BYTES
+from protocol.encode import ANY_QUEUE
 from protocol.encode_batch import (
     BatchDraft,
     EncodedBatch,
@@ -33,6 +33,7 @@ from protocol.encode_batch import (
 from protocol.errors import BadRequest, MqError, NodeBusy, NotConnected, RequestTimeout
 from protocol.message_id import Host, offset_message_id, parse_host
 from protocol.record import SHORT_HEAD
+from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
 
 BATCHES_BYTES_MAX = 64 * 1024 * 1024
 """Of all batches of one producer that have no answer; a first one always goes."""

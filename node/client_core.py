@@ -135,8 +135,10 @@ class ClientCore:
         self._pid = os.getpid()
         self.io = IoThread(self.endpoint, self.retry)
         self._direct = Direct(self.io)
+        self._reads = Direct(self.io, Role.READER)
         # Also when nobody closes the client: at its collection, or at the end of the program.
-        self._finalizer = weakref.finalize(self, _stop, self.io, self._direct, self._pid)
+        directs = (self._direct, self._reads)
+        self._finalizer = weakref.finalize(self, _stop, self.io, directs, self._pid)
         ip = local_ip(self.endpoint)
         self._keys = UniqueKeys(ip)
         self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
@@ -159,6 +161,17 @@ class ClientCore:
         future = future_of(call)
         self.io.call(call)
         return future
+
+    def ask(self, call: Call) -> Answer:
+        """Waits for a call's answer. A lone read is carried by the thread that waits for it.
+
+        Raises the error that came instead.
+        """
+        self.check()
+        future = future_of(call)
+        if call.role is not Role.READER or self.io.on_thread() or not self._reads.carry(call):
+            self.io.call(call)
+        return future.result()
 
     def deadline(self, timeout: float | None) -> float:
         """When a call that starts now must be over."""
@@ -333,7 +346,8 @@ def wait_field(acks: object, wait: object) -> str | None:
     return None if wait else "none"
 
 
-def _stop(io: IoThread, direct: Direct, pid: int) -> None:
+def _stop(io: IoThread, directs: tuple[Direct, ...], pid: int) -> None:
     if os.getpid() == pid:
-        direct.close()
+        for direct in directs:
+            direct.close()
         io.stop(CLOSE_TIMEOUT_S)

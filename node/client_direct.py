@@ -1,18 +1,28 @@
-"""A connection to the writer by which a thread that sends alone carries its request itself.
+"""A connection to the writer, or a reader, by which a lone thread carries its request itself.
 
 Handing a request to the I/O thread and its answer back costs two changes of threads, much of what a
-lone send takes. Everything out of the ordinary (no connection yet, a refusal that may be repeated,
-another writer) is left to the I/O thread, whose rules hold.
+lone send or look-up takes. Everything out of the ordinary (no connection yet, a refusal that may be
+repeated, another process) is left to the I/O thread, whose rules hold.
 """
 
 import os
 import threading
+from collections.abc import Sequence
 from itertools import count
 from time import monotonic
 
 import zmq
 
-from node.client_calls import Call, GiveUp, RepeatAfter, after_loss, after_refusal, at_deadline
+from node.client_calls import (
+    Call,
+    GiveUp,
+    RepeatAfter,
+    Role,
+    after_loss,
+    after_refusal,
+    at_deadline,
+    when_closed,
+)
 from node.client_io import IoThread
 from node.client_link import Link
 from protocol.errors import MqError
@@ -20,11 +30,12 @@ from protocol.wire import raise_refusal
 
 
 class Direct:
-    """One for each client, for one thread at a time: the lock gives the sockets from one to the
-    next."""
+    """One for each client and role, for one thread at a time: the lock gives the sockets from one
+    to the next."""
 
-    def __init__(self, io: IoThread) -> None:
+    def __init__(self, io: IoThread, role: Role = Role.WRITER) -> None:
         self._io = io
+        self._role = role
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._poller = zmq.Poller()
@@ -57,18 +68,25 @@ class Direct:
             self._lock.release()
 
     def _link_up(self) -> Link | None:
-        """The link to the writer that the routes name, when it is up; begins one otherwise."""
-        routes = self._io.routes
-        endpoint = None if routes is None else routes.writer
-        link = self._link
-        if link is None or link.endpoint != endpoint:
+        """The link to the process that the routes name, when it is up; begins one otherwise."""
+        link, usable = self._link, self._usable()
+        if link is None or link.endpoint not in usable:
             self._drop()
-            if endpoint is not None:
-                self._connect(endpoint)
+            if usable:
+                self._connect(usable[os.getpid() % len(usable)])
             return None
         if link.has_news():
             link.news()
         return link if link.connected else None
+
+    def _usable(self) -> Sequence[str]:
+        """Any reader answers any question, so one is kept as long as it is there."""
+        routes = self._io.routes
+        if routes is None:
+            return ()
+        if self._role is Role.READER:
+            return routes.readers
+        return () if routes.writer is None else (routes.writer,)
 
     def _connect(self, endpoint: str) -> None:
         try:
@@ -101,7 +119,7 @@ class Direct:
                     self._lose(link, call)
                 return
             if self._close_fd in ready:
-                call.done(at_deadline(call, "the node before the client was closed"))
+                call.done(when_closed(call, failed=False))
                 return
 
     def _take_answer(self, link: Link, call: Call) -> bool:

@@ -14,11 +14,7 @@ from node.client_batch import Entry
 from node.client_io import IoThread
 from node.client_message import MessageOptions, OutgoingMessage
 from node.client_unique_key import UNIQUE_KEY_CHARS, UniqueKeys
-from protocol.encode import (
-    ANY_QUEUE,
-    DEFAULT_MAX_MESSAGE_BYTES,
-    encode_message,
-)
+from protocol.encode import ANY_QUEUE, encode_message
 from protocol.errors import BadRequest, MqError
 from protocol.message_id import Host
 from protocol.names import QUEUE_ID_MAX, SHORT_TOPIC_CHARS_MAX, check_topic_for_send
@@ -31,6 +27,7 @@ from protocol.properties import (
     encode_properties,
 )
 from protocol.record import CRC_MASK, MAGIC_V1, SHORT_HEAD
+from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
 from protocol.wire import PAYLOAD_BYTES_MAX
 
 SHORT_WAY_OPTIONS = {"tags", "keys", "queue_id", "order_by", "unique_key"}

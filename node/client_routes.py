@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.encode import DEFAULT_MAX_MESSAGE_BYTES
 from protocol.errors import MqError
+from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
 from protocol.wire import raise_refusal
 
 

@@ -33,7 +33,6 @@ from node.supervisor_plan import (
     page_slot,
     refusal_of_appends,
 )
-from protocol import kernel
 from protocol.errors import ServiceNotAvailable, StoreDamaged
 from protocol.wire import refusal
 
@@ -92,7 +91,7 @@ def status(view: NodeView) -> Fields:
         "mode": "normal" if refused is None else refused.reason,
         "cause": None if refused is None else refused.cause,
         "store": str(view.root),
-        "kernel": kernel.describe(),
+        "kernel": _kernel(),
         "processes": [_process_row(view, child, log) for child in view.children],
         "log": {
             "min": log.min_offset,
@@ -111,6 +110,13 @@ def status(view: NodeView) -> Fields:
             **usage(os.getpid()),
         },
     }
+
+
+def _kernel() -> str:
+    """What runs. Loaded when first asked for: numpy comes with it, and a start is not to wait."""
+    from protocol import kernel
+
+    return kernel.describe()
 
 
 def health(view: NodeView) -> Fields:

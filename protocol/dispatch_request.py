@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol import kernel
+from protocol import kernel, kernel_dispatch
 from protocol.columns import Bools, Bytes, Columns, Gather, Ints, gather_ragged, group_topics
 from protocol.index_entry import TAGS_KEY_PREFIX
 from protocol.java_hash import hash_pieces, java_hash, java_text, powers_of_31
@@ -32,27 +33,76 @@ class Pieces:
     length: Ints
 
 
-@dataclass(frozen=True, slots=True)
 class DispatchRequests:
     """One row a record, in log order (RocketMQ: DispatchRequest).
 
     `topic_id` indexes `topics`. `keys`, `tags` and `unique_key` are pieces of `flat`, which holds
     the properties, and maybe more; `bit_map` is None for every record unless a filter computed one.
+    All that is not in `columns` is computed when it is first asked for.
     """
 
-    columns: Columns
-    topics: list[str]
-    topic_id: Ints
-    tags_code: Ints
-    success: Bools
-    flat: Bytes
-    keys: Pieces
-    tags: Pieces
-    unique_key: Pieces
-    bit_map: list[bytes | None]
+    def __init__(
+        self, columns: Columns, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+    ) -> None:
+        self.columns = columns
+        self.delay_levels_ms = delay_levels_ms
+        self.bit_map: list[bytes | None] = [None] * len(columns)
 
     def __len__(self) -> int:
-        return len(self.topic_id)
+        return len(self.columns)
+
+    @cached_property
+    def _topics(self) -> tuple[list[str], Ints]:
+        return group_topics(self.columns)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics in order of appearance."""
+        return self._topics[0]
+
+    @property
+    def topic_id(self) -> Ints:
+        """Each record's place among them."""
+        return self._topics[1]
+
+    @cached_property
+    def _found(self) -> tuple[Bytes, dict[bytes, Pieces]]:
+        columns = self.columns
+        return look_up(columns.data, columns.properties_start, columns.properties_length)
+
+    @property
+    def flat(self) -> Bytes:
+        """What the pieces are pieces of."""
+        return self._found[0]
+
+    @property
+    def keys(self) -> Pieces:
+        """KEYS."""
+        return self._found[1][b"KEYS"]
+
+    @property
+    def tags(self) -> Pieces:
+        """TAGS."""
+        return self._found[1][b"TAGS"]
+
+    @property
+    def unique_key(self) -> Pieces:
+        """UNIQ_KEY."""
+        return self._found[1][b"UNIQ_KEY"]
+
+    @cached_property
+    def _codes(self) -> tuple[Ints, Bools]:
+        return _codes_of(self)
+
+    @property
+    def tags_code(self) -> Ints:
+        """The hash of TAGS, or when a delayed message is due."""
+        return self._codes[0]
+
+    @property
+    def success(self) -> Bools:
+        """False for a delayed message whose delay is no number."""
+        return self._codes[1]
 
     @property
     def queue_id(self) -> Ints:
@@ -123,38 +173,27 @@ class DispatchRequests:
 def dispatch_requests(
     columns: Columns, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
 ) -> DispatchRequests:
-    """Computes what the builders need from verified records."""
-    topics, topic_id = group_topics(columns)
-    flat, found = look_up(columns.data, columns.properties_start, columns.properties_length)
-    tags = found[b"TAGS"]
+    """What the builders need of verified records."""
+    return DispatchRequests(columns, delay_levels_ms)
+
+
+def _codes_of(requests: DispatchRequests) -> tuple[Ints, Bools]:
+    columns, topics, tags = requests.columns, requests.topics, requests.tags
     codes = np.zeros(len(columns), np.int64)
     tagged = np.flatnonzero(tags.length)
-    codes[tagged] = hash_pieces(flat, tags.start[tagged], tags.length[tagged])
+    codes[tagged] = hash_pieces(requests.flat, tags.start[tagged], tags.length[tagged])
     success = np.ones(len(columns), np.bool_)
     if SCHEDULE_TOPIC in topics:
-        for row in np.flatnonzero(topic_id == topics.index(SCHEDULE_TOPIC)).tolist():
-            delay = decode_properties(
-                columns.piece(columns.properties_start, columns.properties_length, row)
-            ).get("DELAY")
+        for row in np.flatnonzero(requests.topic_id == topics.index(SCHEDULE_TOPIC)).tolist():
+            delay = requests.properties_map(row).get("DELAY")
             if delay is None:
                 continue
             code = delivery_time(
-                delay, int(columns.store_timestamp[row]), delay_levels_ms, int(codes[row])
+                delay, int(columns.store_timestamp[row]), requests.delay_levels_ms, int(codes[row])
             )
             success[row] = code is not None
             codes[row] = code or 0
-    return DispatchRequests(
-        columns=columns,
-        topics=topics,
-        topic_id=topic_id,
-        tags_code=codes,
-        success=success,
-        flat=flat,
-        keys=found[b"KEYS"],
-        tags=tags,
-        unique_key=found[b"UNIQ_KEY"],
-        bit_map=[None] * len(columns),
-    )
+    return codes, success
 
 
 def split_ragged(flat: Bytes, ends: Ints, separator: int) -> tuple[Ints, Ints, Ints]:
@@ -247,6 +286,15 @@ class IndexKeys:
 
 def index_keys(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:
     """The entries of each record: UNIQ_KEY, then each of KEYS, then (5.4 and later) TAGS."""
+    compiled = kernel.active()
+    found = None
+    if compiled is not None:
+        found = kernel_dispatch.index_keys(compiled, requests.columns, with_tags)
+    return index_keys_numpy(requests, with_tags) if found is None else IndexKeys(*found)
+
+
+def index_keys_numpy(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:
+    """As `index_keys`."""
     rows = np.flatnonzero(requests.is_indexed)
     parts: list[tuple[Ints, Ints, Ints, int]] = []
     unique = rows[requests.unique_key.length[rows] > 0]

@@ -37,10 +37,7 @@ from protocol.record import (
     RecordHead,
     record_head,
 )
-
-DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-RECORD_EXTRA_BYTES_MAX = 64 * 1024
-"""A record may have this much more than the largest body (RocketMQ: MessageExtEncoder)."""
+from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
 
 ANY_QUEUE = -1
 """The node chooses the queue."""

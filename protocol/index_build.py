@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol import kernel
 from protocol.index_entry import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -19,6 +20,7 @@ from protocol.index_entry import (
     IndexGeometry,
     IndexHeader,
 )
+from protocol.kernel_dispatch import PAGE_BYTES, enter_keys
 
 Ints = NDArray[np.int64]
 SlotValues = Callable[[Ints], NDArray[Any]] | NDArray[Any]
@@ -26,6 +28,9 @@ SlotValues = Callable[[Ints], NDArray[Any]] | NDArray[Any]
 
 EMPTY_HEADER = IndexHeader(0, 0, 0, 0, 0, 1)
 """Of the store's first index file. On disk `index_count` is 0 until the first entry."""
+
+_SLOT_GAP_MAX = 1024
+"""Changed slots so near to each other are written in one piece: cheaper than another call."""
 
 _DIFF_MAX = 2**31 - 1
 _SORT_KEY = np.uint64
@@ -55,6 +60,22 @@ class IndexPlan:
     entries: NDArray[Any]
     slots: Ints
     newest: Ints
+    header: IndexHeader
+
+    @property
+    def taken(self) -> int:
+        """How many keys fitted into the file."""
+        return len(self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPut:
+    """As `IndexPlan`, for keys that stand in the table already: slots [start, stop) of each span
+    hold all that changed."""
+
+    first_entry: int
+    entries: NDArray[Any]
+    spans: list[tuple[int, int]]
     header: IndexHeader
 
     @property
@@ -120,6 +141,56 @@ def plan_entries(
     )
 
 
+def put_keys(
+    header: IndexHeader, geometry: IndexGeometry, table: NDArray[Any], batch: KeyBatch
+) -> IndexPut:
+    """Enters as many keys of `batch` as fit into `table`, the slots as they stand on disk."""
+    compiled = kernel.active()
+    if compiled is None:
+        return put_keys_numpy(header, geometry, table, batch)
+    first = next_entry(header)
+    batch = batch.rows(0, min(len(batch.key_hash), free_entries(header, geometry)))
+    if not len(batch.key_hash):
+        return IndexPut(first, np.zeros(0, INDEX_ENTRY.dtype), [], header)
+    begin = int(batch.store_timestamp[0]) if first <= 1 else header.begin_timestamp
+    entries, pages, opened = enter_keys(compiled, batch, begin, first, table)
+    if first <= 1:
+        entries["time_diff_s"][0] = _time_diff(header.begin_timestamp, begin)
+    spans = _spans_of_pages(np.flatnonzero(pages), geometry)
+    return IndexPut(first, entries, spans, _next_header(header, batch, opened))
+
+
+def put_keys_numpy(
+    header: IndexHeader, geometry: IndexGeometry, table: NDArray[Any], batch: KeyBatch
+) -> IndexPut:
+    """As `put_keys`."""
+    plan = plan_entries(header, geometry, table, batch)
+    table[plan.slots] = plan.newest
+    return IndexPut(plan.first_entry, plan.entries, spans_of(plan.slots), plan.header)
+
+
+def spans_of(slots: Ints) -> list[tuple[int, int]]:
+    """Rising slot numbers as spans [start, stop), near ones with what is between them."""
+    return _spans(slots, slots + 1, _SLOT_GAP_MAX - 1)
+
+
+def _spans_of_pages(pages: Ints, geometry: IndexGeometry) -> list[tuple[int, int]]:
+    """The slots on those pages of an index file."""
+    first = geometry.slot_position(0)
+    starts = np.maximum(pages * PAGE_BYTES - first, 0) // INDEX_SLOT.size
+    stops = ((pages + 1) * PAGE_BYTES - first) // INDEX_SLOT.size
+    return _spans(starts, np.minimum(stops, geometry.slot_count), 0)
+
+
+def _spans(starts: Ints, stops: Ints, gap_max: int) -> list[tuple[int, int]]:
+    if not len(starts):
+        return []
+    cuts = np.flatnonzero(starts[1:] - stops[:-1] > gap_max)
+    begins = starts[np.concatenate([[0], cuts + 1])].tolist()
+    ends = stops[np.concatenate([cuts, [len(stops) - 1]])].tolist()
+    return list(zip(begins, ends, strict=True))
+
+
 def order_by_slot(slot: Ints) -> tuple[Ints, Ints]:
     """The rows in the order of their slots, those of one slot in order; and their slots.
 
@@ -137,7 +208,8 @@ def _time_diffs(header: IndexHeader, store_timestamp: Ints) -> Ints:
     is_first = next_entry(header) <= 1
     begin = int(store_timestamp[0]) if is_first else header.begin_timestamp
     if begin > 0:
-        diffs = np.clip((store_timestamp - begin) // 1000, 0, _DIFF_MAX)
+        later = np.maximum(store_timestamp, begin)  # the difference of any two may not fit
+        diffs: Ints = np.minimum((later - begin) // 1000, _DIFF_MAX)
     else:
         diffs = np.zeros(len(store_timestamp), np.int64)
     if is_first:

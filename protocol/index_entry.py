@@ -4,6 +4,7 @@ from typing import Annotated, NamedTuple
 
 from protocol.java_hash import java_hash
 from protocol.layout import Layout, Wire
+from protocol.sizes import DEFAULT_INDEX_NUM, DEFAULT_SLOT_COUNT
 
 
 class IndexHeader(NamedTuple):
@@ -36,8 +37,6 @@ INDEX_HEADER = Layout(IndexHeader)
 INDEX_SLOT = Layout(IndexSlot)
 INDEX_ENTRY = Layout(IndexEntry)
 
-DEFAULT_SLOT_COUNT = 5_000_000
-DEFAULT_INDEX_NUM = 20_000_000
 TAGS_KEY_PREFIX = "T#"
 """From 5.4 on a record's TAGS is indexed as the key `T#<tags>`."""
 

@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#define KERNEL_ABI 4
+#define KERNEL_ABI 5
 
 #ifndef KERNEL_SOURCE
 #define KERNEL_SOURCE "" /* the build puts the digest of kernel*.c here */
@@ -47,6 +47,7 @@
 #define CRC_DIGITS 10
 #define NAME_END 1
 #define PAIR_END 2
+#define UNIT_BYTES 20 /* of a queue: log offset, size, hash of the tags */
 
 EXPORT int32_t keelog_abi(void) { return KERNEL_ABI; }
 EXPORT const char *keelog_source(void) { return KERNEL_SOURCE; }
@@ -651,3 +652,4 @@ EXPORT int64_t keelog_pairs(const uint8_t *data, int64_t length, int64_t rows, c
 
 #include "kernel_read.c"
 #include "kernel_append.c"
+#include "kernel_dispatch.c"

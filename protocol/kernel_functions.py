@@ -36,4 +36,14 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "append_check": (LONG, (POINTER,)),
     "append_seal": (LONG, (POINTER,)),
     "encode_batch": (LONG, (POINTER,) * 5),
+    # kernel_dispatch.c
+    "wanted_columns": (ctypes.c_int32, ()),
+    "group_queues": (LONG, (POINTER, LONG, LONG, *[POINTER] * 4, LONG)),
+    "queue_units": (
+        LONG,
+        (*(POINTER, LONG, LONG, POINTER, POINTER, LONG), *(POINTER, LONG, POINTER, LONG))
+        + (POINTER,) * 5,
+    ),
+    "index_keys": (LONG, (POINTER, LONG, LONG, POINTER, ctypes.c_int32, LONG, POINTER, POINTER)),
+    "enter_keys": (LONG, (LONG, *[POINTER] * 3, LONG, LONG, POINTER, LONG, POINTER, POINTER)),
 }

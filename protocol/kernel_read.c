@@ -1,7 +1,5 @@
 /* Handing out the messages of a queue: which of them one pull takes, and their bytes. */
 
-#define UNIT_BYTES 20 /* log offset, size, hash of the tags: big-endian, as in a queue's file */
-
 /* How many of the queue's units one pull without a filter takes. `limits` are, in this order: where
  * the log begins and ends, the length of a segment, below how many bytes to its end a record is hot
  * (-1: all are); then how many records and bytes may be taken up to a hot one, and up to a cold one.

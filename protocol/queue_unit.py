@@ -2,6 +2,7 @@
 
 from typing import Annotated, NamedTuple
 
+from protocol import sizes
 from protocol.layout import Layout, Wire
 
 
@@ -16,10 +17,9 @@ class QueueUnit(NamedTuple):
 
 
 QUEUE_UNIT = Layout(QueueUnit)
-UNIT_BYTES = QUEUE_UNIT.size
+UNIT_BYTES = sizes.UNIT_BYTES
+assert QUEUE_UNIT.size == UNIT_BYTES
 
 FILLER_SIZE = 0x7FFFFFFF
 FILLER_UNIT = QUEUE_UNIT.pack(QueueUnit(0, FILLER_SIZE, 0))
 """Stands before the first unit of a queue whose first offset is not 0 (fillPreBlank)."""
-
-DEFAULT_QUEUE_FILE_BYTES = 300_000 * UNIT_BYTES

@@ -9,8 +9,8 @@ from typing import Any, TypeGuard
 import msgpack
 
 import protocol.errors
-from protocol.encode import DEFAULT_MAX_MESSAGE_BYTES, RECORD_EXTRA_BYTES_MAX
 from protocol.errors import BadRequest, MqError, UnknownOperation
+from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES, RECORD_EXTRA_BYTES_MAX
 
 VERSION = 1
 HEADER_BYTES_MAX = DEFAULT_MAX_MESSAGE_BYTES + RECORD_EXTRA_BYTES_MAX

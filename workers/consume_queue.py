@@ -5,7 +5,7 @@ Run it as `python -m workers.consume_queue DIR --shard I --shards N`.
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from protocol.dispatch_request import DispatchRequests, dispatch_requests
 from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
 from protocol.names import is_folder_name
-from protocol.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units, unit_array
+from protocol.queue_build import QueueEnd, QueuePlan
 from protocol.queue_unit import QUEUE_UNIT, QueueUnit
 from protocol.record import (
     DEFAULT_DELAY_LEVELS_MS,
@@ -41,6 +41,7 @@ from workers.progress import (
     vouched_for_shard,
 )
 from workers.queue_files import QueueBrokenError, QueueFiles
+from workers.unit_groups import unit_groups
 
 log = logging.getLogger("keelog.worker")
 
@@ -84,11 +85,11 @@ class ConsumeQueues:
         self._feed = feed
         self._grown = set() if grown is None else grown
         self._ends: dict[Queue, QueueEnd] = {}
-        self._applied = 0
+        self.applied = 0
         self._broken: set[Queue] = set()
         self._rebuilt: set[Queue] = set()
         self._warned: set[str] = set()
-        self._owned: dict[tuple[str, int], Queue | None] = {}
+        self._owned: dict[tuple[bytes, int], Queue | None] = {}
         self._others_retired = False
 
     # Resuming
@@ -111,7 +112,7 @@ class ConsumeQueues:
             if queue not in broken:
                 self._cut(queue, start, broken)
         broken |= self._short(start)
-        self._applied = start
+        self.applied = start
         if broken:
             self._rebuild(broken, start)
         self._files.make_root()
@@ -203,11 +204,11 @@ class ConsumeQueues:
         """Writes each queue's new units in one run. Nothing is remembered until all is written."""
         self._broken |= self._place(requests, without=self._broken)
         if self._broken:
-            self._rebuild(self._broken, self._applied)
+            self._rebuild(self._broken, self.applied)
             self._place(requests, only=self._broken)
             self._broken = set()
         columns = requests.columns
-        self._applied = int(columns.physical_offset[-1] + columns.size[-1])
+        self.applied = int(columns.physical_offset[-1] + columns.size[-1])
 
     def apply_few(self, records: Sequence[Record]) -> bool:
         """As `apply`, when each record is the next one of a queue that has units already."""
@@ -217,7 +218,7 @@ class ConsumeQueues:
         units: list[tuple[Queue, int, bytes]] = []
         for record in records:
             head = record.head
-            queue = self._own(record.topic, head.queue_id)
+            queue = self._own(record.topic.encode(), head.queue_id)
             kind = head.sys_flag & TRANSACTION_MASK
             if queue is None or (kind and kind != TRANSACTION_COMMIT):
                 continue
@@ -238,7 +239,7 @@ class ConsumeQueues:
         self._ends.update(ends)
         self._grown.update(ends)
         last = records[-1]
-        self._applied = last.physical_offset + last.size
+        self.applied = last.physical_offset + last.size
         return True
 
     def _place(
@@ -250,18 +251,19 @@ class ConsumeQueues:
         """Places units of own queues, or of some; answers the queues that must be rebuilt."""
         plans: list[tuple[Queue, QueuePlan]] = []
         unequal: set[Queue] = set()
-        for queue, batch in self._groups(requests):
+        for group in unit_groups(requests, self._own):
+            queue = group.queue
             if queue in without or (only is not None and queue not in only):
                 continue
-            state = self._ends.get(queue, QueueEnd())
-            plan = plan_units(state, self._files.units_per_file, batch)
+            state = self._ends.get(queue, _NO_UNITS)
+            plan = group.plan(state, self._files.units_per_file)
             if plan.has_gap:
                 self._warn(
                     queue.topic, f"queue {queue.queue_id} misses units before {plan.end.end}"
                 )
             try:
                 if plan.repeated and queue not in self._rebuilt:
-                    self._compare(queue, state, batch.units[: plan.repeated])
+                    self._compare(queue, state, group.batch.units[: plan.repeated])
                 self._files.write(queue, plan.start, plan.units)
             except (QueueBrokenError, FileNotFoundError) as error:
                 self._report(queue, str(error))
@@ -274,33 +276,14 @@ class ConsumeQueues:
                 self._grown.add(queue)
         return unequal
 
-    def _groups(self, requests: DispatchRequests) -> Iterator[tuple[Queue, UnitBatch]]:
-        """The batch's own rows, queue by queue, in log order."""
-        rows = np.flatnonzero(requests.is_queued)
-        key = (requests.topic_id[rows] << 32) + requests.queue_id[rows]
-        order = np.argsort(key, kind="stable")
-        key, rows = key[order], rows[order]
-        cuts = np.flatnonzero(key[1:] != key[:-1]) + 1
-        units = unit_array(
-            requests.commit_log_offset[rows], requests.message_size[rows], requests.tags_code[rows]
-        )
-        offsets = requests.consume_queue_offset[rows]
-        starts = [0, *cuts.tolist()] if len(rows) else []
-        for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
-            row = rows[start]
-            topic = requests.topics[int(requests.topic_id[row])]
-            queue = self._own(topic, int(requests.queue_id[row]))
-            if queue is not None:
-                yield queue, UnitBatch(units[start:stop], offsets[start:stop])
-
-    def _own(self, topic: str, queue_id: int) -> Queue | None:
+    def _own(self, topic: bytes, queue_id: int) -> Queue | None:
         """The queue, if it is ours and its topic can be a folder."""
         try:
             return self._owned[topic, queue_id]
         except KeyError:
-            queue = Queue(topic, queue_id)
-            if not is_folder_name(topic):
-                self._warn(topic, "cannot be a folder, its records get no queue")
+            queue = Queue(topic.decode(), queue_id)
+            if not is_folder_name(queue.topic):
+                self._warn(queue.topic, "cannot be a folder, its records get no queue")
             elif self._shard.owns(queue):
                 self._owned[topic, queue_id] = queue
                 return queue
@@ -316,11 +299,14 @@ class ConsumeQueues:
         if not np.array_equal(stored[np.minimum(at, len(stored) - 1)], units):
             raise QueueBrokenError(queue, "has other units than the log")
 
+    def settle(self) -> None:
+        """Nothing waits: `apply` writes at once."""
+
     # Syncing
 
     def flush(self) -> int:
         """Syncs what was written; other numbers of workers are forgotten when all of ours run."""
-        applied = self._applied
+        applied = self.applied
         self._files.sync()
         if not self._others_retired:
             self._others_retired = retire_other_counts(self._root, self._shard.total)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from node.store.disk import DISK_FULL
+from node.store.disk import DISK_FULL, if_room
 from node.store.own_files import Progress, save_progress
 from node.store.service_loop import PAGE_BYTES, LoopPace, ServiceLoop
 from node.store.state_page import DISK_FULL as DISK_FULL_STATE
@@ -45,8 +45,17 @@ class Handler(Protocol):
         Called at the start and at each new epoch of the log.
         """
 
+    applied: int
+    """The log offset below which everything is written."""
+
     def apply(self, requests: DispatchRequests) -> None:
-        """Adds a batch. After an OSError the same call with the same batch completes it."""
+        """Adds a batch; it may wait in memory for more, or for `settle`.
+
+        After an OSError the same call with the same batch completes it.
+        """
+
+    def settle(self) -> None:
+        """Writes what waits. After an OSError the same call completes it."""
 
     def flush(self) -> int:
         """Syncs; answers the log offset below which all is durable. Runs beside `apply`."""
@@ -177,7 +186,9 @@ class Dispatcher:
             self._apply(columns)
             self._flush_if_due()
             if self._is_over():
+                self._settle()
                 return True
+        self._settle()
         if self._feed.limits().epoch != self.epoch:
             return True
         damage = self._feed.damage
@@ -231,6 +242,9 @@ class Dispatcher:
 
     def close(self) -> None:
         """Syncs and saves what was applied."""
+        with if_room():
+            self._handler.settle()
+        self._publish_applied()
         self._await_flush()
         self._begin_flush()
         self._await_flush()
@@ -238,10 +252,25 @@ class Dispatcher:
 
     def _apply(self, columns: Columns) -> None:
         requests = dispatch_requests(columns, self._pace.delay_levels_ms)
+        self._until_room(lambda: self._handler.apply(requests))
+        self._records += len(requests)
+        self._publish_applied()
+
+    def _settle(self) -> None:
+        self._until_room(self._handler.settle)
+        self._publish_applied()
+
+    def _publish_applied(self) -> None:
+        self._applied = self._handler.applied
+        if self._applied > self.done:
+            self._publish(self._applied)
+
+    def _until_room(self, write: Callable[[], None]) -> None:
+        """Again and again while the disk is full."""
         waited = False
         while True:
             try:
-                self._handler.apply(requests)
+                write()
                 break
             except OSError as error:
                 if error.errno not in DISK_FULL:
@@ -254,7 +283,6 @@ class Dispatcher:
         if waited:
             log.info("the disk has room again")
             self._show(RUNNING)
-        self._advance(int(columns.physical_offset[-1] + columns.size[-1]), len(requests))
 
     def _advance(self, end: int, records: int) -> None:
         """So many records more are applied, up to `end`."""

@@ -17,8 +17,8 @@ from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR
 from protocol.record import Record, Torn
 
-WINDOW_BYTES = 2 << 20
-"""Log read at once: large enough for columns to pay, small enough for the processor's caches."""
+WINDOW_BYTES = 8 << 20
+"""Log read at once: what catches up writes to each queue once a window."""
 SEGMENT_APPEARS_S_MAX = 2.0
 """The writer makes segments while we list them: how long a strange listing may last."""
 FEW_RECORDS_MAX = 16

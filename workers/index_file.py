@@ -15,7 +15,7 @@ from node.store.settings import Settings
 from node.store.state_page import run_dir
 from protocol.dispatch_request import DispatchRequests, index_keys, plain_index_keys
 from protocol.errors import NotFound, StoreDamaged
-from protocol.index_build import EMPTY_HEADER, IndexPlan, KeyBatch, free_entries, plan_entries
+from protocol.index_build import EMPTY_HEADER, IndexPut, KeyBatch, free_entries, put_keys
 from protocol.index_entry import fold_hash
 from protocol.java_hash import java_hash
 from protocol.names import ABORT_FILE
@@ -26,6 +26,8 @@ from workers.process import Job, parser_for, run_worker
 from workers.progress import took_over_in_order, vouched_offset
 
 SLOT = "index"
+PENDING_KEYS_MAX = 1 << 19
+"""Keys that wait in memory, 20 bytes each, for their slots to be written at once."""
 REST_S = 0.02
 """Between turns: nobody waits for a key, and many at once cost less."""
 
@@ -47,8 +49,11 @@ class IndexFiles:
         self._with_tags = with_tags
         self._state: IndexState | None = None
         self._tail = Tail()
-        self._writes: list[tuple[IndexState, IndexPlan]] = []
-        self._applied = 0
+        self._writes: list[tuple[IndexState, IndexPut]] = []
+        self._pending: list[KeyBatch] = []
+        self._pending_keys = 0
+        self._gathered = 0
+        self.applied = 0
 
     # Resuming
 
@@ -64,9 +69,9 @@ class IndexFiles:
         else:
             start = min(max(vouched, limits.min_offset), limits.readable)
             self._cut(self._folder.names(), start)
-        self._applied = max(start, limits.min_offset)
+        self.applied = self._gathered = max(start, limits.min_offset)
         self._folder.sync()
-        return self._applied
+        return self.applied
 
     def _resume_unvouched(self, readable: int) -> int:
         """Another owner's files: the last one counts only after a clean stop.
@@ -94,7 +99,8 @@ class IndexFiles:
 
     def _cut(self, names: list[str], limit: int) -> None:
         """Undoes every entry of a record at `limit` or above."""
-        self._state, self._tail, self._writes = None, Tail(), []
+        self._state, self._tail = None, Tail()
+        self._writes, self._pending, self._pending_keys = [], [], 0
         while names:
             kept = self._kept(names[-1], limit)
             if kept:
@@ -173,26 +179,36 @@ class IndexFiles:
     def apply(self, requests: DispatchRequests) -> None:
         """Enters the batch's keys, rolling files as they fill.
 
-        All is planned before anything is written: after an error the same writes are made again.
+        The slots of a few keys lie on nearly as many pages as those of many: keys wait in memory
+        until there are PENDING_KEYS_MAX of them, or `settle` is called.
         """
         if not self._writes:
-            keys = index_keys(requests, self._with_tags)
-            batch = self._new_keys(
-                KeyBatch(
-                    keys.key_hash,
-                    requests.commit_log_offset[keys.row],
-                    requests.store_timestamp[keys.row],
-                )
-            )
-            self._writes = self._plans(batch)
-            self._tail = self._tail_after(batch)
+            self._gather(requests)
+        if self._pending_keys >= PENDING_KEYS_MAX:
+            self.settle()
+
+    def _gather(self, requests: DispatchRequests) -> None:
+        keys = index_keys(requests, self._with_tags)
+        columns = requests.columns
+        offsets, times = columns.physical_offset[keys.row], columns.store_timestamp[keys.row]
+        batch = self._new_keys(KeyBatch(keys.key_hash, offsets, times))
+        self._pending.append(batch)
+        self._pending_keys += len(batch.key_hash)
+        self._tail = self._tail_after(batch)
+        self._gathered = int(columns.physical_offset[-1] + columns.size[-1])
+
+    def settle(self) -> None:
+        """Writes what waits, all planned before: after an error the same writes are made again."""
+        if not self._writes and self._pending_keys:
+            columns = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
+            self._writes = self._plans(KeyBatch(*columns))
         while self._writes:
-            state, plan = self._writes[0]
-            self._folder.write(state, plan)
+            state, put = self._writes[0]
+            self._folder.write(state, put)
             self._state = state
             self._writes.pop(0)
-        columns = requests.columns
-        self._applied = int(columns.physical_offset[-1] + columns.size[-1])
+        self._pending, self._pending_keys = [], 0
+        self.applied = self._gathered
 
     def _new_keys(self, batch: KeyBatch) -> KeyBatch:
         """Without the keys that are entered already: of older records, of half the last one."""
@@ -201,9 +217,9 @@ class IndexFiles:
         same = int(np.searchsorted(offsets, self._tail.physical_offset, "right")) - first
         return batch.rows(first + min(same, self._tail.entries), len(offsets))
 
-    def _plans(self, batch: KeyBatch) -> list[tuple[IndexState, IndexPlan]]:
+    def _plans(self, batch: KeyBatch) -> list[tuple[IndexState, IndexPut]]:
         """What to write into the present file and into as many new ones as it takes."""
-        plans: list[tuple[IndexState, IndexPlan]] = []
+        plans: list[tuple[IndexState, IndexPut]] = []
         geometry = self._folder.geometry
         state, header = self._state, EMPTY_HEADER
         if state is not None:
@@ -213,10 +229,10 @@ class IndexFiles:
                 before = None if state is None else (state.name, header)
                 state = self._folder.next_file(before, int(batch.store_timestamp[0]))
                 header = state.header
-            plan = plan_entries(header, geometry, state.slots, batch)
-            plans.append((state, plan))
-            header = plan.header
-            batch = batch.rows(plan.taken, len(batch.key_hash))
+            put = put_keys(header, geometry, state.slots, batch)
+            plans.append((state, put))
+            header = put.header
+            batch = batch.rows(put.taken, len(batch.key_hash))
         return plans
 
     def _tail_after(self, batch: KeyBatch) -> Tail:
@@ -230,7 +246,7 @@ class IndexFiles:
 
     def flush(self) -> int:
         """Syncs what was entered."""
-        applied = self._applied
+        applied = self.applied
         self._folder.sync()
         return applied
 

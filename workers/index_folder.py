@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from node.store import disk
 from node.store.disk import sync_dir_if_there, sync_file, write_all
 from protocol.errors import BadRequest
-from protocol.index_build import EMPTY_HEADER, IndexPlan, fill_slots, next_entry, rolled_header
+from protocol.index_build import (
+    EMPTY_HEADER,
+    IndexPut,
+    fill_slots,
+    next_entry,
+    rolled_header,
+    spans_of,
+)
 from protocol.index_entry import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -24,14 +31,15 @@ from protocol.names import INDEX_DIR, is_index_file_name, next_index_file_name
 from workers.sparse_file import make_file, zero_from
 
 _SLOT_DTYPE = np.dtype(">i4")
-_SLOT_GAP_MAX = 1024
-"""Changed slots so near to each other are written in one piece: cheaper than another call."""
 _CHUNK_ENTRIES = 1 << 16
 
 
 @dataclass(slots=True)
 class IndexState:
-    """The file that takes the next key: its name, header, and slot table as on disk."""
+    """The file that takes the next key: its name, header, and slot table as on disk.
+
+    What is planned and not written yet stands in the table already.
+    """
 
     name: str
     header: IndexHeader
@@ -157,7 +165,7 @@ class IndexFolder:
         state = IndexState(name, header, table.astype(_SLOT_DTYPE), True)
         descriptor = self._descriptor(name)
         changed = np.flatnonzero(self.slots(name) != state.slots)
-        self._write_slots(descriptor, state.slots, changed)
+        self._write_spans(descriptor, state.slots, spans_of(changed))
         zero_from(descriptor, self.geometry.entry_position(kept + 1), self.geometry.file_bytes)
         write_all(descriptor, INDEX_HEADER.pack(header), 0)
         self._note(name)
@@ -189,13 +197,13 @@ class IndexFolder:
 
     # Writing
 
-    def write(self, state: IndexState, plan: IndexPlan) -> None:
+    def write(self, state: IndexState, put: IndexPut) -> None:
         """Entries first, then slots, the header last: a reader in between sees less, not nonsense.
 
-        After an OSError `state` is as it was, and the same call again completes the write.
+        After an OSError the same call again completes the write.
         """
-        position = self.geometry.entry_position(plan.first_entry)
-        data = plan.entries.view(np.uint8).data
+        position = self.geometry.entry_position(put.first_entry)
+        data = put.entries.view(np.uint8).data
         if state.is_made:
             descriptor = self._descriptor(state.name)
             write_all(descriptor, data, position)
@@ -206,27 +214,17 @@ class IndexFolder:
             state.is_made = True
             with self._guard:
                 self._folder_unsynced = True
-        before = state.slots[plan.slots]
-        state.slots[plan.slots] = plan.newest
-        try:
-            self._write_slots(descriptor, state.slots, plan.slots)
-            write_all(descriptor, INDEX_HEADER.pack(plan.header), 0)
-        except OSError:
-            state.slots[plan.slots] = before
-            raise
-        state.header = plan.header
+        self._write_spans(descriptor, state.slots, put.spans)
+        write_all(descriptor, INDEX_HEADER.pack(put.header), 0)
+        state.header = put.header
         self._note(state.name)
 
-    def _write_slots(self, descriptor: int, table: NDArray[Any], slots: NDArray[Any]) -> None:
-        """Writes the table's values of `slots` (rising), near ones with what is between them."""
-        if not len(slots):
-            return
-        ends = np.flatnonzero(np.diff(slots) > _SLOT_GAP_MAX)
-        starts = slots[np.concatenate([[0], ends + 1])].tolist()
-        stops = (slots[np.concatenate([ends, [len(slots) - 1]])] + 1).tolist()
+    def _write_spans(
+        self, descriptor: int, table: NDArray[Any], spans: list[tuple[int, int]]
+    ) -> None:
         data = table.view(np.uint8).data
         origin, width = self.geometry.slot_position(0), INDEX_SLOT.size
-        for start, stop in zip(starts, stops, strict=True):
+        for start, stop in spans:
             write_all(descriptor, data[start * width : stop * width], origin + start * width)
 
     # Syncing

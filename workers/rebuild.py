@@ -167,6 +167,7 @@ class _Rebuild:
             self.records += len(columns)
             done = int(columns.physical_offset[-1] + columns.size[-1])
             self.tell(what, done - limits.min_offset, limits.readable - limits.min_offset)
+        handler.settle()
         handler.flush()
         damage = self.feed.damage
         if damage is not None:

@@ -23,6 +23,7 @@ from keelog.bench.sending import (
     call_in_threads,
     call_one_by_one,
     cycle,
+    keep_batches_in_flight,
     keep_in_flight,
 )
 from keelog.bench.stamps import key_of, stamped
@@ -79,10 +80,10 @@ def requests_of(job: Job, bodies: list[bytes]) -> Make:
     requests = []
     if load.callers == "batches":
         for number, part in enumerate(batches(bodies, load.batch)):
-            content = [_with_keys(load.keys, load.tags, body, dice) for body in part]
-            said = {} if load.keys else options
+            said = {**options, "keys": [_keys(load.keys, dice) for _ in part]}
             size = sum(map(len, part))
-            requests.append(Outgoing(topics[number % len(topics)], content, said, size))
+            where = topics[number % len(topics)]
+            requests.append(Outgoing(where, part, said if load.keys else options, size))
         return cycle(requests)
     for number, body in enumerate(bodies):
         said = {**options, "keys": _keys(load.keys, dice)} if load.keys else options
@@ -108,22 +109,17 @@ def _keys(count: int, dice: random.Random) -> list[str]:
     return [f"key-{dice.getrandbits(48):012x}" for _ in range(count)]
 
 
-def _with_keys(count: int, tags: str, body: bytes, dice: random.Random) -> Any:
-    """The keys of a batch differ from message to message, so each is a message of its own."""
-    if not count:
-        return body
-    return keelog.OutgoingMessage(body, tags=tags or None, keys=_keys(count, dice))
-
-
 def _send_through_a_producer(
     job: Job, client: keelog.Client, make: Make, pace: Pace, streams: Streams, mean: float
 ) -> None:
     load = job.workload
-    in_flight = load.under_way * load.messages_at_once
-    with client.producer(timeout=load.timeout, max_in_flight=in_flight, acks=load.acks) as producer:
+    with client.producer(
+        timeout=load.timeout, max_in_flight=load.under_way, max_batches=load.under_way,
+        acks=load.acks,
+    ) as producer:  # fmt: skip
         if load.callers == "batches":
-            many = producer.send_many
-            call_in_threads(load.under_way, many, make, pace, streams, load.batch)
+            keep_batches_in_flight(producer.send_batch, make, pace, streams, load.batch)
+            producer.flush()
             return
         handed = Handed()
 

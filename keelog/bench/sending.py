@@ -146,6 +146,32 @@ def keep_in_flight(
         handed.bytes += request.size
 
 
+def keep_batches_in_flight(
+    send: Callable[..., "Future[Any]"], make: Make, pace: Pace, streams: Streams, each: int
+) -> None:
+    """One producer that waits only for room; each batch of `each` messages is timed."""
+    while (due := pace.next()) is not None:
+        if streams.lateness is not None:
+            sleep_until(due)
+            streams.lateness.sample(_now() - due)
+        request = make(due)
+        try:
+            future = send(request.topic, request.body, **request.options)
+        except MqError as error:
+            streams.sends.fail(type(error).__name__, each)
+            time.sleep(PAUSE_S)
+        else:
+            future.add_done_callback(partial(_answered, streams.sends, due, request.size, each))
+
+
+def _answered(recorder: Recorder, due_ns: int, size: int, each: int, future: "Future[Any]") -> None:
+    error = future.exception()
+    if error is None:
+        recorder.note(_now() - due_ns, size)
+    else:
+        recorder.fail(type(error).__name__, each)
+
+
 def _timed(recorder: Recorder, due_ns: int, stands_for: int, future: "Future[Any]") -> None:
     error = future.exception()
     if error is None:

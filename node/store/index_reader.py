@@ -8,13 +8,9 @@ from node.store.index_file import IndexFile, find_geometry, open_index_file
 from node.store.open_files import OpenFiles, refuse
 from node.store.remote_path import scan
 from protocol.errors import StoreDamaged
-from protocol.index_entry import (
-    DEFAULT_INDEX_NUM,
-    DEFAULT_SLOT_COUNT,
-    IndexGeometry,
-    key_hash,
-)
+from protocol.index_entry import IndexGeometry, key_hash
 from protocol.names import INDEX_DIR, is_index_file_name
+from protocol.sizes import DEFAULT_INDEX_NUM, DEFAULT_SLOT_COUNT
 
 MAX_MESSAGES_BATCH = 64
 """maxMsgsNumBatch: the cap of one query by key."""

@@ -1,5 +1,6 @@
 """A store that a node is running: what may be read is what its processes publish."""
 
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,11 +27,41 @@ QUEUE_READERS_MAX = 20_000
 """Queues whose place in the files is remembered; the one met first is forgotten for the next."""
 
 
+SETTLED_NS = 2_000_000_000
+"""A folder that has not changed for so long shows its next change by another time."""
+
+
 class _OpenQueue(NamedTuple):
     """A queue, and the turn of its shard in which it was opened."""
 
     turn: int
     reader: QueueReader
+
+
+class IndexNames:
+    """The index files of a store that runs, listed again when their folder has changed.
+
+    A change in the same tick of the file system's clock as a listing would not show, so a folder
+    that has changed lately is listed each time.
+    """
+
+    def __init__(self, folder: IndexFolder) -> None:
+        self._folder = folder
+        self._seen: tuple[int, int] | None = None
+        self._names: list[str] = []
+
+    def names(self) -> list[str]:
+        """As `IndexFolder.names`."""
+        try:
+            status = self._folder.path.stat()
+        except OSError:
+            return self._folder.names()
+        mark = status.st_ino, status.st_mtime_ns
+        if mark != self._seen:
+            is_settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
+            self._names = self._folder.names()
+            self._seen = mark if is_settled else None
+        return self._names
 
 
 class LiveStore(Store):
@@ -66,6 +97,7 @@ class LiveStore(Store):
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
         self.log = LogReader(segments, Bounds(0, 0))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
+        self._index_names = IndexNames(self.index_folder)
         self.index = IndexReader(self._index_files)
         self.refresh()
 
@@ -203,7 +235,7 @@ class LiveStore(Store):
         return QueueReader(files, files.first, lambda: self.log.min_offset)
 
     def _index_files(self) -> list[IndexFile]:
-        return self.index_folder.open(self.index_folder.names(), trusts_slots=True)
+        return self.index_folder.open(self._index_names.names(), trusts_slots=True)
 
     def close(self) -> None:
         for page in (self._page, *self._workers):

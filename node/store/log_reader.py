@@ -184,7 +184,7 @@ class LogReader:
         found = self.peek(offset)
         if isinstance(found, Torn) and found.kind != "bad_crc":
             raise NotFound(f"no record starts at offset {offset}: {found.why}")
-        return self.record_at(offset)
+        return found if isinstance(found, Record) else self.record_at(offset)
 
     def few(self, start: int, stop: int, count_max: int) -> list[Record] | None:
         """The records of [start, stop), verified, when they are few and nothing but records.

@@ -7,11 +7,19 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
-from protocol.encode import DEFAULT_MAX_MESSAGE_BYTES
 from protocol.errors import BadRequest
-from protocol.index_entry import DEFAULT_INDEX_NUM, DEFAULT_SLOT_COUNT, IndexGeometry
-from protocol.queue_unit import DEFAULT_QUEUE_FILE_BYTES, UNIT_BYTES
+from protocol.sizes import (
+    DEFAULT_INDEX_NUM,
+    DEFAULT_MAX_MESSAGE_BYTES,
+    DEFAULT_QUEUE_FILE_BYTES,
+    DEFAULT_SLOT_COUNT,
+    UNIT_BYTES,
+)
+
+if TYPE_CHECKING:
+    from protocol.index_entry import IndexGeometry
 
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
@@ -120,8 +128,10 @@ class Settings:
         return -(-self.mapped_file_size_consume_queue // UNIT_BYTES) * UNIT_BYTES
 
     @property
-    def index_geometry(self) -> IndexGeometry:
+    def index_geometry(self) -> "IndexGeometry":
         """Slots and entries of an index file."""
+        from protocol.index_entry import IndexGeometry
+
         return IndexGeometry(self.max_hash_slot_num, self.max_index_num)
 
     @property

@@ -155,6 +155,63 @@ static void try_messages(const uint8_t *data, int64_t length, const int64_t *kno
     free(units), free(out), free(stated), free(number), free(size), free(place);
 }
 
+/* Columns as a scan gave them, or with some of them wild: nothing outside is ever touched. */
+static void try_dispatch(const uint8_t *data, int64_t length, const int64_t *known, int64_t rows,
+                         int64_t stride) {
+    static const int from[WANTED_COLUMNS] = {
+        TOPIC_START,       TOPIC_LENGTH,    QUEUE_ID,        SYS_FLAG, PROPERTIES_START,
+        PROPERTIES_LENGTH, STORE_TIMESTAMP, PHYSICAL_OFFSET, SIZE,     QUEUE_OFFSET};
+    int64_t *column[WANTED_COLUMNS], slots = 1, levels[2] = {1000, INT64_MAX};
+    for (int i = 0; i < WANTED_COLUMNS; i++) {
+        column[i] = block(8 * rows);
+        memcpy(column[i], known + from[i] * stride, (size_t)(8 * rows));
+        if (rows && !draw(6))
+            column[i][draw((uint64_t)rows)] = wild(length);
+    }
+    while (slots <= 2 * rows)
+        slots *= 2;
+    int32_t *table = block(4 * slots), *group = block(4 * rows);
+    int64_t *first = block(8 * rows);
+    memset(table, 0xFF, (size_t)(4 * slots));
+    const int64_t *const *columns = (const int64_t *const *)column;
+    int64_t queues = keelog_group_queues(data, length, rows, columns, group, first, table, slots);
+    check(queues <= rows, "no more queues than records");
+    if (queues >= 0) {
+        int64_t capacity = rows, *place = block(8 * queues), *filled = block(8 * queues);
+        for (int64_t i = 0; i < queues; i++)
+            place[i] = draw(4) ? (int64_t)draw((uint64_t)rows) : -1; /* may overlap: only room counts */
+        uint8_t *units = block(UNIT_BYTES * capacity), *is_run = block(queues);
+        int64_t *offset = block(8 * capacity), *end = block(8 * capacity);
+        keelog_queue_units(data, length, rows, columns, levels, (int64_t)draw(3), group, queues, place,
+                           capacity, units, offset, end, filled, is_run);
+        free(end), free(offset), free(is_run), free(units), free(filled), free(place);
+    }
+    int64_t room = (int64_t)draw(4) * rows;
+    int64_t *row_of_key = block(8 * room);
+    int32_t *hash = block(4 * room);
+    int64_t keys =
+        keelog_index_keys(data, length, rows, columns, (int32_t)draw(2), room, row_of_key, hash);
+    keys = keys < 0 ? 0 : keys < room ? keys : room;
+    for (int64_t i = 0; i < keys; i++)
+        check(hash[i] >= 0 && row_of_key[i] >= 0 && row_of_key[i] < rows, "keys are of records");
+    int64_t buckets = 1 + (int64_t)draw(3000), *wide = block(8 * keys);
+    for (int64_t i = 0; i < keys; i++) {
+        wide[i] = wild(length);
+        hash[i] = draw(9) ? hash[i] : (int32_t)wild(length);
+    }
+    uint8_t *slot = block(4 * buckets), *entries = block(ENTRY_BYTES * keys);
+    uint8_t *page = block(((INDEX_HEADER_BYTES + 4 * buckets) >> PAGE_BITS) + 1);
+    for (int64_t i = 0; i < 4 * buckets; i++)
+        slot[i] = (uint8_t)draw(256);
+    int64_t opened = keelog_enter_keys(keys, hash, wide, wide, wild(length), 1, slot, buckets, page,
+                                       entries);
+    check(opened >= 0 && opened <= keys, "no more slots are opened than there are keys");
+    free(page), free(entries), free(slot), free(wide), free(hash), free(row_of_key);
+    free(first), free(group), free(table);
+    for (int i = 0; i < WANTED_COLUMNS; i++)
+        free(column[i]);
+}
+
 static void try_scan(const uint8_t *data, int64_t length) {
     int64_t position = draw(3) ? 0 : (int64_t)draw((uint64_t)length + 1), end = -1;
     int64_t rows = keelog_count(data, length, position);
@@ -170,6 +227,7 @@ static void try_scan(const uint8_t *data, int64_t length) {
     try_gather(data, length, out, rows ? rows : 0);
     if (found && found == rows)
         try_messages(data, length, out, rows);
+    try_dispatch(data, length, out, found, rows);
     free(out);
 }
 

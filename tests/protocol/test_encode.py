@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.encode import (
-    DEFAULT_MAX_MESSAGE_BYTES,
-    RECORD_EXTRA_BYTES_MAX,
     Message,
     encode_batch,
     encode_message,
@@ -25,6 +23,7 @@ from protocol.errors import (
 )
 from protocol.message_id import Host
 from protocol.record import Record, decode, has_crc_property
+from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES, RECORD_EXTRA_BYTES_MAX
 from tests.protocol.records import HOSTS, I32, I64
 
 WORDS = st.text(

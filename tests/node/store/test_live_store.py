@@ -1,5 +1,6 @@
 """A running store: what may be read follows what its processes publish."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from node.store import live_store
-from node.store.live_store import LiveStore
+from node.store.index_reader import IndexFolder
+from node.store.live_store import IndexNames, LiveStore
+from node.store.open_files import OpenFiles
 from node.store.pull import get_message
 from node.store.pull_types import PullRequest, PullStatus
 from node.store.settings import Settings
@@ -227,3 +230,32 @@ def test_keys_are_found_while_the_index_is_written(stage: Stage, live: LiveStore
         file.seek(36)
         file.write((2).to_bytes(4, "big"))
     assert [found.physical_offset for found in live.index.candidates("lonely", "k190")] == [191]
+
+
+def test_index_files_are_listed_again_only_when_their_folder_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "index"
+    folder.mkdir()
+    (folder / "20260101000000000").write_bytes(b"x")
+    index = IndexFolder(tmp_path, Settings().index_geometry, OpenFiles(4))
+    listings: list[int] = []
+    listed = index.names
+
+    def counted() -> list[str]:
+        listings.append(1)
+        return listed()
+
+    monkeypatch.setattr(index, "names", counted)
+    names = IndexNames(index)
+    for number in (1, 2):  # changed just now: its time may not tell the next change
+        assert names.names() == ["20260101000000000"]
+        assert len(listings) == number
+    os.utime(folder, (1, 1))
+    for _ in range(3):
+        assert names.names() == ["20260101000000000"]
+    assert len(listings) == 3
+    (folder / "20260101000000001").write_bytes(b"x")
+    assert names.names() == ["20260101000000000", "20260101000000001"]
+    shutil.rmtree(folder)
+    assert names.names() == []
