@@ -31,6 +31,7 @@ ZERO_COPY_BYTES_MIN = 65_536
 RECEIVE_MAX = 512
 """Answers taken from one connection before the others have their turn."""
 
+_ONLY_FRAME, _FIRST_FRAME = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
@@ -105,7 +106,7 @@ class Link:
     def send(self, call: Call) -> bool:
         """Hands one call to ZeroMQ; False when that takes no more."""
         header = pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
-        more = zmq.NOBLOCK if call.payload is None else zmq.NOBLOCK | zmq.SNDMORE
+        more = _ONLY_FRAME if call.payload is None else _FIRST_FRAME
         try:
             self.socket.send(header, more)
         except zmq.Again:

@@ -1,9 +1,6 @@
 """Keelog's turns without a node that serves: the store in process, dispatch of a log, restarts."""
 
-import resource
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -16,15 +13,15 @@ from keelog.bench.node_process import ANY_DISK, Node, await_workers
 from keelog.bench.results import Stream
 from keelog.bench.running import run
 from keelog.bench.workload import Workload
-from node.store.own_files import PROGRESS_DIR, own_dir
 from protocol.encode import RecordBatch
-from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+from scripts.bench_dispatch import Row
+from scripts.bench_dispatch import run as run_dispatch
 from scripts.bench_recovery import GIB, batches, fill, first_append
 from scripts.bench_recovery import load as send_until
-from scripts.rival_proc import cpu_seconds, die_with_parent, family
+from scripts.rival_proc import cpu_seconds, family
 from scripts.rival_results import Figures
 from scripts.rival_rows import Load
-from scripts.rival_theirs import KILL_AFTER_S, QUEUES, figures_of, keyed_log
+from scripts.rival_theirs import DISPATCH_TOPICS, KILL_AFTER_S, QUEUES, keyed_log
 
 RESTART_QUEUES = 1_000
 SHARDS = 2
@@ -32,7 +29,7 @@ SHARDS = 2
 
 
 class OurStore:
-    """Puts in process; dispatch by the workers' own processes on a log at rest."""
+    """Puts in process; dispatch by the workers of a node that starts on a log."""
 
     def __init__(self, folder: Path) -> None:
         self._root = folder / "alone"
@@ -71,30 +68,17 @@ class OurStore:
         }
 
     def _dispatch(self, load: Load) -> Figures:
-        """All three workers at once, from the start of their processes to the end of the last."""
-        for derived in (
-            self._root / CONSUME_QUEUE_DIR,
-            self._root / INDEX_DIR,
-            own_dir(self._root) / PROGRESS_DIR,
-        ):
-            shutil.rmtree(derived, ignore_errors=True)
-        python = [sys.executable, "-m"]
-        commands = [
-            [*python, "workers.consume_queue", "--shard", str(n), "--shards", str(SHARDS)]
-            for n in range(SHARDS)
-        ]
-        commands.append([*python, "workers.index_file"])
-        before, began = cpu_of_children(), time.monotonic()
-        running = [
-            subprocess.Popen([*command, "--once", str(self._root)], preexec_fn=die_with_parent)
-            for command in commands
-        ]
-        codes = [process.wait() for process in running]
-        took = time.monotonic() - began
-        if any(codes):
-            raise RuntimeError(f"the workers ended with {codes}: see what they said above")
-        answer = {"messages": load.messages, "seconds": took}
-        return figures_of(answer, cpu_of_children() - before, 0.0)
+        """A node's own workers at once, from the first one's begin until they have everything."""
+        row = Row(load.messages, DISPATCH_TOPICS * QUEUES, keys=1, fill_rate=0.0, start_s=0.0)
+        run_dispatch(self._root, row, SHARDS)
+        return {
+            "per_s": row.until_all,
+            "messages": row.records,
+            "failed": 0,
+            "server_cpu_s_per_million": row.cpu_us_per_record,
+            "client_cpu_s_per_million": 0.0,
+            "cpu_s_per_million": row.cpu_us_per_record,
+        }
 
 
 class OurRestarts:
@@ -166,9 +150,3 @@ def rate_of(streams: Mapping[str, Stream], beginning: str) -> float:
         if name.startswith(beginning)
     ]  # fmt: skip
     return rate
-
-
-def cpu_of_children() -> float:
-    """CPU seconds of this process's children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

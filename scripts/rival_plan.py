@@ -7,7 +7,7 @@ and run in rounds: A B A B. The estimate adds what these steps usually take.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scripts.rival_rows import DEFAULT_HEAP, OURS, POOL, THEIRS, Load
+from scripts.rival_rows import AUTO_BATCH, DEFAULT_HEAP, OBJECTS, OURS, POOL, THEIRS, Load
 
 RATES_WARM_UP_S = 6.0
 """RocketMQ's producers are steady after 5-6 s; its consumers gain for longer, see DRAINS."""
@@ -94,7 +94,9 @@ def load_s(load: Load, rounds: int, seconds: float, only: str = "") -> float:
         if not wanted(side, only):
             continue
         ours = START_OF_OURS_S if side.startswith(OURS) else 0.0
-        total += load.fill_s + rounds_of(load, rounds) * (turn_s(load, seconds) + ours)
+        # These two share what another side has stored.
+        total += 0.0 if side in (OBJECTS, AUTO_BATCH) else load.fill_s
+        total += rounds_of(load, rounds) * (turn_s(load, seconds) + ours)
         total += sum(min(one, load.turn_s or one) + ours for one in warm_ups(load, side, seconds))
     return total
 

@@ -196,8 +196,8 @@ def variant_lines(results: Results) -> list[str]:
         idle = Spread.of(results.by_round("*", side, "idle_cpu_share").values())
         if idle is not None:
             said.append(
-                f"{side} while the other has its turn: up to {idle.high:.1%} of a core "
-                "(greatest of all rounds)"
+                f"{side} while the other has its turn: {idle.middle:.1%} of a core, at most "
+                f"{idle.high:.1%} (just after it was loaded)"
             )
     return said
 

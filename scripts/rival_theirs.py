@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from node.store.own_files import own_dir
-from scripts.make_big_store import BODY_BYTES
-from scripts.make_big_store import fill as fill_log
+from scripts.bench_dispatch import Batches
+from scripts.bench_dispatch import fill as fill_log
 from scripts.rival_proc import cpu_seconds, private_mib
 from scripts.rival_results import Figures
 from scripts.rival_rocketmq import HEAP, Addresses, NameServer, Program, RivalFailed, RocketMQ
@@ -30,7 +30,7 @@ RESTART_LIMIT_S = 120
 KILL_AFTER_S = 1
 SAMPLE_AT = 0.6
 """Memory is read once, after this part of a turn: reading it costs time on the side that runs."""
-RECORDS_PER_MS = 20
+DISPATCH_TOPICS = 16
 Answer = dict[str, Any]
 
 
@@ -233,7 +233,7 @@ class TheirStore:
 
 def keyed_log(root: Path, messages: int) -> None:
     """A log for dispatch, the same on both sides: one key in each record."""
-    fill_log(root, messages, BODY_BYTES, RECORDS_PER_MS)
+    fill_log(root, Batches(DISPATCH_TOPICS, QUEUES, keys=1, body_bytes=128), messages)
 
 
 def topic_of(load: Load) -> str:
