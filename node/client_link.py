@@ -26,6 +26,8 @@ RECONNECT_MS = 50
 RECONNECT_MS_MAX = 500
 LINGER_MS = 1_000
 """How long closing waits for requests that nobody waits for."""
+ZERO_COPY_BYTES_MIN = 65_536
+"""Smaller payloads are copied: that costs less than to keep the frame."""
 RECEIVE_MAX = 512
 """Answers taken from one connection before the others have their turn."""
 
@@ -124,9 +126,11 @@ class Link:
                 header_frame = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            payload = b""
+            payload: bytes | memoryview = b""
             while self.socket.getsockopt(zmq.RCVMORE):
-                payload = self.socket.recv()
+                frame = self.socket.recv(copy=False)
+                small = len(frame) < ZERO_COPY_BYTES_MIN
+                payload = frame.bytes if small else frame.buffer.toreadonly()
             try:
                 header = unpack_answer(header_frame)
             except (ValueError, msgpack.UnpackException, BadRequest):

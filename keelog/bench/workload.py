@@ -28,7 +28,7 @@ class Workload:
     directory: str | None = None
     """Where that one has its store; None: a temporary folder, which is removed."""
     settings: tuple[str, ...] = ()
-    queue_workers: int = 2
+    queue_workers: int = 1
     readers: int = 1
     callers: Callers = "threads"
     producers: int = 64
