@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from node.client_many import Failure, SendManyError
     from node.client_message import Message, OutgoingMessage
     from node.client_producer import Producer
+    from node.client_pull import PullResult
     from node.client_types import (
         Health,
         HealthCheck,
         NodeStatus,
-        PullResult,
         QueueOffsets,
         Receipt,
         TopicCreated,

@@ -31,12 +31,12 @@ from node.client_core import (
 from node.client_message import Message, MessageOptions, OutgoingMessage
 from node.client_operations import Operation
 from node.client_producer import Producer as PlainProducer
+from node.client_pull import PullResult
 from node.client_routes import Routes
 from node.client_tail import Start, Tail, TailOptions
 from node.client_types import (
     Health,
     NodeStatus,
-    PullResult,
     QueueOffsets,
     Receipt,
     TopicCreated,
@@ -154,7 +154,13 @@ class Client:
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
     ) -> AsyncIterator[Message]:
         """Iterates over the messages of all queues, in order within each queue."""
-        return self._tail(self._core.tail(topic, options), start)
+        return self._messages(self._core.tail(topic, options), start)
+
+    def consume(
+        self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
+    ) -> AsyncIterator[PullResult]:
+        """As `tail`, but whole answers: for many messages, as bytes, columns or messages."""
+        return self._results(self._core.consume(topic, options), start)
 
     async def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
         """One message. Raises NotFound."""
@@ -227,7 +233,12 @@ class Client:
             for message in await run(self._core, find.page()):
                 yield message
 
-    async def _tail(self, tail: Tail, start: Start) -> AsyncIterator[Message]:
+    async def _messages(self, tail: Tail, start: Start) -> AsyncIterator[Message]:
+        async for result in self._results(tail, start):
+            for message in result.messages:
+                yield message
+
+    async def _results(self, tail: Tail, start: Start) -> AsyncIterator[PullResult]:
         """Answers come through a queue, one for each pull under way at most."""
         core = self._core
         loop = asyncio.get_running_loop()
@@ -239,7 +250,8 @@ class Client:
                 loop.call_soon_threadsafe(arrived.put_nowait, (queue_id, outcome))
 
         await run(core, tail.begin(start, monotonic(), core.deadline(None)))
-        while not tail.finished:
+        result: PullResult | None = None
+        while not tail.finished or result is not None:
             now = monotonic()
             if tail.should_look(now):
                 await run(core, tail.look_for_queues(now, core.deadline(None)))
@@ -247,13 +259,17 @@ class Client:
                 call.done = partial(put, queue_id)
                 core.check()
                 core.io.call(call)
+            if result is not None:
+                # Behind the calls: the node reads on while the caller works.
+                yield result
+                result = None
+                continue
             try:
                 async with asyncio.timeout(tail.sleep(now, TURN_S_MAX)):
                     queue_id, outcome = await arrived.get()
             except TimeoutError:
                 continue
-            for message in tail.take(queue_id, outcome, monotonic()):
-                yield message
+            result = tail.take(queue_id, outcome, monotonic())
 
 
 class Producer:

@@ -28,13 +28,13 @@ from node.client_core import (
 from node.client_message import Message, OutgoingMessage
 from node.client_operations import Operation
 from node.client_producer import Producer
+from node.client_pull import PullResult
 from node.client_routes import Routes
 from node.client_sends import Waiter
 from node.client_tail import Start, Tail, TailOptions
 from node.client_types import (
     Health,
     NodeStatus,
-    PullResult,
     QueueOffsets,
     Receipt,
     TopicCreated,
@@ -133,7 +133,16 @@ class Client:
         `start`: "latest", "earliest", an offset, -N (the last N of each queue) or a datetime
         (store time). What retention has deleted is passed over. See TailOptions.
         """
-        return self._tail(self._core.tail(topic, options), start)
+        return self._messages(self._core.tail(topic, options), start)
+
+    def consume(
+        self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
+    ) -> Iterator[PullResult]:
+        """As `tail`, but whole answers: for many messages, as bytes, columns or messages.
+
+        While the caller works on one the next ones are under way.
+        """
+        return self._results(self._core.consume(topic, options), start)
 
     def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
         """One message, by `msg_id`, `physical_offset`, `topic` and `unique_key`, or `topic`,
@@ -206,12 +215,17 @@ class Client:
         while not find.done:
             yield from run(self._core, find.page())
 
-    def _tail(self, tail: Tail, start: Start) -> Iterator[Message]:
+    def _messages(self, tail: Tail, start: Start) -> Iterator[Message]:
+        for result in self._results(tail, start):
+            yield from result.messages
+
+    def _results(self, tail: Tail, start: Start) -> Iterator[PullResult]:
         """Answers come through a queue, one for each pull under way at most."""
         core = self._core
         arrived: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         run(core, tail.begin(start, monotonic(), core.deadline(None)))
-        while not tail.finished:
+        result: PullResult | None = None
+        while not tail.finished or result is not None:
             now = monotonic()
             if tail.should_look(now):
                 run(core, tail.look_for_queues(now, core.deadline(None)))
@@ -219,11 +233,16 @@ class Client:
                 call.done = partial(_put, arrived, queue_id)
                 core.check()
                 core.io.call(call)
+            if result is not None:
+                # Behind the calls: the node reads on while the caller works.
+                yield result
+                result = None
+                continue
             try:
                 queue_id, outcome = arrived.get(timeout=tail.sleep(now, TURN_S_MAX))
             except queue.Empty:
                 continue
-            yield from tail.take(queue_id, outcome, monotonic())
+            result = tail.take(queue_id, outcome, monotonic())
 
 
 def _put(

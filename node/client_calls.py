@@ -30,10 +30,13 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A good answer: its header, and the payload frame (empty when there was none)."""
+    """A good answer: its header, and the payload frame (empty when there was none).
+
+    A large payload is the memory that it came in, as a memoryview.
+    """
 
     header: dict[str, Any]
-    payload: bytes = b""
+    payload: bytes | memoryview = b""
 
 
 @dataclass(frozen=True, slots=True)

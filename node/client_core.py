@@ -22,10 +22,11 @@ from node.client_io import IoThread
 from node.client_message import Message, MessageOptions, OutgoingMessage
 from node.client_operations import Operation
 from node.client_producer import Acks, Producer, ProducerSettings, Sender
+from node.client_pull import PullResult
 from node.client_routes import Routes
 from node.client_sends import Done, Sends
-from node.client_tail import Tail, TailOptions, TailSettings
-from node.client_types import PullResult, Receipt, TopicCreated
+from node.client_tail import BULK, Tail, TailOptions, TailSettings
+from node.client_types import Receipt, TopicCreated
 from node.client_unique_key import UniqueKeys, local_ip
 from protocol.errors import BadRequest, ForkedClient
 from protocol.message_id import Host
@@ -246,6 +247,11 @@ class ClientCore:
         """See Client.tail."""
         self.check()
         return Tail(topic, TailSettings.of(options), self.retry, self.timeout)
+
+    def consume(self, topic: str, options: TailOptions) -> Tail:
+        """See Client.consume."""
+        self.check()
+        return Tail(topic, TailSettings.of({**BULK, **options}), self.retry, self.timeout)
 
     def get(self, msg_id: str | None, options: GetOptions) -> Operation[Message]:
         """See Client.get."""

@@ -84,6 +84,8 @@ class IoThread:
                 return False
             self._posted.append(action)
             if self._asleep:
+                # Once is enough until it has looked.
+                self._asleep = False
                 os.eventfd_write(self._wake_fd, 1)
         return True
 

@@ -26,9 +26,12 @@ RECONNECT_MS = 50
 RECONNECT_MS_MAX = 500
 LINGER_MS = 1_000
 """How long closing waits for requests that nobody waits for."""
+ZERO_COPY_BYTES_MIN = 65_536
+"""Smaller payloads are copied: that costs less than to keep the frame."""
 RECEIVE_MAX = 512
 """Answers taken from one connection before the others have their turn."""
 
+_ONLY_FRAME, _FIRST_FRAME = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
@@ -103,7 +106,7 @@ class Link:
     def send(self, call: Call) -> bool:
         """Hands one call to ZeroMQ; False when that takes no more."""
         header = pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
-        more = zmq.NOBLOCK if call.payload is None else zmq.NOBLOCK | zmq.SNDMORE
+        more = _ONLY_FRAME if call.payload is None else _FIRST_FRAME
         try:
             self.socket.send(header, more)
         except zmq.Again:
@@ -123,9 +126,11 @@ class Link:
                 header_frame = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            payload = b""
+            payload: bytes | memoryview = b""
             while self.socket.getsockopt(zmq.RCVMORE):
-                payload = self.socket.recv()
+                frame = self.socket.recv(copy=False)
+                small = len(frame) < ZERO_COPY_BYTES_MIN
+                payload = frame.bytes if small else frame.buffer.toreadonly()
             try:
                 header = unpack_answer(header_frame)
             except (ValueError, msgpack.UnpackException, BadRequest):

@@ -1,9 +1,8 @@
 """Messages on both sides of the client: `OutgoingMessage` to send, `Message` as read back."""
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TypedDict
 
 from protocol.encode import ANY_QUEUE
@@ -11,9 +10,26 @@ from protocol.encode import Message as Draft
 from protocol.errors import BadRequest, StoreDamaged
 from protocol.java_hash import java_hash
 from protocol.message_id import NO_HOST, Host, parse_host
-from protocol.record import SHORT_HEAD, Record, decode
+from protocol.record import (
+    BORN_HOST_V6,
+    SHORT_HEAD,
+    STORE_HOST_V6,
+    SYS_FLAG_POSITION,
+    Record,
+    decode,
+    record_head,
+)
 
 BODY_SHOWN_BYTES = 80
+
+_INT = struct.Struct(">i").unpack_from
+_LONG = struct.Struct(">q").unpack_from
+_QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
+_QUEUE_OFFSET_AT = SHORT_HEAD.offsets["queue_offset"]
+_PHYSICAL_OFFSET_AT = SHORT_HEAD.offsets["physical_offset"]
+_HOSTS_AT = SYS_FLAG_POSITION + 3
+_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+_BODY_AT = {flags: record_head(flags).size for flags in (0, BORN_HOST_V6, STORE_HOST_V6, _HOSTS_V6)}
 
 
 class MessageOptions(TypedDict, total=False):
@@ -127,10 +143,12 @@ class Message:
     A field of a damaged record raises StoreDamaged. Names are those of `keelog store dump`.
     """
 
-    __slots__ = ("_raw", "_record")
+    __slots__ = ("_is_whole", "_raw", "_record")
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, is_whole: bool = False) -> None:
+        """`is_whole`: somebody has verified it, so that single fields may be read as they stand."""
         self._raw = raw
+        self._is_whole = is_whole
         self._record: Record | None = None
 
     @property
@@ -158,21 +176,34 @@ class Message:
     @property
     def body(self) -> bytes:
         """The body as stored; see `sys_flag` for compression."""
+        if self._is_whole:
+            raw = self._raw
+            start = _BODY_AT[raw[_HOSTS_AT] & _HOSTS_V6]
+            return raw[start : start + _INT(raw, start - 4)[0]]
         return self.record.body
 
     @property
     def queue_id(self) -> int:
         """The queue of the topic."""
+        if self._is_whole:
+            queue_id: int = _INT(self._raw, _QUEUE_ID_AT)[0]
+            return queue_id
         return self.record.head.queue_id
 
     @property
     def queue_offset(self) -> int:
         """Its ordinal in the queue."""
+        if self._is_whole:
+            queue_offset: int = _LONG(self._raw, _QUEUE_OFFSET_AT)[0]
+            return queue_offset
         return self.record.head.queue_offset
 
     @property
     def physical_offset(self) -> int:
         """Its log offset."""
+        if self._is_whole:
+            physical_offset: int = _LONG(self._raw, _PHYSICAL_OFFSET_AT)[0]
+            return physical_offset
         return self.record.head.physical_offset
 
     @property
@@ -265,29 +296,3 @@ class Message:
         record = self.record
         place = f"{record.topic!r}, queue {record.head.queue_id}, {record.head.queue_offset}"
         return f"<Message {place}: {shown_body(record.body)}>"
-
-
-_QUEUE_OFFSET = struct.Struct(">q")
-_QUEUE_OFFSET_AT = SHORT_HEAD.offsets["queue_offset"]
-
-
-def raw_queue_offset(message: Message) -> int:
-    """The queue offset without decoding the rest; only to compare, not to believe."""
-    offset: int = _QUEUE_OFFSET.unpack_from(message.raw, _QUEUE_OFFSET_AT)[0]
-    return offset
-
-
-def split_records(payload: bytes, sizes: bytes) -> Iterator[Message]:
-    """The records of an answer: `sizes` has four bytes each, little-endian.
-
-    Raises BadRequest when the sizes and the payload disagree.
-    """
-    if len(sizes) % 4:
-        raise BadRequest(f"the answer's sizes have {len(sizes)} bytes, not four each")
-    each = struct.unpack(f"<{len(sizes) // 4}I", sizes)
-    if sum(each) != len(payload):
-        raise BadRequest(f"the answer's sizes add up to {sum(each)}, it has {len(payload)} bytes")
-    start = 0
-    for end in accumulate(each):
-        yield Message(payload[start:end])
-        start = end

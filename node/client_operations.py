@@ -5,17 +5,17 @@ and the asyncio one run the same code.
 """
 
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from datetime import datetime
 from time import monotonic
 from typing import Any, TypeVar
 
 from node.client_calls import Answer, Call, Role
-from node.client_message import Message, OutgoingMessage, ordered_queue, split_records
+from node.client_message import Message, OutgoingMessage, ordered_queue
+from node.client_pull import PullResult, pull_result, record_sizes, split_records
 from node.client_types import (
     Health,
     NodeStatus,
-    PullResult,
     QueueOffsets,
     Receipt,
     TopicCreated,
@@ -156,23 +156,8 @@ def pull_call(fields: dict[str, Any], wait: float, timeout: float) -> Call:
 
 def pull(fields: dict[str, Any], wait: float, timeout: float) -> Operation[PullResult]:
     """One pull."""
-    return pull_result((yield pull_call(fields, wait, timeout)))
-
-
-def pull_result(answer: Answer) -> PullResult:
-    """The answer to `pull`; its messages are decoded when they are looked at."""
-    header = answer.header
-    return PullResult(
-        status=header["status"],
-        next_begin_offset=header["next_begin_offset"],
-        min_offset=header["min_offset"],
-        max_offset=header["max_offset"],
-        messages=list(_records(answer)),
-    )
-
-
-def _records(answer: Answer) -> Iterator[Message]:
-    return split_records(answer.payload, answer.header.get("sizes", b""))
+    answer = yield pull_call(fields, wait, timeout)
+    return pull_result(answer, fields["topic"], fields["queue"])
 
 
 def get(fields: dict[str, Any], deadline: float) -> Operation[Message]:
@@ -187,7 +172,7 @@ def get(fields: dict[str, Any], deadline: float) -> Operation[Message]:
             "name one message",
         )
     answer = yield Call(Role.READER, "get", given, deadline)
-    return Message(answer.payload)
+    return Message(bytes(answer.payload))
 
 
 FindPage = tuple[list[Message], str | None]
@@ -197,7 +182,8 @@ def find_page(fields: dict[str, Any], cursor: str | None, deadline: float) -> Op
     """One page of messages with a key, newest first, and the cursor of the next page."""
     page = fields if cursor is None else {**fields, "cursor": cursor}
     answer = yield Call(Role.READER, "find", page, deadline)
-    return list(_records(answer)), answer.header.get("cursor")
+    messages = split_records(answer.payload, record_sizes(answer))
+    return messages, answer.header.get("cursor")
 
 
 def offsets(topic: str, queue_id: int | None, deadline: float) -> Operation[list[QueueOffsets]]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import NamedTuple
 
 from node.client_batch import Entry, Part, read_receipts
 from node.client_calls import Call, Outcome, Role
@@ -56,11 +55,9 @@ class Waiter:
         return self._outcome
 
 
-class _Kind(NamedTuple):
-    """What messages of one request have in common: when the node answers, and the timeout."""
-
-    wait: str | None
-    timeout: float
+_Kind = tuple[str | None, float]
+"""What messages of one request have in common: the field `wait`, and the timeout in seconds. A
+plain tuple: one is made for each message."""
 
 
 class _Group:
@@ -99,7 +96,7 @@ class Sends:
         if len(self._arrived) >= CALLS_MAX:
             entry.slot(NodeBusy(f"{CALLS_MAX} messages wait to be sent", "send in batches"))
             return
-        self._arrived.append((_Kind(wait, timeout), entry, monotonic() + timeout))
+        self._arrived.append(((wait, timeout), entry, monotonic() + timeout))
         if not self._told:
             # Whoever finds it set has appended before `_collect` looks.
             self._told = True
@@ -142,7 +139,7 @@ class Sends:
         So a request that gets no answer delays no other message, and each keeps its deadline.
         """
         while group.waiting:
-            left_s = group.waiting[0][1] - kind.timeout + HELD_S_MAX - monotonic()
+            left_s = group.waiting[0][1] - kind[1] + HELD_S_MAX - monotonic()
             if group.under_way >= UNDER_WAY_MAX and left_s > 0:
                 self._push_later(kind, group, left_s)
                 return
@@ -166,7 +163,7 @@ class Sends:
         for part in _parts(entries):
             group.under_way += 1
             done = partial(self._answered, kind, group, part, deadline)
-            self._io.start(_call(part, kind.wait, deadline, done))
+            self._io.start(_call(part, kind[0], deadline, done))
 
     def _answered(
         self, kind: _Kind, group: _Group, part: Part, deadline: float, outcome: Outcome

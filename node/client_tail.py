@@ -11,15 +11,8 @@ from datetime import datetime
 from typing import Literal, NamedTuple, TypedDict
 
 from node.client_calls import Answer, Call, Retry
-from node.client_message import Message, raw_queue_offset
-from node.client_operations import (
-    Operation,
-    milliseconds,
-    offsets,
-    pull_call,
-    pull_result,
-    seek,
-)
+from node.client_operations import Operation, milliseconds, offsets, pull_call, seek
+from node.client_pull import PullResult, pull_result
 from node.client_types import QueueOffsets
 from protocol.errors import BadRequest, MqError
 
@@ -36,7 +29,9 @@ QUEUES_S = 5.0
 
 class TailOptions(TypedDict, total=False):
     """`queues`: only these. `tags`: as for pull. `until_end`: stop at the end as it is at the
-    start. `follow=False`: stop where nothing more comes."""
+    start. `follow=False`: stop where nothing more comes.
+
+    `in_flight`: pulls under way, of `max_bytes` and `max_messages` at most; one for each queue."""
 
     queues: Iterable[int] | None
     tags: str | None
@@ -44,6 +39,11 @@ class TailOptions(TypedDict, total=False):
     follow: bool
     max_messages: int
     max_bytes: int
+    in_flight: int
+
+
+BULK: TailOptions = {"max_messages": 10_000, "max_bytes": 1 << 20, "in_flight": 16}
+"""What `consume` asks for, unless it is told otherwise."""
 
 
 class TailSettings(NamedTuple):
@@ -55,12 +55,15 @@ class TailSettings(NamedTuple):
     follow: bool = True
     max_messages: int = 1_000
     max_bytes: int = 524_288
+    in_flight: int = PULLS_MAX
 
     @classmethod
     def of(cls, options: TailOptions) -> "TailSettings":
         """From options. Raises BadRequest for names that nobody knows."""
         if unknown := options.keys() - set(cls._fields):
             raise BadRequest(f"tail has no option {', '.join(sorted(unknown))}")
+        if not 1 <= options.get("in_flight", 1) <= PULLS_MAX:
+            raise BadRequest(f"in_flight is {options['in_flight']}", f"use 1 to {PULLS_MAX}")
         queues = options.get("queues")
         chosen = None if queues is None else frozenset(queues)
         return cls(**{**options, "queues": chosen})  # type: ignore[arg-type]
@@ -122,7 +125,7 @@ class Tail:
         """The pulls to start now, each with its queue."""
         calls: list[tuple[int, Call]] = []
         for _ in range(len(self._ready)):
-            if len(self._pulling) >= PULLS_MAX:
+            if self._is_full:
                 break
             place = self._ready.popleft()
             if place.not_before > now:
@@ -134,37 +137,39 @@ class Tail:
 
     def sleep(self, now: float, longest: float) -> float:
         """How long to wait for an answer before asking `due` again."""
-        if not self._ready or len(self._pulling) >= PULLS_MAX:
+        if not self._ready or self._is_full:
             return longest
         return min(longest, max(0.0, min(place.not_before for place in self._ready) - now))
 
-    def take(self, queue_id: int, outcome: Answer | MqError, now: float) -> list[Message]:
-        """The messages of an answer, in order. Raises the error when it came too often."""
+    @property
+    def _is_full(self) -> bool:
+        return len(self._pulling) >= self._settings.in_flight
+
+    def take(self, queue_id: int, outcome: Answer | MqError, now: float) -> PullResult | None:
+        """An answer with messages, in order. Raises the error when it came too often."""
         place = self._places[queue_id]
         self._pulling.discard(queue_id)
         if isinstance(outcome, MqError):
-            return self._failed(place, outcome, now)
+            self._failed(place, outcome, now)
+            return None
         place.failures = 0
-        result = pull_result(outcome)
+        result = pull_result(outcome, self._topic, queue_id)
         moved = result.next_begin_offset != place.next_offset
         place.next_offset = result.next_begin_offset
-        place.not_before = 0.0 if moved or result.messages else now + PAUSE_S
+        place.not_before = 0.0 if moved or result.count else now + PAUSE_S
         at_end = place.end is not None and place.next_offset >= place.end
-        dry = not self._settings.follow and not moved and not result.messages
+        dry = not self._settings.follow and not moved and not result.count
         if not at_end and not dry:
             self._ready.append(place)
-        if place.end is None:
-            return result.messages
-        end = place.end
-        return [message for message in result.messages if raw_queue_offset(message) < end]
+        result = result if place.end is None else result.below(place.end)
+        return result if result.count else None
 
-    def _failed(self, place: _Place, error: MqError, now: float) -> list[Message]:
+    def _failed(self, place: _Place, error: MqError, now: float) -> None:
         place.failures += 1
         if not error.retriable or place.failures >= self._retry.max_attempts:
             raise error
         place.not_before = now + self._retry.backoff * 2**place.failures
         self._ready.append(place)
-        return []
 
     def _wants(self, queue_id: int) -> bool:
         return self._settings.queues is None or queue_id in self._settings.queues
@@ -192,7 +197,8 @@ class Tail:
         """How long the node may hold the pull."""
         if place.end is not None or not self._settings.follow:
             return 0.0
-        return WAIT_S if len(self._places) <= PULLS_MAX else WAIT_S_CROWDED
+        is_crowded = len(self._places) > self._settings.in_flight
+        return WAIT_S_CROWDED if is_crowded else WAIT_S
 
 
 def start_offset(topic: str, queue: QueueOffsets, start: Start, deadline: float) -> Operation[int]:

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from node.client_message import Message
-
 Fields = Mapping[str, Any]
 
 
@@ -29,17 +27,6 @@ class Receipt(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """The fields as a plain dict."""
         return self._asdict()
-
-
-@dataclass(frozen=True, slots=True)
-class PullResult:
-    """One pull's answer; `status` is RocketMQ's GetMessageStatus."""
-
-    status: str
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
-    messages: list[Message]
 
 
 @dataclass(frozen=True, slots=True)

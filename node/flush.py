@@ -39,6 +39,8 @@ class JobThread(Generic[AnyJob]):
         self._after: Callable[[], None] | None = None
         self._done: AnyJob | None = None
         self._error: OSError | None = None
+        self._ended = False
+        """Set last by the thread: looking for a job's end then costs nothing."""
         self._wake = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name)
@@ -59,12 +61,15 @@ class JobThread(Generic[AnyJob]):
 
     def collect(self) -> AnyJob | None:
         """The finished job, once. Raises the OSError that ended it."""
+        if not self._ended:
+            return None
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
         with self._wake:
-            done, self._done = self._done, None
             if self._error is not None:
                 raise self._error
+            self._ended = False
+            done, self._done = self._done, None
             return done
 
     def wait(self) -> None:
@@ -90,8 +95,9 @@ class JobThread(Generic[AnyJob]):
                 error = caught
             with self._wake:
                 self._job, self._done, self._error = None, job, error
+                os.eventfd_write(self.fd, 1)
+                self._ended = True
                 self._wake.notify_all()
-            os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
         """Ends the thread when its job is done."""

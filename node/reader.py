@@ -35,7 +35,7 @@ from node.store.process import (
     report_ready,
     set_title,
 )
-from node.store.pull import TransferLimits
+from node.store.pull_types import TransferLimits
 from node.store.settings import Settings, load_settings
 from node.store.state_page import DAMAGED, RUNNING, STOPPED, STOPPING, WorkerPage, run_dir
 from node.store.store import open_live

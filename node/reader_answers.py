@@ -9,7 +9,8 @@ from node.reader_requests import Find, Get, GetByKey, GetByPlace, GetByQueue, Of
 from node.serving import Payload
 from node.store.find import FindPage, FindRequest, find
 from node.store.live_store import LiveStore
-from node.store.pull import PullResult, PullStatus, get_message
+from node.store.pull import get_message
+from node.store.pull_types import PullResult, PullStatus
 from node.store.queue_list import list_queue_ids, list_topics
 from node.store.queued_record import record_of
 from node.store.seek import offset_by_time

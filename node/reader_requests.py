@@ -5,7 +5,7 @@ Parsing touches neither files nor sockets; every value that leaves here is of it
 
 from dataclasses import dataclass
 
-from node.store.pull import PullRequest, TransferLimits
+from node.store.pull_types import PullRequest, TransferLimits
 from node.store.seek import Boundary
 from node.store.settings import Settings
 from node.store.tag_filter import TagFilter, parse_tags

@@ -34,7 +34,7 @@ from node.reader_requests import (
 from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
 from node.store.open_files import FileVanished
-from node.store.pull import PullResult, PullStatus, TransferLimits
+from node.store.pull_types import PullResult, PullStatus, TransferLimits
 from node.store.queue_reader import QueueReader
 from node.store.topics_file import TopicsFile
 from protocol.errors import (

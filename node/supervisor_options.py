@@ -24,7 +24,7 @@ class Options:
 
     root: Path
     bind: str = "tcp://127.0.0.1:9870"
-    queue_workers: int = 2
+    queue_workers: int = 1
     readers: int = 1
     pairs: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)

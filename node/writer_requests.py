@@ -1,6 +1,7 @@
 """From a client's header and payload to an `AppendRequest`, and from its outcome to the answer."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from node.append import AppendRequest
@@ -47,7 +48,9 @@ class Pending:
             "epoch": epoch,
         }
         if not self.is_send:
-            return answer(self.request_id, queues=done.queues, store_host=str(store_host), **fields)
+            return answer(
+                self.request_id, queues=done.queues, store_host=_text_of(store_host), **fields
+            )
         _, queue_id, queue_offset, _ = done.queues[0]
         return answer(
             self.request_id,
@@ -58,6 +61,11 @@ class Pending:
             unique_key=self.unique_key,
             **fields,
         )
+
+
+@lru_cache(maxsize=8)
+def _text_of(host: Host) -> str:
+    return str(host)
 
 
 def parse_wait(header: Header) -> str | None:

@@ -3,11 +3,15 @@
 import io
 import warnings
 from collections.abc import Callable
+from math import ceil, log2
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+from pipeline.jobs.stats_text import size_text
 
 COLOURS = ("#2f6690", "#e07a3f", "#3a9d7c", "#b5487d", "#8d7bc7", "#c2a83e", "#5b8c2a", "#7a5c48")
 REST = "#b8bec7"
@@ -39,6 +43,13 @@ def legend(axes: Axes) -> None:
         handles, labels, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False,
         fontsize=8, handlelength=1.0, handleheight=1.0, columnspacing=1.4,
     )  # fmt: skip
+
+
+def in_bytes(axis: Any, highest: float) -> None:
+    """Ticks of an axis that are powers of two: 512 KiB, 1 MiB, …; `highest` is its end."""
+    step = 2.0 ** ceil(log2(max(highest, 4) / 5))
+    axis.set_major_locator(MultipleLocator(step))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: size_text(value)))
 
 
 def svg(draw: Callable[[Figure], Any], width: float, height: float) -> str:

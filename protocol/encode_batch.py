@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,18 +129,16 @@ def _joined_keys(keys: Keys | None) -> bytes | None:
     if keys is None:
         return b""
     try:
-        text = "\x02".join(keys) + "\x02"  # type: ignore[arg-type]
+        if set(map(type, keys)) <= {str}:
+            words = texts = keys
+        else:
+            lists = [own if type(own) in (list, tuple) else _words(own) for own in keys]
+            words = list(chain.from_iterable(lists))
+            texts = list(map(KEY_SEPARATOR.join, lists))
+        is_odd = KEY_SEPARATOR in "".join(words) or (words is not keys and "" in words)  # type: ignore[arg-type]
+        return None if is_odd else _as_utf8("\x02".join(texts) + "\x02")  # type: ignore[arg-type]
     except TypeError:
-        return _joined_words(keys)
-    return None if KEY_SEPARATOR in text else _as_utf8(text)
-
-
-def _joined_words(keys: Keys) -> bytes | None:
-    """As `_joined_keys`, where messages have several keys."""
-    texts = [_words(own) for own in keys]
-    if any(not key or KEY_SEPARATOR in key for own in texts for key in own):
         return None
-    return _as_utf8("\x02".join(map(KEY_SEPARATOR.join, texts)) + "\x02")
 
 
 def _as_utf8(text: str) -> bytes | None:

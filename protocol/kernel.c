@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#define KERNEL_ABI 4
+#define KERNEL_ABI 5
 
 #ifndef KERNEL_SOURCE
 #define KERNEL_SOURCE "" /* the build puts the digest of kernel*.c here */
@@ -47,6 +47,7 @@
 #define CRC_DIGITS 10
 #define NAME_END 1
 #define PAIR_END 2
+#define UNIT_BYTES 20 /* of a queue: log offset, size, hash of the tags */
 
 EXPORT int32_t keelog_abi(void) { return KERNEL_ABI; }
 EXPORT const char *keelog_source(void) { return KERNEL_SOURCE; }
@@ -407,26 +408,6 @@ EXPORT void keelog_gather(const uint8_t *data, int64_t length, int64_t rows, con
     }
 }
 
-/* The records stand back to back in `data`, as long as `size` says. Answers the first that is not
- * whole, not at the log offset `place`, or not the message `number` of this queue; `rows` if none
- * is. */
-EXPORT int64_t keelog_first_unfit(const uint8_t *data, int64_t length, int64_t rows,
-                                  const int64_t *size, const int64_t *place, const int64_t *number,
-                                  int64_t queue_id, const uint8_t *topic, int64_t topic_length) {
-    record found;
-    int64_t at = 0;
-    for (int64_t row = 0; row < rows; at += size[row++]) {
-        int64_t stated = stated_size(data + at, length - at);
-        if (!stated || stated != size[row] || !read_record(data, at, stated, &found) ||
-            found.field[PHYSICAL_OFFSET] != place[row] || !crc_agrees(data, &found, 1) ||
-            found.field[QUEUE_ID] != queue_id || found.field[QUEUE_OFFSET] != number[row] ||
-            found.field[TOPIC_LENGTH] != topic_length ||
-            memcmp(data + found.field[TOPIC_START], topic, (size_t)topic_length))
-            return row;
-    }
-    return rows;
-}
-
 /* -- pieces of bytes ---------------------------------------------------------------------------- */
 
 static inline int is_within(int64_t start, int64_t size, int64_t length) {
@@ -669,5 +650,6 @@ EXPORT int64_t keelog_pairs(const uint8_t *data, int64_t length, int64_t rows, c
     return total;
 }
 
+#include "kernel_read.c"
 #include "kernel_append.c"
 #include "kernel_dispatch.c"

@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 
 SWITCH = "KEELOG_KERNEL"
 """The environment variable; `off` leaves the kernel out, at run time and when installing."""
-ABI = 4
+ABI = 5
 """As KERNEL_ABI in kernel.c: a library of another one is not used."""
 FILE = "_kernel.so"
 
@@ -96,16 +96,6 @@ class Kernel:
             *(flags, address(out), address(good)),
         )
         return out, good
-
-    def first_unfit(
-        self, data: Bytes, size: Ints, place: Ints, number: Ints, *, queue_id: int, topic: Bytes
-    ) -> int:
-        """The first of the records back to back that is not the one wanted; see record_check."""
-        rows = len(size)
-        assert int(size.min(initial=0)) >= 0
-        wanted = [int_column(column, rows) for column in (size, place, number)]
-        arguments = (*map(address, wanted), queue_id, address(topic), len(topic))
-        return int(self.call("first_unfit", address(data), len(data), rows, *arguments))
 
     def read_pieces(self, descriptor: int, position: Ints, count: Ints) -> tuple[Bytes, int]:
         """The pieces of an open file joined, and how many of them are whole."""

@@ -196,7 +196,6 @@ static int read_dispatch(const dispatch_input *of, int64_t row, dispatch_values 
 
 /* -- queue units --------------------------------------------------------------------------------- */
 
-#define UNIT_BYTES 20
 
 /* Numbers the queues of the records that may get a unit, in order of appearance: group[row], -1 for
  * a half or rolled-back transaction; first[number] is the row where a queue came first. `table` has

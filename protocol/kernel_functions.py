@@ -18,7 +18,6 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "count": (LONG, (POINTER, LONG, LONG)),
     "scan": (LONG, (POINTER, *[LONG] * 3, ctypes.c_int32, POINTER, LONG, POINTER)),
     "gather": (None, (POINTER, LONG, LONG, *[POINTER] * 3, ctypes.c_int32, *[POINTER] * 2)),
-    "first_unfit": (LONG, (POINTER, *[LONG] * 2, *[POINTER] * 3, LONG, POINTER, LONG)),
     "pairs": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3, LONG, POINTER)),
     "read_pieces": (LONG, (ctypes.c_int32, LONG, *[POINTER] * 3, LONG)),
     "join": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3, LONG, POINTER)),
@@ -26,6 +25,13 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "java_hash": (LONG, (POINTER, LONG, LONG, *[POINTER] * 4)),
     "group": (LONG, (POINTER, LONG, LONG, *[POINTER] * 5, LONG)),
     "find_properties": (LONG, (POINTER, LONG, LONG, *[POINTER] * 3)),
+    # kernel_read.c
+    "fitting_units": (LONG, (POINTER, LONG, POINTER)),
+    "copy_messages": (
+        LONG,
+        (POINTER, *[LONG] * 3, *[POINTER] * 3, LONG, POINTER, LONG, POINTER, LONG),
+    ),
+    "whole_records": (LONG, (POINTER, *[LONG] * 2, POINTER)),
     # kernel_append.c
     "append_check": (LONG, (POINTER,)),
     "append_seal": (LONG, (POINTER,)),

@@ -2,7 +2,8 @@
 
 Place and lengths first, then the checksum, then whose they are: a queue unit that was damaged may
 name a record that is whole, but another queue's. `unfit_plain` takes the records one by one,
-`unfit_columns` all at once; what the plain one cannot accept at a glance `decode` decides.
+`unfit_columns` all at once; what the plain one cannot accept at a glance `decode` decides. The
+compiled kernel does the same while it copies (`protocol.kernel_read.copy_messages`).
 """
 
 import struct
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol import kernel
 from protocol.columns import Bools, Bytes, Ints, first_bad_crc, gather_records
 from protocol.gather import are_heads
 from protocol.ids import Queue
@@ -39,8 +39,6 @@ from protocol.record import (
     record_head,
 )
 
-COMPILED_ABOVE = 4
-"""So few records are checked plainly, even where there is the compiled kernel."""
 PLAIN_MAX = 50
 """So few records go faster one by one than as columns."""
 ODD_MAX = 20
@@ -97,21 +95,8 @@ def first_unfit(data: bytes, wanted: Wanted) -> int:
     `data` has exactly as many bytes as the sizes add up to.
     """
     assert sum(wanted.sizes) == len(data)
-    if kernel.active() is not None and len(wanted.sizes) > COMPILED_ABOVE:
-        return unfit_compiled(data, wanted)
     check = unfit_plain if len(wanted.sizes) <= PLAIN_MAX else unfit_many
     return check(data, wanted)
-
-
-def unfit_compiled(data: bytes, wanted: Wanted) -> int:
-    """As `first_unfit`, by the kernel, which must be there."""
-    compiled = kernel.active()
-    assert compiled is not None
-    topic = np.frombuffer(wanted.queue.topic.encode(), np.uint8)
-    rows = (np.array(rows, np.int64) for rows in (wanted.sizes, wanted.offsets, wanted.numbers))
-    return compiled.first_unfit(
-        np.frombuffer(data, np.uint8), *rows, queue_id=wanted.queue.queue_id, topic=topic
-    )
 
 
 def unfit_many(data: bytes, wanted: Wanted) -> int:

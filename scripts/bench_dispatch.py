@@ -198,7 +198,7 @@ class Watch:
                 except FileNotFoundError:
                     continue
             state = self._pages[slot].read()
-            if state.state != RUNNING or slot not in self._cpu_before:
+            if not state.dispatched or slot not in self._cpu_before:
                 self._cpu_before[slot] = cpu_time(state.pid)
         if self._log is None:
             try:
@@ -263,7 +263,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--queues", type=int, default=8, help="of each topic")
     parser.add_argument("--keys", type=int, default=1, choices=range(9), metavar="0-8")
     parser.add_argument("--body", type=int, default=128, help="bytes of a message")
-    parser.add_argument("--queue-workers", type=int, nargs="+", default=[2])
+    parser.add_argument("--queue-workers", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--numpy", action="store_true", help="without the compiled kernel")
     parser.add_argument("--dir", type=Path, help="where to make the store")

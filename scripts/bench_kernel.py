@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from node.store.pull import PullRequest, get_message
+from node.store.pull import get_message
+from node.store.pull_types import PullRequest
 from node.store.store import open_store
 from node.store.verify import verify
 from pipeline.options import parse_options

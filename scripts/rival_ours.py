@@ -30,8 +30,8 @@ NO_CRC = "store.enabled_append_prop_crc=false"
 SYNC = "store.flush_disk_type=SYNC_FLUSH"
 LIMIT_S = 600
 WARM_UP_S = 1.0
-PULL_MESSAGES, PULL_BYTES = 1024, 4 << 20
-"""As many messages in a pull as RocketMQ's side takes."""
+PULL_MESSAGES, PULL_BYTES = 10_000, 1 << 20
+"""What `consume` asks for by itself; RocketMQ's side is allowed pulls as large."""
 FILL_BATCH = 500
 
 

@@ -50,6 +50,7 @@ QUEUES = {
     "node/group_commit.py": "send_thread_pool_queue_capacity",
     "node/store/bells.py": "node/store/bells.py::RINGS_AT_ONCE",
     "node/serving.py": "node/serving.py::UNSENT_MAX",
+    "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
     "node/client_unique_key.py": "node/client_io.py::CALLS_MAX",
 }
 """Files with queues (deques, sockets, heaps of work), and the limit that holds for them."""

@@ -32,7 +32,7 @@ from protocol.record import (
     Record,
     unit_tags_code,
 )
-from workers.feed import Feed
+from workers.feed import WINDOW_BYTES, Feed
 from workers.process import Job, parser_for, run_worker
 from workers.progress import (
     load_unfinished,
@@ -83,6 +83,7 @@ class ConsumeQueues:
         self._delay_levels_ms = site.delay_levels_ms
         self._files = files
         self._feed = feed
+        feed.window_bytes = WINDOW_BYTES
         self._grown = set() if grown is None else grown
         self._ends: dict[Queue, QueueEnd] = {}
         self.applied = 0

@@ -41,6 +41,9 @@ class Limits(NamedTuple):
 class Feed(Protocol):
     """The log as a handler and the dispatch loop see it."""
 
+    window_bytes: int
+    """Log read at once; a handler that writes seldom may choose one that fits the caches."""
+
     def limits(self) -> Limits:
         """The present ends; what is read afterwards stays within them."""
 
@@ -71,13 +74,14 @@ class _LogFeed:
     """What both feeds share: a log reader, and a call in between for whoever must show life."""
 
     log: LogReader
+    window_bytes = WINDOW_BYTES
 
     def __init__(self, root: Path, on_window: Callable[[], None]) -> None:
         self._folder = root / COMMIT_LOG_DIR
         self._on_window = on_window
 
     def columns(self, start: int, stop: int) -> Iterator[Columns]:
-        for columns in self.log.columns(start, stop, WINDOW_BYTES):
+        for columns in self.log.columns(start, stop, self.window_bytes):
             self._on_window()
             yield columns
 

@@ -26,6 +26,8 @@ from workers.process import Job, parser_for, run_worker
 from workers.progress import took_over_in_order, vouched_offset
 
 SLOT = "index"
+WINDOW_BYTES = 1 << 20
+"""Log read at once: it stays in the processor's cache from its copy to its keys."""
 PENDING_KEYS_MAX = 1 << 19
 """Keys that wait in memory, 20 bytes each, for their slots to be written at once."""
 REST_S = 0.02
@@ -46,6 +48,7 @@ class IndexFiles:
         self._root = root
         self._folder = folder
         self._feed = feed
+        feed.window_bytes = WINDOW_BYTES
         self._with_tags = with_tags
         self._state: IndexState | None = None
         self._tail = Tail()

@@ -29,7 +29,9 @@ def run_on(scene: Scene) -> Result:
         scene.tell.phase("starting the load")
         members = _start(scene)
         result, tally, watch = _measure(scene, members)
-    result.streams = tally.streams()
+    streams = tally.streams()
+    order = sorted(streams, key=lambda name: (name != result.main, name))
+    result.streams = {name: streams[name] for name in order}
     result.checks |= tally.marked_figures(result.main)
     messages = result.streams[result.main].summary.messages
     result.processes = watch.uses(messages)

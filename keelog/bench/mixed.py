@@ -13,6 +13,7 @@ import numpy as np
 import keelog
 from keelog.bench.killing import Killer
 from keelog.bench.measuring import run_on
+from keelog.bench.node_process import await_workers
 from keelog.bench.notes import notes_path, read_notes
 from keelog.bench.queue_checks import Ints, check_queue, pull_queue, verify_deep
 from keelog.bench.results import Result
@@ -42,6 +43,8 @@ def run_mixed(load: Workload, tell: Telling) -> Result:
             scene = Scene(load, client, tell, make_topics(load, client), place, folder=notes)
             with _kills(scene) as killer:
                 result = run_on(scene)
+            # Whoever was killed last has to read on.
+            await_workers(client)
             _note_kills(killer, result)
             _note_memory(result)
             tell.phase("checking every acknowledged message")

@@ -38,7 +38,7 @@ class Node:
     """`keelog serve`; what it says goes to a file beside the store, one for all its starts."""
 
     def __init__(
-        self, root: Path, settings: Sequence[str], *, queue_workers: int = 2, readers: int = 2
+        self, root: Path, settings: Sequence[str], *, queue_workers: int = 1, readers: int = 2
     ) -> None:
         self.root = root
         self.talk = root.with_name("node.log")

@@ -8,11 +8,13 @@ from matplotlib.ticker import FuncFormatter
 
 from keelog.bench.results import Look, Result, Second
 from keelog.bench.show import NAMES, UNSHOWN
-from pipeline.jobs.stats_text import count_text, size_text
-from pipeline.picture import COLOURS, INK, legend, svg
+from pipeline.jobs.stats_text import count_text
+from pipeline.picture import COLOURS, INK, in_bytes, legend, svg
 
 LOG_FROM = 30.0
 """Latencies whose largest is so many times the least are drawn on a logarithmic axis."""
+ROLES = ("send", "writer", "queue", "index", "reader", "follow", "find", "supervisor", "consume")
+"""Each has a colour; those of one load differ."""
 _WARM_UP = "#eef1f4"
 _TICKS = (0, 50, 90, 99, 99.9, 99.99, 99.999, 99.9999)
 
@@ -22,10 +24,18 @@ def throughput(result: Result) -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for colour, (name, seconds) in zip(COLOURS, _counted(result), strict=False):
+        highest = 1.0
+        for name, seconds in _counted(result):
             times, rates = _edges(seconds, [one.messages_per_s for one in seconds])
-            axes.plot(times, rates, color=colour, linewidth=1.6, label=NAMES.get(name, name))
-        axes.set_ylim(bottom=0)
+            axes.plot(
+                times,
+                rates,
+                color=_colour(result, name),
+                linewidth=1.6,
+                label=NAMES.get(name, name),
+            )
+            highest = max(highest, *rates)
+        axes.set_ylim(0, highest * 1.08)
         axes.set_ylabel("messages / s")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count_text(value)))
         _over_time(axes, result)
@@ -40,14 +50,15 @@ def latency(result: Result) -> str:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         drawn: list[float] = []
-        for colour, (name, seconds) in zip(COLOURS, _timed(result), strict=False):
+        for name, seconds in _timed(result):
             for figure_name, width, style in (("p50_ms", 1.8, "-"), ("p99_ms", 1.2, "--")):
                 values = [getattr(one, figure_name) for one in seconds]
                 drawn += [value for value in values if value]
                 axes.plot(
                     [one.at - 0.5 for one in seconds],
                     [float("nan") if value is None else value for value in values],
-                    color=colour, linewidth=width, linestyle=style, marker=".", markersize=4,
+                    color=_colour(result, name), linewidth=width, linestyle=style,
+                    marker=".", markersize=4,
                     label=f"{NAMES.get(name, name)} {figure_name.removesuffix('_ms')}",
                 )  # fmt: skip
         _ms_axis(axes, drawn)
@@ -64,13 +75,16 @@ def percentiles(result: Result) -> str:
         axes = figure.subplots()
         drawn: list[float] = []
         most = 1.0
-        named = [(name, one.distribution) for name, one in result.streams.items()]
-        for colour, (name, points) in zip(COLOURS, named, strict=False):
+        for name, stream in result.streams.items():
+            points = stream.distribution
             inner = [(100 / (100 - percent), ms) for percent, ms in points if percent < 100]
             if not inner:
                 continue
             places, values = zip(*inner, strict=True)
-            axes.plot(places, values, color=colour, linewidth=1.6, label=NAMES.get(name, name))
+            axes.plot(
+                places, values, color=_colour(result, name), linewidth=1.6,
+                label=NAMES.get(name, name),
+            )  # fmt: skip
             drawn += values
             most = max(most, places[-1])
         axes.set_xscale("log")
@@ -92,9 +106,8 @@ def lag(result: Result) -> str:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         _lines(axes, result.looks, [one.lag for one in result.looks])
-        axes.set_ylim(0, max([b for one in result.looks for b in one.lag.values()] + [1024]) * 1.08)
+        _bytes_axis(axes, [size for one in result.looks for size in one.lag.values()])
         axes.set_ylabel("behind the log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size_text(value)))
         _over_time(axes, result)
         legend(axes)
 
@@ -106,11 +119,13 @@ def cpu(result: Result) -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        names = list(result.looks[-1].cpu)
+        names = sorted(result.looks[-1].cpu, key=_role)
         times = [one.at for one in result.looks]
         series = [[one.cpu.get(name, 0.0) for one in result.looks] for name in names]
-        colours = [COLOURS[number % len(COLOURS)] for number in range(len(names))]
-        axes.stackplot(times, *series, labels=names, colors=colours, linewidth=0)
+        colours = [_process_look(name)[0] for name in names]
+        axes.stackplot(
+            times, *series, labels=names, colors=colours, edgecolor="white", linewidth=0.5
+        )
         cores = result.machine["cores"]
         axes.axhline(cores, color=INK, linewidth=1, linestyle=":")
         axes.set_ylim(0, cores * 1.15)
@@ -128,9 +143,8 @@ def memory(result: Result) -> str:
         axes = figure.subplots()
         looks = [one for one in result.looks if one.anon]
         _lines(axes, looks, [one.anon for one in looks])
-        axes.set_ylim(bottom=0)
+        _bytes_axis(axes, [size for one in looks for size in one.anon.values()])
         axes.set_ylabel("memory without files")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size_text(value)))
         _over_time(axes, result)
         legend(axes)
 
@@ -139,12 +153,34 @@ def memory(result: Result) -> str:
 
 def _lines(axes: Axes, looks: Sequence[Look], values: Sequence[dict[str, int]]) -> None:
     names = list(dict.fromkeys(name for one in values for name in one))
-    for number, name in enumerate(names):
+    for name in sorted(names, key=_role):
+        colour, style = _process_look(name)
         axes.plot(
             [look.at for look in looks], [one.get(name, float("nan")) for one in values],
-            color=COLOURS[number % len(COLOURS)], linewidth=1.6, label=name,
-            linestyle="-" if number < len(COLOURS) else "--",
+            color=colour, linestyle=style, linewidth=1.6, label=name,
         )  # fmt: skip
+
+
+def _role(name: str) -> tuple[int, str]:
+    role = name.split()[0]
+    return (ROLES.index(role) if role in ROLES else len(ROLES)), name
+
+
+def _process_look(name: str) -> tuple[str, str]:
+    """Colour by role, line by number."""
+    number = int(name.split()[1]) if " " in name else 0
+    return COLOURS[_role(name)[0] % len(COLOURS)], ("-", "--", ":", "-.")[number % 4]
+
+
+def _colour(result: Result, stream: str) -> str:
+    """A stream has one colour in all pictures."""
+    return COLOURS[list(result.streams).index(stream) % len(COLOURS)]
+
+
+def _bytes_axis(axes: Axes, drawn: Sequence[int]) -> None:
+    highest = max([*drawn, 1024]) * 1.08
+    axes.set_ylim(0, highest)
+    in_bytes(axes.yaxis, highest)
 
 
 def _counted(result: Result) -> list[tuple[str, list[Second]]]:

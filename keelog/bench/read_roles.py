@@ -4,7 +4,6 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 import keelog
 from keelog.bench.job import SECOND_NS, Job, Prepared
@@ -15,8 +14,6 @@ from protocol.errors import MqError
 
 FIND_S_MAX = 60.0
 PAUSE_S = 0.005
-READ_AT_ONCE = 1_000
-"""Messages between two looks at the clock."""
 
 
 def prepare_reads(job: Job) -> Prepared:
@@ -54,9 +51,9 @@ def prepare_reads(job: Job) -> Prepared:
 
 def _stored(
     job: Job, client: keelog.Client, topic: str, queues: list[int]
-) -> Iterator[keelog.Message]:
+) -> Iterator[keelog.PullResult]:
     """All that queues of a topic hold now."""
-    return client.tail(
+    return client.consume(
         topic,
         "earliest",
         queues=queues,
@@ -67,15 +64,20 @@ def _stored(
 
 
 def _read(
-    messages: Iterator[keelog.Message], as_: str, counts: list[int], is_over: Callable[[], bool]
+    results: Iterator[keelog.PullResult],
+    as_: str,
+    counts: list[int],
+    is_over: Callable[[], bool],
 ) -> None:
     """Counts messages and bytes, of whole records where these are read."""
-    while not is_over() and (some := list(islice(messages, READ_AT_ONCE))):
+    for result in results:
         if as_ == "raw":
-            counts[1] += sum(len(message.raw) for message in some)
+            counts[1] += len(result.payload)
         else:
-            counts[1] += sum(len(message.body) for message in some)
-        counts[0] += len(some)
+            counts[1] += sum(len(message.body) for message in result.messages)
+        counts[0] += result.count
+        if is_over():
+            return
 
 
 def prepare_follow(job: Job) -> Prepared:

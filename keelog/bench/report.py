@@ -54,7 +54,7 @@ def _cards(result: Result) -> dict[str, str]:
         cards |= {"p50": ms_text(steady.p50_ms), "p99": ms_text(steady.p99_ms)}
         cards["p99.9"] = ms_text(steady.p999_ms)
     if result.cpu_s_per_million is not None:
-        cards["CPU s per million"] = f"{result.cpu_s_per_million:.3g}"
+        cards["CPU s per million"] = f"{result.cpu_s_per_million:,.1f}"
     cards["failures"] = str(sum(steady.failures.values()) + len(result.faults))
     return cards
 
@@ -66,7 +66,8 @@ def _sections(result: Result) -> list[str]:
     main = NAMES.get(result.main, result.main)
     sections = [
         section(
-            "Throughput", "Acknowledged or received in each second; the warm-up is grey.",
+            "Throughput",
+            "Acknowledged or received in each second. Grey is the warm-up, a line is a kill.",
             pictures.throughput(result),
         )
     ]  # fmt: skip

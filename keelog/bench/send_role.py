@@ -80,10 +80,11 @@ def requests_of(job: Job, bodies: list[bytes]) -> Make:
     requests = []
     if load.callers == "batches":
         for number, part in enumerate(batches(bodies, load.batch)):
-            said = {**options, "keys": [_keys(load.keys, dice) for _ in part]}
+            said = options
+            if load.keys:
+                said = {**options, "keys": [_keys(load.keys, dice) for _ in part]}
             size = sum(map(len, part))
-            where = topics[number % len(topics)]
-            requests.append(Outgoing(where, part, said if load.keys else options, size))
+            requests.append(Outgoing(topics[number % len(topics)], part, said, size))
         return cycle(requests)
     for number, body in enumerate(bodies):
         said = {**options, "keys": _keys(load.keys, dice)} if load.keys else options
@@ -113,14 +114,12 @@ def _send_through_a_producer(
     job: Job, client: keelog.Client, make: Make, pace: Pace, streams: Streams, mean: float
 ) -> None:
     load = job.workload
-    with client.producer(
-        timeout=load.timeout, max_in_flight=load.under_way, max_batches=load.under_way,
-        acks=load.acks,
-    ) as producer:  # fmt: skip
-        if load.callers == "batches":
+    timeout, acks, limit = load.timeout, load.acks, load.under_way
+    if load.callers == "batches":
+        with client.producer(max_batches=limit, timeout=timeout, acks=acks) as producer:
             keep_batches_in_flight(producer.send_batch, make, pace, streams, load.batch)
-            producer.flush()
-            return
+        return
+    with client.producer(max_in_flight=limit, timeout=timeout, acks=acks) as producer:
         handed = Handed()
 
         def answered() -> tuple[int, int]:
@@ -149,10 +148,13 @@ def dry_run_cpu_s_per_million(job: Job, make: Make) -> float:
     streams = Streams(Recorder(each), None)
     pace = Pace(0, 0.0, None, DRY_REQUESTS)
     before = time.thread_time()
-    if job.workload.callers == "inflight":
-        done: Future[None] = Future()
-        done.set_result(None)
-        keep_in_flight(lambda *_, **__: done, make, pace, streams, Handed())
-    else:
-        call_one_by_one(lambda *_, **__: None, make, pace, streams, each)
+    done: Future[None] = Future()
+    done.set_result(None)
+    match job.workload.callers:
+        case "inflight":
+            keep_in_flight(lambda *_, **__: done, make, pace, streams, Handed())
+        case "batches":
+            keep_batches_in_flight(lambda *_, **__: done, make, pace, streams, each)
+        case _:
+            call_one_by_one(lambda *_, **__: None, make, pace, streams)
     return (time.thread_time() - before) / (DRY_REQUESTS * each) * 1e6

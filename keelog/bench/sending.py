@@ -54,9 +54,7 @@ def cycle(requests: list[Outgoing]) -> Make:
     return lambda _due_ns: next(turn)
 
 
-def call_one_by_one(
-    send: Callable[..., Any], make: Make, pace: Pace, streams: Streams, each: int = 1
-) -> None:
+def call_one_by_one(send: Callable[..., Any], make: Make, pace: Pace, streams: Streams) -> None:
     """One caller that waits for each answer; several of them share `pace`."""
     note, fail = streams.sends.note, streams.sends.fail
     late = streams.lateness
@@ -68,18 +66,18 @@ def call_one_by_one(
         try:
             send(request.topic, request.body, **request.options)
         except MqError as error:
-            fail(type(error).__name__, each)
+            fail(type(error).__name__)
             time.sleep(PAUSE_S)
         else:
             note(_now() - due, request.size)
 
 
 def call_in_threads(
-    callers: int, send: Callable[..., Any], make: Make, pace: Pace, streams: Streams, each: int = 1
-) -> None:  # fmt: skip
+    callers: int, send: Callable[..., Any], make: Make, pace: Pace, streams: Streams
+) -> None:
     """So many callers, each a thread; returns when all are done."""
     threads = [
-        threading.Thread(target=call_one_by_one, args=(send, make, pace, streams, each))
+        threading.Thread(target=call_one_by_one, args=(send, make, pace, streams))
         for _ in range(callers)
     ]
     for thread in threads:
@@ -149,7 +147,7 @@ def keep_in_flight(
 def keep_batches_in_flight(
     send: Callable[..., "Future[Any]"], make: Make, pace: Pace, streams: Streams, each: int
 ) -> None:
-    """One producer that waits only for room; each batch of `each` messages is timed."""
+    """One producer whose `send` waits for room; every batch is timed, as `each` messages."""
     while (due := pace.next()) is not None:
         if streams.lateness is not None:
             sleep_until(due)
@@ -160,16 +158,18 @@ def keep_batches_in_flight(
         except MqError as error:
             streams.sends.fail(type(error).__name__, each)
             time.sleep(PAUSE_S)
-        else:
-            future.add_done_callback(partial(_answered, streams.sends, due, request.size, each))
+            continue
+        future.add_done_callback(partial(_answered, streams.sends, due, request.size, each))
 
 
-def _answered(recorder: Recorder, due_ns: int, size: int, each: int, future: "Future[Any]") -> None:
+def _answered(
+    recorder: Recorder, due_ns: int, size: int, messages: int, future: "Future[Any]"
+) -> None:
     error = future.exception()
     if error is None:
         recorder.note(_now() - due_ns, size)
     else:
-        recorder.fail(type(error).__name__, each)
+        recorder.fail(type(error).__name__, messages)
 
 
 def _timed(recorder: Recorder, due_ns: int, stands_for: int, future: "Future[Any]") -> None:

@@ -28,7 +28,7 @@ class Workload:
     directory: str | None = None
     """Where that one has its store; None: a temporary folder, which is removed."""
     settings: tuple[str, ...] = ()
-    queue_workers: int = 2
+    queue_workers: int = 1
     readers: int = 1
     callers: Callers = "threads"
     producers: int = 64
@@ -60,6 +60,8 @@ class Workload:
     timeout: float = 30.0
     kill_every: float | None = None
     percent_of_full: float | None = None
+    parts: tuple[str, ...] = ("put", "batch", "walk")
+    """What `store` measures, in this order; a walk reads the log of a batch."""
     finds: float = 100.0
     """Look-ups by key a second in `mixed`."""
 
@@ -108,4 +110,5 @@ class Workload:
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Self:
         """From `as_dict`, through JSON."""
-        return cls(**{**fields, "settings": tuple(fields["settings"])})
+        tuples = {name: tuple(fields[name]) for name in ("settings", "parts")}
+        return cls(**{**fields, **tuples})

@@ -13,7 +13,7 @@ from keelog.cli.options import DEFAULT_NODE, command, settings_options, version
 @click.option(
     "--bind", default=DEFAULT_NODE, show_default=True, metavar="URL", help="The control socket."
 )
-@click.option("--queue-workers", default=2, show_default=True, metavar="N")
+@click.option("--queue-workers", default=1, show_default=True, metavar="N")
 @click.option("--readers", default=1, show_default=True, metavar="M")
 @click.option(
     "--restart-limit",

@@ -16,14 +16,8 @@ from keelog.cli.store_options import body_options, directory, opened
 from node.store.find import FindRequest
 from node.store.find import find as find_page
 from node.store.index_reader import END_OF_TIME, MAX_MESSAGES_BATCH
-from node.store.pull import (
-    IN_MEMORY,
-    PullRequest,
-    PullResult,
-    PullStatus,
-    TransferLimits,
-    get_message,
-)
+from node.store.pull import get_message
+from node.store.pull_types import IN_MEMORY, PullRequest, PullResult, PullStatus, TransferLimits
 from node.store.seek import Boundary, offset_by_time
 from node.store.store import DeadStore
 from node.store.tag_filter import parse_tags

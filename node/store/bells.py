@@ -68,7 +68,8 @@ class Ringer:
         (net.unix.max_dgram_qlen), so that it wakes up anyway."""
         try:
             self._socket.sendto(message, f"{slot}.bell")
-        except (BlockingIOError, FileNotFoundError, ConnectionRefusedError):
+        except OSError:
+            # Whatever it is, it costs a few ms of sleep, and must not end who appends.
             return False
         return True
 
@@ -111,21 +112,29 @@ class Sleepers:
         return iter(self._known.values())
 
     def look(self) -> None:
-        """Opens the pages that are new, and those that took the place of others."""
-        with os.scandir(self._folder) as entries:
-            found = {
-                entry.name.removesuffix(_PAGE_SUFFIX): entry.inode()
-                for entry in entries
-                if entry.name.endswith(_PAGE_SUFFIX)
-            }
+        """Opens the pages that are new, and those that took the place of others.
+
+        A page that cannot be opened now is looked at again: its owner wakes up by itself meanwhile.
+        """
+        found = self._listed()
         for slot, sleeper in list(self._known.items()):
             if found.get(slot) != sleeper.file_number:
                 self._known.pop(slot).page.close()
         for slot, number in found.items():
             if slot not in self._known and self._takes(slot):
-                with suppress(FileNotFoundError, StoreDamaged):
+                with suppress(OSError, StoreDamaged):
                     page = WorkerPage.open(self._root, slot)
                     self._known[slot] = Sleeper(slot, page, number)
+
+    def _listed(self) -> dict[str, int]:
+        """The slots that have a page, and the page's file number."""
+        with suppress(OSError), os.scandir(self._folder) as entries:
+            return {
+                entry.name.removesuffix(_PAGE_SUFFIX): entry.inode()
+                for entry in entries
+                if entry.name.endswith(_PAGE_SUFFIX)
+            }
+        return {}
 
     def wake(self, readable: int, queues: Collection[Queue] | None = None) -> None:
         """Rings those who sleep until the log reaches here.

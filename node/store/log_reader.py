@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from node.store.buffers import Buffers
 from node.store.segment import Segment
 from node.store.segment_list import SegmentList
 from protocol.columns import Columns, scan
@@ -48,6 +49,7 @@ class LogReader:
     def __init__(self, segments: SegmentList, bounds: Bounds) -> None:
         self.segments = segments
         self.bounds = bounds
+        self.buffers = Buffers()
         self.stopped: Torn | None = None
 
     @property

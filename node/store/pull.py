@@ -4,97 +4,27 @@
 `_fast_scan` gives the same answer by columns where every record of the range can be read.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from node.store.log_reader import LogReader
+from node.store.message_bytes import verified_bytes
+from node.store.pull_types import TOTAL_BYTES_MAX, PullRequest, PullResult, PullStatus
 from node.store.queue_files import NO_UNITS, Units
 from node.store.queue_reader import QueueReader
 from node.store.queued_record import damaged_message
-from node.store.tag_filter import TagFilter
+from protocol import kernel
 from protocol.errors import StoreDamaged
+from protocol.kernel_read import Bound, FitLimits, Messages, fitting_units
 from protocol.queue_unit import UNIT_BYTES, QueueUnit
-from protocol.record_check import Wanted, first_unfit
 
-TOTAL_BYTES_MAX = 128 << 20
 TOTAL_BYTES_MIN = 100
 FEW_UNITS_MAX = 40
 """So few units go faster one by one than as columns."""
-
-
-class PullStatus(Enum):
-    """RocketMQ's GetMessageStatus."""
-
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-
-
-class TransferLimits(NamedTuple):
-    """How much one pull carries (maxTransfer…OnMessageInMemory and …InDisk).
-
-    A record counts as cold when it lies more than `memory_bytes` below the log's end; None: never.
-    """
-
-    count_max: int = 32
-    bytes_max: int = 262_144
-    cold_count_max: int = 8
-    cold_bytes_max: int = 65_536
-    memory_bytes: int | None = None
-
-
-IN_MEMORY = TransferLimits()
-"""RocketMQ's defaults, for a store that is in memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class PullRequest:
-    """What to look for.
-
-    `exact` compares the text of the tags too; a broker compares hashes and leaves that to its
-    client. `filter_bytes_max` bounds how many bytes of units one pull looks at.
-    """
-
-    max_messages: int = 32
-    total_bytes_max: int = TOTAL_BYTES_MAX
-    limits: TransferLimits = IN_MEMORY
-    tags: TagFilter | None = None
-    exact: bool = False
-    filter_bytes_max: int = 16_000
-    files_max: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class PullResult:
-    """The answer. Queue offset, log offset and size of each record taken, and their bytes.
-
-    `payload` are the records back to back, as stored, each of them verified.
-    """
-
-    status: PullStatus
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
-    queue_offsets: NDArray[np.int64]
-    physical_offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    payload: bytes
-
-    @property
-    def count(self) -> int:
-        """How many records."""
-        return len(self.sizes)
 
 
 class Scanned(NamedTuple):
@@ -103,7 +33,7 @@ class Scanned(NamedTuple):
     `damaged` is a unit that names no place of the log, when nothing was taken before it.
     """
 
-    rows: list[int]
+    rows: Sequence[int]
     consumed: int
     status: PullStatus
     damaged: int | None = None
@@ -157,7 +87,8 @@ def _scan_files(
             unit = QueueUnit(*units[found.damaged].tolist())
             raise damaged_message(log, queue, first + found.damaged, unit)
         if found.rows:
-            rows = np.array(found.rows, np.int64)
+            rows = _as_index(found)
+            taken = units[rows]
             return _with_bytes(
                 log,
                 queue,
@@ -166,9 +97,9 @@ def _scan_files(
                     following,
                     low,
                     high,
-                    queue_offsets=first + rows,
-                    physical_offsets=units["physical_offset"][rows].astype(np.int64),
-                    sizes=units["size"][rows].astype(np.int64),
+                    queue_offsets=np.arange(first, following)[rows],
+                    physical_offsets=taken["physical_offset"].astype(np.int64),
+                    sizes=taken["size"].astype(np.int64),
                     payload=b"",
                 ),
             )
@@ -177,28 +108,29 @@ def _scan_files(
     return _nothing(status, following, low, high)
 
 
+def _as_index(found: "Scanned") -> slice | NDArray[np.int64]:
+    """The rows taken, as a slice where that is all of them."""
+    if len(found.rows) == found.consumed:
+        return slice(0, found.consumed)
+    return np.array(found.rows, np.int64)
+
+
 def _with_bytes(log: LogReader, queue: QueueReader, result: PullResult) -> PullResult:
     """Reads the records; from the first one that is damaged on they are left for the next pull."""
-    wanted = Wanted(
-        queue.queue,
-        result.queue_offsets.tolist(),
-        result.physical_offsets.tolist(),
-        result.sizes.tolist(),
-    )
-    payload, count = log.payload(wanted.offsets, wanted.sizes)
-    good = first_unfit(payload, wanted if count == result.count else wanted.first(count))
+    wanted = Messages(queue.queue, result.physical_offsets, result.sizes, result.queue_offsets)
+    payload, good = verified_bytes(log, wanted)
     if good == result.count:
         return replace(result, payload=payload)
     if not good:
-        unit = QueueUnit(wanted.offsets[0], wanted.sizes[0], 0)
-        raise damaged_message(log, queue, wanted.numbers[0], unit)
+        unit = QueueUnit(int(wanted.place[0]), int(wanted.size[0]), 0)
+        raise damaged_message(log, queue, int(wanted.number[0]), unit)
     return replace(
         result,
-        next_begin_offset=wanted.numbers[good],
+        next_begin_offset=int(wanted.number[good]),
         queue_offsets=result.queue_offsets[:good],
         physical_offsets=result.physical_offsets[:good],
         sizes=result.sizes[:good],
-        payload=payload[: sum(wanted.sizes[:good])],
+        payload=payload,
     )
 
 
@@ -223,11 +155,36 @@ def _scan_file(
 
 
 def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
-    if request.tags is None and len(units) <= FEW_UNITS_MAX:
+    compiled = kernel.active()
+    if request.tags is None and compiled is not None:
+        found = _compiled_scan(compiled, log, units, request)
+    elif request.tags is None and len(units) <= FEW_UNITS_MAX:
         found = _short_scan(log, units, request)
     else:
         found = _fast_scan(log, units, request)
     return found or plain_scan(log, units, request)
+
+
+def _compiled_scan(
+    compiled: kernel.Kernel, log: LogReader, units: Units, request: PullRequest
+) -> Scanned | None:
+    """As `_short_scan`, for any number of units."""
+    limits, count_max, bytes_max = request.limits, request.max_messages, _total_max(request)
+    count = fitting_units(
+        compiled,
+        units,
+        FitLimits(
+            log.min_offset,
+            log.end,
+            log.segment_bytes,
+            -1 if limits.memory_bytes is None else limits.memory_bytes,
+            hot=Bound(min(limits.count_max, count_max), min(limits.bytes_max, bytes_max)),
+            cold=Bound(
+                min(limits.cold_count_max, count_max), min(limits.cold_bytes_max, bytes_max)
+            ),
+        ),
+    )
+    return Scanned(range(count), count, PullStatus.FOUND) if count > 0 else None
 
 
 def _short_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned | None:
@@ -248,7 +205,7 @@ def _short_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned |
             break
     else:
         row += 1
-    return Scanned(list(range(row)), row, PullStatus.FOUND) if row else None
+    return Scanned(range(row), row, PullStatus.FOUND) if row else None
 
 
 def _total_max(request: PullRequest) -> int:

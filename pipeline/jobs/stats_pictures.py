@@ -3,17 +3,15 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from math import ceil, log2
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from pipeline.jobs.stats_figures import OTHER, Figures, Row
 from pipeline.jobs.stats_text import count_text, size_text
-from pipeline.picture import COLOURS, REST, legend, svg
+from pipeline.picture import COLOURS, REST, in_bytes, legend, svg
 
 _STACKED_MAX = 7
 _LABEL_CHARS_MAX = 34
@@ -32,7 +30,7 @@ def throughput(figures: Figures) -> str:
         _stack(sizes, figures, "bytes", "topic")
         counts.set_ylabel("messages / s")
         sizes.set_ylabel("bytes / s")
-        _in_bytes(sizes.yaxis, sizes.get_ylim()[1])
+        in_bytes(sizes.yaxis, sizes.get_ylim()[1])
         legend(counts)
 
     return svg(draw, 10, 5.2)
@@ -197,18 +195,11 @@ def _bars(
     axes.set_ylim(len(values) - 0.4, -0.6)
     axes.set_xlim(0, max([*values, 1]) * 1.14)
     if text is size_text:
-        _in_bytes(axes.xaxis, max([*values, 1]))
+        in_bytes(axes.xaxis, max([*values, 1]))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     axes.grid(visible=False, axis="y")
-
-
-def _in_bytes(axis: Any, highest: float) -> None:
-    """Steps that are powers of two: 512 KiB, 1 MiB, …"""
-    step = 2.0 ** ceil(log2(max(highest, 4) / 5))
-    axis.set_major_locator(MultipleLocator(step))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: size_text(value)))
 
 
 def _height(bars: int) -> float:

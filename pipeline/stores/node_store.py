@@ -81,7 +81,7 @@ class PendingFetch:
     def result(self) -> bytes:
         """Its bytes. Raises FileVanished for what the node has deleted."""
         try:
-            return self._answer.result().payload
+            return bytes(self._answer.result().payload)
         except NotFound as error:
             raise FileVanished(str(self._path), 0, error.reason, error.hint) from None
 

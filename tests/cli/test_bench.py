@@ -1,6 +1,8 @@
 """`keelog bench`: the shapes of its results, limits, and what stops a run before it begins."""
 
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from keelog.bench.results import Result
 from keelog.cli.main import run
 from tests.support.node import RunningNode
+from tests.test_readme import agrees, steps
 
 STREAM = {"summary", "steady", "seconds", "distribution"}
 SUMMARY = {
@@ -84,16 +87,6 @@ def test_sends_are_counted_timed_and_written_in_every_form(
 
 @pytest.mark.process
 @pytest.mark.xdist_group("bench")
-def test_tasks_store_what_they_count(node: RunningNode, tmp_path: Path) -> None:
-    words = ["--callers", "tasks", "--count", "100", "--processes", "2", "--warm-up", "0"]
-    bench("send", "--node", node.endpoint, *words, "--json", str(tmp_path / "a.json"))
-    assert loaded(tmp_path / "a.json")["summary"]["messages"] == 100
-
-
-@pytest.mark.process
-@pytest.mark.xdist_group("bench")
-@pytest.mark.process
-@pytest.mark.xdist_group("bench")
 def test_stored_messages_are_read_once(node: RunningNode, tmp_path: Path) -> None:
     words = ["--node", node.endpoint, "--count", "1000", "--consumers", "2", "--warm-up", "0"]
     bench("consume", *words, "--json", str(tmp_path / "a.json"))
@@ -108,6 +101,7 @@ def test_every_message_that_is_sent_arrives_at_the_consumer(
     node: RunningNode, tmp_path: Path
 ) -> None:
     words = ["--node", node.endpoint, "--rate", "200", "--count", "100", "--warm-up", "0"]
+    words += ["--callers", "tasks", "--processes", "2"]
     bench("e2e", *words, "--json", str(tmp_path / "a.json"))
     found = loaded(tmp_path / "a.json")
     assert found["main"] == "end_to_end"
@@ -115,6 +109,7 @@ def test_every_message_that_is_sent_arrives_at_the_consumer(
     assert found["faults"] == []
 
 
+@pytest.mark.faults
 @pytest.mark.process
 @pytest.mark.xdist_group("bench")
 def test_a_mixed_load_checks_every_message(node: RunningNode, tmp_path: Path) -> None:
@@ -165,3 +160,43 @@ def test_a_page_without_matplotlib_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run(["bench", "send", "--html", str(tmp_path / "a.html")]) == 1
     assert "try: pip install 'keelog[bench]'" in capsys.readouterr().err
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "load-testing.md"
+SHORTER = (
+    (r"--duration \S+", "--duration 1s --warm-up 1s"),
+    (r"--count \S+", "--count 400 --warm-up 0"),
+    (r"--percent-of-full \S+", "--rate 200"),
+    (r"--kill-every \S+", "--kill-every 300ms"),
+)
+
+
+@pytest.mark.faults
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("bench")
+def test_everything_that_the_page_shows_happens(
+    node: RunningNode,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The commands run shorter, and against one node."""
+    monkeypatch.chdir(tmp_path)
+    wrong = []
+    for step in steps(PAGE.read_text(encoding="utf-8")):
+        command = step.command
+        if step.is_python:
+            command = command.replace("count=1_000_000", f"count=400, node={node.endpoint!r}")
+            exec(compile(command, str(PAGE), "exec"), {"__name__": "__main__"})
+        else:
+            for pattern, short in SHORTER:
+                command = re.sub(pattern, short, command)
+            words = shlex.split(command)[1:]
+            if words[1] not in ("compare", "store"):
+                words += ["--node", node.endpoint]
+            assert run(words) == 0, command
+        talk = capsys.readouterr()
+        if not agrees(step.expected or "…", talk.err + talk.out):
+            wrong.append(f"line {step.line}: {command}\n{step.expected}\n{talk.err}{talk.out}")
+    assert not wrong, "\n\n".join(wrong)

@@ -135,6 +135,8 @@ def test_a_follower_gets_what_comes_later_while_the_loop_works(node: FakeNode) -
             assert sorted(found) == list(range(5))
             again = [m async for m in mq.tail("orders", "earliest", until_end=True)]
             assert len(again) == 5
+            whole = [r async for r in mq.consume("orders", "earliest", until_end=True)]
+            assert sorted(m.raw for r in whole for m in r.messages) == sorted(m.raw for m in again)
 
     asyncio.run(scenario())
 

@@ -173,3 +173,53 @@ def test_a_follower_of_many_queues_sleeps_while_its_pulls_are_held(
     assert next(mq.tail("wide", "latest")).body == b"x"
     assert time.thread_time() - begin < 0.25
     timer.join()
+
+
+def test_whole_answers_hold_every_message_once_and_in_order(mq: keelog.Client) -> None:
+    fill(mq, 1000)
+    queues: dict[int, list[int]] = defaultdict(list)
+    for result in mq.consume("orders", "earliest", until_end=True, max_messages=70):
+        assert result.count == len(result.messages) == len(result.columns()) > 0
+        assert {m.queue_id for m in result.messages} == {result.queue_id}
+        queues[result.queue_id] += [int(message.body) for message in result.messages]
+    assert sorted(n for found in queues.values() for n in found) == list(range(1000))
+    assert all(found == sorted(found) for found in queues.values())
+
+
+def test_answers_end_where_the_queues_ended_at_the_start(mq: keelog.Client) -> None:
+    fill(mq, 30)
+    results = mq.consume("orders", "earliest", until_end=True, max_messages=8)
+    first = next(results)
+    fill(mq, 30, first=30)
+    found = [message for result in [first, *results] for message in result.messages]
+    assert numbers(found) == list(range(30))
+
+
+def test_the_next_pulls_are_under_way_while_the_caller_works(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    fill(mq, 60)
+    results = mq.consume("orders", "earliest", queues=[1], until_end=True, max_messages=5)
+    next(results)
+    deadline = time.monotonic() + 5
+    while len(node.operations("pull")) < 2:
+        assert time.monotonic() < deadline, "nothing was asked for ahead"
+        time.sleep(0.001)
+    assert len(list(results)) == 3
+
+
+def test_no_more_pulls_are_under_way_than_asked_for(node: FakeNode, mq: keelog.Client) -> None:
+    mq.create_topic("wide", queues=9)
+    node.hold_pulls = True
+    results = mq.consume("wide", "latest", in_flight=4)
+    timer = threading.Timer(0.3, lambda: mq.send("wide", b"x", queue_id=8))
+    timer.start()
+    asked = []
+    run = threading.Timer(0.15, lambda: asked.append(len(node.operations("pull"))))
+    run.start()
+    assert next(results).messages[0].body == b"x"
+    assert asked[0] <= 4
+    timer.join()
+    for wrong in (0, 33):
+        with pytest.raises(keelog.BadRequest):
+            next(mq.consume("wide", in_flight=wrong))

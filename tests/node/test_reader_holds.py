@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from node.reader_holds import Held, HoldList
 from node.reader_requests import Pull
-from node.store.pull import PullRequest
+from node.store.pull_types import PullRequest
 from protocol.errors import NodeBusy
 from protocol.ids import Queue
 

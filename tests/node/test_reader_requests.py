@@ -19,7 +19,7 @@ from node.reader_requests import (
     parse_pull,
     parse_seek,
 )
-from node.store.pull import TransferLimits
+from node.store.pull_types import TransferLimits
 from node.store.seek import Boundary
 from node.store.settings import Settings
 from protocol.errors import BadRequest, MqError

@@ -16,7 +16,7 @@ from node.reader_hints import News
 from node.reader_service import ReaderService
 from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
-from node.store.pull import TransferLimits
+from node.store.pull_types import TransferLimits
 from node.store.state_page import RUNNING, STARTING
 from node.store.store import open_live
 from node.store.topics_file import TopicsFile

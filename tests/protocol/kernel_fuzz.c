@@ -120,13 +120,39 @@ static void try_gather(const uint8_t *data, int64_t length, const int64_t *known
     for (int64_t row = 0; row < rows; row++)
         if (good[row])
             check(out[row] >= 0 && out[row] + out[rows + row] <= length, "records lie within");
-    for (int64_t row = 0; row < rows; row++)
-        size[row] = size[row] < 0 ? 0 : size[row];
-    int64_t sum = 0, fitting = 0; /* first_unfit is promised sizes that add up to the length */
-    for (; fitting < rows && size[fitting] <= length - sum; fitting++)
-        sum += size[fitting];
-    keelog_first_unfit(data, length, fitting, size, place, place, 0, data, draw(9) % (length + 1));
     free(good), free(out), free(place), free(size), free(start);
+}
+
+/* As a pull does: units of a queue, and the records that they name, in a segment at `base`. */
+static void try_messages(const uint8_t *data, int64_t length, const int64_t *known, int64_t rows) {
+    int64_t base = (int64_t)draw(3) * 1000, room = (int64_t)draw((uint64_t)length + 40), total = 0;
+    int64_t *place = block(8 * rows), *size = block(8 * rows), *number = block(8 * rows);
+    uint32_t *stated = block(4 * rows);
+    uint8_t *out = block(room), *units = block(UNIT_BYTES * rows);
+    for (int64_t row = 0; row < rows; row++) {
+        place[row] = draw(9) ? base + known[row] : wild(length);
+        size[row] = draw(9) ? known[rows + row] : wild(length);
+        number[row] = draw(9) ? known[QUEUE_OFFSET * rows + row] : wild(length);
+        stated[row] = (uint32_t)size[row];
+    }
+    int64_t topic_length = (int64_t)draw(9) % (length + 1);
+    int64_t found = keelog_copy_messages(data, length, base, rows, place, size, number,
+                                         known[QUEUE_ID * rows], data, topic_length, out, room);
+    check(found >= 0 && found <= rows, "no more messages than rows");
+    for (int64_t row = 0; row < found; total += size[row++])
+        check(size[row] <= room - total &&
+                  !memcmp(out + total, data + (place[row] - base), (size_t)size[row]),
+              "messages are copied as they stand");
+    found = keelog_whole_records(data, length, rows, stated);
+    check(found >= 0 && found <= rows, "no more records than rows");
+    for (int64_t i = 0; i < UNIT_BYTES * rows; i++)
+        units[i] = draw(3) ? 0 : (uint8_t)draw(256);
+    int64_t limits[] = {(int64_t)draw(99),   (int64_t)draw(1 << 20), (int64_t)draw(1 << 20),
+                        (int64_t)draw(99) - 1, (int64_t)draw(9),     (int64_t)draw(1 << 20),
+                        (int64_t)draw(9),    (int64_t)draw(1 << 20)};
+    found = keelog_fitting_units(units, rows, limits);
+    check(found >= -1 && found <= rows, "no more units than rows");
+    free(units), free(out), free(stated), free(number), free(size), free(place);
 }
 
 /* Columns as a scan gave them, or with some of them wild: nothing outside is ever touched. */
@@ -199,6 +225,8 @@ static void try_scan(const uint8_t *data, int64_t length) {
             check(is_within(out[piece * rows + row], out[(piece + 1) * rows + row], length),
                   "pieces of records lie within");
     try_gather(data, length, out, rows ? rows : 0);
+    if (found && found == rows)
+        try_messages(data, length, out, rows);
     try_dispatch(data, length, out, found, rows);
     free(out);
 }

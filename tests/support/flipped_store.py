@@ -9,7 +9,8 @@ from typing import NamedTuple, TypeVar
 
 from node.client_message import OutgoingMessage
 from node.store.find import FindRequest, find
-from node.store.pull import PullRequest, PullStatus, get_message
+from node.store.pull import get_message
+from node.store.pull_types import PullRequest, PullStatus
 from node.store.queued_record import record_of
 from node.store.seek import offset_by_time
 from node.store.settings import Settings
@@ -231,7 +232,7 @@ def _pull_all(store: DeadStore, queue: Queue, tag: str | None, seen: Seen) -> No
         start = 0
         for number, size in zip(result.queue_offsets.tolist(), result.sizes.tolist(), strict=True):
             asked = Asked(f"pull {tag}", queue, number)
-            seen.messages[asked] = result.payload[start : start + size]
+            seen.messages[asked] = bytes(result.payload[start : start + size])
             start += size
         if result.next_begin_offset <= offset or result.status is PullStatus.OFFSET_OVERFLOW_ONE:
             return

@@ -15,7 +15,8 @@ import pytest
 
 from keelog.cli.main import run
 from node.store.find import FindRequest, find
-from node.store.pull import PullRequest, PullResult, get_message
+from node.store.pull import get_message
+from node.store.pull_types import PullRequest, PullResult
 from node.store.seek import Boundary, offset_by_time
 from node.store.store import DeadStore
 from node.store.tag_filter import parse_tags

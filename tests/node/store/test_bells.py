@@ -1,5 +1,6 @@
 """Bells: who wants to be woken is, once, and nobody else; without a listener it does no harm."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,6 +113,16 @@ def test_a_page_that_is_none_is_nobodys(root: Path, sleepers: Sleepers) -> None:
     Path("queue-0-of-1.page").write_bytes(b"short")
     sleepers.look()
     assert [sleeper.slot for sleeper in sleepers] == ["index"]
+
+
+def test_a_folder_that_is_gone_ends_nobody(
+    root: Path, page: WorkerPage, sleepers: Sleepers
+) -> None:
+    page.publish(wake_at=5)
+    shutil.rmtree(run_dir(root))
+    sleepers.wake(9)
+    sleepers.look()
+    assert not list(sleepers)
 
 
 def test_nobody_waits_for_a_bell_that_nobody_answers(root: Path) -> None:

@@ -19,7 +19,8 @@ from node.store.own_files import (
     load_tails,
     own_dir,
 )
-from node.store.pull import PullRequest, get_message
+from node.store.pull import get_message
+from node.store.pull_types import PullRequest
 from node.store.seek import Boundary, offset_by_time
 from node.store.store import open_store
 from node.store.topics_file import TopicsFile

@@ -12,7 +12,8 @@ from node.store import live_store
 from node.store.index_reader import IndexFolder
 from node.store.live_store import IndexNames, LiveStore
 from node.store.open_files import OpenFiles
-from node.store.pull import PullRequest, PullStatus, get_message
+from node.store.pull import get_message
+from node.store.pull_types import PullRequest, PullStatus
 from node.store.settings import Settings
 from node.store.state_page import LogPage, WorkerPage, queue_slot, run_dir
 from node.store.store import open_live, open_store

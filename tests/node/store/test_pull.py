@@ -9,9 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from node.store import pull
-from node.store.pull import IN_MEMORY, PullRequest, PullStatus, TransferLimits, get_message
+from node.store.pull import get_message
+from node.store.pull_types import IN_MEMORY, PullRequest, PullStatus, TransferLimits
 from node.store.store import DeadStore, open_store
 from node.store.tag_filter import TagFilter, parse_tags
+from protocol import kernel
 from protocol.errors import BadRequest, StoreDamaged
 from tests.support.golden import GetStore
 
@@ -52,8 +54,13 @@ def test_columns_answer_what_the_brokers_loop_answers(
     number = data.draw(st.integers(queue.first, queue.max_offset - 1))
     # Below the minimum there are units whose records are gone.
     units = queue.units(number, data.draw(st.integers(1, 300)))
+    plain = pull.plain_scan(store.log, units, request)
     fast = pull._fast_scan(store.log, units, request)
-    assert fast is None or fast == pull.plain_scan(store.log, units, request)
+    assert fast is None or fast == plain
+    compiled = kernel.active()
+    if request.tags is None and compiled is not None:
+        short = pull._compiled_scan(compiled, store.log, units, request)
+        assert short is None or short._replace(rows=list(short.rows)) == plain
 
 
 def test_units_whose_records_are_gone_are_stepped_over(store: DeadStore) -> None:

@@ -14,7 +14,8 @@ from node.recovery import examine
 from node.store.find import FindRequest, find
 from node.store.log_damage import Damage, columns_past_damage
 from node.store.open_files import OpenFile
-from node.store.pull import PullRequest, PullResult, get_message
+from node.store.pull import get_message
+from node.store.pull_types import PullRequest, PullResult
 from node.store.queued_record import record_of
 from node.store.repair_plan import plan_repair
 from node.store.seek import offset_by_time

@@ -1,0 +1,77 @@
+/* Handing out the messages of a queue: which of them one pull takes, and their bytes. */
+
+/* How many of the queue's units one pull without a filter takes. `limits` are, in this order: where
+ * the log begins and ends, the length of a segment, below how many bytes to its end a record is hot
+ * (-1: all are); then how many records and bytes may be taken up to a hot one, and up to a cold one.
+ * The first unit is taken whatever its size. Answers -1 when one of them names no place of the log,
+ * which the broker's loop knows how to go on from. */
+EXPORT int64_t keelog_fitting_units(const uint8_t *units, int64_t rows, const int64_t *limits) {
+    int64_t begin = limits[0], log_end = limits[1], segment = limits[2], hot_bytes = limits[3];
+    int64_t total = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t place = i64(units + UNIT_BYTES * row), size = i32(units + UNIT_BYTES * row + 8);
+        if (size <= 0 || place < begin || place > log_end - size ||
+            (segment && place % segment > segment - size))
+            return -1;
+        int is_cold = hot_bytes >= 0 && log_end - place > hot_bytes;
+        total += size;
+        if (row && (row >= limits[4 + 2 * is_cold] || total > limits[5 + 2 * is_cold]))
+            return row;
+    }
+    return rows;
+}
+
+/* Whether `size` bytes are, as a whole and at log offset `place`, the message `number` of a queue. */
+static inline int is_message(const uint8_t *at, int64_t size, int64_t place, int64_t number,
+                             int64_t queue_id, const uint8_t *topic, int64_t topic_length) {
+    record found;
+    return size > 0 && stated_size(at, size) == size && read_record(at, 0, size, &found) &&
+           found.field[PHYSICAL_OFFSET] == place && found.field[QUEUE_ID] == queue_id &&
+           found.field[QUEUE_OFFSET] == number && found.field[TOPIC_LENGTH] == topic_length &&
+           !memcmp(at + found.field[TOPIC_START], topic, (size_t)topic_length) &&
+           crc_agrees(at, &found, 1);
+}
+
+/* Records that lie apart are fetched while the ones before them are looked at. */
+static inline void fetch_ahead(const uint8_t *at, int64_t size) {
+    for (int64_t line = 0; line < size && line < 1024; line += 64)
+        __builtin_prefetch(at + line);
+}
+
+/* Copies `size` bytes at log offset `place` for each row to `out`, back to back, and looks at each
+ * copy while the processor still has it at hand. `data` is a segment that begins at log offset
+ * `base`. Answers how many are the messages wanted: it ends at the first one that is not, that does
+ * not lie in `data` or has no room in `out`. */
+EXPORT int64_t keelog_copy_messages(const uint8_t *data, int64_t length, int64_t base, int64_t rows,
+                                    const int64_t *place, const int64_t *size,
+                                    const int64_t *number, int64_t queue_id, const uint8_t *topic,
+                                    int64_t topic_length, uint8_t *out, int64_t out_bytes) {
+    int64_t total = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t count = size[row];
+        if (place[row] < base || !is_within(place[row] - base, count, length) ||
+            count > out_bytes - total)
+            return row;
+        if (row + 2 < rows && place[row + 2] >= base &&
+            is_within(place[row + 2] - base, size[row + 2], length))
+            fetch_ahead(data + (place[row + 2] - base), size[row + 2]);
+        memcpy(out + total, data + (place[row] - base), (size_t)count);
+        if (!is_message(out + total, count, place[row], number[row], queue_id, topic, topic_length))
+            return row;
+        total += count;
+    }
+    return rows;
+}
+
+/* The records stand back to back in `data`, as long as `size` says. Answers how many there are
+ * before the first that is not whole. */
+EXPORT int64_t keelog_whole_records(const uint8_t *data, int64_t length, int64_t rows,
+                                    const uint32_t *size) {
+    int64_t at = 0;
+    record found;
+    for (int64_t row = 0; row < rows; at += size[row++])
+        if (size[row] > length - at || stated_size(data + at, size[row]) != size[row] ||
+            !read_record(data, at, size[row], &found) || !crc_agrees(data, &found, 1))
+            return row;
+    return rows;
+}
