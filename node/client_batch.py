@@ -6,7 +6,7 @@ Values in, values out; `node.client_append` sends them.
 import random
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from node.client_calls import Answer
 from node.client_message import ordered_queue
 from node.client_types import Receipt
 from protocol.encode import ANY_QUEUE
+from protocol.encode_batch import EncodedBatch, unique_key_at
 from protocol.errors import BadRequest, IllegalMessage, MqError, SendTimeout
 from protocol.message_id import offset_message_id, parse_host
 from protocol.record import SHORT_HEAD
@@ -35,6 +36,25 @@ class Entry(NamedTuple):
     order_by: str | None
     unique_key: str
     slot: Any
+
+
+def entries_of(
+    encoded: EncodedBatch,
+    topic: str,
+    queue_id: int,
+    first_key: tuple[str, int],
+    slots: Iterable[Any],
+) -> list[Entry]:
+    """The messages of an encoded batch one by one, each with its slot."""
+    stem, counter = first_key
+    records, sizes = encoded.records.tobytes(), encoded.sizes.tolist()
+    return [
+        Entry(
+            records[end - size : end], topic, queue_id, None,
+            unique_key_at(stem, counter + row), slot,
+        )
+        for row, (size, end, slot) in enumerate(zip(sizes, accumulate(sizes), slots, strict=True))
+    ]  # fmt: skip
 
 
 Results = Sequence[Receipt] | MqError

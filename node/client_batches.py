@@ -10,18 +10,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from time import monotonic, time
 from typing import Any, Protocol, TypedDict, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from node.client_batch import OFFSET_HEX_CHARS, UNREADABLE, Batch, Entry, Results, stored_unread
+from node.client_batch import (
+    OFFSET_HEX_CHARS,
+    UNREADABLE,
+    Batch,
+    Entry,
+    Results,
+    entries_of,
+    stored_unread,
+)
 from node.client_calls import Answer
-from node.client_columns import Columns
+from node.client_columns import Columns, kind_of
 from node.client_io import IoThread
-from node.client_message import ordered_queue
+from node.client_message import MessageOptions, ordered_queue
 from node.client_types import Receipt
 from node.client_unique_key import UniqueKeyRuns
 from protocol.encode import ANY_QUEUE
@@ -153,17 +160,8 @@ class RecordBatch:
 
     def entries(self, slots: Iterable[Any]) -> list[Entry]:
         """Its messages one by one, each with its slot."""
-        records = self.encoded.records.tobytes()
-        sizes = self.encoded.sizes.tolist()
-        return [
-            Entry(
-                records[end - size : end], self.topic, self.queue_id, self.order_by,
-                unique_key_at(self.stem, self.counter + row), slot,
-            )
-            for row, (size, end, slot) in enumerate(
-                zip(sizes, accumulate(sizes), slots, strict=True)
-            )
-        ]  # fmt: skip
+        first = self.stem, self.counter
+        return entries_of(self.encoded, self.topic, self.queue_id, first, slots)
 
     def open_topics(self) -> set[str]:
         """The topic, where the client has to know how many queues it has."""
@@ -277,6 +275,17 @@ class BatchEncoder:
             born_host=self._host,
         )
         return encode_columns(draft, kind.crc, kind.body_max), draft
+
+    def columns(self, topic: str, options: MessageOptions, bytes_max: int) -> Columns | None:
+        """Empty columns; None where each message has to be encoded by itself."""
+        kind = kind_of(topic, options, self._io.routes)
+        return None if kind is None else Columns(kind, options, bytes_max)
+
+    def entries(self, columns: Columns, slots: Iterable[Any]) -> list[Entry]:
+        """The messages of columns one by one, each with its slot."""
+        encoded, draft = self.encode_gathered(columns)
+        first = draft.stem, draft.counter
+        return entries_of(encoded, draft.topic, draft.queue_id, first, slots)
 
     def record_batch(self, columns: Columns, deadline: float, told: Told) -> RecordBatch:
         """A request of columns, of which `told` learns what became."""

@@ -54,8 +54,10 @@ def kind_of(topic: str, options: MessageOptions, routes: Routes | None) -> Kind 
 class Columns:
     """Messages of one kind, in their order. Not safe for threads."""
 
-    __slots__ = ("_body_max", "_options", "_record_bytes", "_topic", "bodies", "bytes", "bytes_max",
-                 "keys", "kind")  # fmt: skip
+    __slots__ = (
+        "_all_options", "_body_max", "_options", "_record_bytes", "_topic",
+        "bodies", "bytes", "bytes_max", "keys", "kind",
+    )  # fmt: skip
 
     def __init__(self, kind: Kind, options: MessageOptions, bytes_max: int) -> None:
         """`options` are those that `kind` was made from. `bytes_max`: of all records, but a first
@@ -70,8 +72,13 @@ class Columns:
             kind.body_max,
             kind.record_bytes,
         )
+        self._all_options = options
         self._options: dict[str, Any] = {**options}
         self._options.pop("keys", None)
+
+    def emptied(self) -> "Columns":
+        """New ones for the same kind."""
+        return Columns(self.kind, self._all_options, self.bytes_max)
 
     def take(self, topic: str, body: bytes | OutgoingMessage, options: MessageOptions) -> int:
         """The row that the message has now, or NOT_TAKEN: another kind, no room, or not right."""

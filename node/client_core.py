@@ -16,7 +16,7 @@ from node import client_operations as operations
 from node.client_append import Appender
 from node.client_batches import BatchEncoder, Told
 from node.client_calls import Answer, Call, Retry, Role, future_of
-from node.client_columns import Columns, kind_of
+from node.client_columns import Columns
 from node.client_direct import Direct
 from node.client_encode import Encoder, outgoing
 from node.client_io import IoThread
@@ -236,8 +236,7 @@ class ClientCore:
         matter of its own."""
         if "queue_id" in options:
             return None
-        kind = kind_of(topic, cast(MessageOptions, options), self.io.routes)
-        return None if kind is None else Columns(kind, options, SEND_BYTES_MAX)
+        return self._batch_encoder.columns(topic, cast(MessageOptions, options), SEND_BYTES_MAX)
 
     def send_columns(self, columns: Columns, deadline: float, told: Told) -> None:
         """Sends columns as one request."""

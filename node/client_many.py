@@ -1,12 +1,14 @@
 """`send_many`: a list of messages as a few large batches, several of them under way at a time."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 from node.client_append import Appender
 from node.client_batch import Batch, Entry, Results
+from node.client_batches import BatchEncoder
+from node.client_columns import NOT_TAKEN, Columns
 from node.client_encode import Encoder
 from node.client_message import MessageOptions, OutgoingMessage
 from node.client_types import Receipt
@@ -48,10 +50,14 @@ class SendMany:
     """One `send_many`. Its answers come on the I/O thread, `run` waits in the caller's."""
 
     def __init__(
-        self, appender: Appender, encoder: Encoder, wait: str | None, timeout: float
+        self,
+        appender: Appender,
+        encoders: tuple[Encoder, BatchEncoder],
+        wait: str | None,
+        timeout: float,
     ) -> None:
         self._appender = appender
-        self._encoder = encoder
+        self._encoder, self._batch_encoder = encoders
         self._wait = wait
         self._timeout = timeout
         self._condition = threading.Condition()
@@ -68,12 +74,7 @@ class SendMany:
     ) -> list[Receipt]:
         """Sends all, waits for all. Raises SendManyError when any failed."""
         batch = Batch(self._deliver, self._wait)
-        for index, body in enumerate(bodies):
-            try:
-                entry = self._encoder.entry(topic, body, options, index)
-            except MqError as error:
-                self._fail([index], error)
-                continue
+        for entry in self._entries(topic, bodies, options, batch_bytes):
             full = batch.bytes + len(entry.record) > batch_bytes
             if batch.entries and (full or len(batch.entries) >= RECORDS_MAX):
                 self._send(batch, BATCHES_MAX * batch_bytes)
@@ -87,6 +88,36 @@ class SendMany:
         if self._failed:
             raise SendManyError(receipts, sorted(self._failed, key=lambda failure: failure.index))
         return receipts
+
+    def _entries(
+        self,
+        topic: str,
+        bodies: Iterable[bytes | OutgoingMessage],
+        options: MessageOptions,
+        bytes_max: int,
+    ) -> Iterator[Entry]:
+        """The encoded messages in order: plain bodies many at a time, others by themselves."""
+        columns = self._batch_encoder.columns(topic, options, bytes_max)
+        end = 0
+        for index, body in enumerate(bodies):
+            row = NOT_TAKEN if columns is None else columns.take(topic, body, options)
+            if row == NOT_TAKEN and columns is not None and columns.bodies:
+                yield from self._of_columns(columns, end)
+                columns = columns.emptied()
+                row = columns.take(topic, body, options)
+            end = index + 1
+            if row != NOT_TAKEN:
+                continue
+            try:
+                yield self._encoder.entry(topic, body, options, index)
+            except MqError as error:
+                self._fail([index], error)
+        if columns is not None and columns.bodies:
+            yield from self._of_columns(columns, end)
+
+    def _of_columns(self, columns: Columns, end: int) -> list[Entry]:
+        """Those of columns whose last message is the one before `end`."""
+        return self._batch_encoder.entries(columns, range(end - len(columns.bodies), end))
 
     def _send(self, batch: Batch, bytes_max: int) -> None:
         if not batch.entries:

@@ -175,7 +175,8 @@ class Producer:
         self._check()
         with self._condition:
             self._seal()
-        many = SendMany(self._appender, self._encoder, self._wait, self._settings.timeout)
+        encoders = self._encoder, self._batch_encoder
+        many = SendMany(self._appender, encoders, self._wait, self._settings.timeout)
         return many.run(topic, bodies, options, self._batch_bytes)
 
     def flush(self, timeout: float | None = None) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keelog
+from keelog import OutgoingMessage
 from node.client_batches import BatchEncoder
 from node.client_columns import NOT_TAKEN, Columns, kind_of
 from node.client_encode import Encoder
@@ -195,6 +196,32 @@ def test_without_the_kernel_messages_are_encoded_one_by_one(
         futures = [producer.send_nowait("orders", b"%d" % n, queue_id=0) for n in range(20)]
     assert [record.body for record in node.stored()] == [b"%d" % n for n in range(20)]
     assert [future.result(0).queue_offset for future in futures] == list(range(20))
+
+
+def test_send_many_keeps_plain_bodies_and_other_messages_in_order(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    bodies: list[Any] = [b"%d" % n for n in range(40)]
+    bodies[0] = OutgoingMessage(bodies[0], flag=3)
+    bodies[7] = OutgoingMessage(bodies[7], tags="t")
+    bodies[8] = bytes(5 * 1024 * 1024)
+    bodies[30] = "text"
+    with (
+        mq.producer(batch_bytes=2_000) as producer,
+        pytest.raises(keelog.SendManyError) as caught,
+    ):
+        producer.send_many("orders", bodies, queue_id=0, keys=["k", "l"])
+    assert [failure.index for failure in caught.value.failed] == [8, 30]
+    stored = [record for record in node.stored() if record.head.queue_id == 0]
+    # What is no plain body says all by itself, also its queue.
+    left = [n for n in range(40) if n not in (0, 7, 8, 30)]
+    assert [record.body for record in stored if record.properties.get("KEYS") == "k l"] == [
+        b"%d" % n for n in left
+    ]
+    keys = {record.body: record.unique_key for record in node.stored()}
+    receipts = iter(caught.value.succeeded)
+    for n in sorted([0, 7, *left]):
+        assert next(receipts).unique_key == keys[b"%d" % n]
 
 
 def test_threads_of_different_kinds_share_a_producer(node: FakeNode, mq: keelog.Client) -> None:
