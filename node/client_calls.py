@@ -5,11 +5,12 @@ that duplicates do no harm. No sockets and no clock here: the I/O thread acts on
 """
 
 import random
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from protocol.errors import (
     MqError,
@@ -28,8 +29,7 @@ class Role(Enum):
     READER = "reader"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A good answer: its header, and the payload frame (empty when there was none).
 
     A large payload is the memory that it came in, as a memoryview.
@@ -142,6 +142,29 @@ def when_closed(call: Call, failed: bool) -> MqError:
     if failed:
         return NotConnected("the client's I/O thread has failed", "report its traceback")
     return NotConnected("the client is closed", "connect again")
+
+
+class Arrival:
+    """A thread that waits for one outcome: cheaper than a future."""
+
+    __slots__ = ("_arrived", "_outcome")
+
+    def __init__(self) -> None:
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+        self._outcome: Outcome | None = None
+
+    def __call__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        self._arrived.release()
+
+    def wait(self) -> Answer:
+        """The answer. Raises the error that came instead of one."""
+        self._arrived.acquire()
+        if isinstance(self._outcome, MqError):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome
 
 
 def future_of(call: Call) -> "Future[Answer]":
