@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from protocol.errors import (
     MqError,
@@ -29,7 +29,8 @@ class Role(Enum):
     READER = "reader"
 
 
-class Answer(NamedTuple):
+@dataclass(slots=True)
+class Answer:
     """A good answer: its header, and the payload frame (empty when there was none).
 
     A large payload is the memory that it came in, as a memoryview.

@@ -123,8 +123,8 @@ class Writer:
 
     def _is_watched(self) -> bool:
         """Whether somebody waits for more than an append."""
-        flushing, staging = self.flushing, self.staging
-        return flushing.is_hasty or self.stopping or len(self.waiting) > 0 or staging.is_active
+        is_busy = self.flushing.is_hasty or self.staging.is_active
+        return is_busy or self.stopping or len(self.waiting) > 0
 
     def _keep_house(self, now: float) -> None:
         """What lone appends need not pay for each: it is done now and then."""
@@ -205,10 +205,8 @@ class Writer:
                 return None
             if received.payload is not None:
                 raise BadRequest(f"{operation[:40]!a} is one frame, two came")
-            self.server.send(
-                received.peer,
-                answer_other(self.store.topics, operation, header, request_id(header)),
-            )
+            answered = answer_other(self.store.topics, operation, header, request_id(header))
+            self.server.send(received.peer, answered)
         except MqError as error:
             self._refuse(received.peer, request_id(header), error)
         return None
@@ -266,21 +264,21 @@ class Writer:
 
     def _write(self, requests: list[AppendRequest], now: float) -> None:
         """Appends what is good, and shows it to those who follow the log."""
-        store, log = self.store, self.store.log
+        store, log, appender = self.store, self.store.log, self.store.appender
         if log.pool is not None:
             size = sum(len(request.records) for request in requests)
             self._publish(self.flushing.wait_for_buffer(size, now))
         before = log.end
-        store.appender.append(requests, now_ms())
+        appender.append(requests, now_ms())
         if log.end == before:
             return
         self.flushing.wake()
         if log.pool is None and not self.settings.is_sync_flush:
             # Page first, then the bells: who is woken finds the page moved.
-            store.page.show_append(store.appender.records, log.end)
+            store.page.show_append(appender.records, log.end)
             self.workers.wake(log.end, partial(queues_of, requests))
         else:
-            store.page.publish(records=store.appender.records, appended=log.end)
+            store.page.publish(records=appender.records, appended=log.end)
             if log.pool is None:
                 self._committed(log.end)
         store.snapshot_if_due()

@@ -223,6 +223,11 @@ class LogPage(_Page):
         """For everybody else. Raises FileNotFoundError while no writer has run."""
         return cls(page_path(root, LOG_SLOT), writable=False)
 
+    @property
+    def epoch(self) -> int:
+        """This number alone, as it stands now."""
+        return self._numbers[1]
+
     def show_append(self, records: int, end: int) -> None:
         """An append that is readable at once: as `publish` of the four numbers, for each group."""
         numbers = self._numbers
