@@ -6,18 +6,20 @@ receipt is columns, of which a message's own is made when somebody asks for it.
 
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from time import monotonic, time
 from typing import Any, TypedDict, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from node.client_batch import OFFSET_HEX_CHARS, UNREADABLE, stored_unread
+from node.client_batch import OFFSET_HEX_CHARS, UNREADABLE, Batch, Entry, stored_unread
 from node.client_calls import Answer
+from node.client_columns import Columns
 from node.client_io import IoThread
 from node.client_message import ordered_queue
 from node.client_types import Receipt
@@ -129,6 +131,28 @@ class RecordBatch:
     done: Callable[[BatchReceipt | MqError], None]
     deadline: float
     relearned: bool = False
+    apart: Callable[["RecordBatch"], Batch] | None = None
+    """Makes entries of it where, other than in a batch of the user's, the good messages are to be
+    stored without a bad one."""
+
+    @property
+    def rows(self) -> int:
+        """How many messages it holds."""
+        return len(self.encoded.sizes)
+
+    def entries(self, slots: Iterable[Any]) -> list[Entry]:
+        """Its messages one by one, each with its slot."""
+        records = self.encoded.records.tobytes()
+        sizes = self.encoded.sizes.tolist()
+        return [
+            Entry(
+                records[end - size : end], self.topic, self.queue_id, self.order_by,
+                unique_key_at(self.stem, self.counter + row), slot,
+            )
+            for row, (size, end, slot) in enumerate(
+                zip(sizes, accumulate(sizes), slots, strict=True)
+            )
+        ]  # fmt: skip
 
     def open_topics(self) -> set[str]:
         """The topic, where the client has to know how many queues it has."""
@@ -215,6 +239,24 @@ class BatchEncoder:
         crc = routes is None or routes.crc
         body_max = DEFAULT_MAX_MESSAGE_BYTES if routes is None else routes.max_message_bytes
         return encode_columns(draft, crc, body_max), draft
+
+    def encode_gathered(self, columns: Columns) -> tuple[EncodedBatch, BatchDraft]:
+        """Of messages that are known to be right; they share their time."""
+        kind, bodies = columns.kind, columns.bodies
+        stem, counter = self._keys.take(len(bodies))
+        draft = BatchDraft(
+            topic=kind.topic,
+            bodies=b"".join(bodies),
+            sizes=list(map(len, bodies)),
+            stem=stem,
+            counter=counter,
+            queue_id=kind.queue_id,
+            tags=kind.tags,
+            keys=columns.all_keys(),
+            born_timestamp=int(time() * 1000),
+            born_host=self._host,
+        )
+        return encode_columns(draft, kind.crc, kind.body_max), draft
 
 
 def _check_types(topic: str, options: BatchOptions) -> None:

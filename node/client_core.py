@@ -125,6 +125,19 @@ def settings_of(url: str | None, timeout: float | None) -> tuple[str, float]:
         ) from None
 
 
+_forks = 0
+"""How often this process is a child of one with clients. To ask for the process id instead would be
+a call of the system for each message."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
 class ClientCore:
     """One connection to one node, for any number of threads of one process."""
 
@@ -133,6 +146,7 @@ class ClientCore:
         self.endpoint, self.timeout = settings_of(url, timeout)
         self.retry = retry or Retry()
         self._pid = os.getpid()
+        self._forks = _forks
         self.io = IoThread(self.endpoint, self.retry)
         self._direct = Direct(self.io)
         self._reads = Direct(self.io, Role.READER)
@@ -148,7 +162,7 @@ class ClientCore:
 
     def check(self) -> None:
         """Raises ForkedClient in a child process: sockets and thread belong to the parent."""
-        if os.getpid() != self._pid:
+        if self._forks != _forks:
             raise ForkedClient("this client was connected before the fork: connect again")
 
     def close(self) -> None:
