@@ -89,11 +89,14 @@ class Comparison:
 
     def _missing(self, load: Load) -> list[tuple[int, str]]:
         """Turns that the results lack, round by round."""
+        rounds = self._options.rounds
         return [
             (number, side)
-            for number in range(1, rounds_of(load, self._options.rounds) + 1)
+            for number in range(1, rounds_of(load, rounds) + 1)
             for side in load.sides
-            if wanted(side, self._options.only) and not self._results.has(load.name, side, number)
+            if wanted(side, self._options.only)
+            and number <= rounds_of(load, rounds, side)
+            and not self._results.has(load.name, side, number)
         ]
 
     def _run_group(self, group: Group) -> None:
@@ -142,8 +145,10 @@ class Comparison:
 
     def _run_load(self, load: Load, sides: dict[str, Side]) -> None:
         self._say(f"{load.name}: preparing")
+        first_names = {one: side for side, one in reversed(sides.items())}
         for one in dict.fromkeys(sides.values()):
             one.prepare(load)
+            self._say(f"{load.name}: {first_names[one]} is prepared")
         for side in sides:
             for seconds in warm_ups(load, side, self._options.seconds):
                 self._turn(load, side, sides, seconds)
