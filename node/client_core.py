@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, cast
 from node import client_operations as operations
 from node.client_append import Appender
 from node.client_batches import BatchEncoder, Told
-from node.client_calls import Answer, Call, Retry, Role, future_of
+from node.client_calls import Answer, Arrival, Call, Retry, Role, future_of
 from node.client_columns import Columns
 from node.client_direct import Direct
 from node.client_encode import Encoder, outgoing
@@ -183,10 +183,10 @@ class ClientCore:
         Raises the error that came instead.
         """
         self.check()
-        future = future_of(call)
+        arrival = call.done = Arrival()
         if call.role is not Role.READER or self.io.on_thread() or not self._reads.carry(call):
             self.io.call(call)
-        return future.result()
+        return arrival.wait()
 
     def deadline(self, timeout: float | None) -> float:
         """When a call that starts now must be over."""
