@@ -25,7 +25,7 @@ NOT_OF_A_QUEUE = {
     ),
     "where a slower or faster way begins": (
         "FEW_UNITS_MAX", "ODD_MAX", "PLAIN_MAX", "PLAIN_RECORDS_MAX",
-        "FEW_RECORDS_MAX", "FEW_BYTES_MAX", "FEW_QUEUES_MAX",
+        "FEW_RECORDS_MAX", "FEW_BYTES_MAX", "FEW_QUEUES_MAX", "ONE_BY_ONE_MAX",
     ),
     "how long somebody waits or is believed": (
         "HELD_S_MAX",
