@@ -22,7 +22,7 @@ from node.recovery_progress import RecoveryProgress
 from node.serving import BadFrames, Received, Server
 from node.staging_requests import OPERATIONS as STAGING_OPERATIONS
 from node.store import disk
-from node.store.bells import Sleepers
+from node.store.bells import Context, Sleepers
 from node.store.process import (
     OOM_WRITER,
     StopFlag,
@@ -288,9 +288,9 @@ class Writer:
             self._announce(offset, queues)
 
     def _announce(self, readable: int, queues: set[Queue] | None = None) -> None:
-        """Page first, then the bells: who is woken finds the page moved."""
+        """Page first, then the announcement: who is woken finds the page moved."""
         self.store.page.publish(readable=readable)
-        self.workers.wake(readable, queues)
+        self.workers.wake(self.store.epoch, readable, queues)
 
     def _answer(self, pending: Pending, status: str, flushed: bool) -> None:
         header = pending.answer(self.store.store_host, self.store.epoch, status, flushed)
@@ -344,9 +344,9 @@ def main(arguments: list[str] | None = None) -> int:
         what = f"the writer of {root} cannot start"
         return end_badly(what, error, str(root), options.ready_fd)
     os.chdir(store.run_dir)
-    context = zmq.Context()
+    context: Context = zmq.Context()
     try:
-        workers = Sleepers(root, lambda slot: slot.startswith(("queue-", "index")))
+        workers = Sleepers(context, root, lambda slot: slot.startswith(("queue-", "index")))
         server = Server(context, options.bind)
         report_ready(options.ready_fd, server.endpoint)
         Writer(store, server, workers).run(stop)
