@@ -21,7 +21,7 @@ from node.client_io import IoThread
 from node.client_operations import DEFAULT_WRITE_QUEUES
 from node.client_timers import Action
 from node.client_types import TopicInfo
-from protocol.errors import BadRequest, MqError, RefusedError, UnknownTopic
+from protocol.errors import BadRequest, IllegalMessage, MqError, RefusedError, UnknownTopic
 
 TOPICS_S_MAX = 30.0
 """The queues of topics are asked for again after so long, as RocketMQ's clients do."""
@@ -107,6 +107,11 @@ class Appender:
                 # Perhaps the topic has other queues than it had.
                 batch.relearned = True
                 self._take(batch)
+                return
+        if batch.apart is not None and isinstance(outcome, IllegalMessage):
+            whole = batch.apart(batch)
+            if groups := smaller(whole.entries, outcome):
+                self._in_turn(whole, groups, None)
                 return
         batch.done(outcome if isinstance(outcome, MqError) else read_receipt(batch, outcome))
 

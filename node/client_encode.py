@@ -40,7 +40,7 @@ _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 
 
-class _Mould(NamedTuple):
+class Mould(NamedTuple):
     """What records of one topic and tag share behind the body.
 
     `topic`: its length and name; `tags`: the property TAGS; `end`: what follows the unique key.
@@ -56,7 +56,7 @@ class _Mould(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _mould(topic: str, tags: str, crc: bool) -> _Mould | None:
+def record_mould(topic: str, tags: str, crc: bool) -> Mould | None:
     """None where the general way must say what is wrong, or a long topic needs another head."""
     try:
         check_topic_for_send(topic)
@@ -71,7 +71,7 @@ def _mould(topic: str, tags: str, crc: bool) -> _Mould | None:
     if size > PROPERTIES_BYTES_MAX:
         return None
     middle = b"".join((name, _SHORT.pack(size), encoded, _UNIQUE_KEY_START))
-    return _Mould(name, encoded, end, SHORT_HEAD.size + len(name) + 2 + size, size, middle)
+    return Mould(name, encoded, end, SHORT_HEAD.size + len(name) + 2 + size, size, middle)
 
 
 class _Moment(NamedTuple):
@@ -130,7 +130,7 @@ class Encoder:
         self, topic: str, body: bytes, options: MessageOptions, crc: bool, slot: Any
     ) -> Entry | None:
         """None where the general way has to be taken, be it only for its error."""
-        mould = _mould(topic, options.get("tags") or "", crc)
+        mould = record_mould(topic, options.get("tags") or "", crc)
         if mould is None or options.get("unique_key"):
             return None
         queue_id = options.get("queue_id")
@@ -144,7 +144,7 @@ class Encoder:
         size, middle = mould.record_bytes, mould.middle
         keys = options.get("keys", ())
         if keys != ():
-            key_property = _key_property(keys)
+            key_property = keys_property(keys)
             if key_property is None:
                 return None
             size += len(key_property)
@@ -175,7 +175,7 @@ class Encoder:
         return _Moment(ms, head[_HEAD_START.size : -_INT.size], self._keys.start(now))
 
 
-def _key_property(keys: Any) -> bytes | None:
+def keys_property(keys: Any) -> bytes | None:
     """The property KEYS, empty without keys; None when a key cannot be one."""
     if isinstance(keys, str):
         keys = (keys,)

@@ -311,13 +311,7 @@ class IoThread:
             self._poller.modify(link.socket, wanted)
 
     def _sleep_ms(self) -> int:
-        if self._posted:
-            return 0
-        next_at = self._timers.next_at()
-        if next_at is None:
-            return POLL_MS_MAX
-        # Rounded up: waking a fraction of a millisecond early would only turn the loop again.
-        return min(POLL_MS_MAX, max(0, int((next_at - monotonic()) * 1000 + 0.999)))
+        return 0 if self._posted else self._timers.sleep_ms(monotonic(), POLL_MS_MAX)
 
     def _read_news(self, link: Link) -> None:
         news = link.news()

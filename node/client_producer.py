@@ -4,15 +4,23 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, Unpack
 
 from node.client_append import Appender
 from node.client_batch import Batch, Entry, Results
-from node.client_batches import BatchEncoder, Batches, BatchOptions, BatchReceipt
+from node.client_batches import (
+    BatchEncoder,
+    Batches,
+    BatchOptions,
+    BatchReceipt,
+    RecordBatch,
+)
+from node.client_columns import NOT_TAKEN, Columns, kind_of
 from node.client_encode import Encoder
-from node.client_futures import ReceiptFuture, resolve
+from node.client_futures import Outcomes, ReceiptFuture, resolve_entries
 from node.client_io import IoThread
 from node.client_many import SendMany
 from node.client_message import MessageOptions, OutgoingMessage
@@ -75,16 +83,22 @@ class Producer:
     def __init__(self, sender: Sender, settings: ProducerSettings) -> None:
         settings.check()
         self._io, self._appender, self._encoder, batch_encoder, self._check_client = sender
+        self._batch_encoder = batch_encoder
         self._settings = settings
         self._batch_bytes = min(settings.batch_bytes, self._encoder.batch_bytes_max)
         # Half of what may be in flight, so that one half is gathered while the other is sent.
         self._batch_count = max(1, settings.max_in_flight // 2)
         self._wait = "flushed" if settings.acks == "flushed" else None
         self._batches = Batches(batch_encoder, self._appender.send, settings.max_batches)
-        self._condition = threading.Condition()
+        # Taken for each message, so not by way of the condition.
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
         self._resolved = threading.Condition()
+        # What is gathered: columns, or entries as soon as messages are not all of one kind.
+        self._gathered: _Gathered | None = None
         self._batch = self._new_batch()
         self._unanswered = 0
+        self._sealed = 0
         self._closed = False
         self._failed = 0
 
@@ -96,7 +110,8 @@ class Producer:
     @property
     def unanswered(self) -> int:
         """How many messages of `send_nowait` and `send_oneway` have no answer yet."""
-        return self._unanswered
+        with self._lock:
+            return self._unanswered + (0 if self._gathered is None else self._gathered.rows)
 
     def send_nowait(
         self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
@@ -104,17 +119,19 @@ class Producer:
         """Takes the message and returns a future of its receipt.
 
         Raises IllegalMessage and its kinds at once, NodeBusy when the producer stays full. Done
-        callbacks of the future run on the client's I/O thread: they must be short.
+        callbacks of the future run on the client's I/O thread: they must be short. Messages that
+        are encoded together share their born timestamp, that of the batch.
         """
-        future = ReceiptFuture(self._resolved)
-        self._add(self._encode(topic, body, options, future))
-        return future
+        self._check_client()
+        with self._lock:
+            future = self._gather(topic, body, options)
+        return self._send_other(topic, body, options) if future is None else future
 
     def send_oneway(
         self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
     ) -> None:
         """As `send_nowait`, but nobody learns the outcome; `failed` counts."""
-        self._add(self._encode(topic, body, options, None))
+        self.send_nowait(topic, body, **options)
 
     def send_batch(
         self, topic: str, bodies: Sequence[bytes], **options: Unpack[BatchOptions]
@@ -170,15 +187,15 @@ class Producer:
         self._check_client()
         with self._condition:
             self._seal()
-            if not self._condition.wait_for(lambda: not self._unanswered, timeout):
+            if not self._condition.wait_for(lambda: not self.unanswered, timeout):
                 raise RequestTimeout(
-                    f"flush: {self._unanswered} messages have no answer yet", "wait longer"
+                    f"flush: {self.unanswered} messages have no answer yet", "wait longer"
                 )
         self._batches.flush(timeout)
 
     def has_room(self) -> bool:
         """Whether `send_nowait` would take a message at once."""
-        return self._unanswered < self._settings.max_in_flight
+        return self.unanswered < self._settings.max_in_flight
 
     def wait_for_room(self, timeout: float | None = None) -> None:
         """Waits until `send_nowait` takes a message at once. Raises NodeBusy after `timeout`."""
@@ -207,22 +224,66 @@ class Producer:
         if self._closed:
             raise NotConnected("the producer is closed", "make another one")
 
-    def _encode(
-        self,
-        topic: str,
-        body: bytes | OutgoingMessage,
-        options: MessageOptions,
-        slot: "Future[Receipt] | None",
-    ) -> Entry:
+    def _gather(
+        self, topic: str, body: bytes | OutgoingMessage, options: MessageOptions
+    ) -> ReceiptFuture | None:
+        """With the lock held: adds the message to the columns; None when it does not fit there."""
+        gathered = self._gathered
+        if gathered is None:
+            return None
+        columns = gathered.columns
+        row = columns.take(topic, body, options)
+        if row == NOT_TAKEN:
+            return None
+        if row + 1 >= gathered.rows_max or columns.bytes >= columns.bytes_max:
+            self._seal_when_full(gathered)
+        return ReceiptFuture(gathered.outcomes, row)
+
+    def _send_other(
+        self, topic: str, body: bytes | OutgoingMessage, options: MessageOptions
+    ) -> ReceiptFuture:
+        """Takes a message that needs columns of its own, or to be encoded by itself."""
         self._check()
-        return self._encoder.entry(topic, body, options, slot)
+        kind = kind_of(topic, options, self._io.routes)
+        if kind is not None:
+            columns = Columns(kind, options, self._batch_bytes)
+            if columns.take(topic, body, options) != NOT_TAKEN:
+                with self._lock:
+                    self._await_room()
+                    # Others may have begun the same in between.
+                    future = self._gather(topic, body, options) or self._begin(columns)
+                if future is not None:
+                    return future
+        outcomes = Outcomes(self._resolved)
+        self._add(self._encoder.entry(topic, body, options, (outcomes, 0)))
+        return ReceiptFuture(outcomes, 0)
+
+    def _begin(self, columns: Columns) -> ReceiptFuture | None:
+        """With the lock held: gathers in new columns, which hold a message; None where the batch
+        is to be one of entries."""
+        if self._gathered is not None and self._gathered.columns.kind == columns.kind:
+            self._seal()
+        if self._gathered is not None or self._batch.entries:
+            return None
+        gathered = self._gathered = _Gathered(columns, Outcomes(self._resolved))
+        self._linger()
+        self._seal_when_full(gathered)
+        return ReceiptFuture(gathered.outcomes, 0)
+
+    def _seal_when_full(self, gathered: "_Gathered") -> None:
+        """With the lock held. No more than may be in flight is gathered, so that taking a message
+        needs no look at the room."""
+        room = self._settings.max_in_flight - self._unanswered
+        gathered.rows_max = min(self._batch_count, room)
+        columns = gathered.columns
+        if gathered.rows >= gathered.rows_max or columns.bytes >= columns.bytes_max:
+            self._seal()
 
     def _add(self, entry: Entry) -> None:
-        with self._condition:
-            if self._unanswered >= self._settings.max_in_flight:
-                self._await_room(
-                    self._settings.timeout if self._settings.when_full == "block" else 0
-                )
+        with self._lock:
+            self._await_room()
+            if self._gathered is not None:
+                self._take_apart()
             batch = self._batch
             if batch.entries and batch.bytes + len(entry.record) > self._batch_bytes:
                 self._seal()
@@ -232,14 +293,24 @@ class Producer:
             if batch.bytes >= self._batch_bytes or len(batch.entries) >= self._batch_count:
                 self._seal()
             elif len(batch.entries) == 1:
-                due = monotonic() + self._settings.linger
-                self._io.call_at(due, lambda: self._lingered(batch))
+                self._linger()
 
-    def _await_room(self, timeout: float) -> None:
-        """With the condition held. Waiting without sending what is gathered could last for ever."""
+    def _take_apart(self) -> None:
+        """With the lock held: goes on with entries, so that messages of several kinds are one
+        batch, in the order of the calls."""
+        gathered, self._gathered = self._gathered, None
+        assert gathered is not None
+        self._unanswered += gathered.rows
+        self._batch = self._entries_of(gathered.outcomes, self._encoded(gathered))
+
+    def _await_room(self, timeout: float | None = None) -> None:
+        """With the lock held. Waiting without sending what is gathered could last for ever."""
         if self.has_room():
             return
         self._seal()
+        settings = self._settings
+        if timeout is None:
+            timeout = settings.timeout if settings.when_full == "block" else 0
         if timeout and self._io.on_thread():
             raise NodeBusy("a done callback may not wait for the producer", "send from a thread")
         if not self._condition.wait_for(self.has_room, timeout):
@@ -247,28 +318,80 @@ class Producer:
                 f"{self._unanswered} messages wait for answers", "raise max_in_flight, or wait"
             )
 
-    def _lingered(self, batch: Batch) -> None:
-        with self._condition:
-            if batch is self._batch:
-                self._seal()
+    def _linger(self) -> None:
+        """With the lock held: what is gathered from now on goes in a moment."""
+        number = self._sealed
+
+        def lingered() -> None:
+            with self._lock:
+                if number == self._sealed:
+                    self._seal()
+
+        self._io.call_at(monotonic() + self._settings.linger, lingered)
+
+    def _seal(self) -> None:
+        """With the lock held: sends what is gathered."""
+        batch: Batch | RecordBatch
+        if self._gathered is not None:
+            gathered, self._gathered = self._gathered, None
+            self._unanswered += gathered.rows
+            batch = self._encoded(gathered)
+        elif self._batch.entries:
+            batch, self._batch = self._batch, self._new_batch()
+            batch.deadline = monotonic() + self._settings.timeout
+        else:
+            return
+        self._sealed += 1
+        if not self._appender.send(batch):
+            batch.fail(NotConnected("the client is closed", "connect again"))
+
+    def _encoded(self, gathered: "_Gathered") -> RecordBatch:
+        encoded, draft = self._batch_encoder.encode_gathered(gathered.columns)
+        outcomes = gathered.outcomes
+
+        def done(outcome: BatchReceipt | MqError) -> None:
+            outcomes.resolve(outcome)
+            self._answered(len(draft.sizes), outcome)
+
+        return RecordBatch(
+            draft.topic, draft.queue_id, None, encoded, draft.stem, draft.counter,
+            self._wait, done, monotonic() + self._settings.timeout,
+            apart=partial(self._entries_of, outcomes),
+        )  # fmt: skip
+
+    def _entries_of(self, outcomes: Outcomes, records: RecordBatch) -> Batch:
+        """The same as a batch of entries."""
+        batch = self._new_batch()
+        batch.deadline = records.deadline
+        for entry in records.entries([(outcomes, row) for row in range(records.rows)]):
+            batch.add(entry)
+        return batch
 
     def _new_batch(self) -> Batch:
         return Batch(self._deliver, self._wait, one_queue=True)
 
-    def _seal(self) -> None:
-        """With the condition held: sends what is gathered."""
-        if not self._batch.entries:
-            return
-        batch, self._batch = self._batch, self._new_batch()
-        batch.deadline = monotonic() + self._settings.timeout
-        if not self._appender.send(batch):
-            self._deliver(batch.entries, NotConnected("the client is closed", "connect again"))
-
     def _deliver(self, entries: Sequence[Entry], results: Results) -> None:
         """Resolves the futures, then makes room."""
-        resolve(self._resolved, entries, results)
+        resolve_entries(entries, results)
+        self._answered(len(entries), results)
+
+    def _answered(self, count: int, results: Results) -> None:
         with self._condition:
-            self._unanswered -= len(entries)
+            self._unanswered -= count
             if isinstance(results, MqError):
-                self._failed += len(entries)
+                self._failed += count
             self._condition.notify_all()
+
+
+@dataclass(slots=True, eq=False)
+class _Gathered:
+    """Columns and what becomes of them. `rows_max`: the batch goes with so many."""
+
+    columns: Columns
+    outcomes: Outcomes
+    rows_max: int = 1
+
+    @property
+    def rows(self) -> int:
+        """The messages so far."""
+        return len(self.columns.bodies)

@@ -47,6 +47,14 @@ class Timers:
             self._cancelled -= 1
         return self._heap[0][0] if self._heap else None
 
+    def sleep_ms(self, now: float, most_ms: int) -> int:
+        """Milliseconds until the first entry is due, at most `most_ms`."""
+        next_at = self.next_at()
+        if next_at is None:
+            return most_ms
+        # Rounded up: waking a fraction of a millisecond early would only turn a loop again.
+        return min(most_ms, max(0, int((next_at - now) * 1000 + 0.999)))
+
     def take_due(self, now: float) -> list[Action]:
         """What is due by `now`, in order of time."""
         due: list[Action] = []

@@ -302,7 +302,7 @@ def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
     lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
     context: Context = zmq.Context()
     with WorkerPage.create(root, site.slot) as page:
-        server = Server(context, options.bind, FRAME_BYTES_MAX, False, ANSWERS_MAX)
+        server = Server(context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX)
         reader = Reader(site, server, page, context)
         report_ready(options.ready_fd, server.endpoint)
         reader.run(stop)

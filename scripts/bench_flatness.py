@@ -3,10 +3,12 @@
     python -m scripts.bench_flatness --gib 8 --json flatness.json --picture docs/flatness.svg
 
 Four parts. `log`: the size of the log, 1 GiB to `--gib`, doubled each time. `queues`: topics x
-queues, 8 to `--queues`, each with messages. `consumers`: idle consumers that hold a long poll.
+queues, 1 to `--queues`, each with messages. `consumers`: idle consumers that hold a long poll.
 `age`: a node's memory after so many million messages. At each point the same loads run for
-`--seconds` each; memory is PSS without the pages of the store. `--from FILE` shows a saved result
-again, `--markdown FILE` fills the marked part of a page. A store is removed when its part is over.
+`--seconds` each; memory is PSS without the pages of the store. A point that takes longer than
+`--limit` is left out with those behind it, and named below the table. `--from FILE` shows a saved
+result again, `--markdown FILE` fills the marked part of a page. A store is removed when its part
+is over. With --gib 4 the whole takes about five minutes.
 """
 
 import argparse
@@ -18,8 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,12 @@ import keelog
 from keelog.bench.machine import describe
 from keelog.bench.node_process import Node
 from protocol import kernel
-from scripts.bench_recovery import QUEUES_PER_TOPIC, batches
+from scripts.bench_recovery import batches
 from scripts.bench_recovery import load as send_until
 from scripts.flatness_points import (
     IdleConsumers,
     Point,
+    TookTooLong,
     holdings,
     idle_cores,
     log_of,
@@ -39,6 +42,7 @@ from scripts.flatness_points import (
     running,
     settle,
     store,
+    within,
 )
 from scripts.flatness_show import table, write_picture
 from scripts.rival_page import fill_page
@@ -49,7 +53,9 @@ RECORD_BYTES = 1200
 """About what a message of that body takes in the log."""
 MILLIONS = (1, 2, 5, 10)
 CONSUMERS = (0, 100, 1_000)
-QUEUE_COUNTS = (8, 10_000, 100_000)
+QUEUE_COUNTS = (1, 1_000, 10_000, 100_000)
+QUEUES_OF_TOPIC = 1_000
+"""So that few topics do: each new one is a durable save of all of them, before the load."""
 SPREAD_S_MAX = 60.0
 MARK = "bench_flatness"
 Tell = Callable[[str], None]
@@ -64,7 +70,7 @@ def sizes_of_log(gib: float) -> list[float]:
     return [*sizes, gib]
 
 
-def grow_log(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[Point]:
+def grow_log(folder: Path, options: argparse.Namespace, tell: Tell) -> Generator[Point, None, None]:
     """A log of bodies of 1 KiB."""
     with running(folder / "store") as node:
         for gib in sizes_of_log(options.gib):
@@ -74,14 +80,16 @@ def grow_log(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[
             yield Point("log", gib, "GiB", measure(node, options.seconds))
 
 
-def grow_queues(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[Point]:
-    """Each point has a new store: topics of eight queues, with a message in each queue at least."""
+def grow_queues(
+    folder: Path, options: argparse.Namespace, tell: Tell
+) -> Generator[Point, None, None]:
+    """Each point has a new store, with messages in each queue."""
     for count in [one for one in QUEUE_COUNTS if one <= options.queues]:
         with running(folder / f"store-{count}") as node:
             began = time.monotonic()
             with keelog.connect(node.endpoint, timeout=60) as client:
-                for number in range(-(-count // QUEUES_PER_TOPIC)):
-                    client.create_topic(f"topic-{number}", QUEUES_PER_TOPIC, exist_ok=True)
+                for number in range(-(-count // QUEUES_OF_TOPIC)):
+                    client.create_topic(f"topic-{number}", min(count, QUEUES_OF_TOPIC))
             tell(f"{count:,} queues made in {time.monotonic() - began:.1f} s; filling them")
             figures = spread(node, count)
             yield Point("queues", count, "queues", figures | measure(node, options.seconds))
@@ -90,20 +98,24 @@ def grow_queues(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterat
 
 def spread(node: Node, queues: int) -> dict[str, Any]:
     """Sends to all queues in turn for a bounded time; messages a second until all is dispatched."""
-    prepared = batches(queues, 128)
+    prepared = batches(queues, 128, QUEUES_OF_TOPIC)
     stop = threading.Event()
     thread = threading.Thread(target=send_until, args=(node.endpoint, prepared, stop), daemon=True)
     began, before = time.monotonic(), log_of(node).records
     thread.start()
-    stop.wait(min(SPREAD_S_MAX, 2.0 + queues / 20_000))
-    stop.set()
-    thread.join()
+    try:
+        stop.wait(min(SPREAD_S_MAX, 2.0 + queues / 20_000))
+    finally:
+        stop.set()
+        thread.join()
     settle(node)
     stored = log_of(node).records - before
     return {"spread_per_s": round(stored / (time.monotonic() - began))}
 
 
-def grow_consumers(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[Point]:
+def grow_consumers(
+    folder: Path, options: argparse.Namespace, tell: Tell
+) -> Generator[Point, None, None]:
     """Consumers that are connected and wait at one reader."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -140,7 +152,7 @@ def kept(idle: IdleConsumers) -> Iterator[None]:
         thread.join()
 
 
-def grow_age(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[Point]:
+def grow_age(folder: Path, options: argparse.Namespace, tell: Tell) -> Generator[Point, None, None]:
     """The same node after more and more messages."""
     stored = 0
     with running(folder / "store") as node:
@@ -151,7 +163,7 @@ def grow_age(folder: Path, options: argparse.Namespace, tell: Tell) -> Iterator[
             yield Point("age", millions, "M messages", holdings(node))
 
 
-PARTS: dict[str, Callable[[Path, argparse.Namespace, Tell], Iterator[Point]]] = {
+PARTS: dict[str, Callable[[Path, argparse.Namespace, Tell], Generator[Point, None, None]]] = {
     "log": grow_log,
     "queues": grow_queues,
     "consumers": grow_consumers,
@@ -165,9 +177,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m scripts.bench_flatness", description=text)
     parser.add_argument("--parts", default=",".join(PARTS), help="some of log,queues,consumers,age")
     parser.add_argument("--gib", type=float, default=8.0, help="the largest log")
-    parser.add_argument("--queues", type=int, default=100_000, help="the most queues")
+    parser.add_argument(
+        "--queues", type=int, default=10_000, help="the most queues, 100000 at most"
+    )
     parser.add_argument("--millions", type=int, default=10, help="the most messages of `age`")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load at each point")
+    parser.add_argument("--limit", type=float, default=150.0, help="seconds of a point")
     parser.add_argument("--dir", type=Path, help="where the stores are made")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="an SVG")
@@ -181,19 +196,37 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     # A polite kill ends the node and removes its store, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     points: list[dict[str, Any]] = []
-    result: dict[str, Any] = {"machine": {}, "seconds": options.seconds, "points": points}
+    left_out: list[str] = []
+    result: dict[str, Any] = {
+        "machine": {}, "seconds": options.seconds, "points": points, "left_out": left_out,
+    }  # fmt: skip
     for part in options.parts.split(","):
         folder = Path(tempfile.mkdtemp(prefix=f"flatness-{part}-", dir=options.dir))
         try:
             result["machine"] = describe(folder, (), kernel.describe())
-            for point in PARTS[part](folder, options, tell):
-                points.append(point.as_dict())
-                tell(f"{part} {point.size:,g} {point.unit}: {point.figures}")
-                if options.json:
-                    options.json.write_text(json.dumps(result, indent=1) + "\n")
+            with closing(PARTS[part](folder, options, tell)) as growing:
+                for point in bounded(growing, options.limit):
+                    points.append(point.as_dict())
+                    tell(f"{part} {point.size:,g} {point.unit}: {point.figures}")
+                    if options.json:
+                        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        except TookTooLong as error:
+            shown = [f"{one['size']:,g}" for one in points if one["part"] == part]
+            left_out.append(f"{part}: measured up to {shown[-1] if shown else 0}, the next {error}")
+            tell(left_out[-1])
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return result
+
+
+def bounded(points: Iterator[Point], seconds: float) -> Iterator[Point]:
+    """Points, each within a time. Raises TookTooLong."""
+    while True:
+        with within(seconds):
+            point = next(points, None)
+        if point is None:
+            return
+        yield point
 
 
 def tell(text: str) -> None:
@@ -211,11 +244,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     result = json.loads(options.source.read_text()) if options.source else measured(options)
     points = [Point(**one) for one in result["points"]]
-    print(table(points))
+    print("\n\n".join([table(points), *result.get("left_out", ())]))
     if options.picture:
         write_picture(points, options.picture)
     if options.markdown:
-        fill_page(options.markdown, MARK, table(points, markdown=True))
+        parts = [table(points, markdown=True), *result.get("left_out", ())]
+        fill_page(options.markdown, MARK, "\n\n".join(parts))
     return 0
 
 

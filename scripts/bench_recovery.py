@@ -69,7 +69,9 @@ class Row:
     recovered: str
 
 
-def batches(queues: int, body_bytes: int) -> list[RecordBatch]:
+def batches(
+    queues: int, body_bytes: int, queues_of_topic: int = QUEUES_PER_TOPIC
+) -> list[RecordBatch]:
     """Enough batches to reach every queue, `BATCH_RECORDS` records each.
 
     With 10,000 queues 64 MiB of log with 1 KiB bodies still reach all of them.
@@ -79,7 +81,7 @@ def batches(queues: int, body_bytes: int) -> list[RecordBatch]:
     for start in range(0, queues, wide):
         messages = []
         for number in range(BATCH_RECORDS):
-            topic, queue_id = divmod((start + number % wide) % queues, QUEUES_PER_TOPIC)
+            topic, queue_id = divmod((start + number % wide) % queues, queues_of_topic)
             messages.append(Message(f"topic-{topic}", body[:body_bytes], queue_id))
         made.append(encode_batch(messages, crc=True))
     return made

@@ -5,7 +5,8 @@
 Starts a name server and a broker 5.5.0 (Maven, Java 17) and nodes of ours, and drives both with the
 same sizes, batches and concurrency, each with its own client, in turns: A B A B. Before the first
 round each side has turns that are not counted; after each turn it dispatches what it got, and the
-disk is synced. Only one side is active at a time; what the other takes meanwhile is reported.
+disk is synced. Only one side runs at a time: the others are stopped (SIGSTOP) while it has its
+turn, and warmed by a few messages before their own; what they took all the same is reported.
 
 Ratios are ours / RocketMQ of each round by itself; the median decides whether a row reaches its
 must and its goal. `--resume FILE` writes each turn down as it ends and goes on where a run was
@@ -31,6 +32,7 @@ from scripts.rival_alone import OurRestarts, OurStore
 from scripts.rival_ours import Ours
 from scripts.rival_page import fill_page
 from scripts.rival_plan import Group, groups, plan_text, rounds_of, wanted, warm_ups
+from scripts.rival_rest import stopped
 from scripts.rival_results import Figures, Results, Turn
 from scripts.rival_rocketmq import HEAP, RivalFailed, RivalMissing, class_path
 from scripts.rival_rows import DEFAULT_HEAP, OBJECTS, OURS, POOL, THEIRS, Load, chosen, scaled
@@ -56,8 +58,11 @@ class Side(Protocol):
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
         """One turn."""
 
-    def cpu_s(self) -> float:
-        """CPU seconds so far."""
+    def pids(self) -> list[int]:
+        """Its processes in the order in which they may be stopped: who asks, then who answers."""
+
+    def wake(self) -> None:
+        """A few messages, after its processes stood still."""
 
     def close(self) -> None:
         """Ends it and removes what it stored."""
@@ -84,11 +89,14 @@ class Comparison:
 
     def _missing(self, load: Load) -> list[tuple[int, str]]:
         """Turns that the results lack, round by round."""
+        rounds = self._options.rounds
         return [
             (number, side)
-            for number in range(1, rounds_of(load, self._options.rounds) + 1)
+            for number in range(1, rounds_of(load, rounds) + 1)
             for side in load.sides
-            if wanted(side, self._options.only) and not self._results.has(load.name, side, number)
+            if wanted(side, self._options.only)
+            and number <= rounds_of(load, rounds, side)
+            and not self._results.has(load.name, side, number)
         ]
 
     def _run_group(self, group: Group) -> None:
@@ -137,35 +145,34 @@ class Comparison:
 
     def _run_load(self, load: Load, sides: dict[str, Side]) -> None:
         self._say(f"{load.name}: preparing")
+        first_names = {one: side for side, one in reversed(sides.items())}
         for one in dict.fromkeys(sides.values()):
             one.prepare(load)
-        for side, one in sides.items():
+            self._say(f"{load.name}: {first_names[one]} is prepared")
+        for side in sides:
             for seconds in warm_ups(load, side, self._options.seconds):
-                one.turn(load, side, seconds)
-        rested: dict[str, tuple[float, float]] = {}
+                self._turn(load, side, sides, seconds)
         for number, side in self._missing(load):
-            one = sides[side]
-            # Who has just been started again is not idle yet.
-            idle = None if load.kind == "restart" else idle_share(one, rested.get(side))
-            figures = one.turn(load, side, self._options.seconds)
+            figures = self._turn(load, side, sides, self._options.seconds)
+            self._results.add(Turn(load.name, side, number, rounded(figures)))
+            self._say(f"{load.name} round {number} {side}: {short(figures)}")
+
+    def _turn(self, load: Load, side: str, sides: dict[str, Side], seconds: float) -> Figures:
+        """One turn, in which nobody else runs."""
+        one = sides[side]
+        others = [other for other in dict.fromkeys(sides.values()) if other is not one]
+        pids = [pid for other in others for pid in other.pids()]
+        with stopped(pids) as rest:
+            one.wake()
+            figures = one.turn(load, side, seconds)
             # What one side wrote is not left for the other's turn.
             os.sync()
-            if idle is not None:
-                figures["idle_cpu_share"] = idle
-            self._results.add(Turn(load.name, side, number, rounded(figures)))
-            rested[side] = (one.cpu_s(), time.monotonic())
-            self._say(f"{load.name} round {number} {side}: {short(figures)}")
+        if pids:
+            figures["others_cpu_share"] = rest.cpu_share
+        return figures
 
     def _say(self, text: str) -> None:
         print(f"[{time.monotonic() - self._began:6.0f} s] {text}", file=sys.stderr, flush=True)
-
-
-def idle_share(side: Side, since: tuple[float, float] | None) -> float | None:
-    """Cores that a side took since its last turn; None before its first."""
-    if since is None:
-        return None
-    cpu_s, moment = since
-    return (side.cpu_s() - cpu_s) / max(1e-3, time.monotonic() - moment)
 
 
 def rounded(figures: Figures) -> Figures:

@@ -4,6 +4,7 @@ Each point is measured by the same three loads of `keelog.bench`, so that points
 batches at full speed, one caller that waits, and 1,000 messages a second to a consumer.
 """
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -39,6 +40,26 @@ class Point:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
+
+
+class TookTooLong(Exception):
+    """A point did not end in time."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raises TookTooLong, wherever the main thread is, when what is inside takes longer."""
+
+    def is_over(*_: object) -> None:
+        raise TookTooLong(f"took longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, is_over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from scripts.bench_dispatch import Row
 from scripts.bench_dispatch import run as run_dispatch
 from scripts.bench_recovery import GIB, batches, fill, first_append
 from scripts.bench_recovery import load as send_until
-from scripts.rival_proc import cpu_seconds, family
+from scripts.rival_ours import wake_node
+from scripts.rival_proc import family
 from scripts.rival_results import Figures
 from scripts.rival_rows import Load
 from scripts.rival_theirs import DISPATCH_TOPICS, KILL_AFTER_S, QUEUES, keyed_log
@@ -41,9 +42,12 @@ class OurStore:
         """Removes the store."""
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def cpu_s(self) -> float:
+    def pids(self) -> list[int]:
         """Nothing of it runs between the turns."""
-        return 0.0
+        return []
+
+    def wake(self) -> None:
+        """Nothing of it stood still."""
 
     def prepare(self, load: Load) -> None:
         """For dispatch: a log whose records have one key each."""
@@ -99,11 +103,16 @@ class OurRestarts:
             self._node = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def cpu_s(self) -> float:
-        """CPU seconds so far."""
+    def pids(self) -> list[int]:
+        """The supervisor and its children."""
         assert self._node is not None, "not prepared"
         (_, child), *_ = self._node.children()
-        return cpu_seconds(family(child.ppid()))
+        return family(child.ppid())
+
+    def wake(self) -> None:
+        """A few messages."""
+        assert self._node is not None, "not prepared"
+        wake_node(self._node)
 
     def prepare(self, load: Load) -> None:
         """A log of the size asked for, its queues reached in turn; then a node on it."""

@@ -23,7 +23,7 @@ from keelog.bench.workload import Workload
 from scripts.rival_proc import cpu_seconds, family, private_mib
 from scripts.rival_results import Figures
 from scripts.rival_rows import CRC_OFF, OBJECTS, Load
-from scripts.rival_theirs import LOOKUPS, QUEUES, SAMPLE_AT, figures_of, topic_of
+from scripts.rival_theirs import LOOKUPS, QUEUES, SAMPLE_AT, WAKE_MESSAGES, figures_of, topic_of
 
 STORE_BYTES_MAX = 6 << 30
 NO_CRC = "store.enabled_append_prop_crc=false"
@@ -98,14 +98,16 @@ class Ours:
             figures["pss_mib"] = pss[0]
         return figures
 
-    def cpu_s(self) -> float:
-        """CPU seconds so far of the node; its clients live for a turn only."""
-        return cpu_seconds(self.pids())
-
     def pids(self) -> list[int]:
         """The supervisor and its children."""
-        (_, child), *_ = self.node.children()
+        if self._node is None:
+            return []
+        (_, child), *_ = self._node.children()
         return family(child.ppid())
+
+    def wake(self) -> None:
+        """A message, and its answer."""
+        wake_node(self.node)
 
     @contextmanager
     def _memory(self, seconds: float) -> Iterator[list[float]]:
@@ -181,6 +183,13 @@ class Ours:
         answer["p99_us"] = times[LOOKUPS * 99 // 100] / 1e3
         client_s = time.process_time() - own
         return figures_of(answer, cpu_seconds(self.pids()) - before, client_s)
+
+
+def wake_node(node: Node) -> None:
+    """A few messages to a topic of their own."""
+    with keelog.connect(node.endpoint, timeout=60) as client:
+        for _ in range(WAKE_MESSAGES):
+            client.send("warm-up", b"up")
 
 
 def workload(load: Load, endpoint: str, seconds: float) -> Workload:

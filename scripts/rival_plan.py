@@ -4,20 +4,32 @@ A group starts its sides, then each load is prepared on both, warmed up once on 
 and run in rounds: A B A B. The estimate adds what these steps usually take.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scripts.rival_rows import AUTO_BATCH, DEFAULT_HEAP, OBJECTS, OURS, POOL, THEIRS, Load
+from scripts.rival_rows import (
+    AUTO_BATCH,
+    CRC_OFF,
+    DEFAULT_HEAP,
+    OBJECTS,
+    OURS,
+    POOL,
+    THEIRS,
+    Load,
+)
 
 RATES_WARM_UP_S = 6.0
 """RocketMQ's producers are steady after 5-6 s; its consumers gain for longer, see DRAINS."""
-DRAINS = 8
-"""Turns that are discarded where RocketMQ reads: its consumers become faster until 25 s."""
+READS_WARM_UP_S, READS_WARM_UP_MAX = 25.0, 8
+"""For so long RocketMQ's consumers become faster; and the turns that are discarded at most."""
 GROUP_START_S = 12.0
 SETTLE_S = 2.0
-"""Until all is dispatched and written back, after each turn."""
-START_OF_OURS_S = 1.5
-"""Processes of a load start for each turn."""
+"""To wake up before a turn, and until all is dispatched and written back behind it."""
+START_OF_OURS_S = 2.5
+"""Processes of a load start for each turn, and warm up for a second."""
+SIDE_COLUMN_ROUNDS_MAX = 3
+"""Of what stands beside the ratios that decide."""
 SPECIAL_BROKERS = {DEFAULT_HEAP: "default heap", POOL: "transient store pool"}
 
 
@@ -55,9 +67,10 @@ def wanted(side: str, only: str) -> bool:
     return not only or side.startswith(only)
 
 
-def rounds_of(load: Load, rounds: int) -> int:
-    """How many rounds a load gets."""
-    return min(rounds, load.rounds_max)
+def rounds_of(load: Load, rounds: int, side: str = OURS) -> int:
+    """How many rounds a side of a load gets."""
+    aside = side in (CRC_OFF, AUTO_BATCH)
+    return min(rounds, load.rounds_max, SIDE_COLUMN_ROUNDS_MAX if aside else rounds)
 
 
 def warm_ups(load: Load, side: str, seconds: float) -> list[float]:
@@ -68,7 +81,8 @@ def warm_ups(load: Load, side: str, seconds: float) -> list[float]:
     if load.kind == "dispatch":
         return [seconds] if java else []
     if load.kind in ("consume", "find"):
-        return [seconds] * (DRAINS if java else 1)
+        turns = math.ceil(READS_WARM_UP_S / (load.turn_s or seconds))
+        return [seconds] * (min(turns, READS_WARM_UP_MAX) if java else 1)
     return [RATES_WARM_UP_S if java else 1.0]
 
 
@@ -96,7 +110,7 @@ def load_s(load: Load, rounds: int, seconds: float, only: str = "") -> float:
         ours = START_OF_OURS_S if side.startswith(OURS) else 0.0
         # These two share what another side has stored.
         total += 0.0 if side in (OBJECTS, AUTO_BATCH) else load.fill_s
-        total += rounds_of(load, rounds) * (turn_s(load, seconds) + ours)
+        total += rounds_of(load, rounds, side) * (turn_s(load, seconds) + ours)
         total += sum(min(one, load.turn_s or one) + ours for one in warm_ups(load, side, seconds))
     return total
 

@@ -193,11 +193,11 @@ def variant_lines(results: Results) -> list[str]:
     if heap is not None:
         said.append(f"memory of a broker whose heap Java chooses: {spread_text(heap, 'MiB')} MiB")
     for side in (THEIRS, OURS):
-        idle = Spread.of(results.by_round("*", side, "idle_cpu_share").values())
-        if idle is not None:
+        other = Spread.of(results.by_round("*", side, "others_cpu_share").values())
+        if other is not None:
             said.append(
-                f"{side} while the other has its turn: {idle.middle:.1%} of a core, at most "
-                f"{idle.high:.1%} (just after it was loaded)"
+                f"while {side} had its turn, all others together took {other.middle:.1%} of a "
+                f"core, at most {other.high:.1%}: they were stopped"
             )
     return said
 

@@ -28,6 +28,9 @@ LOOKUPS = 5_000
 RESTART_TOPICS = 125
 RESTART_LIMIT_S = 120
 KILL_AFTER_S = 1
+WAKE_TOPIC, WAKE_MESSAGES = "warm-up", 50
+WAKE_PAUSE_S, WAKE_S = 0.2, 20.0
+"""A broker that stood still gets so long until it accepts everything again."""
 SAMPLE_AT = 0.6
 """Memory is read once, after this part of a turn: reading it costs time on the side that runs."""
 DISPATCH_TOPICS = 16
@@ -74,7 +77,7 @@ class Theirs:
     def start(self) -> None:
         """Starts the broker; it takes topics when this returns."""
         self._broker.start()
-        self._topic("warm-up")
+        self._topic(WAKE_TOPIC)
 
     def close(self) -> None:
         """Kills it and removes its store."""
@@ -119,9 +122,20 @@ class Theirs:
                 raise RivalFailed(f"the broker did not dispatch its log within {CATCH_UP_S} s")
             time.sleep(0.02)
 
-    def cpu_s(self) -> float:
-        """CPU seconds so far, of the servers and the client."""
-        return sum(self._cpu())
+    def pids(self) -> list[int]:
+        """Client, broker, name server: who asks stops before who answers."""
+        return [self._bench.program.pid, self._broker.pid, self._bench.names.jvm.pid]
+
+    def wake(self) -> None:
+        """Messages until all are accepted: connections live, threads run. Raises RivalFailed."""
+        deadline = time.monotonic() + WAKE_S
+        while True:
+            time.sleep(WAKE_PAUSE_S)
+            answer = self._ask("send", topic=WAKE_TOPIC, threads=1, batch=1, messages=WAKE_MESSAGES)
+            if answer["messages"] == WAKE_MESSAGES:
+                return
+            if time.monotonic() > deadline:
+                raise RivalFailed(f"the broker did not go on: {answer['first_error']}")
 
     def _cpu(self) -> tuple[float, float]:
         servers = [self._broker.pid, self._bench.names.jvm.pid]
@@ -192,7 +206,7 @@ class TheirStore:
     """RocketMQ's store in the Java program itself, without a broker."""
 
     def __init__(self, bench: Bench) -> None:
-        self._program = bench.program
+        self._program, self._names = bench.program, bench.names.jvm
         self._root = bench.folder / "alone"
 
     def start(self) -> None:
@@ -202,9 +216,12 @@ class TheirStore:
         """Removes the store."""
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def cpu_s(self) -> float:
-        """CPU seconds so far."""
-        return cpu_seconds([self._program.pid])
+    def pids(self) -> list[int]:
+        """The program and the name server, which nobody needs here."""
+        return [self._program.pid, self._names.pid]
+
+    def wake(self) -> None:
+        """Nothing of it holds a connection."""
 
     def prepare(self, load: Load) -> None:
         """For dispatch: a log whose records have one key each."""
@@ -214,13 +231,13 @@ class TheirStore:
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
         """New stores for puts; for dispatch the same log, its queues and index removed."""
-        before = self.cpu_s()
+        before = cpu_seconds([self._program.pid])
         if load.kind == "dispatch":
             for name in ("consumequeue", "index"):
                 shutil.rmtree(self._root / name, ignore_errors=True)
             answer = self._program.ask("store_dispatch", root=str(self._root))
             answer["messages"] = load.messages
-            return figures_of(answer, self.cpu_s() - before, 0.0)
+            return figures_of(answer, cpu_seconds([self._program.pid]) - before, 0.0)
         figures: Figures = {}
         for name, batch in (("single", 1), ("batch", load.batch)):
             answer = self._program.ask("store_put", root=str(self._root), seconds=int(seconds),

@@ -27,6 +27,7 @@ RECONNECT_MS = 10
 _PAGE_SUFFIX = ".page"
 _GREW = struct.Struct("<qq")
 Context = zmq.Context[zmq.Socket[bytes]]
+Grown = Callable[[], Collection[Queue] | None]
 
 
 class Bell:
@@ -113,6 +114,10 @@ class Sleeper:
         self.page.close()
 
 
+def _any_queue() -> None:
+    return None
+
+
 class Sleepers:
     """The processes that have a page, of some slots. `look` finds new ones: now and then."""
 
@@ -153,15 +158,17 @@ class Sleepers:
             }
         return {}
 
-    def wake(self, epoch: int, readable: int, queues: Collection[Queue] | None = None) -> None:
+    def wake(self, epoch: int, readable: int, grown: Grown = _any_queue) -> None:
         """Announces to those who sleep until the log reaches here: epoch and offset, two i64.
 
-        `queues` are those that the log grew by, None for any: the workers of others need not hurry.
+        `grown` answers the queues that the log grew by, None for any: the workers of others need
+        not hurry. It is asked when somebody sleeps.
         """
         for sleeper in self._known.values():
             wake_at = sleeper.page.wake_at
             if wake_at > readable or wake_at == sleeper.rung_at:
                 continue
+            queues = grown()
             if queues is None or sleeper.is_of(queues):
                 sleeper.rung_at = wake_at
                 sleeper.ringer.ring(_GREW.pack(epoch, readable))

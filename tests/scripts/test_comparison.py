@@ -86,6 +86,11 @@ def test_the_second_column_is_the_ratio_with_the_checksum_off() -> None:
     assert line_of(result_of("send_batches", rounds), "send_batches").crc_off == 2.5
 
 
+def test_what_others_took_during_a_turn_is_said() -> None:
+    results = Results(ASKED, [Turn("find", OURS, 1, {"others_cpu_share": 0.004})])
+    assert "while ours had its turn, all others together took 0.4% of a core" in report(results)
+
+
 def test_message_objects_have_a_line_of_their_own() -> None:
     results = result_of("consume", {OURS: [400.0], THEIRS: [200.0], OBJECTS: [50.0]})
     found = {one.row.side: one.ratio.middle for one in lines(results) if one.ratio}
@@ -146,6 +151,11 @@ def test_java_warms_up_for_longer_and_long_rounds_are_few() -> None:
     (drain,), (slow,) = chosen("consume_1k"), chosen("restart_8g")
     assert len(warm_ups(drain, THEIRS, 5)) > len(warm_ups(drain, OURS, 5))
     assert rounds_of(slow, 5) == 2
+    assert (rounds_of(drain, 5), rounds_of(drain, 5, CRC_OFF), rounds_of(drain, 2, CRC_OFF)) == (
+        5,
+        3,
+        2,
+    )
     assert warm_ups(slow, THEIRS, 5) == []
 
 

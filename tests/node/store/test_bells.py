@@ -114,8 +114,8 @@ def test_of_the_workers_that_sleep_those_are_rung_whose_queues_grew(
         drain(one)
     for its_page in (*pages, page):
         its_page.publish(wake_at=10)
-    sleepers.wake(EPOCH, 10, {grown})
-    sleepers.wake(EPOCH, 11, None)
+    sleepers.wake(EPOCH, 10, lambda: {grown})
+    sleepers.wake(EPOCH, 11, lambda: None)
     last_of(sleepers)()
     expected = {number: [GREW[10]], 1 - number: [GREW[11]]}
     for i, one in enumerate(bells):

@@ -15,6 +15,8 @@ import java.util.Map;
 final class Broker {
     private static final int SEND_TIMEOUT_MS = 10_000;
     private static final int STATS_ATTEMPTS = 100;
+    /** Between refused sends: asking more often would take the processor from the broker that starts. */
+    private static final int RETRY_MS = 20;
 
     final String nameServer;
     private DefaultMQAdminExt admin;
@@ -78,7 +80,7 @@ final class Broker {
                 if (System.nanoTime() > limit) {
                     throw e;
                 }
-                Thread.sleep(5);
+                Thread.sleep(RETRY_MS);
             }
         }
     }

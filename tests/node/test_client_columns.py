@@ -1,0 +1,217 @@
+"""Messages of one kind are gathered as columns: which do, and in what order they are stored."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keelog
+from node.client_batches import BatchEncoder
+from node.client_columns import NOT_TAKEN, Columns, kind_of
+from node.client_encode import Encoder
+from node.client_io import IoThread
+from node.client_routes import Routes
+from node.client_unique_key import UNIQUE_KEY_CHARS, UniqueKeys
+from protocol import kernel
+from protocol.errors import IllegalMessage, MqError
+from protocol.message_id import Host
+from protocol.record import SHORT_HEAD
+from tests.support.fake_node import FakeNode, fake_node
+
+IP = b"\x7f\x00\x00\x01"
+ROOM = 1_000_000
+BORN = slice(SHORT_HEAD.offsets["born_timestamp"], SHORT_HEAD.offsets["born_ip"])
+
+needs_kernel = pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+
+
+class FakeIo(IoThread):
+    """Routes, and nothing else."""
+
+    def __init__(self, crc: bool) -> None:
+        self.routes = Routes("w", ("r",), crc, 1000, 1, "fake")
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with fake_node() as running:
+        running.memory.topics["orders"] = 4
+        yield running
+
+
+@pytest.fixture
+def mq(node: FakeNode) -> Iterator[keelog.Client]:
+    with keelog.connect(node.url, timeout=5.0) as client:
+        yield client
+
+
+def content(record: bytes) -> bytes:
+    """The record without its time and unique key."""
+    found = bytearray(record)
+    found[BORN] = bytes(8)
+    key = found.rindex(b"UNIQ_KEY\x01") + len(b"UNIQ_KEY\x01")
+    found[key : key + UNIQUE_KEY_CHARS] = b""
+    return bytes(found)
+
+
+text = st.text(max_size=6) | st.sampled_from(["", "a b", "\x01", "ü", "\ud800", "k" * 32_000])
+some_keys = st.none() | text | st.lists(text, max_size=3) | st.just(7)
+
+
+@needs_kernel
+@given(
+    crc=st.booleans(),
+    topic=st.sampled_from(["orders", "bad topic", "t" * 130]),
+    shared=st.fixed_dictionaries(
+        {}, optional={"tags": text | st.none(), "queue_id": st.integers(-2, 9) | st.none()}
+    ),
+    rows=st.lists(st.tuples(st.binary(max_size=1_005), st.none() | some_keys), max_size=8),
+)
+def test_columns_hold_the_records_that_single_encoding_makes(
+    crc: bool, topic: str, shared: dict[str, Any], rows: list[tuple[bytes, Any]]
+) -> None:
+    io = FakeIo(crc)
+    one_by_one = Encoder(io, UniqueKeys(IP), Host(IP, 0))
+    kind = kind_of(topic, shared, io.routes)  # type: ignore[arg-type]
+    columns = None if kind is None else Columns(kind, shared, ROOM)  # type: ignore[arg-type]
+    expected: list[bytes] = []
+    for body, keys in rows:
+        options: Any = shared if keys is None else {**shared, "keys": keys}
+        try:
+            record = one_by_one.entry(topic, body, options, None).record
+        except MqError:
+            # The columns leave it to the other way, which says why.
+            assert columns is None or columns.take(topic, body, options) == NOT_TAKEN
+        else:
+            if columns is not None and columns.take(topic, body, options) != NOT_TAKEN:
+                expected.append(record)
+            else:
+                assert kind is None
+    if columns is None or not expected:
+        return
+    assert columns.bytes == sum(map(len, expected))
+    encoded, _ = BatchEncoder(io, IP).encode_gathered(columns)
+    found, at = [], 0
+    for size in encoded.sizes.tolist():
+        found.append(content(encoded.records[at : at + size].tobytes()))
+        at += size
+    assert found == [content(record) for record in expected]
+
+
+@needs_kernel
+def test_messages_of_other_options_leave_the_columns_and_keep_their_order(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    bodies = [b"%d" % n for n in range(30)]
+    with mq.producer(linger=60) as producer:
+        futures = [
+            producer.send_nowait("orders", body, queue_id=1, tags="ab"[n >= 10 and n % 3 == 0])
+            for n, body in enumerate(bodies)
+        ]
+        assert producer.unanswered == 30
+        other = producer.send_nowait("other", b"x")
+    assert len(node.operations("append")) == 2, "one for each topic"
+    stored = [record for record in node.stored() if record.topic == "orders"]
+    assert [record.body for record in stored] == bodies
+    assert [f.result(0).unique_key for f in futures] == [record.unique_key for record in stored]
+    assert [f.result(0).queue_offset for f in futures] == list(range(30))
+    assert other.result(0).topic == "other"
+
+
+def test_a_message_that_is_not_right_is_refused_at_once_and_leaves_the_others(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    with mq.producer(linger=60) as producer:
+        good = [producer.send_nowait("orders", b"0", keys="k0")]
+        for body, options in (
+            (bytes(5 * 1024 * 1024), {}), (b"x", {"keys": "a b"}), (b"x", {"keys": [7]}),
+            (b"x", {"tags": "\x01"}), (b"x", {"queue_id": -3}), ("text", {}), (b"x", {"no": 1}),
+        ):  # fmt: skip
+            with pytest.raises(MqError):
+                producer.send_nowait("orders", body, **options)  # type: ignore[arg-type]
+        good.append(producer.send_nowait("orders", b"1"))
+        assert producer.unanswered == 2
+    assert [record.body for record in node.stored()] == [b"0", b"1"]
+    assert [future.result(0).queue_offset for future in good] == [0, 1]
+
+
+def test_a_bad_message_that_the_node_refuses_takes_no_other_with_it(
+    node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = node.memory.store
+
+    def picky(frame: bytes, queue: int | None) -> dict[str, object]:
+        if b"BAD" in frame:
+            raise IllegalMessage("I do not like it")
+        return store(frame, queue)
+
+    monkeypatch.setattr(node.memory, "store", picky)
+    bodies = [b"BAD" if n in (3, 20) else b"%d" % n for n in range(32)]
+    told: list[int] = []
+    with mq.producer(linger=60) as producer:
+        futures = [producer.send_nowait("orders", body, queue_id=2) for body in bodies]
+        for row, future in enumerate(futures):
+            future.add_done_callback(lambda _, row=row: told.append(row))  # type: ignore[misc]
+    assert sorted(told) == list(range(32))
+    assert producer.failed == 2
+    good = [body for body in bodies if body != b"BAD"]
+    assert [record.body for record in node.stored()] == good
+    keys = {record.body: record.unique_key for record in node.stored()}
+    for body, future in zip(bodies, futures, strict=True):
+        if body == b"BAD":
+            assert isinstance(future.exception(0), IllegalMessage)
+        else:
+            assert future.result(0).unique_key == keys[body]
+
+
+def test_keys_are_those_of_the_moment_of_the_call(node: FakeNode, mq: keelog.Client) -> None:
+    keys = ["a", "b"]
+    with mq.producer(linger=60) as producer:
+        producer.send_nowait("orders", b"0", queue_id=0)
+        producer.send_nowait("orders", b"1", queue_id=0, keys=keys)
+        keys.append("late")
+        producer.send_nowait("orders", b"2", queue_id=0, keys="c")
+        producer.send_nowait("orders", b"3", queue_id=0)
+    assert [record.properties.get("KEYS") for record in node.stored()] == [None, "a b", "c", None]
+
+
+def test_a_batch_goes_when_it_has_its_bytes_or_messages(node: FakeNode, mq: keelog.Client) -> None:
+    with mq.producer(linger=60, batch_bytes=2_000, max_in_flight=20) as producer:
+        for size in (900, 900, 900, 5_000, 10):
+            producer.send_nowait("orders", bytes(size), queue_id=0)
+        for _ in range(12):
+            producer.send_nowait("orders", b"", queue_id=0)
+    assert [header["count"] for header in node.operations("append")] == [1, 1, 1, 1, 10, 3]
+
+
+def test_without_the_kernel_messages_are_encoded_one_by_one(
+    node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "active", lambda: None)
+    with mq.producer(linger=60) as producer:
+        futures = [producer.send_nowait("orders", b"%d" % n, queue_id=0) for n in range(20)]
+    assert [record.body for record in node.stored()] == [b"%d" % n for n in range(20)]
+    assert [future.result(0).queue_offset for future in futures] == list(range(20))
+
+
+def test_threads_of_different_kinds_share_a_producer(node: FakeNode, mq: keelog.Client) -> None:
+    with mq.producer(max_in_flight=64) as producer:
+
+        def work(name: int) -> None:
+            for n in range(300):
+                tags = {"tags": "t"} if name % 2 and n % 50 == 0 else {}
+                producer.send_nowait("orders", b"%d" % n, queue_id=name // 2, **tags)  # type: ignore[arg-type]
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in (0, 2, 3, 4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for queue, senders in ((0, 1), (1, 2), (2, 1)):
+        mine = [int(record.body) for record in node.stored() if record.head.queue_id == queue]
+        assert sorted(mine) == sorted(list(range(300)) * senders)
+        if senders == 1:
+            assert mine == list(range(300))
