@@ -4,7 +4,6 @@ The sockets live on the client's own I/O thread; nothing here blocks the event l
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -13,6 +12,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from keelog.aio_sends import LoopSends
 from node import client_operations as operations
 from node.client_batches import BatchOptions, BatchReceipt
 from node.client_calls import Outcome, Retry
@@ -73,42 +73,13 @@ async def run(core: ClientCore, operation: Operation[T]) -> T:
         return done.value  # type: ignore[no-any-return]
 
 
-class _Outcomes:
-    """Brings outcomes from the I/O thread to the futures of one loop, many at a time."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._arrived: deque[tuple[asyncio.Future[Receipt], Receipt | MqError]] = deque()
-        self._told = False
-
-    def put(self, future: "asyncio.Future[Receipt]", outcome: Receipt | MqError) -> None:
-        """On the I/O thread."""
-        self._arrived.append((future, outcome))
-        if not self._told:
-            self._told = True
-            # The loop may be closed by now: then nobody waits for the outcome.
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._resolve)
-
-    def _resolve(self) -> None:
-        self._told = False
-        while self._arrived:
-            future, outcome = self._arrived.popleft()
-            if future.done():
-                continue
-            if isinstance(outcome, MqError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
-
 class Client:
     """What `connect` returns. Every method is that of `keelog.Client`."""
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._outcomes: _Outcomes
+        self._sends: LoopSends
 
     @property
     def endpoint(self) -> str:
@@ -135,10 +106,8 @@ class Client:
             return await run(self._core, self._core.send_alone(topic, body, options))
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            self._loop, self._outcomes = loop, _Outcomes(loop)
-        future: asyncio.Future[Receipt] = loop.create_future()
-        self._core.send(topic, body, options, partial(self._outcomes.put, future))
-        return await future
+            self._loop, self._sends = loop, LoopSends(self._core, loop)
+        return await self._sends.send(topic, body, options)
 
     def producer(self, **options: Unpack[ProducerOptions]) -> "Producer":
         """A producer that sends in batches. `when_full` does not apply: see Producer."""

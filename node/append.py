@@ -108,6 +108,9 @@ class Appender:
         Raises OSError when the log cannot be written: the process must end.
         """
         stamp = Stamp(max(self.last_store_timestamp, now_ms), self.store_host)
+        if len(requests) == 1 and self.commit_log.fits(len(requests[0].records)):
+            self._append_chunk(requests, stamp)
+            return
         position = 0
         while position < len(requests):
             last, size = position, 0
@@ -162,7 +165,7 @@ class Appender:
         if parts is None:
             return None
         try:
-            queues = [self._queues(*pair) for pair in zip(requests, parts, strict=True)]
+            queues = list(map(self._queues, requests, parts))
         except MqError:
             return None
         base, places = self.commit_log.end, []
@@ -190,8 +193,8 @@ class Appender:
     def _queues(self, request: AppendRequest, parts: list[AppendPart]) -> list[Queue]:
         """The queue of each part. Raises what the other ways raise."""
         if request.any_queue:
-            name = _topic_of(parts[0].topic)
-            return [Queue(name, self._any_queue({_topic_of(part.topic) for part in parts}))]
+            names = {_topic_of(part.topic) for part in parts}
+            return [Queue(_topic_of(parts[0].topic), self._any_queue(names))]
         queues = [Queue(_topic_of(part.topic), part.queue_id) for part in parts]
         for queue in queues:
             self.topics.check_queue(self.topics.for_send(queue.topic), queue.queue_id)

@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from protocol.errors import BadRequest, IllegalMessage, MqError, SendTimeout
 from protocol.message_id import offset_message_id, parse_host
 from protocol.record import SHORT_HEAD
 
-_QUEUE_ID = struct.Struct(">i")
+_QUEUE_ID, _SIZE = struct.Struct(">i"), struct.Struct("<I")
 _QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
 OFFSET_HEX_CHARS = 16
 UNREADABLE = (MqError, LookupError, ValueError, TypeError)
@@ -90,13 +91,25 @@ class Part(NamedTuple):
             "count": len(self.sizes),
             "bytes": len(self.records),
             "crc": zlib.crc32(self.records),
-            "sizes": struct.pack(f"<{len(self.sizes)}I", *self.sizes),
+            "sizes": _pack_sizes(self.sizes),
         }
         if self.queue is not None:
             fields["queue"] = self.queue
         if wait is not None:
             fields["wait"] = wait
         return fields
+
+
+def _pack_sizes(sizes: Sequence[int]) -> bytes:
+    if len(sizes) == 1:
+        return _SIZE.pack(sizes[0])
+    return struct.pack(f"<{len(sizes)}I", *sizes)
+
+
+def lone_part(entry: Entry) -> Part:
+    """One entry as a request of its own."""
+    queue = ANY_QUEUE if entry.queue_id == ANY_QUEUE else None
+    return Part((entry,), (entry.queue_id,), entry.record, (len(entry.record),), queue)
 
 
 class Turns:
@@ -172,7 +185,7 @@ def receipts(part: Part, header: Mapping[str, Any]) -> list[Receipt]:
     if sum(count for *_, count in header["queues"]) != len(part.entries):
         raise BadRequest("the answer to append counts other records than were sent")
     chosen = header["queues"][0][1] if part.queue == ANY_QUEUE else None
-    host = offset_message_id(parse_host(header["store_host"]), 0)[:-OFFSET_HEX_CHARS]
+    host = _id_start(header["store_host"])
     status, flushed, time = header["status"], header["flushed"], header["store_timestamp"]
     physical = header["physical_offset"]
     found: list[Receipt] = []
@@ -202,7 +215,7 @@ class OneQueueReceipts(Sequence[Receipt]):
         ((self._topic, self._queue_id, self._queue_offset, count),) = header["queues"]
         if count != len(part.entries) or self._topic != part.entries[0].topic:
             raise BadRequest("the answer to append counts other records than were sent")
-        self._host = offset_message_id(parse_host(header["store_host"]), 0)[:-OFFSET_HEX_CHARS]
+        self._host = _id_start(header["store_host"])
         self._status, self._flushed = header["status"], header["flushed"]
         self._time = header["store_timestamp"]
         # Not the entries: these hold the records.
@@ -223,9 +236,31 @@ class OneQueueReceipts(Sequence[Receipt]):
         )  # fmt: skip
 
 
+def _lone_receipt(part: Part, header: Mapping[str, Any]) -> Receipt:
+    """As `receipts`, for one entry."""
+    (entry,) = part.entries
+    ((topic, queue_id, queue_offset, count),) = header["queues"]
+    if count != 1 or topic != entry.topic or entry.queue_id not in (ANY_QUEUE, queue_id):
+        raise BadRequest("the answer to append counts other records than were sent")
+    physical = header["physical_offset"]
+    return Receipt(
+        header["status"], topic, queue_id, queue_offset, physical,
+        f"{_id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
+        entry.unique_key, header["flushed"], header["store_timestamp"],
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _id_start(store_host: str) -> str:
+    """What all message ids of a node begin with."""
+    return offset_message_id(parse_host(store_host), 0)[:-OFFSET_HEX_CHARS]
+
+
 def read_receipts(part: Part, answer: Answer) -> Results:
     """As `receipts`; an answer that cannot be read is an unknown outcome."""
     try:
+        if len(part.entries) == 1:
+            return (_lone_receipt(part, answer.header),)
         if part.queue == ANY_QUEUE:
             return OneQueueReceipts(part, answer.header)
         return receipts(part, answer.header)

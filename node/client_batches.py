@@ -6,18 +6,18 @@ receipt is columns, of which a message's own is made when somebody asks for it.
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from time import monotonic, time
-from typing import Any, TypedDict, overload
+from typing import Any, Protocol, TypedDict, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from node.client_batch import OFFSET_HEX_CHARS, UNREADABLE, Batch, Entry, stored_unread
+from node.client_batch import OFFSET_HEX_CHARS, UNREADABLE, Batch, Entry, Results, stored_unread
 from node.client_calls import Answer
 from node.client_columns import Columns
 from node.client_io import IoThread
@@ -87,6 +87,17 @@ class BatchReceipt(Sequence[Receipt]):
         return (
             [self._receipt(row) for row in rows] if isinstance(rows, range) else self._receipt(rows)
         )
+
+    def __iter__(self) -> Iterator[Receipt]:
+        """As by index, but for all of them at half of the cost."""
+        status, topic, queue_id, first = self.status, self.topic, self.queue_id, self.queue_offset
+        host, stem, counter = self._host_hex, self._stem, self._counter
+        flushed, time = self.flushed, self.store_timestamp
+        for row, physical in enumerate(self.physical_offsets.tolist()):
+            yield Receipt(
+                status, topic, queue_id, first + row, physical, f"{host}{physical:016X}",
+                f"{stem}{(counter + row) & 0xFFFF:04X}", flushed, time,
+            )  # fmt: skip
 
     @cached_property
     def physical_offsets(self) -> NDArray[np.int64]:
@@ -198,6 +209,15 @@ def read_receipt(batch: RecordBatch, answer: Answer) -> BatchReceipt | MqError:
         return stored_unread(error)
 
 
+class Told(Protocol):
+    """Who learns, on the I/O thread, what became of columns: of all rows at once, or of some after
+    the others, which are the slots of the entries."""
+
+    def of_all(self, outcome: BatchReceipt | MqError) -> None: ...
+
+    def of_some(self, entries: Sequence[Entry], results: Results) -> None: ...
+
+
 class BatchEncoder:
     """Encodes batches for one client, as the node's routes say."""
 
@@ -257,6 +277,19 @@ class BatchEncoder:
             born_host=self._host,
         )
         return encode_columns(draft, kind.crc, kind.body_max), draft
+
+    def record_batch(self, columns: Columns, deadline: float, told: Told) -> RecordBatch:
+        """A request of columns, of which `told` learns what became."""
+        encoded, draft = self.encode_gathered(columns)
+
+        def apart(batch: RecordBatch) -> Batch:
+            entries = batch.entries(range(batch.rows))
+            return Batch(told.of_some, batch.wait, True, entries, deadline=deadline)
+
+        return RecordBatch(
+            draft.topic, draft.queue_id, None, encoded, draft.stem, draft.counter,
+            None, told.of_all, deadline, apart=apart,
+        )  # fmt: skip
 
 
 def _check_types(topic: str, options: BatchOptions) -> None:

@@ -14,8 +14,9 @@ from typing import Any, Literal, TypedDict, cast
 
 from node import client_operations as operations
 from node.client_append import Appender
-from node.client_batches import BatchEncoder
-from node.client_calls import Answer, Call, Retry, Role, future_of
+from node.client_batches import BatchEncoder, Told
+from node.client_calls import Answer, Arrival, Call, Retry, Role, future_of
+from node.client_columns import Columns, kind_of
 from node.client_direct import Direct
 from node.client_encode import Encoder, outgoing
 from node.client_io import IoThread
@@ -24,11 +25,11 @@ from node.client_operations import Operation
 from node.client_producer import Acks, Producer, ProducerSettings, Sender
 from node.client_pull import PullResult
 from node.client_routes import Routes
-from node.client_sends import Done, Sends
+from node.client_sends import SEND_BYTES_MAX, Done, Sends
 from node.client_tail import BULK, Tail, TailOptions, TailSettings
 from node.client_types import Receipt, TopicCreated
 from node.client_unique_key import UniqueKeys, local_ip
-from protocol.errors import BadRequest, ForkedClient
+from protocol.errors import BadRequest, ForkedClient, NotConnected
 from protocol.message_id import Host
 
 DEFAULT_NODE = "tcp://127.0.0.1:9870"
@@ -182,10 +183,10 @@ class ClientCore:
         Raises the error that came instead.
         """
         self.check()
-        future = future_of(call)
+        arrival = call.done = Arrival()
         if call.role is not Role.READER or self.io.on_thread() or not self._reads.carry(call):
             self.io.call(call)
-        return future.result()
+        return arrival.wait()
 
     def deadline(self, timeout: float | None) -> float:
         """When a call that starts now must be over."""
@@ -229,6 +230,20 @@ class ClientCore:
             self._sends.send_here(entry, wait, timeout)
         else:
             self._sends.send(entry, wait, timeout)
+
+    def columns(self, topic: str, options: SendOptions) -> Columns | None:
+        """Empty columns for waiting sends that leave the queue to the node; None where each is a
+        matter of its own."""
+        if "queue_id" in options:
+            return None
+        kind = kind_of(topic, cast(MessageOptions, options), self.io.routes)
+        return None if kind is None else Columns(kind, options, SEND_BYTES_MAX)
+
+    def send_columns(self, columns: Columns, deadline: float, told: Told) -> None:
+        """Sends columns as one request."""
+        batch = self._batch_encoder.record_batch(columns, deadline, told)
+        if not self._appender.send(batch):
+            batch.fail(NotConnected("the client is closed", "connect again"))
 
     def send_alone(
         self, topic: str, body: bytes | OutgoingMessage, options: SendOptions

@@ -24,9 +24,12 @@ from node.client_calls import (
     when_closed,
 )
 from node.client_io import IoThread
-from node.client_link import Link
+from node.client_link import NOBLOCK, RECEIVE_MAX, Link
 from protocol.errors import MqError
 from protocol.wire import raise_refusal
+
+SLICE_S = 0.05
+"""A wait for an answer is cut into such, to see a lost connection, or the client's end."""
 
 
 class Direct:
@@ -38,11 +41,8 @@ class Direct:
         self._role = role
         self._lock = threading.Lock()
         self._link: Link | None = None
-        self._poller = zmq.Poller()
         self._ids = count(1)
         self._closing = False
-        self._close_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poller.register(self._close_fd, zmq.POLLIN)
 
     def carry(self, call: Call) -> bool:
         """Carries a call to its end, or as far as where the I/O thread goes on with it.
@@ -93,15 +93,12 @@ class Direct:
             link = self._io.make_link(endpoint)
         except MqError:
             return  # the I/O thread says it to whoever asks
+        link.socket.setsockopt(zmq.RCVTIMEO, int(SLICE_S * 1000))
         self._link = link
-        self._poller.register(link.socket, zmq.POLLIN)
-        self._poller.register(link.monitor, zmq.POLLIN)
 
     def _drop(self) -> None:
         link, self._link = self._link, None
         if link is not None:
-            self._poller.unregister(link.socket)
-            self._poller.unregister(link.monitor)
             link.close()
 
     def _wait(self, link: Link, call: Call) -> None:
@@ -110,32 +107,43 @@ class Direct:
             if left_s <= 0:
                 call.done(at_deadline(call, link.endpoint))
                 return
-            ready = dict(self._poller.poll(int(left_s * 1000) + 1))
-            # What has come counts, also when the connection is lost by now.
-            if link.socket in ready and self._take_answer(link, call):
+            flags = 0
+            if left_s < SLICE_S:
+                link.socket.poll(int(left_s * 1000) + 1)
+                flags = NOBLOCK
+            if self._take_answer(link, call, flags):
                 return
-            if link.monitor in ready and link.news().lost:
-                if not self._take_answer(link, call):
+            if link.has_news() and link.news().lost:
+                # What has come counts, also when the connection is lost by now.
+                if not self._take_answer(link, call, NOBLOCK):
                     self._lose(link, call)
                 return
-            if self._close_fd in ready:
+            if self._closing:
                 call.done(when_closed(call, failed=False))
                 return
 
-    def _take_answer(self, link: Link, call: Call) -> bool:
-        for found, answer in link.receive():
-            if found is not call:
-                continue
-            call.sent = False
+    def _take_answer(self, link: Link, call: Call, flags: int) -> bool:
+        """Whether the call's answer came. Late answers of other calls are passed over."""
+        for _ in range(RECEIVE_MAX):
             try:
-                raise_refusal(answer.header)
-            except MqError as error:
-                call.last_error = error
-                self._act(call, after_refusal(call, error, self._io.retry, monotonic()))
-            else:
-                call.done(answer)
-            return True
-        return False
+                found = link.receive_one(flags)
+            except zmq.Again:
+                return False
+            if found is not None and found[0] is call:
+                break
+            flags = NOBLOCK
+        else:
+            return False
+        call.sent = False
+        answer = found[1]
+        try:
+            raise_refusal(answer.header)
+        except MqError as error:
+            call.last_error = error
+            self._act(call, after_refusal(call, error, self._io.retry, monotonic()))
+        else:
+            call.done(answer)
+        return True
 
     def _lose(self, link: Link, call: Call) -> None:
         call.sent = False
@@ -150,11 +158,9 @@ class Direct:
             self._io.resume(call, decision.delay)
 
     def close(self) -> None:
-        """Ends the call that is under way, and the connection. Harmless when repeated."""
+        """Ends the call that is under way, soon, and the connection. Harmless when repeated."""
         if self._closing:
             return
         self._closing = True
-        os.eventfd_write(self._close_fd, 1)
         with self._lock:
             self._drop()
-            os.close(self._close_fd)

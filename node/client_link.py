@@ -14,7 +14,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from node.client_calls import Answer, Call
 from protocol.errors import BadRequest
-from protocol.wire import VERSION, pack, unpack_answer
+from protocol.wire import VERSION, HeaderPacker, unpack_answer
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """The largest frame that is taken from a node."""
@@ -31,7 +31,9 @@ ZERO_COPY_BYTES_MIN = 65_536
 RECEIVE_MAX = 512
 """Answers taken from one connection before the others have their turn."""
 
-_ONLY_FRAME, _FIRST_FRAME = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+NOBLOCK = int(zmq.NOBLOCK)
+_ONLY_FRAME, _FIRST_FRAME = NOBLOCK, int(zmq.NOBLOCK | zmq.SNDMORE)
+_POLLIN, _EVENTS_OPTION = int(zmq.POLLIN), zmq.EVENTS
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
@@ -61,7 +63,8 @@ class Link:
         self.ever_connected = False
         self.refusals = 0
         self.closed = False
-        self.watched = int(zmq.POLLIN)
+        self.watched = _POLLIN
+        self._pack = HeaderPacker()
         self.socket = context.socket(zmq.DEALER)
         self._set_options()
         self.monitor = self.socket.get_monitor_socket(_EVENTS)
@@ -105,15 +108,16 @@ class Link:
 
     def send(self, call: Call) -> bool:
         """Hands one call to ZeroMQ; False when that takes no more."""
-        header = pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
-        more = _ONLY_FRAME if call.payload is None else _FIRST_FRAME
+        payload = call.payload
+        header = self._pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
+        more = _ONLY_FRAME if payload is None else _FIRST_FRAME
         try:
             self.socket.send(header, more)
         except zmq.Again:
             return False
-        if call.payload is not None:
+        if payload is not None:
             # The parts of a message go together: after the first, the second is always taken.
-            self.socket.send(call.payload, copy=False)
+            self.socket.send(payload, 0, len(payload) < ZERO_COPY_BYTES_MIN)
         call.sent = True
         call.attempts += 1
         self.in_flight[call.id] = call
@@ -123,26 +127,35 @@ class Link:
         """The answers that have come, each with its call. Frames of no answer are skipped."""
         for _ in range(RECEIVE_MAX):
             try:
-                header_frame = self.socket.recv(zmq.NOBLOCK)
+                found = self.receive_one(NOBLOCK)
             except zmq.Again:
                 return
-            payload: bytes | memoryview = b""
-            while self.socket.getsockopt(zmq.RCVMORE):
-                frame = self.socket.recv(copy=False)
-                small = len(frame) < ZERO_COPY_BYTES_MIN
-                payload = frame.bytes if small else frame.buffer.toreadonly()
-            try:
-                header = unpack_answer(header_frame)
-            except (ValueError, msgpack.UnpackException, BadRequest):
-                # Whoever speaks like this is no node; the call ends at its deadline.
-                continue
-            call = self.in_flight.pop(header.get("id", 0), None)
-            if call is not None:
-                yield call, Answer(header, payload)
+            if found is not None:
+                yield found
+
+    def receive_one(self, flags: int) -> tuple[Call, Answer] | None:
+        """The next answer and its call; None when it is none. Raises zmq.Again.
+
+        `flags` 0 waits for it, as long as the socket's RCVTIMEO says.
+        """
+        frame = self.socket.recv(flags, copy=False)
+        header_frame, more = frame.bytes, frame.more
+        payload: bytes | memoryview = b""
+        while more:
+            frame = self.socket.recv(copy=False)
+            small, more = len(frame) < ZERO_COPY_BYTES_MIN, frame.more
+            payload = frame.bytes if small else frame.buffer.toreadonly()
+        try:
+            header = unpack_answer(header_frame)
+        except (ValueError, msgpack.UnpackException, BadRequest):
+            # Whoever speaks like this is no node; the call ends at its deadline.
+            return None
+        call = self.in_flight.pop(header.get("id", 0), None)
+        return None if call is None else (call, Answer(header, payload))
 
     def has_news(self) -> bool:
         """Whether the monitor has seen something since `news`."""
-        return bool(int(self.monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        return bool(int(self.monitor.getsockopt(_EVENTS_OPTION)) & _POLLIN)
 
     def news(self) -> LinkNews:
         """Reads what the monitor has seen."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from time import monotonic
 
-from node.client_batch import Entry, Part, read_receipts
+from node.client_batch import Entry, Part, lone_part, read_receipts
 from node.client_calls import Call, Outcome, Role
 from node.client_direct import Direct
 from node.client_io import CALLS_MAX, IoThread
@@ -106,7 +106,7 @@ class Sends:
     def send_here(self, entry: Entry, wait: str | None, timeout: float) -> None:
         """As `send`, on the caller's thread when no other message is under way."""
         if not self._groups and not self._arrived:
-            [part] = _parts([entry])
+            part = lone_part(entry)
             call = _call(part, wait, monotonic() + timeout, partial(_deliver, part))
             if self._direct.carry(call):
                 return

@@ -115,6 +115,9 @@ class Moved(NamedTuple):
     flushed: int | None = None
 
 
+NOTHING_MOVED = Moved()
+
+
 class FlushServices:
     """Commits and flushes one log as its flush mode says.
 
@@ -140,6 +143,10 @@ class FlushServices:
         self._flush_loop = ServiceLoop(flush_pace(settings), now, now)
         self._flusher: JobThread[FlushJob] = JobThread("flush")
         self._committer: JobThread[CommitJob] | None = None
+        self.is_hasty = (
+            settings.is_sync_flush or log.pool is not None or self._flush_loop.pace.wakes
+        )
+        """Whether an append may make something due at once."""
         if log.pool is not None:
             self._committer = JobThread("commit")
 
@@ -183,6 +190,8 @@ class FlushServices:
             self._commit_loop.turned_at = self._commit_loop.thorough_at = now
             self._flush_loop.wake()
         flushed = self._flusher.collect()
+        if committed is None and flushed is None:
+            return NOTHING_MOVED
         if flushed is not None:
             self.flushed = flushed.target
             self._flush_loop.turned_at = now

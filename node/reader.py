@@ -301,7 +301,7 @@ def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
     lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with WorkerPage.create(root, site.slot) as page:
-        server = Server(context, options.bind, FRAME_BYTES_MAX, False, ANSWERS_MAX)
+        server = Server(context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX)
         reader = Reader(site, server, page)
         report_ready(options.ready_fd, server.endpoint)
         reader.run(stop)

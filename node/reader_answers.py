@@ -1,9 +1,8 @@
 """From a parsed request to its answer: reading the open store, no sockets and no waiting."""
 
+import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from node.reader_requests import Find, Get, GetByKey, GetByPlace, GetByQueue, Offsets, Pull, Seek
 from node.serving import Payload
@@ -113,7 +112,6 @@ def _by_queue(store: LiveStore, wanted: GetByQueue) -> Record:
 
 def find_messages(store: LiveStore, topics: TopicsFile, wanted: Find) -> Answer:
     """A page of records with a key. Raises UnknownTopic, BadRequest for a cursor, StoreDamaged."""
-    need_topic(store, topics, wanted.topic)
     request = FindRequest(
         topic=wanted.topic,
         key=wanted.key,
@@ -127,11 +125,12 @@ def find_messages(store: LiveStore, topics: TopicsFile, wanted: Find) -> Answer:
     try:
         page = find(store, request)
     except UnknownTopic:
+        need_topic(store, topics, wanted.topic)
         page = FindPage([], None)  # Known, but nothing was ever stored in it.
-    sizes = np.array([record.size for record in page.records], "<u4").tobytes()
-    fields = {"count": len(page.records), "sizes": sizes, "cursor": page.cursor}
-    payload = b"".join(record.raw for record in page.records)
-    return Answer(fields, payload if page.records else None)
+    records = [record.raw for record in page.records]
+    sizes = struct.pack(f"<{len(records)}I", *map(len, records))
+    fields = {"count": len(records), "sizes": sizes, "cursor": page.cursor}
+    return Answer(fields, b"".join(records) if records else None)
 
 
 def seek(store: LiveStore, wanted: Seek) -> Answer:

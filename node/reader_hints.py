@@ -155,7 +155,7 @@ class Pages:
                 self._files[self._log.path] = _file_number(self._log.path)
             except (FileNotFoundError, StoreDamaged):
                 return 0
-        return self._log.read().epoch
+        return self._log.epoch
 
     def hints(self) -> list[int]:
         """How many hints each queue worker has sent."""

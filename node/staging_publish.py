@@ -76,6 +76,11 @@ class Publisher:
         return self._thread.fd
 
     @property
+    def is_active(self) -> bool:
+        """Whether there is a publication, or a job under way."""
+        return self._job is not None or bool(self._publications)
+
+    @property
     def has_work(self) -> bool:
         """Whether the loop shall not sleep."""
         active = self._active()

@@ -16,7 +16,7 @@ import zmq
 
 from node.append import AppendRequest, queues_of
 from node.broker_checkpoint import SAVE_EVERY_S
-from node.flush import FlushServices, Moved
+from node.flush import NOTHING_MOVED, FlushServices, Moved
 from node.group_commit import GroupCommit
 from node.recovery_progress import RecoveryProgress
 from node.serving import BadFrames, Received, Server
@@ -59,7 +59,6 @@ from protocol.errors import (
     NodeBusy,
     ServiceNotAvailable,
 )
-from protocol.ids import Queue
 from protocol.message_id import Host, parse_host
 from protocol.wire import (
     Header,
@@ -74,6 +73,8 @@ log = logging.getLogger("keelog.writer")
 GROUP_REQUESTS_MAX = 512
 GROUP_BYTES_MAX = 1024 * 1024
 HEARTBEAT_S = 0.1
+HOUSE_S = 0.002
+"""While nobody waits for the disk or a publication, these are looked at so often."""
 DISK_RETRY_S = 1.0
 STOP_WAIT_S = 5.0
 
@@ -94,6 +95,7 @@ class Writer:
         self.lacks_room = False
         """Whether an append was refused for a full disk, and it is still full."""
         self.last_heartbeat = 0.0
+        self._house_at = 0.0
         self.last_disk_retry = 0.0
         self.last_checkpoint = now
 
@@ -111,11 +113,22 @@ class Writer:
         self._stop(poller)
 
     def step(self, now: float) -> None:
-        """One turn: a group of requests, commits and flushes ended or begun, the heartbeat."""
+        """One turn: a group of requests, and what is due of the rest."""
         self._publish(self.flushing.collect(now))
         group = self._take_group()
         if group:
             self._append(group, now)
+        if now >= self._house_at or self._is_watched():
+            self._keep_house(now)
+
+    def _is_watched(self) -> bool:
+        """Whether somebody waits for more than an append."""
+        is_busy = self.flushing.is_hasty or self.staging.is_active
+        return is_busy or self.stopping or len(self.waiting) > 0
+
+    def _keep_house(self, now: float) -> None:
+        """What lone appends need not pay for each: it is done now and then."""
+        self._house_at = now + HOUSE_S
         self.staging.step(now, self.stopping)
         is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
         self.flushing.begin(now, self.stopping or is_waited_for)
@@ -175,14 +188,14 @@ class Writer:
 
         `group_bytes` were taken in this turn already.
         """
-        number = 0
+        header: Header = {}
         try:
             header = unpack(received.header)
-            number = request_id(header)
             operation = check_envelope(header)
-            if operation in ("send", "append"):
+            if operation in ("append", "send"):
                 pending = self._parse_append(received, header, operation)
-                self._check_pool(group_bytes + len(pending.append.records))
+                if self.store.log.pool is not None:
+                    self._check_pool(group_bytes + len(pending.append.records))
                 return pending
             if operation in STAGING_OPERATIONS:
                 self._check_runs()
@@ -192,11 +205,10 @@ class Writer:
                 return None
             if received.payload is not None:
                 raise BadRequest(f"{operation[:40]!a} is one frame, two came")
-            self.server.send(
-                received.peer, answer_other(self.store.topics, operation, header, number)
-            )
+            answered = answer_other(self.store.topics, operation, header, request_id(header))
+            self.server.send(received.peer, answered)
         except MqError as error:
-            self._refuse(received.peer, number, error)
+            self._refuse(received.peer, request_id(header), error)
         return None
 
     def _refuse(self, peer: bytes, number: int, error: MqError) -> None:
@@ -236,7 +248,7 @@ class Writer:
         else:
             append = parse_append(header, received.payload)
         is_send = operation == "send"
-        return Pending(received.peer, request_id(header), append, wait, is_send, topic, unique)
+        return Pending(received.peer, header["id"], append, wait, is_send, topic, unique)
 
     # -- appending and answering --------------------------------------------------------------
 
@@ -252,17 +264,24 @@ class Writer:
 
     def _write(self, requests: list[AppendRequest], now: float) -> None:
         """Appends what is good, and shows it to those who follow the log."""
-        size = sum(len(request.records) for request in requests)
-        self._publish(self.flushing.wait_for_buffer(size, now))
-        log = self.store.log
+        store, log, appender = self.store, self.store.log, self.store.appender
+        if log.pool is not None:
+            size = sum(len(request.records) for request in requests)
+            self._publish(self.flushing.wait_for_buffer(size, now))
         before = log.end
-        self.store.appender.append(requests, now_ms())
-        if log.end != before:
-            self.flushing.wake()
-            self.store.page.publish(records=self.store.appender.records, appended=log.end)
+        appender.append(requests, now_ms())
+        if log.end == before:
+            return
+        self.flushing.wake()
+        if log.pool is None and not self.settings.is_sync_flush:
+            # Page first, then the bells: who is woken finds the page moved.
+            store.page.show_append(appender.records, log.end)
+            self.workers.wake(log.end, partial(queues_of, requests))
+        else:
+            store.page.publish(records=appender.records, appended=log.end)
             if log.pool is None:
-                self._committed(log.end, queues_of(requests))
-            self.store.snapshot_if_due()
+                self._committed(log.end)
+        store.snapshot_if_due()
 
     def _waits(self, pending: Pending) -> bool:
         if pending.wait == WAIT_NONE:
@@ -271,6 +290,8 @@ class Writer:
 
     def _publish(self, moved: Moved) -> None:
         """What a commit or flush has reached: pages, hint, and the answers that waited for it."""
+        if moved is NOTHING_MOVED:
+            return
         if moved.committed is not None:
             self._committed(moved.committed)
         if moved.flushed is None:
@@ -281,16 +302,15 @@ class Writer:
         for pending in self.waiting.flushed(moved.flushed):
             self._answer(pending, PUT_OK, flushed=True)
 
-    def _committed(self, offset: int, queues: set[Queue] | None = None) -> None:
+    def _committed(self, offset: int) -> None:
         """The segments hold what is below; readable now, but in SYNC_FLUSH only when flushed."""
         self.store.page.publish(committed=offset)
         if not self.settings.is_sync_flush:
-            self._announce(offset, queues)
+            self._announce(offset)
 
-    def _announce(self, readable: int, queues: set[Queue] | None = None) -> None:
-        """Page first, then the bells: who is woken finds the page moved."""
+    def _announce(self, readable: int) -> None:
         self.store.page.publish(readable=readable)
-        self.workers.wake(readable, queues)
+        self.workers.wake(readable)
 
     def _answer(self, pending: Pending, status: str, flushed: bool) -> None:
         header = pending.answer(self.store.store_host, self.store.epoch, status, flushed)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from node.append import AppendRequest
 from node.topic_table import TopicTable
@@ -13,7 +12,7 @@ from protocol.names import QUEUE_ID_MAX
 from protocol.patch import AppendRules, PlainRow
 from protocol.properties import UNIQUE_KEY, WAIT, split_keys
 from protocol.record import BORN_HOST_V6, RECORD_BYTES_MIN
-from protocol.wire import PAYLOAD_BYTES_MAX, Header, answer, take, take_int
+from protocol.wire import PAYLOAD_BYTES_MAX, VERSION, Header, take, take_int
 
 PUT_OK = "PUT_OK"
 FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -22,6 +21,8 @@ WAIT_FLUSHED = "flushed"
 PORT_MAX = 65_535
 _INT32 = 2**31
 _INT64 = 2**63
+_CRC_MAX = 2**32 - 1
+_RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 
 
 @dataclass(slots=True)
@@ -40,27 +41,27 @@ class Pending:
     def answer(self, store_host: Host, epoch: int, status: str, flushed: bool) -> Header:
         """The header of the good answer."""
         done = self.append
-        fields: dict[str, Any] = {
+        fields: Header = {
+            "v": VERSION,
+            "id": self.request_id,
+            "ok": True,
             "status": status,
             "physical_offset": done.physical_offset,
             "store_timestamp": done.store_timestamp,
             "flushed": flushed,
             "epoch": epoch,
         }
-        if not self.is_send:
-            return answer(
-                self.request_id, queues=done.queues, store_host=_text_of(store_host), **fields
-            )
-        _, queue_id, queue_offset, _ = done.queues[0]
-        return answer(
-            self.request_id,
-            topic=self.topic,
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            msg_id=offset_message_id(store_host, done.physical_offset),
-            unique_key=self.unique_key,
-            **fields,
-        )
+        if self.is_send:
+            _, queue_id, queue_offset, _ = done.queues[0]
+            fields["topic"] = self.topic
+            fields["queue_id"] = queue_id
+            fields["queue_offset"] = queue_offset
+            fields["msg_id"] = offset_message_id(store_host, done.physical_offset)
+            fields["unique_key"] = self.unique_key
+        else:
+            fields["queues"] = done.queues
+            fields["store_host"] = _text_of(store_host)
+        return fields
 
 
 @lru_cache(maxsize=8)
@@ -70,6 +71,8 @@ def _text_of(host: Host) -> str:
 
 def parse_wait(header: Header) -> str | None:
     """The field `wait`. Raises BadRequest."""
+    if "wait" not in header:
+        return None
     wait = take(header, "wait", str, None)
     if wait not in (None, WAIT_NONE, WAIT_FLUSHED):
         raise BadRequest(f"field wait is {wait[:40]!a}", "use none, flushed, or leave it out")
@@ -140,6 +143,24 @@ def _text_map(header: Header, name: str) -> dict[str, str]:
 
 def parse_append(header: Header, payload: bytes | memoryview | None) -> AppendRequest:
     """A batch of records, with what the header says of them; the appender holds them against it."""
+    count, size, crc = header.get("count"), header.get("bytes"), header.get("crc")
+    sizes, queue = header.get("sizes", b""), header.get("queue")
+    if (
+        payload is not None
+        and type(count) is type(size) is type(crc) is int
+        and type(sizes) is bytes
+        and 1 <= count <= _RECORDS_MAX
+        and len(payload) == size <= PAYLOAD_BYTES_MAX
+        and 0 <= crc <= _CRC_MAX
+        and (not sizes or len(sizes) == 4 * count)
+        and (queue is None or (type(queue) is int and queue == ANY_QUEUE))
+    ):
+        return AppendRequest(payload, count, sizes, queue is not None, crc)
+    return _parse_append(header, payload)
+
+
+def _parse_append(header: Header, payload: bytes | memoryview | None) -> AppendRequest:
+    """As `parse_append`, slowly: says what is wrong."""
     if payload is None:
         raise BadRequest("append is two frames, one came", "send the records as the second frame")
     if len(payload) > PAYLOAD_BYTES_MAX:
@@ -147,11 +168,11 @@ def parse_append(header: Header, payload: bytes | memoryview | None) -> AppendRe
             f"the batch has {len(payload)} bytes, {PAYLOAD_BYTES_MAX} are allowed",
             "send smaller batches",
         )
-    count = take_int(header, "count", 1, PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN)
+    count = take_int(header, "count", 1, _RECORDS_MAX)
     size = take_int(header, "bytes", 0, PAYLOAD_BYTES_MAX)
     if size != len(payload):
         raise BadRequest(f"the header says {size} bytes, the frame has {len(payload)}")
-    crc = take_int(header, "crc", 0, 2**32 - 1)
+    crc = take_int(header, "crc", 0, _CRC_MAX)
     sizes = take(header, "sizes", bytes, b"")
     if sizes and len(sizes) != 4 * count:
         raise BadRequest(f"sizes has {len(sizes)} bytes for {count} records", "4 bytes a record")

@@ -37,6 +37,11 @@ class StagingService:
         store.needed_from = self._publisher.needed_from
 
     @property
+    def is_active(self) -> bool:
+        """Whether there is anything to turn for."""
+        return self._publisher.is_active
+
+    @property
     def has_work(self) -> bool:
         """Whether the loop shall not sleep."""
         return self._publisher.has_work

@@ -7,7 +7,7 @@ checks its lengths itself, and the interpreter's lock is free meanwhile.
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,13 +48,14 @@ class Kernel:
 
     def __init__(self, path: str, plain_crc: bool = False) -> None:
         library = ctypes.CDLL(path)
+        self._functions: dict[str, Callable[..., Any]] = {}
         for name, (result, arguments) in SIGNATURES.items():
             try:
                 function = library[f"keelog_{name}"]
             except AttributeError:
                 raise KernelMismatchError(f"{path} has no function keelog_{name}") from None
             function.restype, function.argtypes = result, arguments
-            setattr(self, f"_{name}", function)
+            self._functions[name] = function
         if (found := self.call("abi")) != ABI:
             raise KernelMismatchError(f"{path} has ABI {found}, not {ABI}")
         self.source: str = self.call("source").decode()
@@ -63,7 +64,7 @@ class Kernel:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """One function, with arguments as `protocol.kernel_functions` declares them."""
-        return getattr(self, f"_{name}")(*arguments)
+        return self._functions[name](*arguments)
 
     def crc32(self, data: Bytes) -> int:
         """As zlib's."""

@@ -112,6 +112,9 @@ class AppendGroup:
             return None
         words[_BYTES] = self._end
         data = self._bytes
+        if count == self._count == 1:
+            at, length, queue_id, rows = self._parts[:_NEXT].tolist()
+            return [[AppendPart(bytes(data[at : at + length]), queue_id, rows)]]
         numbers = self._parts[: _PART_WORDS * count].tolist()
         parts = [
             AppendPart(bytes(data[at : at + length]), queue_id, rows)

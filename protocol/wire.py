@@ -28,16 +28,41 @@ REQUEST_ID_MAX = 2**63 - 1
 
 Header = dict[str, Any]
 
+# Text and bytes are no longer than their frame, which is measured before.
+_REQUEST_RULES = {
+    "strict_map_key": True,
+    "max_array_len": LIST_ITEMS_MAX,
+    "max_map_len": MAP_ITEMS_MAX,
+    "max_ext_len": 0,
+}
+_ANSWER_RULES = {"strict_map_key": False, "max_ext_len": 0}
+_PACKER_BYTES_MAX = 64 * 1024
+
+
+class HeaderPacker:
+    """Packs one header after the other, in a buffer that stays. Not for two threads."""
+
+    def __init__(self) -> None:
+        self._packer = msgpack.Packer()
+
+    def __call__(self, header: Mapping[str, Any]) -> bytes:
+        """A header as msgpack. Raises BadRequest for what msgpack cannot hold."""
+        try:
+            packed: bytes = self._packer.pack(header)
+        except (TypeError, ValueError, OverflowError) as error:
+            self._packer = msgpack.Packer()
+            raise BadRequest(
+                f"not for the wire: {error}",
+                "send text without lone surrogates, bytes, 64-bit numbers",
+            ) from None
+        if len(packed) > _PACKER_BYTES_MAX:
+            self._packer = msgpack.Packer()  # gives the memory back
+        return packed
+
 
 def pack(header: Mapping[str, Any]) -> bytes:
-    """A header as msgpack. Raises BadRequest for what msgpack cannot hold."""
-    try:
-        packed: bytes = msgpack.packb(header, use_bin_type=True)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BadRequest(
-            f"not for the wire: {error}", "send text without lone surrogates, bytes, 64-bit numbers"
-        ) from None
-    return packed
+    """As a `HeaderPacker` that is used once."""
+    return HeaderPacker()(header)
 
 
 def unpack(frame: bytes | memoryview, bytes_max: int = HEADER_BYTES_MAX) -> Header:
@@ -46,15 +71,7 @@ def unpack(frame: bytes | memoryview, bytes_max: int = HEADER_BYTES_MAX) -> Head
         raise BadRequest(f"the header has {len(frame)} bytes, {bytes_max} are allowed")
     if len(frame) > ITEMS_MAX:
         _check_items(frame)
-    rules = {
-        "strict_map_key": True,
-        "max_array_len": LIST_ITEMS_MAX,
-        "max_map_len": MAP_ITEMS_MAX,
-        "max_bin_len": bytes_max,
-        "max_str_len": bytes_max,
-        "max_ext_len": 0,
-    }
-    return _load_map(frame, "the header", rules)
+    return _load_map(frame, "the header", _REQUEST_RULES)
 
 
 def _check_items(frame: bytes | memoryview) -> None:
@@ -115,12 +132,12 @@ _BEHIND, _LENGTH_BYTES, _TEXT_MARKS = _marks()
 
 def unpack_answer(frame: bytes | memoryview) -> Header:
     """As `unpack`, for answers, which may be longer lists than requests."""
-    return _load_map(frame, "the answer's header", {"strict_map_key": False, "max_ext_len": 0})
+    return _load_map(frame, "the answer's header", _ANSWER_RULES)
 
 
 def _load_map(frame: bytes | memoryview, what: str, rules: Mapping[str, Any]) -> Header:
     try:
-        header = msgpack.unpackb(frame, raw=False, **rules)
+        header = msgpack.unpackb(frame, **rules)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         why = str(error) or type(error).__name__
         raise BadRequest(f"{what} is no msgpack map: {why}") from None

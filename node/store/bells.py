@@ -22,6 +22,7 @@ from protocol.ids import Queue, shard_of
 RINGS_AT_ONCE = 64
 RING_BYTES_MAX = 64 * 1024
 _PAGE_SUFFIX = ".page"
+Grown = Callable[[], Collection[Queue] | None]
 
 
 class Bell:
@@ -97,6 +98,10 @@ class Sleeper:
         return any(shard_of(queue, total) == number for queue in queues)
 
 
+def _any_queue() -> None:
+    return None
+
+
 class Sleepers:
     """The processes that have a page, of some slots. `look` finds new ones: now and then."""
 
@@ -136,15 +141,17 @@ class Sleepers:
             }
         return {}
 
-    def wake(self, readable: int, queues: Collection[Queue] | None = None) -> None:
+    def wake(self, readable: int, grown: Grown = _any_queue) -> None:
         """Rings those who sleep until the log reaches here.
 
-        `queues` are those that the log grew by, None for any: the workers of others need not hurry.
+        `grown` answers the queues that the log grew by, None for any: the workers of others need
+        not hurry. It is asked when somebody sleeps.
         """
         for sleeper in self._known.values():
             wake_at = sleeper.page.wake_at
             if wake_at > readable or wake_at == sleeper.rung_at:
                 continue
+            queues = grown()
             if queues is None or sleeper.is_of(queues):
                 sleeper.rung_at = wake_at
                 self._ringer.ring(sleeper.slot)

@@ -55,8 +55,11 @@ class _naming:  # noqa: N801  (reads as a verb; a generator would cost more than
 
 def write_all(descriptor: int, data: memoryview | bytes | bytearray, position: int) -> None:
     """`pwrite` until all is written. Raises OSError; a part may be written then."""
-    view = memoryview(data)
     with _naming(descriptor):
+        written = os.pwrite(descriptor, data, position) if len(data) else 0
+        if written == len(data):
+            return
+        view, position = memoryview(data)[written:], position + written
         while len(view):
             written = os.pwrite(descriptor, view, position)
             view, position = view[written:], position + written

@@ -35,6 +35,7 @@ class IndexFolder:
         self._files = files
         self._likely = [settings_geometry, IndexGeometry(DEFAULT_SLOT_COUNT, DEFAULT_INDEX_NUM)]
         self._known: dict[str, IndexGeometry] = {}
+        self._paths: dict[str, Path] = {}
 
     @property
     def geometry(self) -> IndexGeometry:
@@ -74,8 +75,10 @@ class IndexFolder:
             if len(left) == len(unclear):
                 self._known[left[0]] = self._geometry_by_length(left[0])
             unclear = [name for name in left if name not in self._known]
+        if self._paths.keys() != set(names):
+            self._paths = {name: self.path / name for name in names}
         return [
-            open_index_file(self.path / name, self._known[name], self._files, trusts_slots)
+            open_index_file(self._paths[name], self._known[name], self._files, trusts_slots)
             for name in names
         ]
 

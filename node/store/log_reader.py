@@ -26,6 +26,7 @@ from protocol.record import (
 )
 
 WINDOW_BYTES = 1 << 20
+_PEEK_BYTES, _PAGE_BYTES = 1024, 4096
 _VERIFY_HINT = "see all damage with: keelog store verify"
 _HEAD = struct.Struct(">iI20xq").unpack_from
 """TOTALSIZE, MAGICCODE and PHYSICALOFFSET."""
@@ -150,8 +151,10 @@ class LogReader:
         segment = self.segment_at(offset)
         position = offset - segment.start
         left = min(segment.end, self.end) - offset
-        window = segment.read(position, min(SHORT_HEAD.size, left))
-        if len(window) == SHORT_HEAD.size:
+        # Most records are short: one read for all of it, but none of a page that has no part of it.
+        ahead = max(SHORT_HEAD.size, min(_PEEK_BYTES, _PAGE_BYTES - position % _PAGE_BYTES))
+        window = segment.read(position, min(ahead, left))
+        if len(window) >= SHORT_HEAD.size:
             size, magic, place = _HEAD(window)
             if magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_BYTES_MIN:
                 # Anybody may ask for any offset: what only looks like a size is not read for it.
@@ -160,7 +163,8 @@ class LogReader:
                 if place != offset:
                     why = f"says that it stands at {place}, not {offset}"
                     return Torn(offset, "wrong_place", why)
-                window = segment.read(position, size)
+                if size > len(window):
+                    window = segment.read(position, size)
         found = decode(window, 0, offset)
         if isinstance(found, Torn):
             return Torn(offset, found.kind, found.why)

@@ -25,6 +25,8 @@ from protocol.queue_unit import UNIT_BYTES, QueueUnit
 TOTAL_BYTES_MIN = 100
 FEW_UNITS_MAX = 40
 """So few units go faster one by one than as columns."""
+ONE_BY_ONE_MAX = 2
+"""So few go faster one by one than in the compiled kernel, too."""
 
 
 class Scanned(NamedTuple):
@@ -156,7 +158,7 @@ def _scan_file(
 
 def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
     compiled = kernel.active()
-    if request.tags is None and compiled is not None:
+    if request.tags is None and compiled is not None and len(units) > ONE_BY_ONE_MAX:
         found = _compiled_scan(compiled, log, units, request)
     elif request.tags is None and len(units) <= FEW_UNITS_MAX:
         found = _short_scan(log, units, request)

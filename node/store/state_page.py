@@ -223,6 +223,17 @@ class LogPage(_Page):
         """For everybody else. Raises FileNotFoundError while no writer has run."""
         return cls(page_path(root, LOG_SLOT), writable=False)
 
+    @property
+    def epoch(self) -> int:
+        """This number alone, as it stands now."""
+        return self._numbers[1]
+
+    def show_append(self, records: int, end: int) -> None:
+        """An append that is readable at once: as `publish` of the four numbers, for each group."""
+        numbers = self._numbers
+        numbers[_RECORDS] = records
+        numbers[_APPENDED] = numbers[_COMMITTED] = numbers[_READABLE] = end
+
     def read(self) -> LogState:
         """The numbers, all from one epoch."""
         return LogState(*self._values())
@@ -267,4 +278,7 @@ class WorkerPage(_Page):
         return WorkerState(*self._values())
 
 
+_RECORDS, _APPENDED, _COMMITTED, _READABLE = (
+    LogPage.places[name] for name in ("records", "appended", "committed", "readable")
+)
 _WAKE_AT, _LISTENS, _HINTS = (WorkerPage.places[name] for name in ("wake_at", "listens", "hints"))

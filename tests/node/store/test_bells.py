@@ -64,9 +64,9 @@ def test_of_the_workers_that_sleep_those_are_rung_whose_queues_grew(
     sleepers = Sleepers(root, lambda slot: True)
     for one in (*pages, page):
         one.publish(wake_at=10)
-    sleepers.wake(10, {grown})
+    sleepers.wake(10, lambda: {grown})
     assert [len(one.rings()) for one in (bells[number], bells[1 - number], bell)] == [1, 0, 1]
-    sleepers.wake(11, None)
+    sleepers.wake(11, lambda: None)
     assert [len(one.rings()) for one in (bells[number], bells[1 - number], bell)] == [0, 1, 0]
     sleepers.close()
     for end, its_page in zip(bells, pages, strict=True):

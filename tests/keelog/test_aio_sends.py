@@ -1,0 +1,154 @@
+"""Waiting sends of asyncio tasks: what goes together, and what each task is told."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import keelog
+import keelog.aio
+from keelog import Receipt
+from node.client_sends import UNDER_WAY_MAX
+from protocol import kernel
+from protocol.errors import IllegalMessage, UnknownTopic
+from tests.support.fake_node import FakeNode, fake_node
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with fake_node() as running:
+        running.memory.topics["orders"] = 4
+        yield running
+
+
+def test_tasks_of_any_kind_get_their_own_receipts(node: FakeNode) -> None:
+    async def main() -> list[Receipt]:
+        async with keelog.aio.connect(node.url) as mq:
+            sends = []
+            for n in range(60):
+                options = [{}, {"tags": "a"}, {"keys": f"k{n}"}, {"queue_id": 1}, {"flag": 3}][
+                    n % 5
+                ]
+                sends.append(mq.send("orders" if n % 2 else "other", b"%d" % n, **options))  # type: ignore[arg-type]
+            return await asyncio.gather(*sends)
+
+    receipts = asyncio.run(main())
+    stored = {record.body: record for record in node.stored()}
+    assert len(stored) == len(receipts) == 60
+    for n, receipt in enumerate(receipts):
+        record = stored[b"%d" % n]
+        assert (receipt.topic, receipt.unique_key) == (record.topic, record.unique_key)
+        assert (receipt.queue_id, receipt.queue_offset) == (
+            record.head.queue_id,
+            record.head.queue_offset,
+        )
+        assert (receipt.physical_offset, receipt.msg_id) == (
+            record.physical_offset,
+            record.message_id,
+        )
+        assert record.properties.get("TAGS") == ("a" if n % 5 == 1 else None)
+        assert record.properties.get("KEYS") == (f"k{n}" if n % 5 == 2 else None)
+
+
+@pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+def test_plain_sends_of_one_turn_are_one_request(node: FakeNode) -> None:
+    async def main() -> None:
+        async with keelog.aio.connect(node.url) as mq:
+            await asyncio.gather(*(mq.send("orders", b"%d" % n) for n in range(1_500)))
+
+    asyncio.run(main())
+    assert [header["count"] for header in node.operations("append")] == [1_000, 500]
+
+
+def test_a_message_that_the_node_refuses_takes_no_other_with_it(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = node.memory.store
+
+    def picky(frame: bytes, queue: int | None) -> dict[str, object]:
+        if b"BAD" in frame:
+            raise IllegalMessage("I do not like it")
+        return store(frame, queue)
+
+    monkeypatch.setattr(node.memory, "store", picky)
+
+    async def main() -> list[Receipt | BaseException]:
+        async with keelog.aio.connect(node.url) as mq:
+            bodies = [b"BAD" if n in (3, 20) else b"%d" % n for n in range(32)]
+            sends = (mq.send("orders", body) for body in bodies)
+            found = await asyncio.gather(*sends, return_exceptions=True)
+            assert (await mq.send("orders", b"later")).status == "PUT_OK"
+            return found
+
+    outcomes = asyncio.run(main())
+    for n, outcome in enumerate(outcomes):
+        assert isinstance(outcome, IllegalMessage if n in (3, 20) else Receipt)
+    assert len(node.stored()) == 31
+
+
+def test_errors_are_those_of_the_plain_client(node: FakeNode) -> None:
+    async def main() -> None:
+        async with keelog.aio.connect(node.url, timeout=0.3) as mq:
+            for topic, body, options in (
+                ("orders", bytes(5 * 1024 * 1024), {}), ("bad topic", b"x", {}),
+                ("orders", "text", {}), ("orders", b"x", {"keys": "a b"}), (["t"], b"x", {}),
+            ):  # fmt: skip
+                with pytest.raises(keelog.MqError):
+                    await mq.send(topic, body, **options)  # type: ignore[arg-type]
+            node.memory.auto_create = False
+            sends = (mq.send("none", b"x") for _ in range(3))
+            for error in await asyncio.gather(*sends, return_exceptions=True):
+                assert isinstance(error, UnknownTopic)
+            node.lose_answers["append"] = 1
+            sends = (mq.send("orders", b"x") for _ in range(3))
+            for error in await asyncio.gather(*sends, return_exceptions=True):
+                assert isinstance(error, keelog.SendTimeout)
+        with pytest.raises(keelog.NotConnected):
+            await mq.send("orders", b"x")
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_leaves_the_others(node: FakeNode) -> None:
+    node.delay["append"] = 0.1
+
+    async def main() -> None:
+        async with keelog.aio.connect(node.url) as mq:
+            tasks = [asyncio.create_task(mq.send("orders", b"%d" % n)) for n in range(5)]
+            await asyncio.sleep(0)
+            tasks[2].cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [isinstance(each, Receipt) for each in found] == [True, True, False, True, True]
+
+    asyncio.run(main())
+
+
+def test_requests_without_an_answer_delay_no_other(node: FakeNode) -> None:
+    node.lose_answers["append"] = UNDER_WAY_MAX
+
+    async def main() -> None:
+        async with keelog.aio.connect(node.url, timeout=1.0) as mq:
+            lost = []
+            for left in reversed(range(UNDER_WAY_MAX)):
+                lost.append(asyncio.create_task(mq.send("orders", b"lost")))
+                deadline = time.monotonic() + 5
+                while node.lose_answers["append"] > left:
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.001)
+            begin = time.monotonic()
+            receipts = await asyncio.gather(*(mq.send("orders", b"x") for _ in range(3)))
+            assert time.monotonic() - begin < 0.8
+            assert len({receipt.queue_id for receipt in receipts}) == 1, "one request"
+            errors = await asyncio.gather(*lost, return_exceptions=True)
+            assert [type(error) for error in errors] == [keelog.SendTimeout] * UNDER_WAY_MAX
+
+    asyncio.run(main())
+
+
+def test_one_client_may_serve_one_loop_after_the_other(node: FakeNode) -> None:
+    mq = keelog.aio.connect(node.url)
+    for _ in range(2):
+        assert asyncio.run(mq.send("orders", b"x")).status == "PUT_OK"
+    asyncio.run(mq.close())
+    assert len(node.stored()) == 2
