@@ -66,8 +66,8 @@ Deliver = Callable[[Sequence[Entry], Results], None]
 class Batch:
     """Entries that go together. `deliver` is called for each part of them that has its answer.
 
-    `one_queue`: the node chooses one queue for all entries of a topic that name none, otherwise the
-    client takes the queues in turn.
+    `one_queue`: the node chooses one queue for all entries of a topic of which none names a queue,
+    otherwise the client takes the queues in turn.
     """
 
     deliver: Deliver
@@ -89,10 +89,25 @@ class Batch:
 
     def open_topics(self) -> set[str]:
         """The topics of which the client has to choose a queue."""
+        left = self.topics_of_one_queue()
         return {
             entry.topic
             for entry in self.entries
-            if entry.queue_id == ANY_QUEUE and not (self.one_queue and entry.order_by is None)
+            if entry.queue_id == ANY_QUEUE and entry.topic not in left
+        }
+
+    def topics_of_one_queue(self) -> set[str]:
+        """The topics whose entries all go to a queue that the node chooses.
+
+        Not those with an entry that has a queue already: it could be the same one, and what the
+        node chooses for is a request of its own, so the order of the entries would be lost.
+        """
+        if not self.one_queue:
+            return set()
+        return {entry.topic for entry in self.entries} - {
+            entry.topic
+            for entry in self.entries
+            if entry.queue_id != ANY_QUEUE or entry.order_by is not None
         }
 
 
@@ -161,9 +176,10 @@ def make_parts(
     """
     known: list[Entry] = []
     unknown: dict[str, list[Entry]] = {}
+    left_to_node = batch.topics_of_one_queue()
     for entry in entries:
         open_queue = entry.queue_id == ANY_QUEUE and entry.order_by is None
-        if open_queue and (batch.one_queue or not write_queues.get(entry.topic)):
+        if open_queue and (entry.topic in left_to_node or not write_queues.get(entry.topic)):
             unknown.setdefault(entry.topic, []).append(entry)
         else:
             known.append(entry)

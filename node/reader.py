@@ -19,7 +19,7 @@ from node.reader_hints import Hints, News, Pages
 from node.reader_service import ReaderService
 from node.serving import Server
 from node.store import disk
-from node.store.bells import Bell, Sleepers
+from node.store.bells import Bell, Context, Sleepers
 from node.store.live_store import LiveStore
 from node.store.locks import FileLock
 from node.store.process import (
@@ -84,6 +84,7 @@ class Reader:
         site: Site,
         server: Server,
         page: WorkerPage,
+        context: Context,
     ) -> None:
         self.server = server
         self.poller = zmq.Poller()
@@ -91,8 +92,8 @@ class Reader:
         self._site = site
         self._page = page
         self._pages = Pages(site.root, site.shards)
-        self._hints = Hints(Bell(site.slot), self.poller, site.shards)
-        self._workers = Sleepers(site.root, lambda slot: slot.startswith("queue-"))
+        self._hints = Hints(Bell(context, site.slot), self.poller, site.shards)
+        self._workers = Sleepers(context, site.root, lambda slot: slot.startswith("queue-"))
         self.service = ReaderService(
             open_fitting(site),
             TopicsFile(site.root),
@@ -299,10 +300,10 @@ def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
     disk.make_dir(run_dir(root), mode=0o700)
     os.chdir(run_dir(root))
     lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context: Context = zmq.Context()
     with WorkerPage.create(root, site.slot) as page:
         server = Server(context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX)
-        reader = Reader(site, server, page)
+        reader = Reader(site, server, page, context)
         report_ready(options.ready_fd, server.endpoint)
         reader.run(stop)
         reader.close()

@@ -105,9 +105,9 @@ class Hints:
         if wanted:
             for count in self._counts:
                 count.forget()
-            self._poller.register(self._bell.fileno(), zmq.POLLIN)
+            self._poller.register(self._bell.socket, zmq.POLLIN)
         else:
-            self._poller.unregister(self._bell.fileno())
+            self._poller.unregister(self._bell.socket)
         return True
 
     def collect(self, published: list[int], now: float) -> News:

@@ -22,7 +22,7 @@ from node.recovery_progress import RecoveryProgress
 from node.serving import BadFrames, Received, Server
 from node.staging_requests import OPERATIONS as STAGING_OPERATIONS
 from node.store import disk
-from node.store.bells import Sleepers
+from node.store.bells import Context, Sleepers
 from node.store.process import (
     OOM_WRITER,
     StopFlag,
@@ -276,7 +276,7 @@ class Writer:
         if log.pool is None and not self.settings.is_sync_flush:
             # Page first, then the bells: who is woken finds the page moved.
             store.page.show_append(appender.records, log.end)
-            self.workers.wake(log.end, partial(queues_of, requests))
+            self.workers.wake(self.store.epoch, log.end, partial(queues_of, requests))
         else:
             store.page.publish(records=appender.records, appended=log.end)
             if log.pool is None:
@@ -309,8 +309,9 @@ class Writer:
             self._announce(offset)
 
     def _announce(self, readable: int) -> None:
+        """Page first, then the announcement: who is woken finds the page moved."""
         self.store.page.publish(readable=readable)
-        self.workers.wake(readable)
+        self.workers.wake(self.store.epoch, readable)
 
     def _answer(self, pending: Pending, status: str, flushed: bool) -> None:
         header = pending.answer(self.store.store_host, self.store.epoch, status, flushed)
@@ -364,9 +365,9 @@ def main(arguments: list[str] | None = None) -> int:
         what = f"the writer of {root} cannot start"
         return end_badly(what, error, str(root), options.ready_fd)
     os.chdir(store.run_dir)
-    context = zmq.Context()
+    context: Context = zmq.Context()
     try:
-        workers = Sleepers(root, lambda slot: slot.startswith(("queue-", "index")))
+        workers = Sleepers(context, root, lambda slot: slot.startswith(("queue-", "index")))
         server = Server(context, options.bind)
         report_ready(options.ready_fd, server.endpoint)
         Writer(store, server, workers).run(stop)

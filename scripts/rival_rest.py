@@ -6,7 +6,8 @@ stopped for less than LIMIT_S at a time: clients send heartbeats every 30 s, cha
 after 120 s without a word, and the name server forgets a broker after as long.
 
 Whatever ends a turn, they go on. Should this process be killed meanwhile, the kernel kills the
-Java processes, and continues our node's (a stopped group that loses its parent), which then stop.
+Java processes, and hangs up and continues our node's supervisor (a stopped group that has lost its
+parent), which ends its children, also those that still stand, within its limit for each.
 """
 
 import os

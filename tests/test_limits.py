@@ -48,7 +48,7 @@ QUEUES = {
     "node/client_sends.py": "node/client_io.py::CALLS_MAX",
     "node/client_tail.py": "node/client_tail.py::PULLS_MAX",
     "node/group_commit.py": "send_thread_pool_queue_capacity",
-    "node/store/bells.py": "node/store/bells.py::RINGS_AT_ONCE",
+    "node/store/bells.py": "node/store/bells.py::RINGS_HIGH_WATER_MARK",
     "node/serving.py": "node/serving.py::UNSENT_MAX",
     "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
     "node/client_unique_key.py": "node/client_io.py::CALLS_MAX",

@@ -73,7 +73,7 @@ def agrees(expected: str, actual: str) -> bool:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     folder = tmp_path_factory.mktemp("readme")
-    with RunningNode(folder / "store", SMALL, readers=1) as running:
+    with RunningNode(folder / "store", SMALL, readers=1, queue_workers=1) as running:
         yield running
 
 

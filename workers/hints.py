@@ -4,12 +4,12 @@ A worker sleeps until the writer rings its bell (`node.store.bells`), and rings 
 listen when queues have grown.
 """
 
-import select
 from pathlib import Path
 
 import msgpack
+import zmq
 
-from node.store.bells import RING_BYTES_MAX, Bell, Sleepers
+from node.store.bells import RING_BYTES_MAX, Bell, Context, Sleepers
 from node.store.state_page import NEVER, WorkerPage
 from protocol.ids import Queue
 from workers.pace import Sleep
@@ -21,12 +21,12 @@ HINTED_QUEUES_MAX = 1000
 class Rest:
     """The worker's sleep: the writer's ring, or the wish to stop, ends it early."""
 
-    def __init__(self, slot: str, page: WorkerPage, stop_descriptor: int) -> None:
+    def __init__(self, bell: Bell, page: WorkerPage, stop_descriptor: int) -> None:
         self._page = page
-        self._bell = Bell(slot)
-        self._poller = select.poll()
-        for descriptor in (self._bell.fileno(), stop_descriptor):
-            self._poller.register(descriptor, select.POLLIN)
+        self._bell = bell
+        self._poller = zmq.Poller()
+        self._poller.register(bell.socket, zmq.POLLIN)
+        self._poller.register(stop_descriptor, zmq.POLLIN)
 
     def begin(self, sleep: Sleep) -> None:
         """From now on the writer rings when the log comes so far: look once more, then `wait`."""
@@ -34,7 +34,7 @@ class Rest:
 
     def wait(self, seconds: float) -> None:
         """Sleeps so long at most."""
-        events = self._poller.poll(seconds * 1000)
+        events = self._poller.poll(max(1, round(seconds * 1000)))
         self.end()
         if events:
             self._bell.rings()
@@ -51,10 +51,10 @@ class Rest:
 class GrowthHints:
     """Tells readers which queues have grown: [shard, number, [[topic, queue], ...]]."""
 
-    def __init__(self, root: Path, shard: int) -> None:
+    def __init__(self, context: Context, root: Path, shard: int) -> None:
         self._shard = shard
         self._number = 0
-        self._readers = Sleepers(root, lambda slot: slot.startswith("reader-"))
+        self._readers = Sleepers(context, root, lambda slot: slot.startswith("reader-"))
 
     @property
     def are_wanted(self) -> bool:
@@ -80,5 +80,5 @@ class GrowthHints:
         return self._number
 
     def close(self) -> None:
-        """Gives socket and maps back."""
+        """Gives sockets and maps back."""
         self._readers.close()

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+import zmq
+
 from node.store import disk
+from node.store.bells import Bell, Context
 from node.store.locks import FileLock, StoreLock
 from node.store.process import (
     EXIT_OK,
@@ -115,8 +118,11 @@ class _Worker:
         os.chdir(run_dir(self._root))
         self._locks = _take_locks(self._root, job, options.once)
         self._page = WorkerPage.create(self._root, job.slot)
-        self._rest = Rest(job.slot, self._page, stop.fd)
-        self._growth = None if job.grown is None else GrowthHints(self._root, job.shard)
+        self._context: Context = zmq.Context()
+        self._rest = Rest(Bell(self._context, job.slot), self._page, stop.fd)
+        self._growth = None
+        if job.grown is not None:
+            self._growth = GrowthHints(self._context, self._root, job.shard)
 
     def __enter__(self) -> Self:
         return self
@@ -125,6 +131,7 @@ class _Worker:
         self._rest.close()
         if self._growth is not None:
             self._growth.close()
+        self._context.term()
         self._page.close()
         for lock in self._locks:
             lock.release()

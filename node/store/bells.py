@@ -1,6 +1,6 @@
 """Bells: how one process of a node wakes another that sleeps, and how the sleeper says when.
 
-A bell is a datagram socket in `keelog/run`, where each process goes first: paths of sockets must be
+A bell is a ZeroMQ socket in `keelog/run`, where each process goes first: paths of sockets must be
 short. A ring shortens a sleep and nothing else: what is true stands in the state pages, and who
 sleeps looks there by itself within some milliseconds.
 
@@ -9,80 +9,91 @@ A sleeper's page says from which log offset on it wants to be rung (`wake_at`), 
 """
 
 import os
-import socket
+import struct
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from node.store import disk
+import zmq
+
 from node.store.state_page import NEVER, WorkerPage, run_dir, shard_of_slot
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue, shard_of
 
 RINGS_AT_ONCE = 64
 RING_BYTES_MAX = 64 * 1024
+RINGS_HIGH_WATER_MARK = 1_000
+RECONNECT_MS = 10
 _PAGE_SUFFIX = ".page"
+_GREW = struct.Struct("<qq")
+Context = zmq.Context[zmq.Socket[bytes]]
 Grown = Callable[[], Collection[Queue] | None]
 
 
 class Bell:
     """The sleeper's end. The current folder must be `keelog/run`, and the slot's lock be held."""
 
-    def __init__(self, slot: str) -> None:
+    def __init__(self, context: Context, slot: str) -> None:
         """Takes the place of a predecessor's."""
-        path = f"{slot}.bell"
-        disk.unlink(Path(path), missing_ok=True)
-        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-        self._socket = socket.socket(socket.AF_UNIX, kind)
+        self.socket = context.socket(zmq.SUB)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.MAXMSGSIZE, RING_BYTES_MAX),
+            (zmq.RCVHWM, RINGS_HIGH_WATER_MARK),
+        ):
+            self.socket.setsockopt(option, value)
+        self.socket.setsockopt(zmq.SUBSCRIBE, b"")
+        # An ipc socket is a file, and only its owner may write to it.
         mask = os.umask(0o077)
         try:
-            self._socket.bind(path)
+            self.socket.bind(_endpoint(slot))
         finally:
             os.umask(mask)
-
-    def fileno(self) -> int:
-        """For polling: readable when somebody has rung."""
-        return self._socket.fileno()
 
     def rings(self) -> list[bytes]:
         """What was sent with each ring since the last look; RINGS_AT_ONCE at most."""
         heard: list[bytes] = []
-        with suppress(BlockingIOError):
-            while len(heard) < RINGS_AT_ONCE:
-                heard.append(self._socket.recv(RING_BYTES_MAX))
+        while len(heard) < RINGS_AT_ONCE and int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            heard.append(self.socket.recv())
         return heard
 
     def close(self) -> None:
-        """Nobody hears anything from now on; the name stays for the successor."""
-        self._socket.close()
+        """Nobody hears anything from now on."""
+        self.socket.close()
 
 
 class Ringer:
-    """The other end. The current folder must be `keelog/run`."""
+    """The other end, to one sleeper, who may come later. The current folder must be
+    `keelog/run`."""
 
-    def __init__(self) -> None:
-        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-        self._socket = socket.socket(socket.AF_UNIX, kind)
+    def __init__(self, context: Context, slot: str) -> None:
+        self._socket = context.socket(zmq.PUB)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.SNDHWM, RINGS_HIGH_WATER_MARK),
+            (zmq.RECONNECT_IVL, RECONNECT_MS),
+        ):
+            self._socket.setsockopt(option, value)
+        self._socket.connect(_endpoint(slot))
 
-    def ring(self, slot: str, message: bytes = b"") -> bool:
-        """Never waits. False: nobody is there, or as much is waiting for it as the system keeps
-        (net.unix.max_dgram_qlen), so that it wakes up anyway."""
-        try:
-            self._socket.sendto(message, f"{slot}.bell")
-        except OSError:
-            # Whatever it is, it costs a few ms of sleep, and must not end who appends.
-            return False
-        return True
+    def ring(self, message: bytes = b"") -> None:
+        """Never waits: lost where nobody is there, or more wait for it than are kept."""
+        self._socket.send(message, zmq.NOBLOCK)
 
     def close(self) -> None:
         """Gives the socket back."""
         self._socket.close()
 
 
+def _endpoint(slot: str) -> str:
+    return f"ipc://{slot}.bell"
+
+
 class Sleeper:
     """One process that may want to be rung: its slot, and its page as it was found."""
 
-    def __init__(self, slot: str, page: WorkerPage, file_number: int) -> None:
+    def __init__(self, ringer: Ringer, slot: str, page: WorkerPage, file_number: int) -> None:
+        self.ringer = ringer
         self.slot = slot
         self.page = page
         self.file_number = file_number
@@ -97,6 +108,11 @@ class Sleeper:
         number, total = self._shard
         return any(shard_of(queue, total) == number for queue in queues)
 
+    def close(self) -> None:
+        """Gives socket and map back."""
+        self.ringer.close()
+        self.page.close()
+
 
 def _any_queue() -> None:
     return None
@@ -105,12 +121,12 @@ def _any_queue() -> None:
 class Sleepers:
     """The processes that have a page, of some slots. `look` finds new ones: now and then."""
 
-    def __init__(self, root: Path, takes: Callable[[str], bool]) -> None:
+    def __init__(self, context: Context, root: Path, takes: Callable[[str], bool]) -> None:
+        self._context = context
         self._folder = run_dir(root)
         self._root = root
         self._takes = takes
         self._known: dict[str, Sleeper] = {}
-        self._ringer = Ringer()
         self.look()
 
     def __iter__(self) -> Iterator[Sleeper]:
@@ -124,12 +140,13 @@ class Sleepers:
         found = self._listed()
         for slot, sleeper in list(self._known.items()):
             if found.get(slot) != sleeper.file_number:
-                self._known.pop(slot).page.close()
+                self._known.pop(slot).close()
         for slot, number in found.items():
             if slot not in self._known and self._takes(slot):
                 with suppress(OSError, StoreDamaged):
                     page = WorkerPage.open(self._root, slot)
-                    self._known[slot] = Sleeper(slot, page, number)
+                    ringer = Ringer(self._context, slot)
+                    self._known[slot] = Sleeper(ringer, slot, page, number)
 
     def _listed(self) -> dict[str, int]:
         """The slots that have a page, and the page's file number."""
@@ -141,8 +158,8 @@ class Sleepers:
             }
         return {}
 
-    def wake(self, readable: int, grown: Grown = _any_queue) -> None:
-        """Rings those who sleep until the log reaches here.
+    def wake(self, epoch: int, readable: int, grown: Grown = _any_queue) -> None:
+        """Announces to those who sleep until the log reaches here: epoch and offset, two i64.
 
         `grown` answers the queues that the log grew by, None for any: the workers of others need
         not hurry. It is asked when somebody sleeps.
@@ -154,7 +171,7 @@ class Sleepers:
             queues = grown()
             if queues is None or sleeper.is_of(queues):
                 sleeper.rung_at = wake_at
-                self._ringer.ring(sleeper.slot)
+                sleeper.ringer.ring(_GREW.pack(epoch, readable))
 
     @property
     def is_listening(self) -> bool:
@@ -165,16 +182,15 @@ class Sleepers:
         """Rings those who listen."""
         for sleeper in self._known.values():
             if sleeper.page.listens:
-                self._ringer.ring(sleeper.slot, message)
+                sleeper.ringer.ring(message)
 
     def ring_all(self) -> None:
         """Rings each of them, awake or not."""
         for sleeper in self._known.values():
-            self._ringer.ring(sleeper.slot)
+            sleeper.ringer.ring()
 
     def close(self) -> None:
-        """Gives socket and maps back."""
-        self._ringer.close()
+        """Gives sockets and maps back."""
         for sleeper in self._known.values():
-            sleeper.page.close()
+            sleeper.close()
         self._known = {}

@@ -143,7 +143,7 @@ class FakeServer:
 class NoHints:
     """Every hint is lost."""
 
-    def wake(self, _readable: int, _queues: object = None) -> None:
+    def wake(self, _epoch: int, _readable: int, _queues: object = None) -> None:
         """Nobody hears it."""
 
     def look(self) -> None:

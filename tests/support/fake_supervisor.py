@@ -15,6 +15,7 @@ def main() -> int:
     options = Options(
         root=Path(root),
         bind="tcp://127.0.0.1:0",
+        queue_workers=2,
         limits=Limits(
             backoff_s_min=numbers.get("backoff_s_min", 0.01),
             crashes_max=int(numbers.get("crashes_max", 5)),

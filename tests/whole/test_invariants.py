@@ -72,14 +72,23 @@ def test_each_file_has_one_writing_process(tmp_path: Path) -> None:
         assert all(one.startswith(role) for one in who)
 
 
+def restart(node: RunningNode, role: str) -> None:
+    """Kills the one process of a role and waits for its successor."""
+    old = node.kill(role)
+    wait_until(lambda: node.pids().get(role, [old]) != [old], f"no new {role}")
+    node.wait_all_run()
+
+
 @pytest.mark.process
 @pytest.mark.timeout(180)
 def test_losing_every_hint_costs_time_and_nothing_else(tmp_path: Path) -> None:
     with RunningNode(tmp_path / "store", SMALL, queue_workers=1, readers=1) as node:
         run = run_dir(node.root)
-        # Nobody can be rung any more, and never learns of it.
-        for bell in run.glob("*.bell"):
+        # Whoever connects to a socket whose name is gone is not heard, and never learns of it.
+        for deaf, mute in (("reader", "queue"), ("queue", "writer"), ("index", "writer")):
+            [bell] = run.glob(f"{deaf}*.bell")
             bell.unlink()
+            restart(node, mute)
         node.client.create_topic("orders", queues=1)
         for number in range(20):
             began = time.monotonic()

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zmq
 
 from node.reader_hints import parse_hint
-from node.store.bells import Bell
+from node.store.bells import Bell, Context
 from node.store.own_files import list_progress
 from node.store.state_page import DAMAGED, RUNNING, STOPPED, WorkerPage, run_dir
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
@@ -93,7 +94,8 @@ def test_following_workers_keep_up_tell_readers_and_stop_in_order(
     slots = ["queue-0-of-2", "queue-1-of-2", "index"]
     assert [json.loads(worker.ready)["ready"] for worker in workers] == [True] * 3
     monkeypatch.chdir(run_dir(log.root))
-    listener, bell = WorkerPage.create(log.root, "reader-0"), Bell("reader-0")
+    context: Context = zmq.Context()
+    listener, bell = WorkerPage.create(log.root, "reader-0"), Bell(context, "reader-0")
     heard: list[bytes] = []
     listener.publish(listens=1)
 
@@ -116,6 +118,7 @@ def test_following_workers_keep_up_tell_readers_and_stop_in_order(
     assert hint.shard in (0, 1)
     assert {queue.topic for queue in hint.queues} <= {"orders", "payments", "audit_log"}
     bell.close()
+    context.term()
     listener.close()
     log.grow(5)
     for worker, slot in zip(workers, slots, strict=True):

@@ -1,16 +1,22 @@
 """Bells: who wants to be woken is, once, and nobody else; without a listener it does no harm."""
 
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
-from node.store.bells import RINGS_AT_ONCE, Bell, Ringer, Sleepers
+from node.store.bells import RINGS_AT_ONCE, RINGS_HIGH_WATER_MARK, Bell, Context, Ringer, Sleepers
 from node.store.state_page import NEVER, WorkerPage, run_dir
 from protocol.ids import Queue, shard_of
 
 ALL = ("index", "queue-0-of-1", "reader-0")
+EPOCH = 7
+GREW = {offset: EPOCH.to_bytes(8, "little") + offset.to_bytes(8, "little") for offset in range(999)}
+LAST = b"last"
+SLOW_S = 10.0
 
 
 @pytest.fixture
@@ -21,8 +27,15 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def bell(root: Path) -> Iterator[Bell]:
-    bell = Bell("index")
+def context() -> Iterator[Context]:
+    found: Context = zmq.Context()
+    yield found
+    found.destroy(linger=0)
+
+
+@pytest.fixture
+def bell(context: Context, root: Path) -> Iterator[Bell]:
+    bell = Bell(context, "index")
     yield bell
     bell.close()
 
@@ -34,40 +47,80 @@ def page(root: Path) -> Iterator[WorkerPage]:
 
 
 @pytest.fixture
-def sleepers(root: Path, page: WorkerPage) -> Iterator[Sleepers]:
-    sleepers = Sleepers(root, lambda slot: slot in ALL)
+def sleepers(context: Context, root: Path, page: WorkerPage, bell: Bell) -> Iterator[Sleepers]:
+    sleepers = Sleepers(context, root, lambda slot: slot in ALL)
+    meet(bell, sleepers.ring_all)
     yield sleepers
     sleepers.close()
 
 
-def test_a_sleeper_is_rung_when_the_log_comes_so_far_and_once(
+def meet(bell: Bell, ring: Callable[[], None]) -> None:
+    """Until a first ring is heard, and all are: connections take a moment."""
+    deadline = time.monotonic() + SLOW_S
+    while not bell.socket.poll(20):
+        ring()
+        assert time.monotonic() < deadline
+    drain(bell)
+
+
+def drain(bell: Bell) -> None:
+    """Takes what is still under way."""
+    while bell.socket.poll(50):
+        bell.rings()
+
+
+def heard(bell: Bell, ring_last: Callable[[], None]) -> list[bytes]:
+    """What was rung before a last ring, which is for certain the last to come."""
+    ring_last()
+    found: list[bytes] = []
+    while not found or found[-1] != LAST:
+        assert bell.socket.poll(int(SLOW_S * 1000))
+        found += bell.rings()
+    return found[:-1]
+
+
+def last_of(sleepers: Sleepers) -> Callable[[], None]:
+    def ring() -> None:
+        for sleeper in sleepers:
+            sleeper.ringer.ring(LAST)
+
+    return ring
+
+
+def test_a_sleeper_is_told_once_how_far_the_log_has_come(
     bell: Bell, page: WorkerPage, sleepers: Sleepers
 ) -> None:
     page.publish(wake_at=100)
-    sleepers.wake(99)
-    assert bell.rings() == []
-    sleepers.wake(100)
-    sleepers.wake(250)
-    assert bell.rings() == [b""]
+    sleepers.wake(EPOCH, 99)
+    sleepers.wake(EPOCH, 100)
+    sleepers.wake(EPOCH, 250)
+    assert heard(bell, last_of(sleepers)) == [GREW[100]]
     page.publish(wake_at=251)
-    sleepers.wake(300)
-    assert bell.rings() == [b""]
+    sleepers.wake(EPOCH, 300)
+    assert heard(bell, last_of(sleepers)) == [GREW[300]]
 
 
 def test_of_the_workers_that_sleep_those_are_rung_whose_queues_grew(
-    root: Path, bell: Bell, page: WorkerPage
+    context: Context, root: Path, bell: Bell, page: WorkerPage
 ) -> None:
     grown = Queue("orders", 3)
     number = shard_of(grown, 2)
-    bells = [Bell(f"queue-{i}-of-2") for i in range(2)]
+    bells = [Bell(context, f"queue-{i}-of-2") for i in range(2)]
     pages = [WorkerPage.create(root, f"queue-{i}-of-2") for i in range(2)]
-    sleepers = Sleepers(root, lambda slot: True)
-    for one in (*pages, page):
-        one.publish(wake_at=10)
-    sleepers.wake(10, lambda: {grown})
-    assert [len(one.rings()) for one in (bells[number], bells[1 - number], bell)] == [1, 0, 1]
-    sleepers.wake(11, lambda: None)
-    assert [len(one.rings()) for one in (bells[number], bells[1 - number], bell)] == [0, 1, 0]
+    sleepers = Sleepers(context, root, lambda slot: True)
+    for one in (*bells, bell):
+        meet(one, sleepers.ring_all)
+    for one in bells:
+        drain(one)
+    for its_page in (*pages, page):
+        its_page.publish(wake_at=10)
+    sleepers.wake(EPOCH, 10, lambda: {grown})
+    sleepers.wake(EPOCH, 11, lambda: None)
+    last_of(sleepers)()
+    expected = {number: [GREW[10]], 1 - number: [GREW[11]]}
+    for i, one in enumerate(bells):
+        assert heard(one, lambda: None) == expected[i]
+    assert heard(bell, lambda: None) == [GREW[10]]
     sleepers.close()
     for end, its_page in zip(bells, pages, strict=True):
         end.close()
@@ -76,8 +129,8 @@ def test_of_the_workers_that_sleep_those_are_rung_whose_queues_grew(
 
 def test_who_is_awake_is_not_rung(bell: Bell, page: WorkerPage, sleepers: Sleepers) -> None:
     assert page.wake_at == NEVER
-    sleepers.wake(NEVER - 1)
-    assert bell.rings() == []
+    sleepers.wake(EPOCH, NEVER - 1)
+    assert heard(bell, last_of(sleepers)) == []
 
 
 def test_who_listens_is_told_and_who_does_not_is_not(
@@ -88,7 +141,7 @@ def test_who_listens_is_told_and_who_does_not_is_not(
     page.publish(listens=1)
     sleepers.tell(b"second")
     assert sleepers.is_listening
-    assert bell.rings() == [b"second"]
+    assert heard(bell, last_of(sleepers)) == [b"second"]
 
 
 def test_new_pages_and_those_in_the_place_of_others_are_found_at_a_look(
@@ -97,11 +150,12 @@ def test_new_pages_and_those_in_the_place_of_others_are_found_at_a_look(
     Path("index.page").rename("kept")  # so that the new one is another file for certain
     with WorkerPage.create(root, "index") as page, WorkerPage.create(root, "reader-0"):
         page.publish(wake_at=5)
-        sleepers.wake(9)
-        assert bell.rings() == []
+        sleepers.wake(EPOCH, 9)
+        assert heard(bell, last_of(sleepers)) == []
         sleepers.look()
-        sleepers.wake(9)
-        assert bell.rings() == [b""]
+        meet(bell, sleepers.ring_all)
+        sleepers.wake(EPOCH, 9)
+        assert heard(bell, last_of(sleepers)) == [GREW[9]]
         assert sorted(sleeper.slot for sleeper in sleepers) == ["index", "reader-0"]
     Path("index.page").unlink()
     sleepers.look()
@@ -120,33 +174,34 @@ def test_a_folder_that_is_gone_ends_nobody(
 ) -> None:
     page.publish(wake_at=5)
     shutil.rmtree(run_dir(root))
-    sleepers.wake(9)
+    sleepers.wake(EPOCH, 9)
     sleepers.look()
     assert not list(sleepers)
 
 
-def test_nobody_waits_for_a_bell_that_nobody_answers(root: Path) -> None:
-    ringer = Ringer()
-    assert not ringer.ring("nobody")
-    bell = Bell("index")
-    rung = 0
-    while ringer.ring("index"):
-        rung += 1
-        assert rung < 10_000
-    while heard := bell.rings():
-        assert len(heard) <= RINGS_AT_ONCE
-        rung -= len(heard)
-    assert not rung
+def test_nobody_waits_for_a_bell_that_nobody_answers(context: Context, root: Path) -> None:
+    nobody, deaf = Ringer(context, "nobody"), Ringer(context, "index")
+    bell = Bell(context, "index")
+    meet(bell, deaf.ring)
+    for ringer in (nobody, deaf):
+        for _ in range(20 * RINGS_HIGH_WATER_MARK):
+            ringer.ring(b"x")
+    assert bell.socket.poll(int(SLOW_S * 1000))
+    assert 0 < len(bell.rings()) <= RINGS_AT_ONCE
     bell.close()
-    assert not ringer.ring("index")
-    ringer.close()
+    deaf.ring()
+    for ringer in (nobody, deaf):
+        ringer.close()
 
 
-def test_a_bell_takes_the_place_of_its_predecessors(root: Path) -> None:
-    Bell("index").close()
-    bell, ringer = Bell("index"), Ringer()
+def test_a_bell_takes_the_place_of_its_predecessors(context: Context, root: Path) -> None:
+    ringer, first = Ringer(context, "index"), Bell(context, "index")
+    meet(first, ringer.ring)
+    first.close()
+    bell = Bell(context, "index")
     assert Path("index.bell").stat().st_mode & 0o077 == 0
-    assert ringer.ring("index", b"hello")
-    assert bell.rings() == [b"hello"]
+    meet(bell, ringer.ring)
+    ringer.ring(LAST)
+    assert heard(bell, lambda: None) == []
     ringer.close()
     bell.close()
