@@ -51,7 +51,7 @@ from node.writer_requests import (
     parse_wait,
 )
 from node.writer_staging import StagingService
-from node.writer_store import WriterStore, first_address, open_writer_store
+from node.writer_store import WriterStore, open_writer_store, store_host_of
 from node.writer_topics import answer_other
 from protocol.errors import (
     BadRequest,
@@ -59,7 +59,6 @@ from protocol.errors import (
     NodeBusy,
     ServiceNotAvailable,
 )
-from protocol.message_id import Host, parse_host
 from protocol.wire import (
     Header,
     check_envelope,
@@ -357,7 +356,7 @@ def main(arguments: list[str] | None = None) -> int:
     root = Path(options.dir).resolve()
     try:
         settings = load_settings(options.settings)
-        store_host = _store_host(options.bind, options.control_port)
+        store_host = store_host_of(options.bind, options.control_port)
         tell = RecoveryProgress(partial(report_recovery, options.ready_fd))
         alone = options.ready_fd is None
         store = open_writer_store(root, settings, store_host, alone, tell)
@@ -387,14 +386,6 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--ready-fd", type=int)
     return parser.parse_args(arguments)
-
-
-def _store_host(bind: str, control_port: int) -> Host:
-    """What records name as their store host: the IPv4 address of the endpoint, the control port."""
-    address = bind.removeprefix("tcp://").rpartition(":")[0]
-    if address in ("*", "0.0.0.0"):
-        address = first_address()
-    return Host(parse_host(address).ip, control_port)
 
 
 if __name__ == "__main__":

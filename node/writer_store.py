@@ -35,7 +35,7 @@ from node.topic_table import TopicTable
 from node.transient_store_pool import make_pool
 from node.writer_page import show_durable
 from protocol.errors import NotAStore, StorePermission
-from protocol.message_id import Host
+from protocol.message_id import Host, parse_host
 from protocol.names import (
     ABORT_FILE,
     COMMIT_LOG_DIR,
@@ -267,3 +267,11 @@ def first_address() -> str:
         if not str(place[0]).startswith("127."):
             return str(place[0])
     return "127.0.0.1"
+
+
+def store_host_of(bind: str, control_port: int) -> Host:
+    """What records name as their store host: the IPv4 address of the endpoint, the control port."""
+    address = bind.removeprefix("tcp://").rpartition(":")[0]
+    if address in ("*", "0.0.0.0"):
+        address = first_address()
+    return Host(parse_host(address).ip, control_port)
