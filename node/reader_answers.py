@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from node.reader_requests import Find, Get, GetByKey, GetByPlace, GetByQueue, Offsets, Pull, Seek
+from node.reader_tail import Taken
 from node.serving import Payload
 from node.store.find import FindPage, FindRequest, find
 from node.store.live_store import LiveStore
@@ -58,6 +59,20 @@ def pull_answer(result: PullResult) -> Answer:
         "sizes": result.sizes.astype("<u4").tobytes(),
     }
     return Answer(fields, result.payload if result.count else None)
+
+
+def tail_answer(taken: Taken, min_offset: int) -> Answer:
+    """As `pull_answer`, for what the log's end gave."""
+    records = taken.records
+    fields = {
+        "status": taken.status.value,
+        "next_begin_offset": taken.next_begin_offset,
+        "min_offset": min_offset,
+        "max_offset": taken.max_offset,
+        "count": len(records),
+        "sizes": struct.pack(f"<{len(records)}I", *map(len, records)),
+    }
+    return Answer(fields, b"".join(records) if records else None)
 
 
 def get(store: LiveStore, wanted: Get) -> Answer:

@@ -17,6 +17,7 @@ from node.reader_answers import (
     pull,
     pull_answer,
     seek,
+    tail_answer,
 )
 from node.reader_fetch import fetch, layout
 from node.reader_hints import News
@@ -31,9 +32,11 @@ from node.reader_requests import (
     parse_pull,
     parse_seek,
 )
+from node.reader_tail import LogTail, Taken
 from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
 from node.store.open_files import FileVanished
+from node.store.pull import nothing
 from node.store.pull_types import PullResult, PullStatus, TransferLimits
 from node.store.queue_reader import QueueReader
 from node.store.topics_file import TopicsFile
@@ -58,6 +61,7 @@ UNDECIDED_MS = 1_000
 T = TypeVar("T")
 Send = Callable[[bytes, Header, Payload | None], bool]
 _Looked = dict[tuple[int, str, int, int], PullResult | None]
+_Answers = dict[tuple[int, str, int, int], tuple[Taken, Answer]]
 _OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -72,6 +76,7 @@ class ReaderService:
     ) -> None:
         self.store = store
         self.holds = HoldList()
+        self.tail = LogTail()
         self.requests = 0
         self.trouble: MqError | None = None
         self._topics = topics
@@ -165,6 +170,8 @@ class ReaderService:
         if self.trouble is not None:
             raise self.trouble
         wanted = parse_pull(header, self.store.settings, self._limits)
+        if self.tail.follows and self._pull_tail(peer, number, wanted, now):
+            return
         result = self._look(wanted)
         if result is None:
             wait_s = max(wanted.wait_ms, UNDECIDED_MS) / 1000
@@ -179,18 +186,74 @@ class ReaderService:
         found = pull_answer(result)
         self._send(peer, answer(number, **found.fields), found.payload)
 
+    def _pull_tail(self, peer: bytes, number: int, wanted: Pull, now: float) -> bool:
+        """Answers or holds a pull at the log's end; False: the queue's files have to tell."""
+        if wanted.wait_ms and wanted.offset == self.tail.end_of(wanted.queue):
+            deadline = now + wanted.wait_ms / 1000
+            self.holds.add(Held(peer, number, wanted, deadline, wanted.offset))
+            return True
+        taken = self.tail.take(wanted.queue, wanted.offset, wanted.request)
+        if taken is None:
+            return False
+        found = tail_answer(taken, self._min_offset(wanted.queue))
+        self._send(peer, answer(number, **found.fields), found.payload)
+        return True
+
+    def _min_offset(self, queue: Queue) -> int:
+        """Of a queue that the log's end has messages of."""
+        known = self.tail.min_offsets.get(queue)
+        if known is not None:
+            return known
+        reader = self._again(lambda: self.store.queue(*queue))
+        if reader is None or not reader.max_offset:
+            return self.tail.first_of(queue) or 0
+        self.tail.min_offsets[queue] = reader.min_offset
+        return reader.min_offset
+
+    def follow(self, now: float) -> None:
+        """Answers the held pulls that the log's end has messages for."""
+        for queue in self.tail.extend(self.store, now):
+            answers: _Answers = {}
+            for held in self.holds.of(queue):
+                self._wake_from_tail(held, answers)
+
+    def _wake_from_tail(self, held: Held, answers: _Answers) -> None:
+        """Equal pulls share one answer."""
+        request = held.pull.request
+        key = held.next_offset, held.pull.tags, request.max_messages, request.total_bytes_max
+        if key not in answers:
+            taken = self.tail.take(held.queue, held.next_offset, request)
+            if taken is None:
+                return
+            try:
+                answers[key] = taken, tail_answer(taken, self._min_offset(held.queue))
+            except MqError as error:
+                self._finish(held, refusal(held.request_id, error), None)
+                return
+        taken, found = answers[key]
+        if taken.records or not held.pull.wait_ms:
+            self._finish(held, answer(held.request_id, **found.fields), found.payload)
+            return
+        held.next_offset = taken.next_begin_offset
+        held.undecided_below = None
+        self._undecided.pop(held, None)
+
     def _look(self, wanted: Pull, is_final: bool = False) -> PullResult | None:
         """One look; None while the queue's worker is behind, and its end can't be told yet.
 
         Without that a worker's restart would send consumers back to where it is by then.
         """
-        queue = wanted.queue
+        queue, end = wanted.queue, self.tail.end_of(wanted.queue)
+        if wanted.offset == end:
+            return nothing(PullStatus.OFFSET_OVERFLOW_ONE, end, self._min_offset(queue), end)
         try:
             result = self._again(lambda: pull(self.store, wanted))
         except CorruptError:
             if self.store.is_resuming(queue):
                 return None
             raise
+        if end is not None and end > result.max_offset:
+            result = replace(result, max_offset=end)
         if is_final or not self.store.is_behind(queue):
             return result
         if is_waiting_status(result, wanted.offset) or result.status not in _OF_THE_END:

@@ -26,7 +26,7 @@ class TurnPace:
     `is_patient`: in quiet times too. Times are seconds of one clock.
     """
 
-    rest_s: float = 0.004
+    rest_s: float = 0.02
     batch_bytes: int = 256 * 1024
     is_patient: bool = False
     busy_until: float = float("-inf")

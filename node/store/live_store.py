@@ -175,6 +175,11 @@ class LiveStore(Store):
         return self._epoch
 
     @property
+    def is_current(self) -> bool:
+        """Whether no epoch has begun since the last `refresh`: what was read since is of it."""
+        return self._page is not None and self._page.epoch == self._epoch
+
+    @property
     def token(self) -> str:
         """Is another one whenever log or queues may have changed since an earlier `refresh`."""
         bounds = self.log.bounds

@@ -495,6 +495,32 @@ def test_a_held_pull_is_found_when_every_hint_was_lost(waiting: tuple[Desk, Spot
     assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
 
 
+def test_a_held_pull_is_answered_from_the_log_before_its_worker_has_placed_the_message(
+    waiting: tuple[Desk, Spot],
+) -> None:
+    reader, where = waiting
+    reader.service.follow(reader.now)
+    hold(reader, where, b"a")
+    hold(reader, where, b"b")
+    hold(reader, where, b"c", tags="no-such-tag")
+    reader.living.log.publish(appended=where.after, readable=where.after)
+    reader.store.refresh()
+    reader.service.follow(reader.now)
+    assert [reply.peer for reply in reader.sent] == [b"a", b"b"]
+    for reply in reader.sent:
+        assert [record.physical_offset for record in reply.records] == [where.before]
+        assert reply.header["next_begin_offset"] == where.offset + 1 == reply.header["max_offset"]
+        assert reply.header["min_offset"] == 0
+    # Who comes later gets the message, and waits behind it, as if its unit stood there.
+    late = reader.get("pull", topic=where.queue.topic, queue=where.queue.queue_id,
+                      offset=where.offset)  # fmt: skip
+    assert (late.header["status"], late.payload) == ("FOUND", reader.sent[0].payload)
+    hold(reader, where._replace(offset=where.offset + 1))
+    reader.service.time_out(reader.now + 10)
+    ends = [reply.header["next_begin_offset"] for reply in reader.sent[-2:]]
+    assert ends == [where.offset + 1] * 2
+
+
 def test_a_held_pull_is_answered_when_its_time_is_up(waiting: tuple[Desk, Spot]) -> None:
     reader, where = waiting
     hold(reader, where, wait_ms=500)
