@@ -1,4 +1,4 @@
-"""The pulls of one follower: it carries them itself, on a connection of its own.
+"""The pulls of one follower: it carries them itself, on a connection of its own, as streams.
 
 Handing each pull to the I/O thread, and its answer back, costs two changes of threads for each
 message that arrives alone. Everything out of the ordinary (no connection, several readers, a
@@ -55,8 +55,11 @@ class Pulls:
             if link is not None:
                 self._number += 1
                 call.id = self._number
+                asked = call.fields
+                call.fields = {**asked, "stream": True}
                 if link.send(call):
                     return
+                call.fields = asked
         self._io.call(call)
 
     def next(self, seconds: float) -> tuple[int, Outcome] | None:
@@ -123,8 +126,18 @@ class Pulls:
         except MqError as error:
             call.last_error = error
             self._act(call, after_refusal(call, error, self._io.retry, monotonic()))
-        else:
-            call.done(answer)
+            return
+        offset = call.fields["offset"]
+        if answer.header.get("offset", offset) != offset:
+            # The node gave up some that nobody took for long.
+            self._act(call, after_loss(call, "a part was lost", self._io.retry, monotonic()))
+            return
+        if answer.header.get("more") and self._link is not None:
+            # Where it is repeated from, should the rest not come.
+            call.fields = {**call.fields, "offset": answer.header["next_begin_offset"]}
+            call.sent = True
+            self._link.in_flight[call.id] = call
+        call.done(answer)
 
     def _look_after(self, link: Link, now: float) -> None:
         """Calls whose time is up, and a connection that was lost."""
@@ -152,6 +165,7 @@ class Pulls:
         if isinstance(decision, GiveUp):
             call.done(decision.error)
         else:
+            call.fields = {k: value for k, value in call.fields.items() if k != "stream"}
             self._io.resume(call, decision.delay)
 
     def _drop(self) -> None:

@@ -217,7 +217,7 @@ class Reader:
         if now >= self._reopen_check_at:
             self._reopen_check_at = now + REOPEN_CHECK_S
             self._workers.look()
-            self.service.tail.min_offsets = {}
+            self.service.at_end.forget_bounds()
             if self._pages.are_replaced():
                 self._reopen()
         try:

@@ -44,6 +44,8 @@ class Pull:
     wait_ms: int
     tags: str = ""
     """The expression, so that equal pulls are known as equal."""
+    stream: bool = False
+    """Whether it may have several answers, as its queue grows; it waits then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +142,14 @@ def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pu
         *(tags, count, size, limits),
         *(settings.max_filter_message_size, settings.travel_cq_file_num_when_get_message),
     )
+    wait_ms = take_int(header, "wait_ms", 0, settings.long_polling_ms_max, 0)
     return Pull(
         queue=queue,
         offset=take_int(header, "offset", INT64_MIN, INT64_MAX),
         request=request,
-        wait_ms=take_int(header, "wait_ms", 0, settings.long_polling_ms_max, 0),
+        wait_ms=wait_ms,
         tags=tags,
+        stream=take(header, "stream", bool, False) and wait_ms > 0,
     )
 
 

@@ -13,11 +13,11 @@ from node.reader_answers import (
     get,
     is_waiting_status,
     list_all_topics,
+    look_again,
     offsets,
     pull,
     pull_answer,
     seek,
-    tail_answer,
 )
 from node.reader_fetch import fetch, layout
 from node.reader_hints import News
@@ -32,10 +32,9 @@ from node.reader_requests import (
     parse_pull,
     parse_seek,
 )
-from node.reader_tail import LogTail, Taken
+from node.reader_tail_desk import Send, TailDesk
 from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
-from node.store.open_files import FileVanished
 from node.store.pull import nothing
 from node.store.pull_types import PullResult, PullStatus, TransferLimits
 from node.store.queue_reader import QueueReader
@@ -59,9 +58,7 @@ UNDECIDED_MS = 1_000
 """How long a pull that does not wait is kept until the end of its queue is known."""
 
 T = TypeVar("T")
-Send = Callable[[bytes, Header, Payload | None], bool]
 _Looked = dict[tuple[int, str, int, int], PullResult | None]
-_Answers = dict[tuple[int, str, int, int], tuple[Taken, Answer]]
 _OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -76,7 +73,8 @@ class ReaderService:
     ) -> None:
         self.store = store
         self.holds = HoldList()
-        self.tail = LogTail()
+        self.at_end = TailDesk(self.holds, send)
+        self.tail = self.at_end.tail
         self.requests = 0
         self.trouble: MqError | None = None
         self._topics = topics
@@ -157,12 +155,7 @@ class ReaderService:
         )
 
     def _again(self, look: Callable[[], T]) -> T:
-        """Looks once more where retention has just removed a file."""
-        try:
-            return look()
-        except FileVanished:
-            self.store.refresh()
-            return look()
+        return look_again(self.store, look)
 
     # Pulls
 
@@ -170,73 +163,24 @@ class ReaderService:
         if self.trouble is not None:
             raise self.trouble
         wanted = parse_pull(header, self.store.settings, self._limits)
-        if self.tail.follows and self._pull_tail(peer, number, wanted, now):
+        held = Held(peer, number, wanted, now + wanted.wait_ms / 1000, wanted.offset)
+        if self.tail.follows and self.at_end.pull(self.store, held):
             return
         result = self._look(wanted)
         if result is None:
-            wait_s = max(wanted.wait_ms, UNDECIDED_MS) / 1000
-            held = Held(peer, number, wanted, now + wait_s, wanted.offset)
+            held.deadline = max(held.deadline, now + UNDECIDED_MS / 1000)
             self.holds.add(held)
             self._leave_undecided(held)
             return
         if wanted.wait_ms and is_waiting_status(result, wanted.offset):
-            deadline = now + wanted.wait_ms / 1000
-            self.holds.add(Held(peer, number, wanted, deadline, wanted.offset))
+            self.holds.add(held)
             return
         found = pull_answer(result)
         self._send(peer, answer(number, **found.fields), found.payload)
 
-    def _pull_tail(self, peer: bytes, number: int, wanted: Pull, now: float) -> bool:
-        """Answers or holds a pull at the log's end; False: the queue's files have to tell."""
-        if wanted.wait_ms and wanted.offset == self.tail.end_of(wanted.queue):
-            deadline = now + wanted.wait_ms / 1000
-            self.holds.add(Held(peer, number, wanted, deadline, wanted.offset))
-            return True
-        taken = self.tail.take(wanted.queue, wanted.offset, wanted.request)
-        if taken is None:
-            return False
-        found = tail_answer(taken, self._min_offset(wanted.queue))
-        self._send(peer, answer(number, **found.fields), found.payload)
-        return True
-
-    def _min_offset(self, queue: Queue) -> int:
-        """Of a queue that the log's end has messages of."""
-        known = self.tail.min_offsets.get(queue)
-        if known is not None:
-            return known
-        reader = self._again(lambda: self.store.queue(*queue))
-        if reader is None or not reader.max_offset:
-            return self.tail.first_of(queue) or 0
-        self.tail.min_offsets[queue] = reader.min_offset
-        return reader.min_offset
-
     def follow(self, now: float) -> None:
         """Answers the held pulls that the log's end has messages for."""
-        for queue in self.tail.extend(self.store, now):
-            answers: _Answers = {}
-            for held in self.holds.of(queue):
-                self._wake_from_tail(held, answers)
-
-    def _wake_from_tail(self, held: Held, answers: _Answers) -> None:
-        """Equal pulls share one answer."""
-        request = held.pull.request
-        key = held.next_offset, held.pull.tags, request.max_messages, request.total_bytes_max
-        if key not in answers:
-            taken = self.tail.take(held.queue, held.next_offset, request)
-            if taken is None:
-                return
-            try:
-                answers[key] = taken, tail_answer(taken, self._min_offset(held.queue))
-            except MqError as error:
-                self._finish(held, refusal(held.request_id, error), None)
-                return
-        taken, found = answers[key]
-        if taken.records or not held.pull.wait_ms:
-            self._finish(held, answer(held.request_id, **found.fields), found.payload)
-            return
-        held.next_offset = taken.next_begin_offset
-        held.undecided_below = None
-        self._undecided.pop(held, None)
+        self.at_end.follow(self.store, now)
 
     def _look(self, wanted: Pull, is_final: bool = False) -> PullResult | None:
         """One look; None while the queue's worker is behind, and its end can't be told yet.
@@ -245,7 +189,9 @@ class ReaderService:
         """
         queue, end = wanted.queue, self.tail.end_of(wanted.queue)
         if wanted.offset == end:
-            return nothing(PullStatus.OFFSET_OVERFLOW_ONE, end, self._min_offset(queue), end)
+            return nothing(
+                PullStatus.OFFSET_OVERFLOW_ONE, end, self.at_end.min_offset(self.store, queue), end
+            )
         try:
             result = self._again(lambda: pull(self.store, wanted))
         except CorruptError:
@@ -267,7 +213,7 @@ class ReaderService:
     def settle(self) -> None:
         """Looks at the pulls whose queue's end was not known, where it is known now."""
         for held in list(self._undecided):
-            if held.is_over:
+            if held.is_over or held.undecided_below is None:
                 del self._undecided[held]
             elif not held.undecided_below:
                 self._leave_undecided(held)
@@ -367,7 +313,8 @@ class ReaderService:
 
     def _finish_with(self, held: Held, result: PullResult) -> None:
         found = pull_answer(result)
-        self._finish(held, answer(held.request_id, **found.fields), found.payload)
+        header = answer(held.request_id, **found.fields, offset=held.begin)
+        self._finish(held, header, found.payload)
 
     def _finish(self, held: Held, header: Header, payload: Payload | None) -> None:
         self.holds.remove(held)

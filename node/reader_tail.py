@@ -16,9 +16,9 @@ from protocol.names import SCHEDULE_TOPIC
 from protocol.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Record, unit_tags_code
 
 TURN_BYTES_MAX = 64 * 1024
-TURN_RECORDS_MAX = 48
+TURN_RECORDS_MAX = 128
 """Where the log grows by more between two turns, a queue worker's batches cost less."""
-TAIL_RECORDS_MAX = 512
+TAIL_RECORDS_MAX = 1_024
 TAIL_BYTES_MAX = 256 * 1024
 """So far the queue workers may be behind."""
 KEPT_RECORDS_MAX = 128
@@ -38,6 +38,11 @@ class Taken(NamedTuple):
     max_offset: int
     records: list[bytes]
 
+    @property
+    def is_all(self) -> bool:
+        """Whether it goes to the end of the queue."""
+        return self.next_begin_offset == self.max_offset
+
 
 class LogTail:
     """The records of [`begin`, `end`) of the log, while `follows`; the queues' files have all that
@@ -53,8 +58,6 @@ class LogTail:
         """Where each record ends, in the order of the log."""
         self._ends: dict[Queue, int] = {}
         self._not_before = 0.0
-        self.min_offsets: dict[Queue, int] = {}
-        """Of queues, as the files told them not long ago: whoever asks those fills it."""
 
     def stop(self, not_before: float = 0.0) -> None:
         """Forgets all; `extend` begins anew, at that time the earliest."""
@@ -62,7 +65,6 @@ class LogTail:
         self.end = 0
         self._not_before = not_before
         self._queues, self._ends = {}, {}
-        self.min_offsets = {}
         self._order.clear()
 
     def extend(self, store: LiveStore, now: float) -> set[Queue]:

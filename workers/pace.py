@@ -2,7 +2,7 @@
 
 A turn costs nearly the same for one record as for hundreds. So while records keep coming and nobody
 waits for them, a worker rests after a turn until some time has passed or much has come. A record
-that comes after a quiet time is taken at once, and so is every record that a held pull waits for.
+that comes after a quiet time is taken at once, and so is every record that a reader waits for.
 """
 
 from dataclasses import dataclass
