@@ -170,6 +170,10 @@ class _Page:
         self.publish(epoch=0, **numbers)
         self.publish(epoch=epoch)
 
+    def raw(self) -> bytes:
+        """All numbers as they stand now, perhaps of two epochs: equal ones say the same."""
+        return self._numbers[1 : 1 + len(self.fields)].tobytes()
+
     def _values(self) -> list[int]:
         """All numbers, from one epoch: read, and read again until the epoch did not move."""
         while True:

@@ -550,7 +550,7 @@ def test_a_stream_is_answered_again_and_again_until_its_time_is_up(desk: OpenDes
 
 @pytest.mark.parametrize("bound", [{"max_messages": 1}, {"max_bytes": 100}])
 def test_a_stream_ends_where_one_answer_would_have(
-    waiting: tuple[Desk, Spot], bound: dict[str, int]
+    waiting: tuple[Desk, Spot], bound: dict[str, Any]
 ) -> None:
     reader, where = waiting
     reader.service.follow(reader.now)
