@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.commit_log import FlushJob
 from node.recovery import carry_out, examine
 from node.store.own_files import Floor, load_tails, own_dir
