@@ -68,6 +68,10 @@ class Kernel:
         """One function, with arguments as `protocol.kernel_functions` declares them."""
         return self._functions[name](*arguments)
 
+    def function(self, name: str) -> Callable[..., Any]:
+        """As `call`, for who calls one again and again."""
+        return self._functions[name]
+
     def crc32(self, data: Bytes) -> int:
         """As zlib's."""
         return int(self.call("crc32", address(data), len(data)))
