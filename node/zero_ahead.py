@@ -1,9 +1,9 @@
 """Zeros ahead of the log's end: a flush then finds blocks that were written before.
 
-`posix_fallocate` gives a segment blocks that count as unwritten. The first flush of each changes the
-file's extents, which must be made durable as well, and takes several times as long as that of bytes
-written over others. Where every answer waits for a flush (SYNC_FLUSH) a thread therefore writes
-zeros over what comes next, and syncs them. What stands there are zeros before and after.
+`posix_fallocate` gives a segment blocks that count as unwritten. The first flush of each changes
+the extents of the file, which must be made durable as well, and takes several times as long as
+that of bytes written over others. Where every answer waits for a flush (SYNC_FLUSH) a thread
+therefore writes zeros over what comes next, and syncs them: there were zeros before.
 """
 
 import logging
@@ -45,7 +45,9 @@ def _file_system(folder: Path) -> str:
         mounts = _MOUNTS.read_text().splitlines()
     except OSError:
         return ""
-    found = [line.partition(" - ")[2].split(" ", 1)[0] for line in mounts if _device(line) == wanted]
+    found = [
+        line.partition(" - ")[2].split(" ", 1)[0] for line in mounts if _device(line) == wanted
+    ]
     return found[-1] if found else ""
 
 
@@ -65,7 +67,7 @@ class ZeroAhead:
     """One segment at a time. `begin` and `claim` are for the writer's thread; positions count from
     the segment's start.
 
-    It never writes below what was claimed, and whoever claims waits for what is being written there.
+    It never writes below what was claimed; whoever claims waits for what is being written there.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 
 SWITCH = "KEELOG_KERNEL"
 """The environment variable; `off` leaves the kernel out, at run time and when installing."""
-ABI = 6
+ABI = 7
 """As KERNEL_ABI in kernel.c: a library of another one is not used."""
 FILE = "_kernel.so"
 

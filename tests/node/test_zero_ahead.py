@@ -129,7 +129,9 @@ def test_a_log_rolls_and_closes_with_zeros_ahead(tmp_path: Path) -> None:
     log.close(unlink_next=True)
     files = sorted((tmp_path / "commitlog").iterdir())
     data = b"".join(path.read_bytes() for path in files)
-    assert all(data[at : at + len(piece)] == piece for at, piece in zip(starts, pieces, strict=True))
+    assert all(
+        data[at : at + len(piece)] == piece for at, piece in zip(starts, pieces, strict=True)
+    )
 
 
 def test_small_segments_get_no_zeros(tmp_path: Path) -> None:
