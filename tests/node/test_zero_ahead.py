@@ -84,13 +84,18 @@ def test_an_append_waits_for_zeros_on_their_way_to_its_place(
         begun.set()
         assert may_end.wait(WAIT_S)
 
-    monkeypatch.setattr(zero_ahead.disk, "write_all", slow)
+    monkeypatch.setattr(disk, "write_all", slow)
     path = tmp_path / "segment"
     os.close(make_file(path))
     ahead.begin(path, SEGMENT_BYTES, 0)
     assert begun.wait(WAIT_S)
     claimed = threading.Event()
-    claiming = threading.Thread(target=lambda: (ahead.claim(1), claimed.set()))
+
+    def claim() -> None:
+        ahead.claim(1)
+        claimed.set()
+
+    claiming = threading.Thread(target=claim)
     claiming.start()
     assert not claimed.wait(0.05)
     may_end.set()
