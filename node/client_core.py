@@ -6,8 +6,9 @@ futures; how to wait for those is the business of the two clients.
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import datetime
 from time import monotonic
 from typing import Any, Literal, TypedDict, cast
@@ -24,6 +25,7 @@ from node.client_message import Message, MessageOptions, OutgoingMessage
 from node.client_operations import Operation
 from node.client_producer import Acks, Producer, ProducerSettings, Sender
 from node.client_pull import PullResult
+from node.client_pulls import Pulls
 from node.client_routes import Routes
 from node.client_sends import SEND_BYTES_MAX, Done, Sends
 from node.client_tail import BULK, Tail, TailOptions, TailSettings
@@ -152,8 +154,8 @@ class ClientCore:
         self._direct = Direct(self.io)
         self._reads = Direct(self.io, Role.READER)
         # Also when nobody closes the client: at its collection, or at the end of the program.
-        directs = (self._direct, self._reads)
-        self._finalizer = weakref.finalize(self, _stop, self.io, directs, self._pid)
+        self._carriers: set[Direct | Pulls] = {self._direct, self._reads}
+        self._finalizer = weakref.finalize(self, _stop, self.io, self._carriers, self._pid)
         ip = local_ip(self.endpoint)
         self._keys = UniqueKeys(ip)
         self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
@@ -187,6 +189,19 @@ class ClientCore:
         if call.role is not Role.READER or self.io.on_thread() or not self._reads.carry(call):
             self.io.call(call)
         return arrival.wait()
+
+    @contextmanager
+    def pulls(self) -> Iterator[Pulls]:
+        """What carries the pulls of one follower, as long as it follows."""
+        self.check()
+        pulls = Pulls(self.io)
+        self._carriers.add(pulls)
+        try:
+            yield pulls
+        finally:
+            self._carriers.discard(pulls)
+            if self._forks == _forks:
+                pulls.close()
 
     def deadline(self, timeout: float | None) -> float:
         """When a call that starts now must be over."""
@@ -374,8 +389,8 @@ def wait_field(acks: object, wait: object) -> str | None:
     return None if wait else "none"
 
 
-def _stop(io: IoThread, directs: tuple[Direct, ...], pid: int) -> None:
+def _stop(io: IoThread, carriers: set[Direct | Pulls], pid: int) -> None:
     if os.getpid() == pid:
-        for direct in directs:
-            direct.close()
+        for carrier in tuple(carriers):
+            carrier.close()
         io.stop(CLOSE_TIMEOUT_S)
