@@ -221,7 +221,7 @@ def receipts(part: Part, header: Mapping[str, Any]) -> list[Receipt]:
     if sum(count for *_, count in header["queues"]) != len(part.entries):
         raise BadRequest("the answer to append counts other records than were sent")
     chosen = header["queues"][0][1] if part.queue == ANY_QUEUE else None
-    host = _id_start(header["store_host"])
+    host = id_start(header["store_host"])
     status, flushed, time = header["status"], header["flushed"], header["store_timestamp"]
     physical = header["physical_offset"]
     found: list[Receipt] = []
@@ -251,7 +251,7 @@ class OneQueueReceipts(Sequence[Receipt]):
         ((self._topic, self._queue_id, self._queue_offset, count),) = header["queues"]
         if count != len(part.entries) or self._topic != part.entries[0].topic:
             raise BadRequest("the answer to append counts other records than were sent")
-        self._host = _id_start(header["store_host"])
+        self._host = id_start(header["store_host"])
         self._status, self._flushed = header["status"], header["flushed"]
         self._time = header["store_timestamp"]
         # Not the entries: these hold the records.
@@ -281,13 +281,13 @@ def _lone_receipt(part: Part, header: Mapping[str, Any]) -> Receipt:
     physical = header["physical_offset"]
     return Receipt(
         header["status"], topic, queue_id, queue_offset, physical,
-        f"{_id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
+        f"{id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
         entry.unique_key, header["flushed"], header["store_timestamp"],
     )  # fmt: skip
 
 
 @lru_cache(maxsize=64)
-def _id_start(store_host: str) -> str:
+def id_start(store_host: str) -> str:
     """What all message ids of a node begin with."""
     return offset_message_id(parse_host(store_host), 0)[:-OFFSET_HEX_CHARS]
 

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any, Literal, TypedDict, cast
 
@@ -22,6 +23,7 @@ from node.client_encode import Encoder, outgoing
 from node.client_io import IoThread
 from node.client_message import Message, MessageOptions, OutgoingMessage
 from node.client_operations import Operation
+from node.client_own_link import OwnLink
 from node.client_producer import Acks, Producer, ProducerSettings, Sender
 from node.client_pull import PullResult
 from node.client_routes import Routes
@@ -152,8 +154,8 @@ class ClientCore:
         self._direct = Direct(self.io)
         self._reads = Direct(self.io, Role.READER)
         # Also when nobody closes the client: at its collection, or at the end of the program.
-        directs = (self._direct, self._reads)
-        self._finalizer = weakref.finalize(self, _stop, self.io, directs, self._pid)
+        self._links: list[OwnLink] = [self._direct, self._reads]
+        self._finalizer = weakref.finalize(self, _stop, self.io, self._links, self._pid)
         ip = local_ip(self.endpoint)
         self._keys = UniqueKeys(ip)
         self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
@@ -238,9 +240,23 @@ class ClientCore:
             return None
         return self._batch_encoder.columns(topic, cast(MessageOptions, options), SEND_BYTES_MAX)
 
-    def send_columns(self, columns: Columns, deadline: float, told: Told) -> None:
-        """Sends columns as one request."""
+    def adopt(self, link: OwnLink) -> None:
+        """The link ends with the client."""
+        self._links.append(link)
+
+    def drop(self, link: OwnLink) -> None:
+        """Ends a link that was adopted."""
+        self._links.remove(link)
+        link.close()
+
+    def send_columns(
+        self, columns: Columns, deadline: float, told: Told, carry: Callable[[Call], bool]
+    ) -> None:
+        """Sends columns as one request: by `carry`, or where that returns False by the I/O
+        thread."""
         batch = self._batch_encoder.record_batch(columns, deadline, told)
+        if carry(batch.call(partial(self._appender.settle, batch))):
+            return
         if not self._appender.send(batch):
             batch.fail(NotConnected("the client is closed", "connect again"))
 
@@ -374,8 +390,8 @@ def wait_field(acks: object, wait: object) -> str | None:
     return None if wait else "none"
 
 
-def _stop(io: IoThread, directs: tuple[Direct, ...], pid: int) -> None:
+def _stop(io: IoThread, links: list[OwnLink], pid: int) -> None:
     if os.getpid() == pid:
-        for direct in directs:
-            direct.close()
+        for link in links:
+            link.close()
         io.stop(CLOSE_TIMEOUT_S)

@@ -11,13 +11,8 @@ from typing import Literal, NamedTuple, Self, Unpack
 
 from node.client_append import Appender
 from node.client_batch import Batch, Entry, Results
-from node.client_batches import (
-    BatchEncoder,
-    Batches,
-    BatchOptions,
-    BatchReceipt,
-    RecordBatch,
-)
+from node.client_batch_receipt import BatchReceipt
+from node.client_batches import BatchEncoder, Batches, BatchOptions, RecordBatch
 from node.client_columns import NOT_TAKEN, Columns, kind_of
 from node.client_encode import Encoder
 from node.client_futures import Outcomes, ReceiptFuture, resolve_entries
