@@ -101,7 +101,12 @@ class CommitLog:
 
     def fits(self, size: int) -> bool:
         """Whether `size` bytes and a filler fit into the current segment (doAppend's rule)."""
-        return self._current is not None and size + FILLER_BYTES <= self._room()
+        return size <= self.fitting_bytes
+
+    @property
+    def fitting_bytes(self) -> int:
+        """The most that `fits`; negative when not even a filler does."""
+        return -1 if self._current is None else self._room() - FILLER_BYTES
 
     @property
     def committed(self) -> int:

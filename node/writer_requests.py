@@ -3,7 +3,9 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from node.append import AppendRequest
+from node.append_request import AppendRequest
+from node.serving import Received
+from node.store.process import now_ms
 from node.topic_table import TopicTable
 from protocol.encode import ANY_QUEUE, Message, encode_message
 from protocol.errors import BadRequest, MessageTooLarge
@@ -67,6 +69,26 @@ class Pending:
 @lru_cache(maxsize=8)
 def _text_of(host: Host) -> str:
     return str(host)
+
+
+def pending_append(received: Received, header: Header) -> Pending:
+    """The operation `append`. Raises BadRequest, MessageTooLarge."""
+    wait = parse_wait(header) if "wait" in header else None
+    append = parse_append(header, received.payload)
+    return Pending(received.peer, header["id"], append, wait, is_send=False)
+
+
+def pending_send(
+    received: Received, header: Header, topics: TopicTable, rules: AppendRules
+) -> Pending:
+    """The operation `send`. Raises as `parse_send`."""
+    wait = parse_wait(header)
+    header.setdefault("born_timestamp", now_ms())
+    append, message = parse_send(header, received.payload, topics, rules, received.sender())
+    if not message.wait:
+        wait = WAIT_NONE
+    names = message.topic, message.unique_key
+    return Pending(received.peer, header["id"], append, wait, True, *names)
 
 
 def parse_wait(header: Header) -> str | None:

@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 
 SWITCH = "KEELOG_KERNEL"
 """The environment variable; `off` leaves the kernel out, at run time and when installing."""
-ABI = 5
+ABI = 6
 """As KERNEL_ABI in kernel.c: a library of another one is not used."""
 FILE = "_kernel.so"
 
@@ -65,6 +65,10 @@ class Kernel:
     def call(self, name: str, *arguments: Any) -> Any:
         """One function, with arguments as `protocol.kernel_functions` declares them."""
         return self._functions[name](*arguments)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """As `call`, for who calls one again and again."""
+        return self._functions[name]
 
     def crc32(self, data: Bytes) -> int:
         """As zlib's."""

@@ -27,7 +27,7 @@ import psutil
 from numpy.typing import NDArray
 
 from keelog.bench.node_process import ANY_DISK, Node
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.store.process import now_ms
 from node.store.settings import Settings
 from node.store.state_page import RUNNING, LogPage, WorkerPage, queue_slot
@@ -37,6 +37,7 @@ from protocol.encode import Message, encode_batch
 from protocol.kernel import SWITCH
 from protocol.message_id import Host
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+from scripts.option_types import old_folder, whole_number
 
 BATCH_RECORDS = 4096
 FLUSH_EVERY_BYTES = 512 << 20
@@ -257,16 +258,18 @@ def show(row: Row, as_json: bool) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("store", nargs="?", type=Path, metavar="STORE", help="instead of a new one")
-    parser.add_argument("--records", type=int, default=5_000_000)
-    parser.add_argument("--topics", type=int, default=16)
-    parser.add_argument("--queues", type=int, default=8, help="of each topic")
+    parser.add_argument(
+        "store", nargs="?", type=old_folder, metavar="STORE", help="instead of a new one"
+    )
+    parser.add_argument("--records", type=whole_number, default=5_000_000)
+    parser.add_argument("--topics", type=whole_number, default=16)
+    parser.add_argument("--queues", type=whole_number, default=8, help="of each topic")
     parser.add_argument("--keys", type=int, default=1, choices=range(9), metavar="0-8")
-    parser.add_argument("--body", type=int, default=128, help="bytes of a message")
-    parser.add_argument("--queue-workers", type=int, nargs="+", default=[1])
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--body", type=whole_number, default=128, help="bytes of a message")
+    parser.add_argument("--queue-workers", type=whole_number, nargs="+", default=[1])
+    parser.add_argument("--rounds", type=whole_number, default=1)
     parser.add_argument("--numpy", action="store_true", help="without the compiled kernel")
-    parser.add_argument("--dir", type=Path, help="where to make the store")
+    parser.add_argument("--dir", type=old_folder, help="where to make the store")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="dispatch-") as folder:

@@ -45,6 +45,7 @@ from scripts.flatness_points import (
     within,
 )
 from scripts.flatness_show import table, write_picture
+from scripts.option_types import new_file, old_file, old_folder, real_number, whole_number
 from scripts.rival_page import fill_page
 
 GIB = 1 << 30
@@ -176,18 +177,26 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     text = __doc__.splitlines()[0] if __doc__ else None
     parser = argparse.ArgumentParser("python -m scripts.bench_flatness", description=text)
     parser.add_argument("--parts", default=",".join(PARTS), help="some of log,queues,consumers,age")
-    parser.add_argument("--gib", type=float, default=8.0, help="the largest log")
+    parser.add_argument("--gib", type=real_number, default=8.0, help="the largest log")
     parser.add_argument(
-        "--queues", type=int, default=10_000, help="the most queues, 100000 at most"
+        "--queues", type=whole_number, default=10_000, help="the most queues, 100000 at most"
     )
-    parser.add_argument("--millions", type=int, default=10, help="the most messages of `age`")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each load at each point")
-    parser.add_argument("--limit", type=float, default=150.0, help="seconds of a point")
-    parser.add_argument("--dir", type=Path, help="where the stores are made")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="an SVG")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="a page with the marked part")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing")
+    parser.add_argument(
+        "--millions", type=whole_number, default=10, help="the most messages of `age`"
+    )
+    parser.add_argument(
+        "--seconds", type=real_number, default=4.0, help="of each load at each point"
+    )
+    parser.add_argument("--limit", type=real_number, default=150.0, help="seconds of a point")
+    parser.add_argument("--dir", type=old_folder, help="where the stores are made")
+    parser.add_argument("--json", type=new_file, metavar="FILE")
+    parser.add_argument("--picture", type=new_file, metavar="FILE", help="an SVG")
+    parser.add_argument(
+        "--markdown", type=old_file, metavar="FILE", help="a page with the marked part"
+    )
+    parser.add_argument(
+        "--from", dest="source", type=old_file, metavar="FILE", help="measure nothing"
+    )
     return parser.parse_args(arguments)
 
 
@@ -242,8 +251,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}",
               file=sys.stderr)  # fmt: skip
         return 2
-    result = json.loads(options.source.read_text()) if options.source else measured(options)
-    points = [Point(**one) for one in result["points"]]
+    result = measured(options) if options.source is None else None
+    try:
+        result = result or json.loads(options.source.read_text())
+        points = [Point(**one) for one in result["points"]]
+    except (ValueError, KeyError, TypeError):
+        print(f"error: {options.source} is no result of bench_flatness", file=sys.stderr)
+        return 2
     print("\n\n".join([table(points), *result.get("left_out", ())]))
     if options.picture:
         write_picture(points, options.picture)

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import zmq
 
+from scripts.option_types import new_file, old_file, old_folder
 from scripts.rival_page import fill_page
 from scripts.rival_results import Results
 from scripts.rival_rows import OURS
@@ -186,25 +187,44 @@ def rows(limits: dict[str, float], results: Results | None) -> list[tuple[str, .
     return made
 
 
+def measured(parent: Path | None) -> dict[str, float]:
+    """Each limit here: the median of some rounds."""
+    with tempfile.TemporaryDirectory(dir=parent, prefix="limits-") as folder:
+        return {
+            name: sorted(measure(Path(folder)) for _ in range(ROUNDS))[ROUNDS // 2]
+            for name, (_, measure, _) in LIMITS.items()
+        }
+
+
+def saved(file: Path) -> dict[str, float]:
+    """The limits that `--json` wrote. Raises ValueError for another file."""
+    try:
+        found = json.loads(file.read_text())
+        return {name: float(found[name]) for name in LIMITS}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{file} is no result of bench_limits: make one with --json") from None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints; medians of some rounds."""
     text = __doc__.splitlines()[0] if __doc__ else None
     parser = argparse.ArgumentParser("python -m scripts.bench_limits", description=text)
-    parser.add_argument("--dir", type=Path, help="on which file system")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="of compare_rocketmq")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="a page with the marked part")
+    parser.add_argument("--dir", type=old_folder, help="on which file system")
+    parser.add_argument("--results", type=old_file, metavar="FILE", help="of compare_rocketmq")
+    parser.add_argument("--json", type=new_file, metavar="FILE")
+    parser.add_argument(
+        "--from", dest="source", type=old_file, metavar="FILE", help="measure nothing"
+    )
+    parser.add_argument(
+        "--markdown", type=old_file, metavar="FILE", help="a page with the marked part"
+    )
     options = parser.parse_args(arguments)
-    if options.source:
-        limits: dict[str, float] = json.loads(options.source.read_text())
-    else:
-        with tempfile.TemporaryDirectory(dir=options.dir, prefix="limits-") as folder:
-            limits = {
-                name: sorted(measure(Path(folder)) for _ in range(ROUNDS))[ROUNDS // 2]
-                for name, (_, measure, _) in LIMITS.items()
-            }
-    results = Results.load(options.results) if options.results else None
+    try:
+        results = Results.load(options.results) if options.results else None
+        limits = saved(options.source) if options.source else measured(options.dir)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     made = rows(limits, results)
     print(grid(HEAD, made, markdown=False))
     if options.json:

@@ -28,6 +28,7 @@ from typing import Any, NoReturn, Protocol
 
 from keelog.bench.machine import describe
 from protocol import kernel
+from scripts.option_types import new_file, old_file, old_folder, real_number, whole_number
 from scripts.rival_alone import OurRestarts, OurStore
 from scripts.rival_ours import Ours
 from scripts.rival_page import fill_page
@@ -213,15 +214,21 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     text = __doc__.splitlines()[0] if __doc__ else None
     parser = argparse.ArgumentParser("python -m scripts.compare_rocketmq", description=text)
     parser.add_argument("--rows", default="", help="names of loads or their beginnings: send,find")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of a turn at full speed")
-    parser.add_argument("--scale", type=float, default=1.0, help="part of 5 M messages, 8 GiB, …")
+    parser.add_argument("--rounds", type=whole_number, default=5)
+    parser.add_argument("--seconds", type=real_number, default=5.0, help="of a turn at full speed")
+    parser.add_argument(
+        "--scale", type=real_number, default=1.0, help="part of 5 M messages, 8 GiB, …"
+    )
     parser.add_argument("--only", choices=(OURS, THEIRS), default="", help="one side, for a look")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="turns, and where to go on")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all turns, at the end")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="a page with the marked part")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing")
-    parser.add_argument("--dir", type=Path, help="where the stores are made: 20 GiB at most")
+    parser.add_argument("--resume", type=new_file, metavar="FILE", help="turns, and where to go on")
+    parser.add_argument("--json", type=new_file, metavar="FILE", help="all turns, at the end")
+    parser.add_argument(
+        "--markdown", type=old_file, metavar="FILE", help="a page with the marked part"
+    )
+    parser.add_argument(
+        "--from", dest="source", type=old_file, metavar="FILE", help="measure nothing"
+    )
+    parser.add_argument("--dir", type=old_folder, help="where the stores are made: 20 GiB at most")
     parser.add_argument("--plan", action="store_true", help="print the plan and stop")
     parser.add_argument("--skip-without-java", action="store_true", help="0 where there is none")
     return parser.parse_args(arguments)

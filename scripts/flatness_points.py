@@ -4,6 +4,7 @@ Each point is measured by the same three loads of `keelog.bench`, so that points
 batches at full speed, one caller that waits, and 1,000 messages a second to a consumer.
 """
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -98,9 +99,15 @@ def holdings(node: Node) -> Figures:
 
 
 def measure(node: Node, seconds: float) -> Figures:
-    """Throughput, latencies, CPU and holdings of a node as it is."""
+    """Throughput, latencies, CPU and holdings of a node as it is.
+
+    What was written before is on the disk when a load begins: a journal that still has a GiB to
+    write holds up every new file, and would be what is measured.
+    """
     common: dict[str, Any] = {"node": node.endpoint, "duration": seconds, "warm_up": 1.0}
+    os.sync()
     batches = run(Workload(callers="batches", batch=100, in_flight=16, **common))
+    os.sync()
     one = run(Workload(callers="threads", producers=1, **common)).steady
     followed = run(Workload(kind="e2e", producers=2, rate=1000.0, **common)).steady
     figures: Figures = {

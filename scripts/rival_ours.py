@@ -19,7 +19,7 @@ from keelog.bench.job import SECOND_NS, Job
 from keelog.bench.node_process import ANY_DISK, Node, await_workers
 from keelog.bench.results import Result, Summary
 from keelog.bench.running import run
-from keelog.bench.workload import Workload
+from keelog.bench.workload import Callers, Workload
 from scripts.rival_proc import cpu_seconds, family, private_mib
 from scripts.rival_results import Figures
 from scripts.rival_rows import CRC_OFF, OBJECTS, Load
@@ -204,7 +204,9 @@ def workload(load: Load, endpoint: str, seconds: float) -> Workload:
         return Workload(callers="batches", batch=load.batch, in_flight=load.in_flight, **common)
     if load.in_flight:
         return Workload(callers="inflight", in_flight=load.in_flight, **common)
-    return Workload(callers="threads", producers=load.callers, **common)
+    # A lone caller is quickest in a thread of its own, many are as tasks of one.
+    callers: Callers = "threads" if load.callers == 1 else "tasks"
+    return Workload(callers=callers, producers=load.callers, **common)
 
 
 def figures_of_result(result: Result) -> Figures:

@@ -38,7 +38,7 @@ class Results:
     def open(cls, path: Path, asked: dict[str, Any]) -> "Results":
         """A file to go on with, or a new one. Raises ValueError when it was asked otherwise."""
         if path.exists() and path.stat().st_size:
-            found = cls.parse(path.read_text())
+            found = cls.load(path)
             for name in MUST_AGREE:
                 if found.asked.get(name) != asked.get(name):
                     raise ValueError(
@@ -55,16 +55,22 @@ class Results:
 
     @classmethod
     def parse(cls, text: str) -> "Results":
-        """From the lines of a file; a last one without its end is left out."""
+        """From the lines of a file; a last one without its end is left out. Raises ValueError."""
         rows = [json.loads(line) for line in text.rpartition("\n")[0].split("\n") if line]
-        if not rows or "asked" not in rows[0]:
-            raise ValueError("the file does not begin with what was asked for")
-        return cls(rows[0]["asked"], [Turn(**row) for row in rows[1:]])
+        if not rows or not isinstance(rows[0], dict) or "asked" not in rows[0]:
+            raise ValueError("the first line does not say what was asked for")
+        try:
+            return cls(rows[0]["asked"], [Turn(**row) for row in rows[1:]])
+        except TypeError:
+            raise ValueError("a line is no turn") from None
 
     @classmethod
     def load(cls, path: Path) -> "Results":
-        """From a file that `--json` or `--resume` wrote."""
-        return cls.parse(path.read_text())
+        """From a file that `--json` or `--resume` wrote. Raises ValueError for another one."""
+        try:
+            return cls.parse(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is no result of compare_rocketmq: {error}") from None
 
     def add(self, turn: Turn) -> None:
         """Keeps a turn, and writes it down at once."""

@@ -23,7 +23,7 @@ from keelog.bench.scene import Telling
 from keelog.bench.tally import Tally
 from keelog.bench.watch import memory_of
 from keelog.bench.workload import Workload
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.flush import FlushServices, Moved
 from node.store.process import now_ms
 from node.store.settings import load_settings

@@ -4,7 +4,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 from keelog.bench.bodies import Sizes
+from node.store.settings import load_settings
 from protocol.errors import BadRequest
+from protocol.wire import PAYLOAD_BYTES_MAX
 
 Kind = Literal["send", "consume", "e2e", "mixed", "store"]
 Callers = Literal["threads", "tasks", "inflight", "batches"]
@@ -67,10 +69,9 @@ class Workload:
 
     def check(self) -> None:
         """Raises BadRequest for values that make no sense."""
-        sizes = [Sizes.parse(text) for text in self.body.split(",")]
-        if len(sizes) > 1 and self.kind != "store":
-            raise BadRequest(f"{self.body!r} are several sizes", "name one")
-        counted = ("producers", "processes", "batch", "topics", "queues", "consumers")
+        load_settings(self.settings)
+        self._check_bodies()
+        counted = ("producers", "processes", "batch", "topics", "queues", "consumers", "stored")
         for name in (*counted, "queue_workers", "readers", "pull_messages", "pull_bytes"):
             if getattr(self, name) < 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}", "it must be at least 1")
@@ -78,20 +79,35 @@ class Workload:
             raise BadRequest("rate and in-flight must be above 0", "leave them out")
         if self.duration <= 0 or self.warm_up < 0 or (self.count is not None and self.count < 1):
             raise BadRequest("a load needs a duration or a count above 0", "--duration 10s")
-        if self.kind in ("e2e", "mixed") and (
-            sizes[0].kind != "fixed" or sizes[0].low < STAMP_BYTES
-        ):
+        if self.kind in ("e2e", "mixed") and (self.callers == "batches" or self.topics > 1):
+            raise BadRequest("messages that are followed have one topic, and no batches")
+        if self.kind == "mixed":
+            self._check_mixed()
+
+    def _check_bodies(self) -> None:
+        sizes = [Sizes.parse(text) for text in self.body.split(",")]
+        if len(sizes) > 1 and self.kind != "store":
+            raise BadRequest(f"{self.body!r} are several sizes", "name one")
+        if max(size.high for size in sizes) > PAYLOAD_BYTES_MAX:
+            raise BadRequest(
+                f"bodies of {self.body} fit into no request of {PAYLOAD_BYTES_MAX} bytes",
+                "use smaller ones",
+            )
+        is_stamped = self.kind in ("e2e", "mixed")
+        if is_stamped and (sizes[0].kind != "fixed" or sizes[0].low < STAMP_BYTES):
             raise BadRequest(
                 f"a body of {self.body} has no room for its stamp",
                 f"use a fixed size of at least {STAMP_BYTES} bytes",
             )
 
-        if self.kind in ("e2e", "mixed") and (self.callers == "batches" or self.topics > 1):
-            raise BadRequest("messages that are followed have one topic, and no batches")
-        if self.kind == "mixed" and self.callers != "inflight":
+    def _check_mixed(self) -> None:
+        share = self.percent_of_full
+        if self.callers != "inflight":
             raise BadRequest("a mixed load sends with inflight: order is checked")
-        if self.kind == "mixed" and (self.rate is None) == (self.percent_of_full is None):
+        if (self.rate is None) == (share is None):
             raise BadRequest("a mixed load needs a rate, or a percentage of full speed, not both")
+        if share is not None and not 0 < share <= 100:
+            raise BadRequest(f"{share:g} percent of full speed", "use a number from 1 to 100")
 
     @property
     def under_way(self) -> int:

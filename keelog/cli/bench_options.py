@@ -1,5 +1,6 @@
 """What the commands of `keelog bench` share: options, and how they become a workload and limits."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +17,19 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 Options = dict[str, Any]
 CALLERS = ("threads", "tasks", "inflight", "batches")
-_WRITABLE = click.Path(dir_okay=False, path_type=Path, allow_dash=True)
+
+
+class _ResultFile(click.Path):
+    """A file that may be written. A result that has nowhere to go is told before the load."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        file = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not file.parent.is_dir():
+            self.fail(f"there is no folder {str(file.parent)!r}; make it first", param, ctx)
+        return file
+
+
+_WRITABLE = _ResultFile(dir_okay=False, writable=True, allow_dash=True)
 
 
 def _all(function: Function, options: list[Callable[[Function], Function]]) -> Function:

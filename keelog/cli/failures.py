@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 
 import click
@@ -168,7 +169,8 @@ def _hint(error: BaseException, command: str) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "df -h  and free some space"
     if isinstance(error, OSError):
-        return "ls -ld  on the path that is named above"
+        named = isinstance(error.filename, str | bytes) and error.filename
+        return f"ls -ld {Path(os.fsdecode(named)).parent if named else '.'}"
     return "the same command with --debug, and report what it prints"
 
 

@@ -176,10 +176,12 @@ def load_settings(pairs: Iterable[str], base: Settings | None = None) -> Setting
     for pair in pairs:
         name, equals, text = pair.partition("=")
         name = _snake_case(name.strip().removeprefix("store."))
-        if not equals or name not in kinds:
+        if not equals:
+            raise BadRequest(f"{pair[:80]!a} sets nothing", "write name=value")
+        if name not in kinds:
             near = difflib.get_close_matches(name, kinds, 1)
-            hint = f"did you mean {near[0]}?" if near else "write name=value"
-            raise BadRequest(f"there is no setting {pair[:80]!a}", hint)
+            hint = f"did you mean {near[0]}?" if near else "README.md lists the settings"
+            raise BadRequest(f"there is no setting {name[:80]!a}", hint)
         changes[name] = _value(name, kinds[name], text.strip())
     return replace(settings, **changes)  # type: ignore[arg-type]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import node.append
-from node.append import Appender, AppendRequest
+from node.append import Appender
+from node.append_request import AppendRequest
 from node.commit_log import CommitLog
 from node.store.settings import Settings
 from node.store.topics_file import TopicsFile

@@ -262,6 +262,26 @@ static void try_append(const uint8_t *from, int64_t length) {
     free(data), free(table), free(part_of), free(parts), free(requests);
 }
 
+static void try_run(const uint8_t *from, int64_t length) {
+    int64_t known = keelog_count(from, length, 0), room = draw(5) ? length : wild(length);
+    int64_t out_bytes = room < 0 || room > length ? 0 : room, rows = draw(5) ? known : wild(12);
+    uint8_t *data = block(length), *out = block(out_bytes), *sizes = block(4 * (known + 1));
+    memcpy(data, from, length);
+    memset(sizes, 0, 4 * (known + 1));
+    int64_t size = stated_size(data, length);
+    record first;
+    int64_t topic_bytes = size && read_record(data, 0, size, &first) ? first.field[TOPIC_LENGTH] : 0;
+    uint8_t *topic = block(topic_bytes);
+    if (topic_bytes)
+        memcpy(topic, data + first.field[TOPIC_START], topic_bytes);
+    append_run run = {length, rows > known ? known + 1 : rows, draw(2) ? -1 : wild(length),
+                      (int64_t)draw(4), topic_bytes, wild(9), wild(length), wild(length), 5, 7,
+                      (int64_t)draw(300), (int64_t)draw(2), (intptr_t)out, out_bytes, 0};
+    int64_t sealed = keelog_append_run(&run, data, draw(3) ? NULL : sizes, topic);
+    check(sealed == -1 || sealed == run.count, "a run is sealed whole, or not taken");
+    free(data), free(out), free(sizes), free(topic);
+}
+
 int main(int argc, char **argv) {
     if (argc != 4)
         return 2;
@@ -282,6 +302,7 @@ int main(int argc, char **argv) {
         try_scan(data, length);
         try_pieces(data, length);
         try_append(data, length);
+        try_run(data, length);
         keelog_crc32(data, length);
         free(data);
     }

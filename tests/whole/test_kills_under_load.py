@@ -21,7 +21,7 @@ def test_no_acknowledged_message_is_lost_when_workers_and_readers_are_killed(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, str(SCRIPT), "--rounds", str(ROUNDS), "--seconds", "2"]
-    command += ["--finds", "3000", "--store", str(tmp_path), "--json"]
+    command += ["--finds", "1000", "--producers", "4", "--store", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, f"{done.stdout[:3000]}\n{done.stderr[-3000:]}"

@@ -1,0 +1,45 @@
+"""What the scripts refuse before they do any work."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scripts import bench_dispatch, bench_flatness, bench_limits, compare_rocketmq
+
+Main = Callable[[list[str]], int]
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "says"),
+    [
+        (compare_rocketmq.main, ["--rounds", "0"], "'0' is no whole number above 0"),
+        (compare_rocketmq.main, ["--seconds", "-1"], "'-1' is no number above 0"),
+        (compare_rocketmq.main, ["--scale", "inf"], "'inf' is no number above 0"),
+        (bench_flatness.main, ["--gib", "nan"], "'nan' is no number above 0"),
+        (bench_flatness.main, ["--queues", "many"], "'many' is no whole number above 0"),
+        (bench_dispatch.main, ["--records", "0"], "'0' is no whole number above 0"),
+        (bench_dispatch.main, ["/none"], "there is no folder /none"),
+        (bench_limits.main, ["--from", "/none.json"], "there is no file /none.json"),
+        (bench_limits.main, ["--json", "/none/a.json"], "there is no folder /none"),
+        (bench_limits.main, ["--json", "/"], "/ is a folder"),
+    ],
+)
+def test_what_makes_no_sense_is_told_before_any_work(
+    main: Main, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("main", [compare_rocketmq.main, bench_flatness.main, bench_limits.main])
+@pytest.mark.parametrize("text", ["", "{", "[1]\n", '{"asked": {}}\n{"no": "turn"}\n'])
+def test_a_file_that_no_script_wrote_is_an_error_that_names_it(
+    main: Main, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "saved.json"
+    file.write_text(text)
+    assert main(["--from", str(file)]) == 2
+    assert f"error: {file} is no result of" in capsys.readouterr().err
