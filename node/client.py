@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from node import client_operations as operations
-from node.client_calls import Outcome, Retry
+from node.client_calls import Arrival, Outcome, Retry
 from node.client_core import (
     ClientCore,
     CreateTopicOptions,
@@ -30,7 +30,6 @@ from node.client_operations import Operation
 from node.client_producer import Producer
 from node.client_pull import PullResult
 from node.client_routes import Routes
-from node.client_sends import Waiter
 from node.client_tail import Start, Tail, TailOptions
 from node.client_types import (
     Health,
@@ -108,9 +107,9 @@ class Client:
         """
         if goes_alone(body, options):
             return run(self._core, self._core.send_alone(topic, body, options))
-        waiter = Waiter()
-        self._core.send(topic, body, options, waiter, may_block=True)
-        return waiter.wait()
+        receipt: Arrival[Receipt] = Arrival()
+        self._core.send(topic, body, options, receipt, may_block=True)
+        return receipt.wait()
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer that sends in batches; see ProducerSettings for the options."""

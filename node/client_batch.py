@@ -17,7 +17,7 @@ from node.client_message import ordered_queue
 from node.client_types import Receipt
 from protocol.encode import ANY_QUEUE
 from protocol.encode_batch import EncodedBatch, unique_key_at
-from protocol.errors import BadRequest, IllegalMessage, MqError, SendTimeout
+from protocol.errors import BadRequest, IllegalMessage, MqError, RefusedError, SendTimeout
 from protocol.message_id import offset_message_id, parse_host
 from protocol.record import SHORT_HEAD
 
@@ -311,18 +311,23 @@ def stored_unread(error: Exception) -> SendTimeout:
     )
 
 
-def smaller(entries: Sequence[Entry], error: MqError) -> list[Sequence[Entry]]:
+def smaller(
+    entries: Sequence[Entry],
+    error: MqError,
+    lone_faults: tuple[type[RefusedError], ...] = (IllegalMessage,),
+) -> list[Sequence[Entry]]:
     """How to split refused entries, so that the good are not lost with the bad.
 
-    A refusal has stored nothing. First topic by topic; then, where a record may be at fault or
-    the whole be too large for a segment, into halves. Empty when nothing is gained.
+    A refusal has stored nothing. First topic by topic; then, where a record may be at fault
+    (`lone_faults`) or the whole be too large for a segment, into halves. Empty when nothing is
+    gained.
     """
     topics: dict[str, list[Entry]] = {}
     for entry in entries:
         topics.setdefault(entry.topic, []).append(entry)
     if len(topics) > 1:
         return list(topics.values())
-    if len(entries) > 1 and isinstance(error, IllegalMessage):
+    if len(entries) > 1 and isinstance(error, lone_faults):
         middle = len(entries) // 2
         return [entries[:middle], entries[middle:]]
     return []

@@ -185,7 +185,8 @@ class ClientCore:
         Raises the error that came instead.
         """
         self.check()
-        arrival = call.done = Arrival()
+        arrival: Arrival[Answer] = Arrival()
+        call.done = arrival
         if call.role is not Role.READER or self.io.on_thread() or not self._reads.carry(call):
             self.io.call(call)
         return arrival.wait()

@@ -181,13 +181,14 @@ class Producer:
         own timeouts last); they may still come.
         """
         self._check_client()
+        until = None if timeout is None else monotonic() + timeout
         with self._condition:
             self._seal()
             if not self._condition.wait_for(lambda: not self.unanswered, timeout):
                 raise RequestTimeout(
                     f"flush: {self.unanswered} messages have no answer yet", "wait longer"
                 )
-        self._batches.flush(timeout)
+        self._batches.flush(None if until is None else max(0.0, until - monotonic()))
 
     def has_room(self) -> bool:
         """Whether `send_nowait` would take a message at once."""

@@ -10,13 +10,7 @@ from itertools import islice
 import pytest
 
 import keelog
-from tests.support.fake_node import FakeNode, fake_node
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_node() as running:
-        yield running
+from tests.support.fake_node import FakeNode
 
 
 @pytest.fixture
