@@ -21,7 +21,6 @@ from node.client_calls import Outcome, Retry
 from node.client_core import (
     ClientCore,
     CreateTopicOptions,
-    Find,
     FindOptions,
     GetOptions,
     ProducerOptions,
@@ -30,6 +29,7 @@ from node.client_core import (
     SendOptions,
     goes_alone,
 )
+from node.client_find import Find
 from node.client_message import Message, MessageOptions, OutgoingMessage
 from node.client_operations import Operation
 from node.client_producer import Producer as PlainProducer

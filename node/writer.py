@@ -75,6 +75,8 @@ HEARTBEAT_S = 0.1
 HOUSE_S = 0.01
 """While nobody waits for the disk or a publication, these are looked at so often."""
 DISK_RETRY_S = 1.0
+FOLLOWERS = ("queue-", "index", "reader-")
+"""Slots of the processes that may sleep until the log grows."""
 STOP_WAIT_S = 5.0
 
 
@@ -365,7 +367,9 @@ def main(arguments: list[str] | None = None) -> int:
     os.chdir(store.run_dir)
     context: Context = zmq.Context()
     try:
-        workers = Sleepers(context, root, lambda slot: slot.startswith(("queue-", "index")))
+        workers = Sleepers(
+            context, root, lambda slot: slot.startswith(("queue-", "index", "reader-"))
+        )
         server = Server(context, options.bind)
         report_ready(options.ready_fd, server.endpoint)
         Writer(store, server, workers).run(stop)

@@ -41,7 +41,7 @@ NOT_OF_A_QUEUE = {
 }  # fmt: skip
 
 QUEUES = {
-    "node/client.py": "node/client_tail.py::PULLS_MAX",
+    "node/client_pulls.py": "node/client_tail.py::PULLS_MAX",
     "node/client_append.py": "node/client_producer.py::ProducerSettings.max_in_flight",
     "node/client_io.py": "node/client_io.py::CALLS_MAX",
     "node/client_link.py": "node/client_io.py::CALLS_MAX",
@@ -49,6 +49,7 @@ QUEUES = {
     "node/client_tail.py": "node/client_tail.py::PULLS_MAX",
     "node/group_commit.py": "send_thread_pool_queue_capacity",
     "node/store/bells.py": "node/store/bells.py::RINGS_HIGH_WATER_MARK",
+    "node/reader_tail.py": "node/reader_tail.py::TAIL_RECORDS_MAX",
     "node/serving.py": "node/serving.py::UNSENT_MAX",
     "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
     "node/client_unique_key.py": "node/client_io.py::CALLS_MAX",
