@@ -116,10 +116,10 @@ def status(view: NodeView) -> Fields:
     }
 
 
-def changed_settings(settings: Settings) -> Fields:
-    """Those that differ from their defaults."""
+def changed_settings(settings: Settings) -> list[str]:
+    """Those that differ from their defaults, as `name=value`."""
     given, usual = asdict(settings), asdict(Settings())
-    return {name: value for name, value in given.items() if value != usual[name]}
+    return [f"{name}={value}" for name, value in given.items() if value != usual[name]]
 
 
 def _kernel() -> str:
