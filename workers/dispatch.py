@@ -30,8 +30,8 @@ DISK_FULL_RETRY_S = 1.0
 UNFLUSHED_RETRY_S = 0.1
 HEARTBEAT_S = 0.1
 FLUSH_RESTS, FLUSH_REST_S_MAX = 9, 60.0
-"""A flush is followed by so many times as long without one: that of ten thousand files takes seconds,
-and would find all of them changed again. RocketMQ's thorough flush comes each minute."""
+"""A flush is followed by so many times as long without one: that of ten thousand files takes
+seconds, and would find all of them changed again. RocketMQ's thorough flush comes each minute."""
 ENDING_FLUSH_S = 0.02
 """While the writer stops it waits for what is synced."""
 _EACH_SECOND = LoopPace(1.0, 0, 0)
