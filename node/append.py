@@ -18,8 +18,9 @@ from node.topic_table import TopicTable
 from protocol import kernel
 from protocol.columns import Ints
 from protocol.errors import BadRequest, MessageTooLarge, MqError
-from protocol.ids import Queue
+from protocol.ids import Queue, queue_of
 from protocol.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG, AppendGroup, AppendPart
+from protocol.kernel_put import Put, PutKernel
 from protocol.names import QUEUE_ID_MAX, check_topic_for_send
 from protocol.patch import (
     PLAIN_RECORDS_MAX,
@@ -55,6 +56,7 @@ class Appender:
         self.records = 0
         self._group: AppendGroup | None = None
         self._runs: Runs | None = None
+        self._put: PutKernel | None = None
 
     def snapshot(self) -> Tails:
         """The queues' ends as they are now, for our file of them."""
@@ -70,12 +72,56 @@ class Appender:
 
         Raises OSError when the log cannot be written: the process must end.
         """
+        if len(requests) == 1 and self._append_draft(requests[0], now_ms):
+            return
+        for request in requests:
+            request.encode(self.rules.crc)
         stamp = Stamp(max(self.last_store_timestamp, now_ms), self.store_host)
         while requests:
             done = self._append_runs(requests, stamp) or self._append_fitting(requests, stamp)
             if done == len(requests):
                 return
             requests = requests[done:]
+
+    def put(self, put: Put, now_ms: int) -> tuple[int, int, int] | None:
+        """Appends one message; answers its log offset, queue and queue offset.
+
+        None where `append` has to do it: without the kernel, for a topic or head out of the common,
+        or at the end of a segment. Raises OSError as `append`.
+        """
+        log, topic = self.commit_log, put.topic
+        puts, queue_id = self._kernel_put(), self.topics.queue_for(topic, put.queue_id)
+        if puts is None or queue_id is None:
+            return None
+        start, queue = log.end, queue_of(topic, queue_id)
+        offset = self.tails.get(queue, 0)
+        time = max(self.last_store_timestamp, now_ms)
+        record = puts.record(put, _raw(topic), (queue_id, offset, start), time)
+        if record is None or len(record) > log.fitting_bytes:
+            return None
+        log.append(record)
+        self.last_store_timestamp, self.last_record_offset = time, start
+        self.tails[queue] = offset + 1
+        self.records += 1
+        return start, queue_id, offset
+
+    def _append_draft(self, request: AppendRequest, now_ms: int) -> bool:
+        put = request.draft
+        placed = None if put is None else self.put(put, now_ms)
+        if put is None or placed is None:
+            return False
+        request.physical_offset, queue_id, offset = placed
+        request.store_timestamp = self.last_store_timestamp
+        request.queues = ((put.topic, queue_id, offset, 1),)
+        return True
+
+    def _kernel_put(self) -> PutKernel | None:
+        compiled = kernel.active()
+        if compiled is None:
+            return None
+        if self._put is None or self._put.kernel is not compiled:
+            self._put = PutKernel(compiled, self.rules, self.store_host)
+        return self._put
 
     def _append_runs(self, requests: list[AppendRequest], stamp: Stamp) -> int:
         """The first requests, where each goes to one queue; answers how many that were."""
@@ -334,6 +380,11 @@ def _add(group: AppendGroup, request: AppendRequest) -> int:
     crc = -1 if request.crc is None else request.crc
     flags = ANY_QUEUE_FLAG * request.any_queue + CHECKED_FLAG * (request.checked_rows is not None)
     return group.add(request.records, request.count, crc, request.sizes, flags)
+
+
+@lru_cache(maxsize=4096)
+def _raw(topic: str) -> bytes:
+    return topic.encode()
 
 
 @lru_cache(maxsize=4096)

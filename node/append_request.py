@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from protocol.encode import Message, pack_record
 from protocol.errors import BadRequest, MqError
 from protocol.ids import Queue
+from protocol.kernel_put import Put
 from protocol.patch import PlainRow
+from protocol.properties import EMPTY_CRC_PROPERTY
+from protocol.record import BORN_HOST_V6
 
 FEW_QUEUES_MAX = 4
 """Of more queues every worker has some, most likely."""
@@ -30,6 +34,10 @@ class AppendRequest:
     crc: int | None = None
     checked_rows: list[PlainRow] | None = None
     """Set when the node encoded the records itself, so that they need no check."""
+    draft: Put | None = None
+    """A message that the node encodes itself; until it has, there are no records."""
+    draft_bytes: int = 0
+    """Of the record that a draft becomes."""
     error: MqError | None = None
     physical_offset: int = -1
     store_timestamp: int = 0
@@ -37,9 +45,35 @@ class AppendRequest:
     """For each queue: topic, queue id, first queue offset, count."""
 
     @property
+    def size(self) -> int:
+        """The bytes of its records."""
+        return len(self.records) if self.draft is None else self.draft_bytes
+
+    @property
     def end(self) -> int:
         """The log offset behind its last record."""
-        return self.physical_offset + len(self.records)
+        return self.physical_offset + self.size
+
+    def encode(self, crc: bool) -> None:
+        """Turns a draft into its record; `crc`: with room for the checksum of the whole."""
+        put = self.draft
+        if put is None:
+            return
+        message = Message(
+            topic=put.topic,
+            body=put.body,
+            queue_id=put.queue_id,
+            flag=put.flag,
+            sys_flag=put.sys_flag,
+            born_timestamp=put.born_timestamp,
+            born_host=put.born_host,
+            reconsume_times=put.reconsume_times,
+        )
+        properties = put.properties + (EMPTY_CRC_PROPERTY if crc else b"")
+        self.records = pack_record(message, properties)
+        host_bits = BORN_HOST_V6 if put.born_host.is_v6 else 0
+        row = PlainRow(0, len(self.records), put.topic, put.queue_id, host_bits)
+        self.checked_rows, self.draft = [row], None
 
 
 def queues_of(requests: list[AppendRequest]) -> set[Queue] | None:

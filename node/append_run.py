@@ -11,7 +11,7 @@ from node.append_request import AppendRequest
 from node.topic_table import TopicTable
 from protocol.encode import ANY_QUEUE
 from protocol.errors import MqError
-from protocol.ids import Queue
+from protocol.ids import Queue, queue_of
 from protocol.kernel import Kernel
 from protocol.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG
 from protocol.kernel_append_run import SealedRuns
@@ -74,7 +74,7 @@ class Runs:
         queue_id = self._topics.queue_for(topic, wanted)
         if queue_id is None:
             return False
-        queue, start = Queue(topic, queue_id), base + sealed.end
+        queue, start = queue_of(topic, queue_id), base + sealed.end
         offset = self._tails.get(queue, 0)
         crc = -1 if request.crc is None else request.crc
         claim = (records, count, crc, request.sizes, flags)

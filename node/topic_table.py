@@ -106,7 +106,7 @@ class TopicTable:
         None where `for_send`, `choose_queue` or `check_queue` has more to do, or would refuse.
         """
         topic = self._file.topics.get(name)
-        if topic is None or not topic.is_writable:
+        if topic is None or not topic.perm & PERM_WRITE:
             return None
         if wanted != ANY_QUEUE:
             return wanted if 0 <= wanted < max(topic.read_queues, topic.write_queues) else None

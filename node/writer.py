@@ -178,7 +178,7 @@ class Writer:
             pending = self._parse(received, size)
             if pending is not None:
                 group.append(pending)
-                size += len(pending.append.records)
+                size += pending.append.size
             elif received.payload is not None:
                 size += len(received.payload)
         return group
@@ -199,7 +199,7 @@ class Writer:
                 else:
                     pending = pending_send(received, header, self.store.topics, self.store.rules)
                 if self.store.log.pool is not None:
-                    self._check_pool(group_bytes + len(pending.append.records))
+                    self._check_pool(group_bytes + pending.append.size)
                 return pending
             if operation in STAGING_OPERATIONS:
                 self._check_runs()
@@ -265,7 +265,7 @@ class Writer:
         """Appends what is good, and shows it to whoever looks; whether there was any."""
         store, log, appender = self.store, self.store.log, self.store.appender
         if log.pool is not None:
-            size = sum(len(request.records) for request in requests)
+            size = sum(request.size for request in requests)
             self._publish(self.flushing.wait_for_buffer(size, now))
         before = log.end
         appender.append(requests, now_ms())

@@ -36,6 +36,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "append_check": (LONG, (POINTER,)),
     "append_seal": (LONG, (POINTER,)),
     "append_run": (LONG, (POINTER,) * 4),
+    "put_message": (LONG, (POINTER,) * 4),
     "encode_batch": (LONG, (POINTER,) * 5),
     # kernel_dispatch.c
     "wanted_columns": (ctypes.c_int32, ()),
