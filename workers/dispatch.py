@@ -29,7 +29,8 @@ log = logging.getLogger("keelog.worker")
 DISK_FULL_RETRY_S = 1.0
 UNFLUSHED_RETRY_S = 0.1
 HEARTBEAT_S = 0.1
-FLUSH_RESTS, FLUSH_REST_S_MAX = 9, 60.0
+FLUSH_RESTS = 9
+FLUSH_REST_S_MAX = 60.0
 """A flush is followed by so many times as long without one: that of ten thousand files takes
 seconds, and would find all of them changed again. RocketMQ's thorough flush comes each minute."""
 ENDING_FLUSH_S = 0.02
