@@ -9,11 +9,10 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from node import client_operations as operations
-from node.client_calls import Retry
+from node.client_calls import Arrival, Retry
 from node.client_core import (
     ClientCore,
     CreateTopicOptions,
-    Find,
     FindOptions,
     GetOptions,
     ProducerOptions,
@@ -23,12 +22,12 @@ from node.client_core import (
     Time,
     goes_alone,
 )
+from node.client_find import Find
 from node.client_message import Message, OutgoingMessage
 from node.client_operations import Operation
 from node.client_producer import Producer
 from node.client_pull import PullResult
 from node.client_routes import Routes
-from node.client_sends import Waiter
 from node.client_tail import Start, Tail, TailOptions
 from node.client_types import (
     Health,
@@ -106,9 +105,9 @@ class Client:
         """
         if goes_alone(body, options):
             return run(self._core, self._core.send_alone(topic, body, options))
-        waiter = Waiter()
-        self._core.send(topic, body, options, waiter, may_block=True)
-        return waiter.wait()
+        receipt: Arrival[Receipt] = Arrival()
+        self._core.send(topic, body, options, receipt, may_block=True)
+        return receipt.wait()
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer that sends in batches; see ProducerSettings for the options."""

@@ -11,14 +11,8 @@ import pytest
 
 import keelog
 from protocol.errors import NotConnected
-from tests.support.fake_node import FakeNode, fake_node
+from tests.support.fake_node import FakeNode
 from tests.support.node import wait_until
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_node() as running:
-        yield running
 
 
 @pytest.fixture

@@ -312,7 +312,7 @@ int main(int argc, char **argv) {
     seed_file = fileno(file);
     state = strtoull(argv[3], NULL, 10) * 2654435761u + 1;
     for (long round = 0, rounds = atol(argv[2]); round < rounds; round++) {
-        keelog_init(round & 1);
+        keelog_init(round % 3);
         int64_t from = draw(2) ? 0 : (int64_t)draw((uint64_t)whole + 1);
         int64_t length = draw(2) ? whole - from : (int64_t)draw((uint64_t)(whole - from) + 1);
         uint8_t *data = block(length);
