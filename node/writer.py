@@ -244,7 +244,9 @@ class Writer:
 
     def _append(self, group: list[Pending], now: float) -> None:
         requests = [pending.append for pending in group]
-        grew = self._write(requests, now)
+        grew, is_lone = self._write(requests, now), len(group) == 1
+        if grew and not is_lone:
+            self._ring(requests)
         for pending in group:
             if pending.append.error is not None:
                 self._refuse(pending.peer, pending.request_id, pending.append.error)
@@ -252,7 +254,7 @@ class Writer:
                 self.waiting.put(pending, now)
             else:
                 self._answer(pending, PUT_OK, flushed=False)
-        if grew:
+        if grew and is_lone:
             self._ring(requests)
 
     def _put(self, requests: list[AppendRequest], now: float) -> None:
@@ -279,7 +281,7 @@ class Writer:
         return True
 
     def _ring(self, requests: list[AppendRequest]) -> None:
-        """What an answer need not wait for; the page has moved, so who is woken finds it so."""
+        """What a lone answer need not wait for; who is woken finds that the page has moved."""
         if self._shows_at_once:
             end = self.store.log.end
             self.workers.wake(self.store.epoch, end, partial(queues_of, requests))
