@@ -25,7 +25,7 @@ def completion(shell: str) -> int:
 
     Example: keelog completion bash
 
-    Example: eval "$(keelog completion zsh)"
+    Example: keelog completion fish > keelog.fish
     """
     # Imported here: it imports this module.
     from keelog.cli.main import cli

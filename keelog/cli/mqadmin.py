@@ -83,7 +83,7 @@ def _send(words: Sequence[str]) -> int:
         receipt = client.send(
             topic,
             body.encode(),
-            keys=said.get("-k"),
+            keys=said.get("-k", ()),
             tags=said.get("-c"),
             queue_id=None if queue is None else int(queue),
         )

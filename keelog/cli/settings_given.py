@@ -81,10 +81,10 @@ def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[Problem]]:
         wrong = Problem(TABLE, line, f"{TABLE} is no table", "write [store] above the settings")
         return [], [*problems, wrong]
     for name, value in table.items():
-        error = _fault_of(name, value)
-        if error is not None:
+        fault = _fault_of(name, value)
+        if fault is not None:
             line = _line_of(text.decode(), name)
-            problems.append(Problem(name, line, error.reason, error.hint))
+            problems.append(Problem(name, line, fault.reason, fault.hint))
     return list(table.items()), problems
 
 
