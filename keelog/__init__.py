@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from node.client import Client, connect
-    from node.client_batches import BatchReceipt
+    from node.client_batch_receipt import BatchReceipt
     from node.client_calls import Retry
     from node.client_many import Failure, SendManyError
     from node.client_message import Message, OutgoingMessage

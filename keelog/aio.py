@@ -1,6 +1,7 @@
 """The client for asyncio: the names of `keelog`, with `await`, `async with` and `async for`.
 
-The sockets live on the client's own I/O thread; nothing here blocks the event loop.
+The loop carries plain sends itself, all else is done by the client's own I/O thread; nothing here
+blocks the event loop.
 """
 
 import asyncio
@@ -14,12 +15,12 @@ from typing import Self, TypeVar, Unpack
 
 from keelog.aio_sends import LoopSends
 from node import client_operations as operations
-from node.client_batches import BatchOptions, BatchReceipt
+from node.client_batch_receipt import BatchReceipt
+from node.client_batches import BatchOptions
 from node.client_calls import Outcome, Retry
 from node.client_core import (
     ClientCore,
     CreateTopicOptions,
-    Find,
     FindOptions,
     GetOptions,
     ProducerOptions,
@@ -28,6 +29,7 @@ from node.client_core import (
     SendOptions,
     goes_alone,
 )
+from node.client_find import Find
 from node.client_message import Message, MessageOptions, OutgoingMessage
 from node.client_operations import Operation
 from node.client_producer import Producer as PlainProducer
@@ -78,8 +80,8 @@ class Client:
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._sends: LoopSends
+        self._sends: LoopSends | None = None
+        self._sends_of: dict[asyncio.AbstractEventLoop, LoopSends] = {}
 
     @property
     def endpoint(self) -> str:
@@ -104,10 +106,21 @@ class Client:
         """Stores one message and waits for its receipt."""
         if goes_alone(body, options):
             return await run(self._core, self._core.send_alone(topic, body, options))
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._loop, self._sends = loop, LoopSends(self._core, loop)
-        return await self._sends.send(topic, body, options)
+        # Looked at once: another thread may use the client in its own loop.
+        loop, sends = asyncio.get_running_loop(), self._sends
+        if sends is None or sends.loop is not loop:
+            sends = self._begin(loop)
+        return await sends.send(topic, body, options)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> LoopSends:
+        """The client is used in another loop than before; that one may still run."""
+        self._core.check()
+        for old in [known for known in self._sends_of if known.is_closed()]:
+            self._sends_of.pop(old).close()
+        if loop not in self._sends_of:
+            self._sends_of[loop] = LoopSends(self._core, loop)
+        self._sends = self._sends_of[loop]
+        return self._sends_of[loop]
 
     def producer(self, **options: Unpack[ProducerOptions]) -> "Producer":
         """A producer that sends in batches. `when_full` does not apply: see Producer."""

@@ -1,7 +1,8 @@
 """Waiting sends of the tasks of one event loop: those of one turn go as one request.
 
-Plain messages of a topic are gathered as columns and encoded together; their answer is one callback
-of the loop. All others go the way of the plain client's threads (`node.client_sends`).
+Plain messages of a topic are gathered as columns, encoded together, and sent and answered in the
+loop itself (`keelog.aio_link`). All others go the way of the plain client's threads
+(`node.client_sends`).
 """
 
 import asyncio
@@ -11,8 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from keelog.aio_link import LoopLink
 from node.client_batch import Entry, Results
-from node.client_batches import BatchReceipt
+from node.client_batch_receipt import BatchReceipt
+from node.client_calls import Call
 from node.client_columns import NOT_TAKEN, Columns
 from node.client_core import ClientCore, SendOptions
 from node.client_io import CALLS_MAX
@@ -20,6 +23,10 @@ from node.client_message import OutgoingMessage
 from node.client_sends import HELD_S_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
 from node.client_types import Receipt
 from protocol.errors import MqError, NodeBusy
+
+EARLY_RECORDS = 32
+"""While the node has nothing of this loop to do, so many messages wait for no others: it stores
+them while the other tasks have their turns."""
 
 ReceiptFuture = asyncio.Future[Receipt]
 
@@ -33,8 +40,10 @@ class _Gathered:
     deadline: float
     futures: list[ReceiptFuture] = field(default_factory=list)
     unanswered: int = 0
+    in_loop: bool = True
+    """Whether the loop's own link carries it."""
 
-    # On the I/O thread.
+    # In the loop, or on the I/O thread.
 
     def of_all(self, outcome: BatchReceipt | MqError) -> None:
         """All rows have their outcome."""
@@ -57,7 +66,7 @@ class _Gathered:
                     future.set_result(receipt)
         self.unanswered -= len(futures)
         if not self.unanswered:
-            self.sends.answered()
+            self.sends.answered(self)
 
 
 class LoopSends:
@@ -65,35 +74,51 @@ class LoopSends:
 
     def __init__(self, core: ClientCore, loop: asyncio.AbstractEventLoop) -> None:
         self._core = core
-        self._loop = loop
+        self.loop = loop
+        self._link = LoopLink(core.io, loop)
+        core.adopt(self._link)
         self._arrived: deque[tuple[ReceiptFuture, Receipt | MqError]] = deque()
         self._told = False
         self._open: dict[str, _Gathered] = {}
         self._full: list[_Gathered] = []
         self._under_way = 0
+        self._elsewhere = 0
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Ends the link of the loop. What has no answer fails."""
+        self._core.drop(self._link)
 
     def send(
         self, topic: str, body: bytes | OutgoingMessage, options: SendOptions
     ) -> ReceiptFuture:
         """Begins a send that does not go alone. Raises IllegalMessage and its kinds, NodeBusy."""
-        self._core.check()
-        future: ReceiptFuture = self._loop.create_future()
         gathered = self._open.get(topic) if type(topic) is str else None
         if gathered is None or gathered.columns.take(topic, body, options) == NOT_TAKEN:
             gathered = self._begin(topic, body, options)
             if gathered is None:
-                self._core.send(topic, body, options, partial(self._put, future))
-                return future
+                return self._send_by_itself(topic, body, options)
+        future: ReceiptFuture = self.loop.create_future()
         futures = gathered.futures
         futures.append(future)
-        if len(futures) >= SEND_RECORDS_MAX:
+        rows = len(futures)
+        if rows == EARLY_RECORDS and not self._under_way:
+            self._send_all()
+            return future
+        if rows >= SEND_RECORDS_MAX:
             self._full.append(self._open.pop(topic))
         if not self._is_due:
             # Behind the other tasks of this turn.
             self._is_due = True
-            self._loop.call_soon(self._go)
+            self.loop.call_soon(self._go)
+        return future
+
+    def _send_by_itself(
+        self, topic: str, body: bytes | OutgoingMessage, options: SendOptions
+    ) -> ReceiptFuture:
+        future: ReceiptFuture = self.loop.create_future()
+        self._core.send(topic, body, options, partial(self._put, future))
         return future
 
     def _begin(
@@ -101,6 +126,7 @@ class LoopSends:
     ) -> _Gathered | None:
         """New columns that hold the message; None where it goes by itself: it is another kind than
         those of its topic that wait, or something may be wrong with it."""
+        self._core.check()
         columns = self._core.columns(topic, options)
         if columns is None or columns.take(topic, body, options) == NOT_TAKEN:
             return None
@@ -116,10 +142,12 @@ class LoopSends:
 
     def _go(self) -> None:
         """Sends what waits, or leaves that to an answer, which is awaited for a moment only."""
+        if not self._is_due:
+            return  # it went early
         if self._under_way < UNDER_WAY_MAX:
             self._send_all()
         elif self._timer is None:
-            self._timer = self._loop.call_later(HELD_S_MAX, self._send_all)
+            self._timer = self.loop.call_later(HELD_S_MAX, self._send_all)
 
     def _send_all(self) -> None:
         self._is_due = False
@@ -132,16 +160,27 @@ class LoopSends:
         for gathered in ready:
             self._under_way += 1
             gathered.unanswered = len(gathered.futures)
-            self._core.send_columns(gathered.columns, gathered.deadline, gathered)
+            carry = partial(self._carry, gathered)
+            self._core.send_columns(gathered.columns, gathered.deadline, gathered, carry)
+
+    def _carry(self, gathered: _Gathered, call: Call) -> bool:
+        """While the I/O thread has a request, the next ones follow it: their order stays."""
+        gathered.in_loop = not self._elsewhere and self._link.carry(call)
+        self._elsewhere += not gathered.in_loop
+        return gathered.in_loop
 
     def on_loop(self, action: Callable[..., None], *arguments: object) -> None:
-        """From the I/O thread. The loop may be closed by now: then nobody waits for the outcome."""
+        """From any thread. The loop may be closed by now: then nobody waits for the outcome."""
+        if self._link.is_here():
+            action(*arguments)
+            return
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(action, *arguments)
+            self.loop.call_soon_threadsafe(action, *arguments)
 
-    def answered(self) -> None:
+    def answered(self, gathered: _Gathered) -> None:
         """All rows of one request have their outcomes."""
         self._under_way -= 1
+        self._elsewhere -= not gathered.in_loop
         if self._is_due:
             self._go()
 

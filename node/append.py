@@ -5,20 +5,22 @@ groups go record by record and large ones as numpy columns. All three answer the
 hold them against each other). One bad record refuses its request, before any offset is given.
 """
 
-import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from node.append_request import AppendRequest, check_crc, check_sizes
+from node.append_run import Runs
 from node.commit_log import CommitLog
 from node.store.own_files import Tails
 from node.topic_table import TopicTable
 from protocol import kernel
 from protocol.columns import Ints
 from protocol.errors import BadRequest, MessageTooLarge, MqError
-from protocol.ids import Queue
+from protocol.ids import Queue, queue_of
 from protocol.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG, AppendGroup, AppendPart
+from protocol.kernel_put import Put, PutKernel
 from protocol.names import QUEUE_ID_MAX, check_topic_for_send
 from protocol.patch import (
     PLAIN_RECORDS_MAX,
@@ -31,45 +33,6 @@ from protocol.patch import (
     patch_columns,
     patch_plain,
 )
-
-FEW_QUEUES_MAX = 4
-"""Of more queues every worker has some, most likely."""
-
-
-@dataclass(slots=True)
-class AppendRequest:
-    """Records of one client, back to back, and what became of them.
-
-    `count`, `sizes` (u32 little-endian each, or empty) and `crc` (of all records; None is left
-    unchecked) are what the client said, for the check; `any_queue` lets the node choose one queue
-    for all. After `Appender.append` either `error` is set or the fields behind it are.
-    """
-
-    records: bytes | memoryview
-    count: int
-    sizes: bytes = b""
-    any_queue: bool = False
-    crc: int | None = None
-    checked_rows: list[PlainRow] | None = None
-    """Set when the node encoded the records itself, so that they need no check."""
-    error: MqError | None = None
-    physical_offset: int = -1
-    store_timestamp: int = 0
-    queues: list[tuple[str, int, int, int]] = field(default_factory=list)
-    """For each queue: topic, queue id, first queue offset, count."""
-
-    @property
-    def end(self) -> int:
-        """The log offset behind its last record."""
-        return self.physical_offset + len(self.records)
-
-
-def queues_of(requests: list[AppendRequest]) -> set[Queue] | None:
-    """The queues that the log has just grown by; None for more than FEW_QUEUES_MAX of them."""
-    if len(requests) > FEW_QUEUES_MAX:
-        return None
-    queues = {Queue(topic, queue_id) for one in requests for topic, queue_id, *_ in one.queues}
-    return queues if len(queues) <= FEW_QUEUES_MAX else None
 
 
 class Appender:
@@ -92,6 +55,8 @@ class Appender:
         self.last_record_offset = 0
         self.records = 0
         self._group: AppendGroup | None = None
+        self._runs: Runs | None = None
+        self._put: PutKernel | None = None
 
     def snapshot(self) -> Tails:
         """The queues' ends as they are now, for our file of them."""
@@ -107,21 +72,81 @@ class Appender:
 
         Raises OSError when the log cannot be written: the process must end.
         """
-        stamp = Stamp(max(self.last_store_timestamp, now_ms), self.store_host)
-        if len(requests) == 1 and self.commit_log.fits(len(requests[0].records)):
-            self._append_chunk(requests, stamp)
+        if len(requests) == 1 and self._append_draft(requests[0], now_ms):
             return
-        position = 0
-        while position < len(requests):
-            last, size = position, 0
-            while last < len(requests) and self.commit_log.fits(size + len(requests[last].records)):
-                size += len(requests[last].records)
-                last += 1
-            if last > position:
-                self._append_chunk(requests[position:last], stamp)
-                position = last
-            elif not self._makes_room(requests[position]):
-                position += 1
+        for request in requests:
+            request.encode(self.rules.crc)
+        stamp = Stamp(max(self.last_store_timestamp, now_ms), self.store_host)
+        while requests:
+            done = self._append_runs(requests, stamp) or self._append_fitting(requests, stamp)
+            if done == len(requests):
+                return
+            requests = requests[done:]
+
+    def put(self, put: Put, now_ms: int) -> tuple[int, int, int] | None:
+        """Appends one message; answers its log offset, queue and queue offset.
+
+        None where `append` has to do it: without the kernel, for a topic or head out of the common,
+        or at the end of a segment. Raises OSError as `append`.
+        """
+        log, topic = self.commit_log, put.topic
+        puts, queue_id = self._kernel_put(), self.topics.queue_for(topic, put.queue_id)
+        if puts is None or queue_id is None:
+            return None
+        start, queue = log.end, queue_of(topic, queue_id)
+        offset = self.tails.get(queue, 0)
+        time = max(self.last_store_timestamp, now_ms)
+        record = puts.record(put, _raw(topic), (queue_id, offset, start), time)
+        if record is None or len(record) > log.fitting_bytes:
+            return None
+        log.append(record)
+        self.last_store_timestamp, self.last_record_offset = time, start
+        self.tails[queue] = offset + 1
+        self.records += 1
+        return start, queue_id, offset
+
+    def _append_draft(self, request: AppendRequest, now_ms: int) -> bool:
+        put = request.draft
+        placed = None if put is None else self.put(put, now_ms)
+        if put is None or placed is None:
+            return False
+        request.physical_offset, queue_id, offset = placed
+        request.store_timestamp = self.last_store_timestamp
+        request.queues = ((put.topic, queue_id, offset, 1),)
+        return True
+
+    def _kernel_put(self) -> PutKernel | None:
+        compiled = kernel.active()
+        if compiled is None:
+            return None
+        if self._put is None or self._put.kernel is not compiled:
+            self._put = PutKernel(compiled, self.rules, self.store_host)
+        return self._put
+
+    def _append_runs(self, requests: list[AppendRequest], stamp: Stamp) -> int:
+        """The first requests, where each goes to one queue; answers how many that were."""
+        runs, log = self._kernel_runs(), self.commit_log
+        if runs is None:
+            return 0
+        base, sealed = log.end, runs.sealed
+        taken = runs.take(requests, base, log.fitting_bytes, stamp)
+        if taken:
+            log.append(sealed.records)
+            self.last_store_timestamp = stamp.store_timestamp
+            self.last_record_offset = base + sealed.last_at
+            self.records += runs.rows
+        return taken
+
+    def _append_fitting(self, requests: list[AppendRequest], stamp: Stamp) -> int:
+        """As many as fit into the segment; answers how many are done with, 0 after a new one."""
+        last, size = 0, 0
+        while last < len(requests) and self.commit_log.fits(size + len(requests[last].records)):
+            size += len(requests[last].records)
+            last += 1
+        if not last:
+            return 0 if self._makes_room(requests[0]) else 1
+        self._append_chunk(requests[:last], stamp)
+        return last
 
     def _makes_room(self, request: AppendRequest) -> bool:
         """Rolls to a new segment for a request that is good; sets its error otherwise."""
@@ -172,11 +197,13 @@ class Appender:
         for request, start, found, own in zip(requests, starts, queues, parts, strict=True):
             request.physical_offset = base + start
             request.store_timestamp = stamp.store_timestamp
+            queued = []
             for queue, part in zip(found, own, strict=True):
                 first = self.tails.get(queue, 0)
                 self.tails[queue] = first + part.rows
                 places.append((queue.queue_id, first))
-                request.queues.append((*queue, first, part.rows))
+                queued.append((*queue, first, part.rows))
+            request.queues = queued
         group.seal(places, base, stamp)
         self.last_record_offset = base + group.last_at
         self.records += group.rows
@@ -189,6 +216,14 @@ class Appender:
         if self._group is None or self._group.kernel is not compiled:
             self._group = AppendGroup(compiled, self.rules)
         return self._group
+
+    def _kernel_runs(self) -> Runs | None:
+        compiled = kernel.active()
+        if compiled is None:
+            return None
+        if self._runs is None or self._runs.sealed.kernel is not compiled:
+            self._runs = Runs(compiled, self.rules, self.topics, self.tails)
+        return self._runs
 
     def _queues(self, request: AppendRequest, parts: list[AppendPart]) -> list[Queue]:
         """The queue of each part. Raises what the other ways raise."""
@@ -322,9 +357,11 @@ class Appender:
         offsets[order] = np.arange(len(key)) - np.repeat(first - base, count)
         for request, begin, end in zip(requests, group.bounds[:-1], group.bounds[1:], strict=True):
             _, rows, counts = np.unique(key[begin:end], return_index=True, return_counts=True)
+            queued = []
             for row, n in sorted(zip((rows + begin).tolist(), counts.tolist(), strict=True)):
                 topic = checked.topics[checked.topic_id[row]]
-                request.queues.append((topic, int(group.queue_id[row]), int(offsets[row]), n))
+                queued.append((topic, int(group.queue_id[row]), int(offsets[row]), n))
+            request.queues = queued
         return offsets
 
 
@@ -346,26 +383,13 @@ def _add(group: AppendGroup, request: AppendRequest) -> int:
 
 
 @lru_cache(maxsize=4096)
+def _raw(topic: str) -> bytes:
+    return topic.encode()
+
+
+@lru_cache(maxsize=4096)
 def _topic_of(raw: bytes) -> str:
     """A stored topic's name. Raises IllegalMessage and its kinds."""
     name = raw.decode()
     check_topic_for_send(name)
     return name
-
-
-def check_crc(request: AppendRequest) -> None:
-    """Raises BadRequest unless the records' CRC-32 is the one that the request names."""
-    if request.crc is not None and (found := zlib.crc32(request.records)) != request.crc:
-        raise BadRequest(f"the frame's CRC-32 is {found}, the header says {request.crc}")
-
-
-def check_sizes(request: AppendRequest, sizes: list[int]) -> None:
-    """Raises BadRequest unless the records are as many and as long as the request says."""
-    if request.count != len(sizes) or sum(sizes) != len(request.records):
-        raise BadRequest(
-            f"the header says {request.count} records in {len(request.records)} bytes, "
-            f"the frame holds {len(sizes)} in {sum(sizes)}",
-            "count and sizes must agree with the records",
-        )
-    if request.sizes and request.sizes != np.array(sizes, "<u4").tobytes():
-        raise BadRequest("the sizes in the header are not those of the records")

@@ -3,19 +3,16 @@
 Safe for many threads. One I/O thread owns the sockets; after a fork a client refuses to work.
 """
 
-import queue
 from collections.abc import Iterator
-from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
 from node import client_operations as operations
-from node.client_calls import Outcome, Retry
+from node.client_calls import Arrival, Retry
 from node.client_core import (
     ClientCore,
     CreateTopicOptions,
-    Find,
     FindOptions,
     GetOptions,
     ProducerOptions,
@@ -25,12 +22,12 @@ from node.client_core import (
     Time,
     goes_alone,
 )
+from node.client_find import Find
 from node.client_message import Message, OutgoingMessage
 from node.client_operations import Operation
 from node.client_producer import Producer
 from node.client_pull import PullResult
 from node.client_routes import Routes
-from node.client_sends import Waiter
 from node.client_tail import Start, Tail, TailOptions
 from node.client_types import (
     Health,
@@ -108,9 +105,9 @@ class Client:
         """
         if goes_alone(body, options):
             return run(self._core, self._core.send_alone(topic, body, options))
-        waiter = Waiter()
-        self._core.send(topic, body, options, waiter, may_block=True)
-        return waiter.wait()
+        receipt: Arrival[Receipt] = Arrival()
+        self._core.send(topic, body, options, receipt, may_block=True)
+        return receipt.wait()
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer that sends in batches; see ProducerSettings for the options."""
@@ -220,32 +217,22 @@ class Client:
             yield from result.messages
 
     def _results(self, tail: Tail, start: Start) -> Iterator[PullResult]:
-        """Answers come through a queue, one for each pull under way at most."""
         core = self._core
-        arrived: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-        run(core, tail.begin(start, monotonic(), core.deadline(None)))
-        result: PullResult | None = None
-        while not tail.finished or result is not None:
-            now = monotonic()
-            if tail.should_look(now):
-                run(core, tail.look_for_queues(now, core.deadline(None)))
-            for queue_id, call in tail.due(now):
-                call.done = partial(_put, arrived, queue_id)
-                core.check()
-                core.io.call(call)
-            if result is not None:
-                # Behind the calls: the node reads on while the caller works.
-                yield result
-                result = None
-                continue
-            try:
-                queue_id, outcome = arrived.get(timeout=tail.sleep(now, TURN_S_MAX))
-            except queue.Empty:
-                continue
-            result = tail.take(queue_id, outcome, monotonic())
-
-
-def _put(
-    arrived: "queue.SimpleQueue[tuple[int, Outcome]]", queue_id: int, outcome: Outcome
-) -> None:
-    arrived.put((queue_id, outcome))
+        with core.pulls() as pulls:
+            run(core, tail.begin(start, monotonic(), core.deadline(None)))
+            result: PullResult | None = None
+            while not tail.finished or result is not None:
+                now = monotonic()
+                if tail.should_look(now):
+                    run(core, tail.look_for_queues(now, core.deadline(None)))
+                for queue_id, call in tail.due(now):
+                    core.check()
+                    pulls.start(queue_id, call)
+                if result is not None:
+                    # Behind the calls: the node reads on while the caller works.
+                    yield result
+                    result = None
+                    continue
+                arrived = pulls.next(tail.sleep(now, TURN_S_MAX))
+                if arrived is not None:
+                    result = tail.take(*arrived, monotonic())

@@ -15,7 +15,8 @@ from node.client_batch import (
     read_receipts,
     smaller,
 )
-from node.client_batches import RecordBatch, read_receipt
+from node.client_batch_receipt import read_receipt
+from node.client_batches import RecordBatch
 from node.client_calls import Answer, Call, Outcome, Role
 from node.client_io import IoThread
 from node.client_operations import DEFAULT_WRITE_QUEUES
@@ -88,17 +89,15 @@ class Appender:
 
     def _submit_records(self, batch: RecordBatch) -> None:
         batch.place(self._write_queues, DEFAULT_WRITE_QUEUES)
-        self._io.start(
-            Call(
-                Role.WRITER,
-                "append",
-                batch.fields(),
-                batch.deadline,
-                payload=batch.encoded.records.data,
-                repeatable=False,
-                done=partial(self._answered_records, batch),
-            )
-        )
+        self._io.start(batch.call(partial(self._answered_records, batch)))
+
+    def settle(self, batch: RecordBatch, outcome: Outcome) -> None:
+        """On any thread: ends a batch that somebody else has sent, or does what may help."""
+        if isinstance(outcome, RefusedError) and self._io.post(
+            lambda: self._answered_records(batch, outcome)
+        ):
+            return
+        batch.done(outcome if isinstance(outcome, MqError) else read_receipt(batch, outcome))
 
     def _answered_records(self, batch: RecordBatch, outcome: Outcome) -> None:
         if isinstance(outcome, BadRequest | UnknownTopic) and not batch.relearned:

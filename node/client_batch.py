@@ -17,7 +17,7 @@ from node.client_message import ordered_queue
 from node.client_types import Receipt
 from protocol.encode import ANY_QUEUE
 from protocol.encode_batch import EncodedBatch, unique_key_at
-from protocol.errors import BadRequest, IllegalMessage, MqError, SendTimeout
+from protocol.errors import BadRequest, IllegalMessage, MqError, RefusedError, SendTimeout
 from protocol.message_id import offset_message_id, parse_host
 from protocol.record import SHORT_HEAD
 
@@ -221,7 +221,7 @@ def receipts(part: Part, header: Mapping[str, Any]) -> list[Receipt]:
     if sum(count for *_, count in header["queues"]) != len(part.entries):
         raise BadRequest("the answer to append counts other records than were sent")
     chosen = header["queues"][0][1] if part.queue == ANY_QUEUE else None
-    host = _id_start(header["store_host"])
+    host = id_start(header["store_host"])
     status, flushed, time = header["status"], header["flushed"], header["store_timestamp"]
     physical = header["physical_offset"]
     found: list[Receipt] = []
@@ -251,7 +251,7 @@ class OneQueueReceipts(Sequence[Receipt]):
         ((self._topic, self._queue_id, self._queue_offset, count),) = header["queues"]
         if count != len(part.entries) or self._topic != part.entries[0].topic:
             raise BadRequest("the answer to append counts other records than were sent")
-        self._host = _id_start(header["store_host"])
+        self._host = id_start(header["store_host"])
         self._status, self._flushed = header["status"], header["flushed"]
         self._time = header["store_timestamp"]
         # Not the entries: these hold the records.
@@ -281,13 +281,13 @@ def _lone_receipt(part: Part, header: Mapping[str, Any]) -> Receipt:
     physical = header["physical_offset"]
     return Receipt(
         header["status"], topic, queue_id, queue_offset, physical,
-        f"{_id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
+        f"{id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
         entry.unique_key, header["flushed"], header["store_timestamp"],
     )  # fmt: skip
 
 
 @lru_cache(maxsize=64)
-def _id_start(store_host: str) -> str:
+def id_start(store_host: str) -> str:
     """What all message ids of a node begin with."""
     return offset_message_id(parse_host(store_host), 0)[:-OFFSET_HEX_CHARS]
 
@@ -311,18 +311,23 @@ def stored_unread(error: Exception) -> SendTimeout:
     )
 
 
-def smaller(entries: Sequence[Entry], error: MqError) -> list[Sequence[Entry]]:
+def smaller(
+    entries: Sequence[Entry],
+    error: MqError,
+    lone_faults: tuple[type[RefusedError], ...] = (IllegalMessage,),
+) -> list[Sequence[Entry]]:
     """How to split refused entries, so that the good are not lost with the bad.
 
-    A refusal has stored nothing. First topic by topic; then, where a record may be at fault or
-    the whole be too large for a segment, into halves. Empty when nothing is gained.
+    A refusal has stored nothing. First topic by topic; then, where a record may be at fault
+    (`lone_faults`) or the whole be too large for a segment, into halves. Empty when nothing is
+    gained.
     """
     topics: dict[str, list[Entry]] = {}
     for entry in entries:
         topics.setdefault(entry.topic, []).append(entry)
     if len(topics) > 1:
         return list(topics.values())
-    if len(entries) > 1 and isinstance(error, IllegalMessage):
+    if len(entries) > 1 and isinstance(error, lone_faults):
         middle = len(entries) // 2
         return [entries[:middle], entries[middle:]]
     return []

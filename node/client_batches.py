@@ -1,35 +1,31 @@
 """`Producer.send_batch`: many messages for one queue, encoded and sent as one.
 
 Nothing here happens message by message: bodies are joined, the kernel makes the records, and the
-receipt is columns, of which a message's own is made when somebody asks for it.
+receipt is columns (`node.client_batch_receipt`).
 """
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cached_property
 from time import monotonic, time
-from typing import Any, Protocol, TypedDict, overload
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from node.client_batch import (
-    OFFSET_HEX_CHARS,
-    UNREADABLE,
     Batch,
     Entry,
     Results,
     entries_of,
-    stored_unread,
 )
-from node.client_calls import Answer
+from node.client_batch_receipt import BatchReceipt
+from node.client_calls import Call, Outcome, Role
 from node.client_columns import Columns, kind_of
 from node.client_io import IoThread
 from node.client_message import MessageOptions, ordered_queue
-from node.client_types import Receipt
 from node.client_unique_key import UniqueKeyRuns
 from protocol.encode import ANY_QUEUE
 from protocol.encode_batch import (
@@ -37,10 +33,9 @@ from protocol.encode_batch import (
     EncodedBatch,
     Keys,
     encode_columns,
-    unique_key_at,
 )
 from protocol.errors import BadRequest, MqError, NodeBusy, NotConnected, RequestTimeout
-from protocol.message_id import Host, offset_message_id, parse_host
+from protocol.message_id import Host
 from protocol.record import SHORT_HEAD
 from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
 
@@ -63,78 +58,6 @@ class BatchOptions(TypedDict, total=False):
     order_by: str | None
 
 
-class BatchReceipt(Sequence[Receipt]):
-    """What the node says about a batch: its fields, and as a sequence each message's `Receipt`.
-
-    All messages lie in one queue from `queue_offset` on, and in the log from `physical_offset` on.
-    """
-
-    def __init__(self, batch: "RecordBatch", answer: Mapping[str, Any]) -> None:
-        """Raises BadRequest when the answer is not about this batch."""
-        ((self.topic, self.queue_id, self.queue_offset, rows),) = answer["queues"]
-        if rows != len(batch.encoded.sizes) or self.topic != batch.topic:
-            raise BadRequest("the answer to append counts other records than were sent")
-        self.status: str = answer["status"]
-        self.flushed: bool = answer["flushed"]
-        self.physical_offset: int = answer["physical_offset"]
-        self.store_timestamp: int = answer["store_timestamp"]
-        self._sizes = batch.encoded.sizes
-        self._stem, self._counter = batch.stem, batch.counter
-        self._host: str = answer["store_host"]
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    @overload
-    def __getitem__(self, index: int) -> Receipt: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Receipt]: ...
-    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
-        rows = range(len(self))[index]
-        return (
-            [self._receipt(row) for row in rows] if isinstance(rows, range) else self._receipt(rows)
-        )
-
-    def __iter__(self) -> Iterator[Receipt]:
-        """As by index, but for all of them at half of the cost."""
-        status, topic, queue_id, first = self.status, self.topic, self.queue_id, self.queue_offset
-        host, stem, counter = self._host_hex, self._stem, self._counter
-        flushed, time = self.flushed, self.store_timestamp
-        for row, physical in enumerate(self.physical_offsets.tolist()):
-            yield Receipt(
-                status, topic, queue_id, first + row, physical, f"{host}{physical:016X}",
-                f"{stem}{(counter + row) & 0xFFFF:04X}", flushed, time,
-            )  # fmt: skip
-
-    @cached_property
-    def physical_offsets(self) -> NDArray[np.int64]:
-        """Where each message begins in the log."""
-        sizes = self._sizes.astype(np.int64)
-        return self.physical_offset + np.cumsum(sizes) - sizes
-
-    @cached_property
-    def _host_hex(self) -> str:
-        return offset_message_id(parse_host(self._host), 0)[:-OFFSET_HEX_CHARS]
-
-    def unique_key(self, index: int) -> str:
-        """The unique key of one message."""
-        return unique_key_at(self._stem, self._counter + range(len(self))[index])
-
-    def _receipt(self, row: int) -> Receipt:
-        physical = int(self.physical_offsets[row])
-        return Receipt(
-            self.status, self.topic, self.queue_id, self.queue_offset + row, physical,
-            f"{self._host_hex}{physical:0{OFFSET_HEX_CHARS}X}", self.unique_key(row),
-            self.flushed, self.store_timestamp,
-        )  # fmt: skip
-
-    def __repr__(self) -> str:
-        return (
-            f"<{len(self)} messages in {self.topic}, queue {self.queue_id}, "
-            f"from offset {self.queue_offset}: {self.status}>"
-        )
-
-
 @dataclass(slots=True, eq=False)
 class RecordBatch:
     """An encoded batch on its way. `done` is called once with its outcome, on the I/O thread."""
@@ -152,6 +75,11 @@ class RecordBatch:
     apart: Callable[["RecordBatch"], Batch] | None = None
     """Makes entries of it where, other than in a batch of the user's, the good messages are to be
     stored without a bad one."""
+
+    @property
+    def sizes(self) -> NDArray[np.uint32]:
+        """The bytes of each record."""
+        return self.encoded.sizes
 
     @property
     def rows(self) -> int:
@@ -185,8 +113,14 @@ class RecordBatch:
         records[places] = np.frombuffer(queue_id.to_bytes(4, "big"), np.uint8)
         self.encoded = EncodedBatch(records, self.encoded.sizes, zlib.crc32(records.data))
 
-    def fields(self) -> dict[str, Any]:
-        """The header of its `append`."""
+    def call(self, done: Callable[[Outcome], None]) -> Call:
+        """Its request."""
+        return Call(
+            Role.WRITER, "append", self._fields(), self.deadline,
+            payload=self.encoded.records.data, repeatable=False, done=done,
+        )  # fmt: skip
+
+    def _fields(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "count": len(self.encoded.sizes),
             "bytes": len(self.encoded.records),
@@ -197,14 +131,6 @@ class RecordBatch:
         if self.wait is not None:
             found["wait"] = self.wait
         return found
-
-
-def read_receipt(batch: RecordBatch, answer: Answer) -> BatchReceipt | MqError:
-    """The receipt; an answer that cannot be read is an unknown outcome."""
-    try:
-        return BatchReceipt(batch, answer.header)
-    except UNREADABLE as error:
-        return stored_unread(error)
 
 
 class Told(Protocol):

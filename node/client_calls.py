@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from protocol.errors import (
     MqError,
@@ -19,6 +19,8 @@ from protocol.errors import (
     RequestTimeout,
     SendTimeout,
 )
+
+T = TypeVar("T")
 
 
 class Role(Enum):
@@ -145,7 +147,7 @@ def when_closed(call: Call, failed: bool) -> MqError:
     return NotConnected("the client is closed", "connect again")
 
 
-class Arrival:
+class Arrival(Generic[T]):
     """A thread that waits for one outcome: cheaper than a future."""
 
     __slots__ = ("_arrived", "_outcome")
@@ -153,14 +155,14 @@ class Arrival:
     def __init__(self) -> None:
         self._arrived = threading.Lock()
         self._arrived.acquire()
-        self._outcome: Outcome | None = None
+        self._outcome: T | MqError | None = None
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: T | MqError) -> None:
         self._outcome = outcome
         self._arrived.release()
 
-    def wait(self) -> Answer:
-        """The answer. Raises the error that came instead of one."""
+    def wait(self) -> T:
+        """What came. Raises the error that came instead."""
         self._arrived.acquire()
         if isinstance(self._outcome, MqError):
             raise self._outcome

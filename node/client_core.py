@@ -6,9 +6,11 @@ futures; how to wait for those is the business of the two clients.
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any, Literal, TypedDict, cast
 
@@ -19,11 +21,14 @@ from node.client_calls import Answer, Arrival, Call, Retry, Role, future_of
 from node.client_columns import Columns
 from node.client_direct import Direct
 from node.client_encode import Encoder, outgoing
+from node.client_find import Find
 from node.client_io import IoThread
 from node.client_message import Message, MessageOptions, OutgoingMessage
 from node.client_operations import Operation
+from node.client_own_link import OwnLink
 from node.client_producer import Acks, Producer, ProducerSettings, Sender
 from node.client_pull import PullResult
+from node.client_pulls import Pulls
 from node.client_routes import Routes
 from node.client_sends import SEND_BYTES_MAX, Done, Sends
 from node.client_tail import BULK, Tail, TailOptions, TailSettings
@@ -152,8 +157,8 @@ class ClientCore:
         self._direct = Direct(self.io)
         self._reads = Direct(self.io, Role.READER)
         # Also when nobody closes the client: at its collection, or at the end of the program.
-        directs = (self._direct, self._reads)
-        self._finalizer = weakref.finalize(self, _stop, self.io, directs, self._pid)
+        self._carriers: set[OwnLink | Pulls] = {self._direct, self._reads}
+        self._finalizer = weakref.finalize(self, _stop, self.io, self._carriers, self._pid)
         ip = local_ip(self.endpoint)
         self._keys = UniqueKeys(ip)
         self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
@@ -183,10 +188,24 @@ class ClientCore:
         Raises the error that came instead.
         """
         self.check()
-        arrival = call.done = Arrival()
+        arrival: Arrival[Answer] = Arrival()
+        call.done = arrival
         if call.role is not Role.READER or self.io.on_thread() or not self._reads.carry(call):
             self.io.call(call)
         return arrival.wait()
+
+    @contextmanager
+    def pulls(self) -> Iterator[Pulls]:
+        """What carries the pulls of one follower, as long as it follows."""
+        self.check()
+        pulls = Pulls(self.io)
+        self._carriers.add(pulls)
+        try:
+            yield pulls
+        finally:
+            self._carriers.discard(pulls)
+            if self._forks == _forks:
+                pulls.close()
 
     def deadline(self, timeout: float | None) -> float:
         """When a call that starts now must be over."""
@@ -238,9 +257,23 @@ class ClientCore:
             return None
         return self._batch_encoder.columns(topic, cast(MessageOptions, options), SEND_BYTES_MAX)
 
-    def send_columns(self, columns: Columns, deadline: float, told: Told) -> None:
-        """Sends columns as one request."""
+    def adopt(self, link: OwnLink) -> None:
+        """The link ends with the client."""
+        self._carriers.add(link)
+
+    def drop(self, link: OwnLink) -> None:
+        """Ends a link that was adopted."""
+        self._carriers.discard(link)
+        link.close()
+
+    def send_columns(
+        self, columns: Columns, deadline: float, told: Told, carry: Callable[[Call], bool]
+    ) -> None:
+        """Sends columns as one request: by `carry`, or where that returns False by the I/O
+        thread."""
         batch = self._batch_encoder.record_batch(columns, deadline, told)
+        if carry(batch.call(partial(self._appender.settle, batch))):
+            return
         if not self._appender.send(batch):
             batch.fail(NotConnected("the client is closed", "connect again"))
 
@@ -293,7 +326,7 @@ class ClientCore:
         }
         return operations.get(place, self.deadline(options.get("timeout")))
 
-    def find(self, topic: str, key: str, options: FindOptions) -> "Find":
+    def find(self, topic: str, key: str, options: FindOptions) -> Find:
         """See Client.find."""
         self.check()
         fields: dict[str, Any] = {
@@ -328,36 +361,6 @@ class ClientCore:
         return made
 
 
-class Find:
-    """The pages of one `find`: ask `page` until `done`."""
-
-    def __init__(
-        self,
-        fields: dict[str, Any],
-        limit: int | None,
-        deadline: Callable[[float | None], float],
-        timeout: float | None,
-    ) -> None:
-        self._fields = fields
-        self._left = limit
-        self._deadline = deadline
-        self._timeout = timeout
-        self._cursor: str | None = None
-        self.done = limit is not None and limit <= 0
-
-    def page(self) -> Operation[list[Message]]:
-        """The next messages, perhaps none; each page has a timeout of its own."""
-        size = operations.FIND_PAGE if self._left is None else min(self._left, operations.FIND_PAGE)
-        fields = {**self._fields, "max_messages": size}
-        deadline = self._deadline(self._timeout)
-        messages, self._cursor = yield from operations.find_page(fields, self._cursor, deadline)
-        if self._left is not None:
-            messages = messages[: self._left]
-            self._left -= len(messages)
-        self.done = self._cursor is None or self._left == 0
-        return messages
-
-
 def goes_alone(body: bytes | OutgoingMessage, options: SendOptions) -> bool:
     """Whether a send needs a request of its own: the node is asked for the queues of its topic
     first, or stores in the record that nobody waits for the disk."""
@@ -374,8 +377,8 @@ def wait_field(acks: object, wait: object) -> str | None:
     return None if wait else "none"
 
 
-def _stop(io: IoThread, directs: tuple[Direct, ...], pid: int) -> None:
+def _stop(io: IoThread, carriers: set[OwnLink | Pulls], pid: int) -> None:
     if os.getpid() == pid:
-        for direct in directs:
-            direct.close()
+        for carrier in tuple(carriers):
+            carrier.close()
         io.stop(CLOSE_TIMEOUT_S)

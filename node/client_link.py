@@ -153,6 +153,10 @@ class Link:
         call = self.in_flight.pop(header.get("id", 0), None)
         return None if call is None else (call, Answer(header, payload))
 
+    def has_answer(self) -> bool:
+        """Whether an answer has come that nobody has taken."""
+        return bool(int(self.socket.getsockopt(_EVENTS_OPTION)) & _POLLIN)
+
     def has_news(self) -> bool:
         """Whether the monitor has seen something since `news`."""
         return bool(int(self.monitor.getsockopt(_EVENTS_OPTION)) & _POLLIN)

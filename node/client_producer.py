@@ -11,13 +11,8 @@ from typing import Literal, NamedTuple, Self, Unpack
 
 from node.client_append import Appender
 from node.client_batch import Batch, Entry, Results
-from node.client_batches import (
-    BatchEncoder,
-    Batches,
-    BatchOptions,
-    BatchReceipt,
-    RecordBatch,
-)
+from node.client_batch_receipt import BatchReceipt
+from node.client_batches import BatchEncoder, Batches, BatchOptions, RecordBatch
 from node.client_columns import NOT_TAKEN, Columns, kind_of
 from node.client_encode import Encoder
 from node.client_futures import Outcomes, ReceiptFuture, resolve_entries
@@ -186,13 +181,14 @@ class Producer:
         own timeouts last); they may still come.
         """
         self._check_client()
+        until = None if timeout is None else monotonic() + timeout
         with self._condition:
             self._seal()
             if not self._condition.wait_for(lambda: not self.unanswered, timeout):
                 raise RequestTimeout(
                     f"flush: {self.unanswered} messages have no answer yet", "wait longer"
                 )
-        self._batches.flush(timeout)
+        self._batches.flush(None if until is None else max(0.0, until - monotonic()))
 
     def has_room(self) -> bool:
         """Whether `send_nowait` would take a message at once."""

@@ -5,54 +5,39 @@ with all others that came meanwhile. Each caller gets a receipt, or an error, of
 has stored nothing, so the good are sent again without the bad.
 """
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
 
-from node.client_batch import Entry, Part, lone_part, read_receipts
+from node.client_batch import Entry, Part, lone_part, read_receipts, smaller
 from node.client_calls import Call, Outcome, Role
 from node.client_direct import Direct
 from node.client_io import CALLS_MAX, IoThread
 from node.client_types import Receipt
 from protocol.encode import ANY_QUEUE
-from protocol.errors import MqError, NodeBusy, NotConnected, RefusedError
+from protocol.errors import (
+    BadRequest,
+    IllegalMessage,
+    MqError,
+    NodeBusy,
+    NotConnected,
+    RefusedError,
+)
 
 UNDER_WAY_MAX = 2
 """Requests of waiting sends without an answer; what comes meanwhile goes together."""
 SEND_RECORDS_MAX = 1_000
 SEND_BYTES_MAX = 256_000
 """Of one request; a single message may be larger."""
+LONE_FAULTS = IllegalMessage, BadRequest
+"""Refusals that one message of several may have brought about: itself, or the queue it names."""
 HELD_S_MAX = 0.05
 """A message waits for no other request any longer."""
 
 Done = Callable[[Receipt | MqError], None]
 """Learns the outcome, once, on any thread; the `slot` of an entry."""
-
-
-class Waiter:
-    """A thread that waits for one outcome."""
-
-    __slots__ = ("_arrived", "_outcome")
-
-    def __init__(self) -> None:
-        self._arrived = threading.Lock()
-        self._arrived.acquire()
-        self._outcome: Receipt | MqError | None = None
-
-    def __call__(self, outcome: Receipt | MqError) -> None:
-        self._outcome = outcome
-        self._arrived.release()
-
-    def wait(self) -> Receipt:
-        """The receipt. Raises the error that came instead of one."""
-        self._arrived.acquire()
-        if isinstance(self._outcome, MqError):
-            raise self._outcome
-        assert self._outcome is not None
-        return self._outcome
 
 
 _Kind = tuple[str | None, float]
@@ -169,12 +154,12 @@ class Sends:
         self, kind: _Kind, group: _Group, part: Part, deadline: float, outcome: Outcome
     ) -> None:
         group.under_way -= 1
-        entries = part.entries
-        if isinstance(outcome, RefusedError) and len(entries) > 1:
-            middle = len(entries) // 2
-            self._submit(kind, group, entries[:middle], deadline)
-            self._submit(kind, group, entries[middle:], deadline)
-            return
+        if isinstance(outcome, RefusedError):
+            groups = smaller(part.entries, outcome, LONE_FAULTS)
+            for entries in groups:
+                self._submit(kind, group, entries, deadline)
+            if groups:
+                return
         _deliver(part, outcome)
         self._push(kind, group)
 

@@ -77,6 +77,7 @@ class _Place:
     next_offset: int
     end: int | None
     failures: int = 0
+    asked_at: float = 0.0
     not_before: float = 0.0
 
 
@@ -132,6 +133,7 @@ class Tail:
                 self._ready.append(place)
                 continue
             self._pulling.add(place.queue_id)
+            place.asked_at = now
             calls.append((place.queue_id, self._call(place)))
         return calls
 
@@ -146,17 +148,24 @@ class Tail:
         return len(self._pulling) >= self._settings.in_flight
 
     def take(self, queue_id: int, outcome: Answer | MqError, now: float) -> PullResult | None:
-        """An answer with messages, in order. Raises the error when it came too often."""
+        """An answer with messages, in order. Raises the error when it came too often.
+
+        Behind one that says `more` the same pull goes on.
+        """
         place = self._places[queue_id]
-        self._pulling.discard(queue_id)
         if isinstance(outcome, MqError):
+            self._pulling.discard(queue_id)
             self._failed(place, outcome, now)
             return None
         place.failures = 0
         result = pull_result(outcome, self._topic, queue_id)
         moved = result.next_begin_offset != place.next_offset
         place.next_offset = result.next_begin_offset
-        place.not_before = 0.0 if moved or result.count else now + PAUSE_S
+        if outcome.header.get("more"):
+            return result if result.count else None
+        self._pulling.discard(queue_id)
+        was_held = now >= place.asked_at + PAUSE_S
+        place.not_before = 0.0 if moved or result.count or was_held else now + PAUSE_S
         at_end = place.end is not None and place.next_offset >= place.end
         dry = not self._settings.follow and not moved and not result.count
         if not at_end and not dry:

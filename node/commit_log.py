@@ -14,6 +14,7 @@ from pathlib import Path
 from node.store import disk
 from node.store.state_page import run_dir
 from node.transient_store_pool import CommitJob, TransientStorePool
+from node.zero_ahead import ZeroAhead
 from protocol.errors import ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.record import FILLER_BYTES, filler
@@ -73,6 +74,7 @@ class CommitLog:
     """Appends bytes at the log's end and rolls segments. Knows nothing of what is in them.
 
     With a pool what is appended stays in memory until it is committed; without one every append is.
+    `ahead` writes zeros over what comes next; `close` ends it.
     """
 
     def __init__(
@@ -81,11 +83,13 @@ class CommitLog:
         segment_bytes: int,
         end: int,
         pool: TransientStorePool | None = None,
+        ahead: ZeroAhead | None = None,
     ) -> None:
         self.root = root
         self.segment_bytes = segment_bytes
         self.end = end
         self.pool = pool
+        self._ahead = ahead
         self._committed = end
         self._current: Segment | None = None
         self._next: Segment | None = None
@@ -101,7 +105,12 @@ class CommitLog:
 
     def fits(self, size: int) -> bool:
         """Whether `size` bytes and a filler fit into the current segment (doAppend's rule)."""
-        return self._current is not None and size + FILLER_BYTES <= self._room()
+        return size <= self.fitting_bytes
+
+    @property
+    def fitting_bytes(self) -> int:
+        """The most that `fits`; negative when not even a filler does."""
+        return -1 if self._current is None else self._room() - FILLER_BYTES
 
     @property
     def committed(self) -> int:
@@ -117,6 +126,7 @@ class CommitLog:
         base = self.end - self.end % self.segment_bytes
         self._current = make_segment(self.root, base, self.segment_bytes)
         self._unflushed = [self._current]
+        self._begin_ahead()
         self.prepare_next()
 
     def make_room(self, size: int) -> None:
@@ -134,7 +144,13 @@ class CommitLog:
         self.end = following.base
         self._current = following
         self._unflushed.append(following)
+        self._begin_ahead()
         self.prepare_next()
+
+    def _begin_ahead(self) -> None:
+        if self._ahead is not None and self._current is not None:
+            position = self.end - self._current.base
+            self._ahead.begin(self._current.path, self.segment_bytes, position)
 
     def append(self, data: memoryview | bytes | bytearray) -> int:
         """Writes `data`, for which `make_room` was called, in one go. Answers its log offset.
@@ -150,6 +166,8 @@ class CommitLog:
     def _write(self, data: memoryview | bytes | bytearray) -> None:
         assert self._current is not None
         position = self.end - self._current.base
+        if self._ahead is not None:
+            self._ahead.claim(position + len(data))
         if self.pool is None:
             disk.write_all(self._current.descriptor, data, position)
         else:
@@ -221,6 +239,8 @@ class CommitLog:
         """Closes all files; a clean stop unlinks the unused next segment, as RocketMQ does."""
         if self._preparing is not None:
             self._preparing.join()
+        if self._ahead is not None:
+            self._ahead.close()
         for segment in self._unflushed:
             os.close(segment.descriptor)
         self._unflushed = []

@@ -38,7 +38,7 @@ class GroupCommit:
         """An appended request begins to wait."""
         request = GroupCommitRequest(pending.append.end, now + self._timeout_s, pending)
         self._requests.append(request)
-        self._bytes += len(pending.append.records)
+        self._bytes += pending.append.size
 
     def flushed(self, offset: int) -> list[Pending]:
         """Takes out those that a flush up to `offset` covers, oldest first."""
@@ -56,5 +56,5 @@ class GroupCommit:
 
     def _take(self) -> Pending:
         pending = self._requests.popleft().pending
-        self._bytes -= len(pending.append.records)
+        self._bytes -= pending.append.size
         return pending

@@ -37,7 +37,15 @@ from node.store.process import (
 )
 from node.store.pull_types import TransferLimits
 from node.store.settings import Settings, load_settings
-from node.store.state_page import DAMAGED, RUNNING, STOPPED, STOPPING, WorkerPage, run_dir
+from node.store.state_page import (
+    DAMAGED,
+    NEVER,
+    RUNNING,
+    STOPPED,
+    STOPPING,
+    WorkerPage,
+    run_dir,
+)
 from node.store.store import open_live
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest, CorruptError, MqError, NotAStore, ServiceNotAvailable
@@ -52,8 +60,8 @@ REQUESTS_AT_ONCE = 128
 TICK_MS = 2
 """How often the pages are looked at while somebody waits: a lost hint costs less than 5 ms."""
 IDLE_MS = 50
-LISTEN_S = 0.1
-"""How long hints are still read after the last held pull was answered: most pull again at once."""
+WAITING_S = 0.1
+"""How long the log is still followed after the last held pull was answered: most pull again."""
 HEARTBEAT_S = 0.1
 REOPEN_CHECK_S = 1.0
 UNFIT_S_MAX = 2.0
@@ -92,7 +100,9 @@ class Reader:
         self._site = site
         self._page = page
         self._pages = Pages(site.root, site.shards)
-        self._hints = Hints(Bell(context, site.slot), self.poller, site.shards)
+        bell = Bell(context, site.slot)
+        self.poller.register(bell.socket, zmq.POLLIN)
+        self._hints = Hints(bell, site.shards)
         self._workers = Sleepers(context, site.root, lambda slot: slot.startswith("queue-"))
         self.service = ReaderService(
             open_fitting(site),
@@ -103,7 +113,8 @@ class Reader:
         )
         self._epoch = 0
         self._unfit_since: float | None = None
-        self._listens_until = 0.0
+        self._waits_until = 0.0
+        self._wake_at = NEVER
         self._heartbeat_at = 0.0
         self._reopen_check_at = 0.0
 
@@ -118,7 +129,7 @@ class Reader:
             if events or self._is_anything_due(now):
                 self.step(now)
                 now = time.monotonic()
-            sleep_ms = self._sleep_ms(now)
+            sleep_ms = self._sleep_ms(now) if self._ask_for_ring() else 0
         self._page.publish(state=STOPPING)
         self._stop()
 
@@ -132,13 +143,13 @@ class Reader:
             if received is None:
                 break
             self.service.handle(received, now)
+        self._follow(now)
         if news is None:
             self.service.wake_all()
         elif news or self.service.has_work:
             self.service.wake(news)
         self.service.settle()
         self.service.time_out(now)
-        self._listen(now)
         self._beat(now)
 
     def _is_anything_due(self, now: float) -> bool:
@@ -148,11 +159,14 @@ class Reader:
             return True
         if now - self._heartbeat_at >= HEARTBEAT_S:
             return True
+        if self.service.tail.follows and self._pages.readable() != self.service.tail.end:
+            return True
         if deadline is None:
             return False
         if deadline <= now or self._pages.epoch() != self._epoch:
             return True
-        return not self._hints.are_up_to_date(self._pages.hints())
+        follows = self.service.tail.follows
+        return not follows and not self._hints.are_up_to_date(self._pages.hints())
 
     def _sleep_ms(self, now: float) -> int:
         if self.service.has_work:
@@ -164,31 +178,46 @@ class Reader:
 
     def _collect(self, now: float) -> News | None:
         """Where to look; None: everywhere."""
-        news = News(set(), set())
-        if self._listens_until:
-            news = self._hints.collect(self._pages.hints(), now)
+        news = self._hints.collect(self._pages.hints, now)
         epoch = self._pages.epoch()
         if epoch != self._epoch:
             self._epoch = epoch
             return None
         return news
 
-    def _listen(self, now: float) -> None:
-        if len(self.service.holds):
-            self._listens_until = now + LISTEN_S
-        elif now >= self._listens_until:
-            self._listens_until = 0.0
-        if self._hints.listen(bool(self._listens_until)):
-            self._page.publish(listens=int(bool(self._listens_until)))
-            if self._listens_until:
+    def _follow(self, now: float) -> None:
+        """While somebody waits: the log itself, or where that cannot be the queue workers."""
+        service = self.service
+        if len(service.holds):
+            self._waits_until = now + WAITING_S
+        elif now >= self._waits_until:
+            self._waits_until = 0.0
+        if not self._waits_until or self._unfit_since is not None:
+            service.tail.stop()
+        else:
+            service.follow(now)
+        listens = bool(self._waits_until) and not service.tail.follows
+        if self._hints.listen(listens):
+            self._page.publish(listens=int(listens))
+            if listens:
                 # Who rests because nobody waited has to go on.
                 self._workers.ring_all()
+
+    def _ask_for_ring(self) -> bool:
+        """Whether the writer has been told to ring at what comes next; False: it has come."""
+        tail = self.service.tail
+        wake_at = tail.end + 1 if tail.follows else NEVER
+        if wake_at != self._wake_at:
+            self._wake_at = wake_at
+            self._page.publish(wake_at=wake_at)
+        return not tail.follows or self._pages.readable() == tail.end
 
     def _refresh(self, now: float) -> None:
         """Follows the pages; requests are refused when that fails for longer than a moment."""
         if now >= self._reopen_check_at:
             self._reopen_check_at = now + REOPEN_CHECK_S
             self._workers.look()
+            self.service.at_end.forget_bounds()
             if self._pages.are_replaced():
                 self._reopen()
         try:
@@ -211,6 +240,7 @@ class Reader:
         log.warning("the state pages were replaced: opening the store again")
         self._pages.close()
         store = open_fitting(self._site)
+        self.service.tail.stop()
         self.service.store.close()
         self.service.store = store
         self._epoch = 0
@@ -236,7 +266,9 @@ class Reader:
             if received is None:
                 break
             self.service.refuse(received, stopping)
-        self._page.publish(state=STOPPED, held=0, listens=0, requests=self.service.requests)
+        self._page.publish(
+            state=STOPPED, held=0, listens=0, wake_at=NEVER, requests=self.service.requests
+        )
 
     def close(self) -> None:
         """Closes sockets, pages and files."""

@@ -1,13 +1,15 @@
 """From a parsed request to its answer: reading the open store, no sockets and no waiting."""
 
 import struct
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from node.reader_requests import Find, Get, GetByKey, GetByPlace, GetByQueue, Offsets, Pull, Seek
+from node.reader_tail import Taken
 from node.serving import Payload
 from node.store.find import FindPage, FindRequest, find
 from node.store.live_store import LiveStore
+from node.store.open_files import FileVanished
 from node.store.pull import get_message
 from node.store.pull_types import PullResult, PullStatus
 from node.store.queue_list import list_queue_ids, list_topics
@@ -19,6 +21,7 @@ from protocol.ids import Queue
 from protocol.names import is_folder_name
 from protocol.record import Record
 
+T = TypeVar("T")
 FIND_BYTES_MAX = 4 << 20
 """A page of found records ends behind the one that takes it over this."""
 _TRY_TOPICS = "see the topics with: keelog topic ls"
@@ -29,6 +32,20 @@ class Answer(NamedTuple):
 
     fields: dict[str, Any]
     payload: Payload | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the payload."""
+        return 0 if self.payload is None else len(self.payload)
+
+
+def look_again(store: LiveStore, look: Callable[[], T]) -> T:
+    """Looks once more where retention has just removed a file."""
+    try:
+        return look()
+    except FileVanished:
+        store.refresh()
+        return look()
 
 
 def pull(store: LiveStore, wanted: Pull) -> PullResult:
@@ -58,6 +75,20 @@ def pull_answer(result: PullResult) -> Answer:
         "sizes": result.sizes.astype("<u4").tobytes(),
     }
     return Answer(fields, result.payload if result.count else None)
+
+
+def tail_answer(taken: Taken, min_offset: int) -> Answer:
+    """As `pull_answer`, for what the log's end gave."""
+    records = taken.records
+    fields = {
+        "status": taken.status.value,
+        "next_begin_offset": taken.next_begin_offset,
+        "min_offset": min_offset,
+        "max_offset": taken.max_offset,
+        "count": len(records),
+        "sizes": struct.pack(f"<{len(records)}I", *map(len, records)),
+    }
+    return Answer(fields, b"".join(records) if records else None)
 
 
 def get(store: LiveStore, wanted: Get) -> Answer:

@@ -6,11 +6,11 @@ empty list stands for every queue. Each worker also counts its hints in its page
 is missed.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgpack
-import zmq
 
 from node.store.bells import Bell
 from node.store.state_page import LogPage, WorkerPage, queue_slot
@@ -86,16 +86,15 @@ def parse_hint(message: bytes) -> Hint | None:
 
 
 class Hints:
-    """The rings of all queue workers. They are read only while somebody waits."""
+    """The rings of all queue workers. They are read only while somebody waits for those."""
 
-    def __init__(self, bell: Bell, poller: zmq.Poller, shards: int) -> None:
+    def __init__(self, bell: Bell, shards: int) -> None:
         self._bell = bell
-        self._poller = poller
         self._counts = [HintCount() for _ in range(shards)]
         self._listens = False
 
     def listen(self, wanted: bool) -> bool:
-        """Whether rings wake the poller; True when that has changed.
+        """Whether rings are hints; True when that has changed.
 
         What came while nobody listened counts as lost.
         """
@@ -105,15 +104,18 @@ class Hints:
         if wanted:
             for count in self._counts:
                 count.forget()
-            self._poller.register(self._bell.socket, zmq.POLLIN)
-        else:
-            self._poller.unregister(self._bell.socket)
         return True
 
-    def collect(self, published: list[int], now: float) -> News:
-        """What has come, and what is missing of the hints that the workers have sent."""
+    def collect(self, published: Callable[[], list[int]], now: float) -> News:
+        """What has come, and what is missing of the hints that the workers have sent.
+
+        Nothing while nobody listens: then a ring was the writer's, and its page says more.
+        """
         news = News(set(), set())
-        for message in self._bell.rings():
+        heard = self._bell.rings()
+        if not self._listens:
+            return news
+        for message in heard:
             found = parse_hint(message)
             if found is None or not 0 <= found.shard < len(self._counts):
                 news.shards.update(range(len(self._counts)))
@@ -121,8 +123,8 @@ class Hints:
                 news.queues.update(found.queues)
             else:
                 news.shards.add(found.shard)
-        for shard, count in enumerate(self._counts):
-            if count.is_missing(published[shard], now):
+        for shard, (count, number) in enumerate(zip(self._counts, published(), strict=True)):
+            if count.is_missing(number, now):
                 news.shards.add(shard)
         return news
 
@@ -156,6 +158,10 @@ class Pages:
             except (FileNotFoundError, StoreDamaged):
                 return 0
         return self._log.epoch
+
+    def readable(self) -> int:
+        """Up to where the log may be read; 0 while it is not known."""
+        return 0 if self._log is None else self._log.readable
 
     def hints(self) -> list[int]:
         """How many hints each queue worker has sent."""

@@ -18,7 +18,8 @@ _DEAD_MAX = 1_024
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One pull that waits. `next_offset` is where the next look begins, behind what was scanned.
+    """One pull that waits. `next_offset` is where the next look begins, behind what was scanned;
+    `answered` is where the last answer of a stream ended, whose bytes are counted.
 
     `undecided_below`: nothing may be said of the queue's end before its worker has come to this
     log offset; None when the pull only waits for messages.
@@ -31,6 +32,8 @@ class Held:
     next_offset: int
     is_over: bool = False
     undecided_below: int | None = None
+    answered: int | None = None
+    bytes: int = 0
 
     @property
     def queue(self) -> Queue:
@@ -40,11 +43,24 @@ class Held:
     @property
     def has_moved(self) -> bool:
         """Whether messages came that its filter refused."""
-        return self.next_offset != self.pull.offset
+        return self.next_offset != self.begin
+
+    @property
+    def begin(self) -> int:
+        """Where its next answer begins."""
+        return self.pull.offset if self.answered is None else self.answered
+
+    def goes_on(self, next_offset: int, size: int) -> bool:
+        """Takes an answer that ends there; whether all answers so far leave room for one more."""
+        self.next_offset = self.answered = next_offset
+        self.bytes += size
+        request = self.pull.request
+        count = next_offset - self.pull.offset
+        return count < request.max_messages and self.bytes < request.total_bytes_max
 
     def look(self) -> Pull:
         """The pull to make now."""
-        if not self.has_moved:
+        if self.next_offset == self.pull.offset:
             return self.pull
         return replace(self.pull, offset=self.next_offset)
 

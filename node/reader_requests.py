@@ -4,6 +4,7 @@ Parsing touches neither files nor sockets; every value that leaves here is of it
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from node.store.pull_types import PullRequest, TransferLimits
 from node.store.seek import Boundary
@@ -43,6 +44,8 @@ class Pull:
     wait_ms: int
     tags: str = ""
     """The expression, so that equal pulls are known as equal."""
+    stream: bool = False
+    """Whether it may have several answers, as its queue grows; it waits then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,25 +138,43 @@ def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pu
     tags = take(header, "tags", str, "")
     count = take_int(header, "max_messages", 1, PULL_MESSAGES_MAX, None)
     size = take_int(header, "max_bytes", 1, PULL_BYTES_MAX, None)
+    request = _pull_request(
+        *(tags, count, size, limits),
+        *(settings.max_filter_message_size, settings.travel_cq_file_num_when_get_message),
+    )
+    wait_ms = take_int(header, "wait_ms", 0, settings.long_polling_ms_max, 0)
+    return Pull(
+        queue=queue,
+        offset=take_int(header, "offset", INT64_MIN, INT64_MAX),
+        request=request,
+        wait_ms=wait_ms,
+        tags=tags,
+        stream=take(header, "stream", bool, False) and wait_ms > 0,
+    )
+
+
+@lru_cache(maxsize=256)
+def _pull_request(
+    tags: str,
+    count: int | None,
+    size: int | None,
+    limits: TransferLimits,
+    filter_bytes_max: int,
+    files_max: int,
+) -> PullRequest:
+    """Consumers ask for the same again and again. Raises BadRequest for tags that are none."""
     if count is not None:
         limits = limits._replace(count_max=count, cold_count_max=count)
     if size is not None:
         limits = limits._replace(bytes_max=size, cold_bytes_max=size)
-    request = PullRequest(
+    return PullRequest(
         max_messages=count or PULL_MESSAGES_DEFAULT,
         total_bytes_max=size or PULL_BYTES_DEFAULT,
         limits=limits,
         tags=_tag_filter(tags),
         exact=True,
-        filter_bytes_max=settings.max_filter_message_size,
-        files_max=settings.travel_cq_file_num_when_get_message,
-    )
-    return Pull(
-        queue=queue,
-        offset=take_int(header, "offset", INT64_MIN, INT64_MAX),
-        request=request,
-        wait_ms=take_int(header, "wait_ms", 0, settings.long_polling_ms_max, 0),
-        tags=tags,
+        filter_bytes_max=filter_bytes_max,
+        files_max=files_max,
     )
 
 

@@ -13,6 +13,7 @@ from node.reader_answers import (
     get,
     is_waiting_status,
     list_all_topics,
+    look_again,
     offsets,
     pull,
     pull_answer,
@@ -31,9 +32,10 @@ from node.reader_requests import (
     parse_pull,
     parse_seek,
 )
+from node.reader_tail_desk import Send, TailDesk
 from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
-from node.store.open_files import FileVanished
+from node.store.pull import nothing
 from node.store.pull_types import PullResult, PullStatus, TransferLimits
 from node.store.queue_reader import QueueReader
 from node.store.topics_file import TopicsFile
@@ -56,7 +58,6 @@ UNDECIDED_MS = 1_000
 """How long a pull that does not wait is kept until the end of its queue is known."""
 
 T = TypeVar("T")
-Send = Callable[[bytes, Header, Payload | None], bool]
 _Looked = dict[tuple[int, str, int, int], PullResult | None]
 _OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
 
@@ -72,6 +73,8 @@ class ReaderService:
     ) -> None:
         self.store = store
         self.holds = HoldList()
+        self.at_end = TailDesk(self.holds, send)
+        self.tail = self.at_end.tail
         self.requests = 0
         self.trouble: MqError | None = None
         self._topics = topics
@@ -152,12 +155,7 @@ class ReaderService:
         )
 
     def _again(self, look: Callable[[], T]) -> T:
-        """Looks once more where retention has just removed a file."""
-        try:
-            return look()
-        except FileVanished:
-            self.store.refresh()
-            return look()
+        return look_again(self.store, look)
 
     # Pulls
 
@@ -165,32 +163,43 @@ class ReaderService:
         if self.trouble is not None:
             raise self.trouble
         wanted = parse_pull(header, self.store.settings, self._limits)
+        held = Held(peer, number, wanted, now + wanted.wait_ms / 1000, wanted.offset)
+        if self.tail.follows and self.at_end.pull(self.store, held):
+            return
         result = self._look(wanted)
         if result is None:
-            wait_s = max(wanted.wait_ms, UNDECIDED_MS) / 1000
-            held = Held(peer, number, wanted, now + wait_s, wanted.offset)
+            held.deadline = max(held.deadline, now + UNDECIDED_MS / 1000)
             self.holds.add(held)
             self._leave_undecided(held)
             return
         if wanted.wait_ms and is_waiting_status(result, wanted.offset):
-            deadline = now + wanted.wait_ms / 1000
-            self.holds.add(Held(peer, number, wanted, deadline, wanted.offset))
+            self.holds.add(held)
             return
         found = pull_answer(result)
         self._send(peer, answer(number, **found.fields), found.payload)
+
+    def follow(self, now: float) -> None:
+        """Answers the held pulls that the log's end has messages for."""
+        self.at_end.follow(self.store, now)
 
     def _look(self, wanted: Pull, is_final: bool = False) -> PullResult | None:
         """One look; None while the queue's worker is behind, and its end can't be told yet.
 
         Without that a worker's restart would send consumers back to where it is by then.
         """
-        queue = wanted.queue
+        queue, end = wanted.queue, self.tail.end_of(wanted.queue)
+        if wanted.offset == end:
+            return nothing(
+                PullStatus.OFFSET_OVERFLOW_ONE, end, self.at_end.min_offset(self.store, queue), end
+            )
         try:
             result = self._again(lambda: pull(self.store, wanted))
         except CorruptError:
             if self.store.is_resuming(queue):
                 return None
             raise
+        if end is not None and end > result.max_offset:
+            result = replace(result, max_offset=end)
         if is_final or not self.store.is_behind(queue):
             return result
         if is_waiting_status(result, wanted.offset) or result.status not in _OF_THE_END:
@@ -204,7 +213,7 @@ class ReaderService:
     def settle(self) -> None:
         """Looks at the pulls whose queue's end was not known, where it is known now."""
         for held in list(self._undecided):
-            if held.is_over:
+            if held.is_over or held.undecided_below is None:
                 del self._undecided[held]
             elif not held.undecided_below:
                 self._leave_undecided(held)
@@ -304,7 +313,8 @@ class ReaderService:
 
     def _finish_with(self, held: Held, result: PullResult) -> None:
         found = pull_answer(result)
-        self._finish(held, answer(held.request_id, **found.fields), found.payload)
+        header = answer(held.request_id, **found.fields, offset=held.begin)
+        self._finish(held, header, found.payload)
 
     def _finish(self, held: Held, header: Header, payload: Payload | None) -> None:
         self.holds.remove(held)

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import zmq
@@ -52,7 +52,7 @@ LINGER_MS = 500
 ZERO_COPY_BYTES_MIN = 65_536
 """Below it copying a payload costs less than handing it over."""
 
-_FIRST_FRAME = int(zmq.SNDMORE | zmq.NOBLOCK)
+_FIRST_FRAME, _MORE = int(zmq.SNDMORE | zmq.NOBLOCK), int(zmq.SNDMORE)
 _NOBLOCK, _POLLIN = int(zmq.NOBLOCK), int(zmq.POLLIN)
 _EVENTS = zmq.EVENTS
 _LOCAL = Host(bytes([127, 0, 0, 1]), 0)
@@ -72,7 +72,7 @@ class Received(NamedTuple):
     peer: bytes
     header: bytes
     payload: bytes | memoryview | None
-    """ZeroMQ's own memory, which lives as long as this does."""
+    """A large one is ZeroMQ's own memory, which lives as long as this does."""
     frame: zmq.Frame | None = None
     """The header as it came: it knows where from."""
 
@@ -166,6 +166,8 @@ class Server:
         self._unsent_bytes = 0
         self._owed = _Owed()
         self.socket = context.socket(zmq.ROUTER)
+        # What `socket.send` calls once it has looked for options that a ROUTER does not have.
+        self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         for option, value in (
             (zmq.MAXMSGSIZE, frame_bytes_max),
             (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
@@ -202,8 +204,9 @@ class Server:
         header = frame.bytes
         if not frame.more:
             return Received(peer, header, None, frame)
-        second = socket.recv(copy=False)
-        payload = second.buffer
+        second = socket.recv(_NOBLOCK, copy=False)
+        is_small = len(second) < ZERO_COPY_BYTES_MIN
+        payload = second.bytes if is_small else second.buffer
         if not second.more:
             return Received(peer, header, payload, frame)
         return BadFrames(peer, _id_of(header), self._drain(len(header) + len(payload)))
@@ -231,18 +234,17 @@ class Server:
         if payload is not None and not self._owed.takes(peer, len(payload)):
             busy = NodeBusy("earlier answers to this client are still on their way", "read them")
             packed, payload = pack(refusal(request_id(dict(header)), busy)), None
-        answer = _Unsent(packed, payload)
         if peer not in self._unsent:
-            sent = self._try_send(peer, answer)
+            sent = self._try_send(peer, packed, payload)
             if sent is not None:
                 return sent
-        return self._keep(peer, answer)
+        return self._keep(peer, _Unsent(packed, payload))
 
-    def _try_send(self, peer: bytes, answer: _Unsent) -> bool | None:
+    def _try_send(self, peer: bytes, header: bytes, payload: Payload | None) -> bool | None:
         """Whether the peer is there; None when its queue in ZeroMQ is full."""
-        socket = self.socket
+        send = self._send
         try:
-            socket.send(peer, _FIRST_FRAME)
+            send(peer, _FIRST_FRAME)
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
@@ -250,15 +252,15 @@ class Server:
                 log.warning("answer not sent: %s", error)
             return False
         # ROUTER has made room by now: these two cannot block, and are dropped if the peer goes.
-        if answer.payload is None:
-            socket.send(answer.header)
-        elif len(answer.payload) < ZERO_COPY_BYTES_MIN:
-            socket.send(answer.header, zmq.SNDMORE)
-            socket.send(answer.payload)
+        if payload is None:
+            send(header)
+        elif len(payload) < ZERO_COPY_BYTES_MIN:
+            send(header, _MORE)
+            send(payload)
         else:
-            socket.send(answer.header, zmq.SNDMORE)
-            tracker = socket.send(answer.payload, 0, copy=False, track=True)
-            self._owed.add(peer, tracker, len(answer.payload))
+            send(header, _MORE)
+            tracker = self.socket.send(payload, 0, copy=False, track=True)
+            self._owed.add(peer, tracker, len(payload))
         return True
 
     def _keep(self, peer: bytes, answer: _Unsent) -> bool:
@@ -286,7 +288,7 @@ class Server:
         for peer, behind in list(self._unsent.items()):
             waiting = behind.answers
             while waiting:
-                sent = self._try_send(peer, waiting[0])
+                sent = self._try_send(peer, *waiting[0])
                 if sent is None and now - behind.since < UNSENT_S_MAX:
                     break
                 if sent:

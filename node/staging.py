@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from node.append import AppendRequest, check_sizes
+from node.append_request import AppendRequest, check_sizes
 from node.staging_requests import StageRequest
 from node.store import disk
 from node.store.settings import Settings

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.flush import JobThread
 from node.staging import Staging
 from node.staging_jobs import Begin, Checkpoint, Forget, Job, Problem, Record, Resume, Sweep

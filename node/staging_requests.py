@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from node.append import AppendRequest, check_crc
+from node.append_request import AppendRequest, check_crc
 from node.store.staging_files import BATCH_MAX, Batch, Part, check_id
 from node.writer_requests import parse_append
 from protocol.errors import BadRequest

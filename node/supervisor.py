@@ -5,6 +5,7 @@ decided in `node.supervisor_plan`.
 """
 
 import logging
+import os
 import resource
 import signal
 import sys
@@ -15,11 +16,14 @@ from dataclasses import replace
 import zmq
 
 from node.children import Process, command
-from node.serving import BadFrames, Server
+from node.service_manager import ServiceManager
+from node.serving import Server
 from node.store.locks import StoreLock
 from node.store.process import EXIT_FAILED, StopFlag, install_stop_signals, set_title
 from node.store.settings import Settings, load_settings
-from node.supervisor_bind import Place, parse_bind
+from node.supervisor_bind import Place, parse_bind, parse_http
+from node.supervisor_control import answer_clients, bind
+from node.supervisor_http import http_end
 from node.supervisor_options import Options
 from node.supervisor_plan import (
     TRIED_AGAIN,
@@ -38,26 +42,17 @@ from node.supervisor_plan import (
     note_start,
     page_slot,
     plan_children,
+    state_line,
     summary,
     takes_appends_and_reads,
 )
-from node.supervisor_status import NodeView, health, routes, status
+from node.supervisor_status import NodeView
 from node.supervisor_store import open_directory, remove_old_pages, wait_for_orphans
-from protocol.errors import (
-    BadRequest,
-    MqError,
-    RefusedError,
-    ServiceNotAvailable,
-    UnknownOperation,
-)
 from protocol.names import COMMIT_LOG_DIR
-from protocol.wire import Header, answer, check_envelope, refusal, request_id, unpack
 
 log = logging.getLogger("keelog.supervisor")
 
-CONTROL_FRAME_BYTES_MAX = 64 * 1024
 _POLL_S_MAX = 1.0
-_ANSWERS_AT_ONCE = 100
 
 
 def serve(options: Options) -> int:
@@ -71,6 +66,7 @@ def serve(options: Options) -> int:
     settings = load_settings(options.pairs)
     options.check()
     place = parse_bind(options.bind)
+    parse_http(options.http)
     set_title("keelog-serve")
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(levelname)s supervisor %(message)s"
@@ -84,7 +80,7 @@ def serve(options: Options) -> int:
         wait_for_orphans(options.root)
         with zmq.Context() as context:
             options = replace(options, pairs=_all_pairs(options))
-            server = _bind(context, options.bind)
+            server = bind(context, options.bind)
             try:
                 place = place.with_port_of(server.endpoint)
                 return Supervisor(options, settings, place, server, started_at).run(stop)
@@ -115,6 +111,8 @@ class Supervisor:
         self._processes: dict[int, Process] = {}
         """By the child's position in `children`."""
         self._started_at = started_at
+        self._turned_at = started_at
+        self._manager = ServiceManager.from_environment(os.environ)
         self._was_ready = False
         self._stopping_since: float | None = None
         self._stops_others = False
@@ -128,18 +126,25 @@ class Supervisor:
                 "there is no authentication yet",
                 self.server.endpoint,
             )
-        try:
-            while True:
-                now = time.monotonic()
-                if stop.is_set and self._stopping_since is None:
-                    self._stopping_since = now
-                    log.info("stopping")
-                code = self._step(now)
-                if code is not None:
-                    return code
-                self._wait(stop, now)
-        finally:
-            self._end_all()
+        with http_end(self.options.http, self.view, lambda: self._turned_at):
+            try:
+                return self._loop(stop)
+            finally:
+                self._end_all()
+
+    def _loop(self, stop: StopFlag) -> int:
+        while True:
+            now = self._turned_at = time.monotonic()
+            if stop.is_set and self._stopping_since is None:
+                self._stopping_since = now
+                log.info("stopping")
+                self._manager.stopping()
+            code = self._step(now)
+            if code is not None:
+                return code
+            settled = has_settled(self.children, now, self.options.limits)
+            self._manager.turn(now, settled, state_line(self.children))
+            self._wait(stop, now)
 
     def _step(self, now: float) -> int | None:
         """One turn; the exit code when the node is at its end."""
@@ -304,44 +309,10 @@ class Supervisor:
         due = next_due(self.children)
         sleep_s = _POLL_S_MAX if due is None else min(max(due - now, 0.0), _POLL_S_MAX)
         poller.poll(int(sleep_s * 1000) + 1)
-        self._answer_clients()
+        answer_clients(self.server, self.view)
 
-    def _answer_clients(self) -> None:
-        for _ in range(_ANSWERS_AT_ONCE):
-            received = self.server.receive()
-            if received is None:
-                return
-            if isinstance(received, BadFrames):
-                self.server.send(received.peer, refusal(received.request_id, received.error))
-                continue
-            self.server.send(received.peer, self._answer(received.header, received.payload))
-
-    def _answer(self, frame: bytes, payload: bytes | memoryview | None) -> Header:
-        """The answer to one request; bad input is refused by kind, the connection goes on."""
-        number = 0
-        try:
-            header = unpack(frame, CONTROL_FRAME_BYTES_MAX)
-            number = request_id(header)
-            operation = check_envelope(header)
-            if payload is not None:
-                raise BadRequest(f"{operation[:40]!a} is one frame, two came")
-            match operation:
-                case "routes":
-                    return answer(number, **routes(self._view()))
-                case "status":
-                    return answer(number, **status(self._view()))
-                case "health":
-                    return answer(number, **health(self._view()))
-                case "ping":
-                    return answer(number)
-            raise UnknownOperation(
-                f"the supervisor knows no operation {operation[:40]!a}",
-                "ask routes where the writer and the readers are",
-            )
-        except MqError as error:
-            return refusal(number, error)
-
-    def _view(self) -> NodeView:
+    def view(self) -> NodeView:
+        """The node now. Other threads may ask too: nothing is changed."""
         now = time.monotonic()
         return NodeView(
             root=self.options.root,
@@ -354,14 +325,6 @@ class Supervisor:
             now=now,
             started_at=self._started_at,
         )
-
-
-def _bind(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> Server:
-    try:
-        return Server(context, endpoint, CONTROL_FRAME_BYTES_MAX)
-    except ServiceNotAvailable as error:
-        # For the caller of `serve` a taken address will not become free by waiting.
-        raise RefusedError(error.reason, error.hint) from None
 
 
 def _all_pairs(options: Options) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from protocol.errors import BadRequest
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
+_HTTP = re.compile(r"(?:http://)?(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})/?")
 _PORT_MAX = 65_535
 
 
@@ -44,3 +45,16 @@ def parse_bind(text: str) -> Place:
     if match is None or port > _PORT_MAX:
         raise BadRequest(f"--bind {text[:80]!a} is no address", "write tcp://127.0.0.1:9870")
     return Place(match[1], port, any_port=port == 0)
+
+
+def parse_http(text: str) -> Place | None:
+    """Reads `PORT`, `HOST:PORT` or `http://HOST:PORT`; loopback without a host, None for nothing.
+
+    Raises BadRequest for anything else.
+    """
+    if not text:
+        return None
+    match = _HTTP.fullmatch(text)
+    if match is None or int(match[2]) > _PORT_MAX:
+        raise BadRequest(f"--http {text[:80]!a} is no address", "write 9875 or 127.0.0.1:9875")
+    return Place(match[1] or "127.0.0.1", int(match[2]), any_port=False)

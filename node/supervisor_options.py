@@ -29,6 +29,8 @@ class Options:
     pairs: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     version: str = ""
+    http: str = ""
+    """Where /metrics and the health pages are; empty: nowhere."""
     modules: Mapping[Role, str] = field(default_factory=lambda: MODULES)
 
     def check(self) -> None:

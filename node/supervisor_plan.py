@@ -3,11 +3,19 @@
 Times are seconds of a monotonic clock.
 """
 
+import signal
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from node.store.process import DO_NOT_RESTART, EXIT_DAMAGED, EXIT_DISK_FULL, FREE_SPACE
+from node.store.process import (
+    DO_NOT_RESTART,
+    EXIT_DAMAGED,
+    EXIT_DISK_ERROR,
+    EXIT_DISK_FULL,
+    EXIT_OK,
+    FREE_SPACE,
+)
 from node.store.state_page import LOG_SLOT, queue_slot
 
 
@@ -70,6 +78,7 @@ class Child:
     pid: int | None = None
     endpoint: str = ""
     restarts: int = 0
+    restarts_by_reason: dict[str, int] = field(default_factory=dict)
     started_at: float = 0.0
     start_at: float = 0.0
     """When a child that is backing off is due."""
@@ -138,6 +147,8 @@ def note_start(child: Child, pid: int, now: float) -> None:
     """A process was started."""
     if child.exit_code is not None:
         child.restarts += 1
+        reason = restart_reason(child.exit_code)
+        child.restarts_by_reason[reason] = child.restarts_by_reason.get(reason, 0) + 1
     child.state, child.pid, child.started_at = State.STARTING, pid, now
     child.last_words, child.recovered = "", None
 
@@ -164,6 +175,15 @@ def note_last_words(child: Child, reason: str) -> None:
 def end_of(code: int) -> str:
     """How a process ended, by its exit code: `code 1`, `signal 9`."""
     return f"signal {-code}" if code < 0 else f"code {code}"
+
+
+def restart_reason(code: int) -> str:
+    """The kind of end that a restart follows, one of few: `killed`, `crashed`, `disk_full`…"""
+    if code < 0:
+        return "killed" if -code == signal.SIGKILL else "crashed"
+    return {EXIT_OK: "ended", EXIT_DISK_FULL: "disk_full", EXIT_DISK_ERROR: "disk_error"}.get(
+        code, "failed"
+    )
 
 
 def note_exit(child: Child, code: int, now: float, limits: Limits) -> None:
@@ -244,6 +264,20 @@ def has_settled(children: list[Child], now: float, limits: Limits) -> bool:
         all(child.state is not State.WAITING for child in children)
         and min(waited, default=0.0) > limits.settle_s_max
     )
+
+
+def state_line(children: list[Child]) -> str:
+    """For a service manager: what is out of the ordinary, or that nothing is."""
+    writer = children[0]
+    refused = refusal_of_appends(writer)
+    if refused is not None:
+        return f"{refused.reason}: {refused.cause}"
+    if writer.recovered is not None:
+        return f"the writer is recovering, {writer.recovered:.0%} done"
+    others = [
+        f"{child.name} {child.state}" for child in children if child.state is not State.RUNNING
+    ]
+    return ", ".join(others) or "all processes run"
 
 
 def summary(children: list[Child]) -> str:

@@ -92,7 +92,7 @@ def status(view: NodeView) -> Fields:
         "cause": None if refused is None else refused.cause,
         "store": str(view.root),
         "kernel": _kernel(),
-        "processes": [_process_row(view, child, log) for child in view.children],
+        "processes": process_rows(view),
         "log": {
             "min": log.min_offset,
             "appended": log.appended,
@@ -182,6 +182,12 @@ def _role_check(view: NodeView, role: Role, name: str, needed: bool) -> Fields:
 
 def _shown_state(child: Child) -> str:
     return child.state if child.recovered is None else f"recovering, {child.recovered:.0%} done"
+
+
+def process_rows(view: NodeView) -> list[Fields]:
+    """A row for each child, the writer first."""
+    log = read_log(view.root)
+    return [_process_row(view, child, log) for child in view.children]
 
 
 def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from node.store.settings import Settings
 from node.store.topics_file import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic, TopicsFile
+from protocol.encode import ANY_QUEUE
 from protocol.errors import BadRequest, NotAllowed, UnknownTopic
 from protocol.ids import Queue
 from protocol.names import QUEUE_ID_MAX, check_topic_for_send
@@ -97,6 +98,22 @@ class TopicTable:
         if turn is None:
             turn = random.randrange(topic.write_queues)
         self._turn[topic.name] = turn + 1
+        return turn % topic.write_queues
+
+    def queue_for(self, name: str, wanted: int) -> int | None:
+        """The queue of a topic for a message that wants this one, -1 for any.
+
+        None where `for_send`, `choose_queue` or `check_queue` has more to do, or would refuse.
+        """
+        topic = self._file.topics.get(name)
+        if topic is None or not topic.perm & PERM_WRITE:
+            return None
+        if wanted != ANY_QUEUE:
+            return wanted if 0 <= wanted < max(topic.read_queues, topic.write_queues) else None
+        turn = self._turn.get(name)
+        if turn is None or not topic.write_queues:
+            return None
+        self._turn[name] = turn + 1
         return turn % topic.write_queues
 
     def create(self, name: str, queues: int, perm: int) -> tuple[Topic, bool]:

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import zmq
 
-from node.append import AppendRequest, queues_of
+from node.append_request import AppendRequest, queues_of
 from node.broker_checkpoint import SAVE_EVERY_S
 from node.flush import NOTHING_MOVED, FlushServices, Moved
 from node.group_commit import GroupCommit
 from node.recovery_progress import RecoveryProgress
+from node.request_wait import RequestWait
 from node.serving import BadFrames, Received, Server
 from node.staging_requests import OPERATIONS as STAGING_OPERATIONS
 from node.store import disk
@@ -46,9 +47,8 @@ from node.writer_requests import (
     WAIT_FLUSHED,
     WAIT_NONE,
     Pending,
-    parse_append,
-    parse_send,
-    parse_wait,
+    pending_append,
+    pending_send,
 )
 from node.writer_staging import StagingService
 from node.writer_store import WriterStore, open_writer_store, store_host_of
@@ -72,9 +72,11 @@ log = logging.getLogger("keelog.writer")
 GROUP_REQUESTS_MAX = 512
 GROUP_BYTES_MAX = 1024 * 1024
 HEARTBEAT_S = 0.1
-HOUSE_S = 0.002
+HOUSE_S = 0.01
 """While nobody waits for the disk or a publication, these are looked at so often."""
 DISK_RETRY_S = 1.0
+FOLLOWERS = ("queue-", "index", "reader-")
+"""Slots of the processes that may sleep until the log grows."""
 STOP_WAIT_S = 5.0
 
 
@@ -89,7 +91,10 @@ class Writer:
         now = time.monotonic()
         self.flushing = FlushServices(store.log, self.settings, now, store.after_flush)
         self.waiting = GroupCommit(self.settings)
-        self.staging = StagingService(store, server, self._write, lambda: self.flushing.flushed)
+        self.staging = StagingService(store, server, self._put, lambda: self.flushing.flushed)
+        self._is_sync = store.settings.is_sync_flush
+        self._shows_at_once = store.log.pool is None and not self._is_sync
+        """Whether an append is readable as soon as it is written."""
         self.stopping = False
         self.lacks_room = False
         """Whether an append was refused for a full disk, and it is still full."""
@@ -100,16 +105,12 @@ class Writer:
 
     def run(self, stop: StopFlag) -> None:
         """Serves until the flag is set, then stops in order."""
-        poller = zmq.Poller()
-        poller.register(self.server.socket, zmq.POLLIN)
-        for fd in (*self.flushing.fds, self.staging.fd):
-            poller.register(fd, zmq.POLLIN)
-        poller.register(stop.fd, zmq.POLLIN)
+        wait = RequestWait(self.server.socket, (*self.flushing.fds, self.staging.fd, stop.fd))
         self.store.page.publish(state=RUNNING)
         while not stop.is_set:
-            poller.poll(self._sleep_ms())
+            wait.poll(self._sleep_ms())
             self.step(time.monotonic())
-        self._stop(poller)
+        self._stop(wait)
 
     def step(self, now: float) -> None:
         """One turn: a group of requests, and what is due of the rest."""
@@ -177,7 +178,7 @@ class Writer:
             pending = self._parse(received, size)
             if pending is not None:
                 group.append(pending)
-                size += len(pending.append.records)
+                size += pending.append.size
             elif received.payload is not None:
                 size += len(received.payload)
         return group
@@ -192,9 +193,13 @@ class Writer:
             header = unpack(received.header)
             operation = check_envelope(header)
             if operation in ("append", "send"):
-                pending = self._parse_append(received, header, operation)
+                self._admit()
+                if operation == "append":
+                    pending = pending_append(received, header)
+                else:
+                    pending = pending_send(received, header, self.store.topics, self.store.rules)
                 if self.store.log.pool is not None:
-                    self._check_pool(group_bytes + len(pending.append.records))
+                    self._check_pool(group_bytes + pending.append.size)
                 return pending
             if operation in STAGING_OPERATIONS:
                 self._check_runs()
@@ -228,64 +233,60 @@ class Writer:
         if self.stopping:
             raise ServiceNotAvailable("the node is stopping", "send it again when it is back")
 
-    def _parse_append(self, received: Received, header: Header, operation: str) -> Pending:
+    def _admit(self) -> None:
+        """Raises what the node itself has against an append."""
         self._check_runs()
         if self.waiting.is_full:
             raise NodeBusy(f"{len(self.waiting)} requests wait for the disk", "send it again later")
-        self.store.retention.check_room()
-        wait = parse_wait(header)
-        topic, unique = "", ""
-        if operation == "send":
-            sender = received.sender()
-            header.setdefault("born_timestamp", now_ms())
-            append, message = parse_send(
-                header, received.payload, self.store.topics, self.store.rules, sender
-            )
-            topic, unique = message.topic, message.unique_key
-            if not message.wait:
-                wait = WAIT_NONE
-        else:
-            append = parse_append(header, received.payload)
-        is_send = operation == "send"
-        return Pending(received.peer, header["id"], append, wait, is_send, topic, unique)
+        if self.store.retention.full is not None:
+            self.store.retention.check_room()
 
     # -- appending and answering --------------------------------------------------------------
 
     def _append(self, group: list[Pending], now: float) -> None:
-        self._write([pending.append for pending in group], now)
+        requests = [pending.append for pending in group]
+        grew = self._write(requests, now)
         for pending in group:
             if pending.append.error is not None:
                 self._refuse(pending.peer, pending.request_id, pending.append.error)
-            elif self._waits(pending):
+            elif pending.wait == WAIT_FLUSHED or (self._is_sync and pending.wait != WAIT_NONE):
                 self.waiting.put(pending, now)
             else:
                 self._answer(pending, PUT_OK, flushed=False)
+        if grew:
+            self._ring(requests)
 
-    def _write(self, requests: list[AppendRequest], now: float) -> None:
-        """Appends what is good, and shows it to those who follow the log."""
+    def _put(self, requests: list[AppendRequest], now: float) -> None:
+        """As `_append`, for records that nobody waits for."""
+        if self._write(requests, now):
+            self._ring(requests)
+
+    def _write(self, requests: list[AppendRequest], now: float) -> bool:
+        """Appends what is good, and shows it to whoever looks; whether there was any."""
         store, log, appender = self.store, self.store.log, self.store.appender
         if log.pool is not None:
-            size = sum(len(request.records) for request in requests)
+            size = sum(request.size for request in requests)
             self._publish(self.flushing.wait_for_buffer(size, now))
         before = log.end
         appender.append(requests, now_ms())
         if log.end == before:
-            return
-        self.flushing.wake()
-        if log.pool is None and not self.settings.is_sync_flush:
-            # Page first, then the bells: who is woken finds the page moved.
-            store.page.show_append(appender.records, log.end)
-            self.workers.wake(self.store.epoch, log.end, partial(queues_of, requests))
-        else:
-            store.page.publish(records=appender.records, appended=log.end)
-            if log.pool is None:
-                self._committed(log.end)
-        store.snapshot_if_due()
-
-    def _waits(self, pending: Pending) -> bool:
-        if pending.wait == WAIT_NONE:
             return False
-        return pending.wait == WAIT_FLUSHED or self.settings.is_sync_flush
+        if self._shows_at_once:
+            store.page.show_append(appender.records, log.end)
+            return True
+        store.page.publish(records=appender.records, appended=log.end)
+        if log.pool is None:
+            self._committed(log.end)
+        return True
+
+    def _ring(self, requests: list[AppendRequest]) -> None:
+        """What an answer need not wait for; the page has moved, so who is woken finds it so."""
+        if self._shows_at_once:
+            end = self.store.log.end
+            self.workers.wake(self.store.epoch, end, partial(queues_of, requests))
+        if self.flushing.is_hasty:
+            self.flushing.wake()
+        self.store.snapshot_if_due()
 
     def _publish(self, moved: Moved) -> None:
         """What a commit or flush has reached: pages, hint, and the answers that waited for it."""
@@ -318,7 +319,7 @@ class Writer:
 
     # -- stopping -----------------------------------------------------------------------------
 
-    def _stop(self, poller: zmq.Poller) -> None:
+    def _stop(self, wait: RequestWait) -> None:
         """Refuses appends, flushes, waits for the workers, leaves a clean store."""
         self.stopping = True
         self.store.page.publish(state=STOPPING)
@@ -329,7 +330,7 @@ class Writer:
             waits = self.store.has_workers() and not self.store.workers_are_done()
             if self.flushing.is_done and (not waits or now >= deadline):
                 break
-            poller.poll(5)
+            wait.poll(5)
         self.staging.close()
         self.flushing.close()
         try:
@@ -366,7 +367,9 @@ def main(arguments: list[str] | None = None) -> int:
     os.chdir(store.run_dir)
     context: Context = zmq.Context()
     try:
-        workers = Sleepers(context, root, lambda slot: slot.startswith(("queue-", "index")))
+        workers = Sleepers(
+            context, root, lambda slot: slot.startswith(("queue-", "index", "reader-"))
+        )
         server = Server(context, options.bind)
         report_ready(options.ready_fd, server.endpoint)
         Writer(store, server, workers).run(stop)

@@ -3,15 +3,18 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from node.append import AppendRequest
+from node.append_request import AppendRequest
+from node.serving import Received
+from node.store.process import now_ms
 from node.topic_table import TopicTable
-from protocol.encode import ANY_QUEUE, Message, encode_message
+from protocol.encode import ANY_QUEUE, Message, check_message, record_bytes
 from protocol.errors import BadRequest, MessageTooLarge
+from protocol.kernel_put import Put
 from protocol.message_id import Host, offset_message_id, parse_host
 from protocol.names import QUEUE_ID_MAX
-from protocol.patch import AppendRules, PlainRow
+from protocol.patch import AppendRules
 from protocol.properties import UNIQUE_KEY, WAIT, split_keys
-from protocol.record import BORN_HOST_V6, RECORD_BYTES_MIN
+from protocol.record import BORN_HOST_V6, RECORD_BYTES_MIN, STORE_HOST_V6
 from protocol.wire import PAYLOAD_BYTES_MAX, VERSION, Header, take, take_int
 
 PUT_OK = "PUT_OK"
@@ -21,6 +24,7 @@ WAIT_FLUSHED = "flushed"
 PORT_MAX = 65_535
 _INT32 = 2**31
 _INT64 = 2**63
+_HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 _CRC_MAX = 2**32 - 1
 _RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 
@@ -69,6 +73,26 @@ def _text_of(host: Host) -> str:
     return str(host)
 
 
+def pending_append(received: Received, header: Header) -> Pending:
+    """The operation `append`. Raises BadRequest, MessageTooLarge."""
+    wait = parse_wait(header) if "wait" in header else None
+    append = parse_append(header, received.payload)
+    return Pending(received.peer, header["id"], append, wait, is_send=False)
+
+
+def pending_send(
+    received: Received, header: Header, topics: TopicTable, rules: AppendRules
+) -> Pending:
+    """The operation `send`. Raises as `parse_send`."""
+    wait = parse_wait(header)
+    header.setdefault("born_timestamp", now_ms())
+    append, message = parse_send(header, received.payload, topics, rules, received.sender())
+    if not message.wait:
+        wait = WAIT_NONE
+    names = message.topic, message.unique_key
+    return Pending(received.peer, header["id"], append, wait, True, *names)
+
+
 def parse_wait(header: Header) -> str | None:
     """The field `wait`. Raises BadRequest."""
     if "wait" not in header:
@@ -97,10 +121,14 @@ def parse_send(
     if message.queue_id == ANY_QUEUE:
         message = replace(message, queue_id=topics.choose_queue(topic))
     topics.check_queue(topic, message.queue_id)
-    record = encode_message(message, rules.crc, rules.max_message_bytes)
-    host_bits = BORN_HOST_V6 if message.born_host.is_v6 else 0
-    row = PlainRow(0, len(record), message.topic, message.queue_id, host_bits)
-    return AppendRequest(record, 1, checked_rows=[row]), message
+    properties = check_message(message, rules.crc, rules.max_message_bytes)
+    put = Put(
+        message.topic, message.body, message.queue_id, properties,
+        message.born_timestamp, message.born_host,
+        message.flag, message.sys_flag & ~_HOST_BITS, message.reconsume_times,
+    )  # fmt: skip
+    size = record_bytes(message, properties, rules.crc)
+    return AppendRequest(b"", 1, draft=put, draft_bytes=size), message
 
 
 def _message(header: Header, sender: Host) -> Message:

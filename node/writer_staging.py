@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.serving import Received, Server
 from node.staging import Staging
 from node.staging_publication import Outcome, Waiter

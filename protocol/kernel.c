@@ -12,7 +12,7 @@
  *  - Columns are int64, one after the other, each `stride` items long, in the order of enum column.
  *  - Plain C11; no Python headers. Whoever changes a signature or a meaning raises KERNEL_ABI, here
  *    and in protocol/kernel.py, and says it in protocol/kernel_functions.py.
- *  - One translation unit: what grows stands in kernel_*.c beside this file, included at its end.
+ *  - One translation unit: what grows stands in kernel_*.c beside this file, included by it.
  */
 
 #define _GNU_SOURCE /* preadv */
@@ -22,15 +22,10 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#define KERNEL_ABI 5
+#define KERNEL_ABI 8
 
 #ifndef KERNEL_SOURCE
 #define KERNEL_SOURCE "" /* the build puts the digest of kernel*.c here */
-#endif
-
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-#define HAS_PCLMUL 1
-#include <immintrin.h>
 #endif
 
 #define EXPORT __attribute__((visibility("default")))
@@ -78,112 +73,7 @@ static inline int16_t i16(const uint8_t *at) {
     return (int16_t)(uint16_t)((uint16_t)at[0] << 8 | at[1]);
 }
 
-/* -- CRC-32 as in zlib -------------------------------------------------------------------------- */
-
-static uint32_t crc_table[8][256];
-static int crc_is_ready;
-static int crc_uses_pclmul;
-
-/* Called once, by who loads the library, before any other function. 1: carry-less multiplication
- * is used, 0: tables alone. `plain` asks for tables, for the tests. */
-EXPORT int32_t keelog_init(int32_t plain) {
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        uint32_t crc = byte;
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ 0xEDB88320u : crc >> 1;
-        crc_table[0][byte] = crc;
-    }
-    for (int row = 1; row < 8; row++)
-        for (int byte = 0; byte < 256; byte++) {
-            uint32_t before = crc_table[row - 1][byte];
-            crc_table[row][byte] = before >> 8 ^ crc_table[0][before & 0xFF];
-        }
-    crc_uses_pclmul = 0;
-#ifdef HAS_PCLMUL
-    __builtin_cpu_init();
-    crc_uses_pclmul = !plain && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
-#else
-    (void)plain;
-#endif
-    crc_is_ready = 1;
-    return crc_uses_pclmul;
-}
-
-/* Slicing by 8: eight bytes a step, by eight tables. Takes and gives the inverted register. */
-static uint32_t crc_by_tables(uint32_t crc, const uint8_t *at, size_t size) {
-    for (; size >= 8; at += 8, size -= 8) {
-        uint32_t low = crc ^ __builtin_bswap32(u32(at)), high = __builtin_bswap32(u32(at + 4));
-        crc = crc_table[7][low & 0xFF] ^ crc_table[6][low >> 8 & 0xFF] ^
-              crc_table[5][low >> 16 & 0xFF] ^ crc_table[4][low >> 24] ^
-              crc_table[3][high & 0xFF] ^ crc_table[2][high >> 8 & 0xFF] ^
-              crc_table[1][high >> 16 & 0xFF] ^ crc_table[0][high >> 24];
-    }
-    for (; size; at++, size--)
-        crc = crc >> 8 ^ crc_table[0][(crc ^ *at) & 0xFF];
-    return crc;
-}
-
-#ifdef HAS_PCLMUL
-/* Folding, after V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ"
- * (Intel, 2009), with its constants for the reflected polynomial. `size` is a multiple of 16, at
- * least 64. Four lanes of 16 bytes are folded over 64 bytes a step, then into one, then reduced. */
-__attribute__((target("pclmul,sse4.1"))) static inline __m128i fold(__m128i lane, __m128i by,
-                                                                    __m128i next) {
-    __m128i low = _mm_clmulepi64_si128(lane, by, 0x00);
-    __m128i high = _mm_clmulepi64_si128(lane, by, 0x11);
-    return _mm_xor_si128(_mm_xor_si128(low, high), next);
-}
-
-__attribute__((target("pclmul,sse4.1"))) static uint32_t crc_by_folding(uint32_t crc,
-                                                                        const uint8_t *at,
-                                                                        size_t size) {
-    const __m128i by_64 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
-    const __m128i by_16 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
-    const __m128i by_8 = _mm_set_epi64x(0, 0x0163cd6124);
-    const __m128i polynomial = _mm_set_epi64x(0x01f7011641, 0x01db710641);
-    const __m128i low_32 = _mm_setr_epi32(-1, 0, -1, 0);
-#define LOAD(i) _mm_loadu_si128((const __m128i *)(at + 16 * (i)))
-    __m128i a = _mm_xor_si128(LOAD(0), _mm_cvtsi32_si128((int)crc));
-    __m128i b = LOAD(1), c = LOAD(2), d = LOAD(3);
-    for (at += 64, size -= 64; size >= 64; at += 64, size -= 64) {
-        a = fold(a, by_64, LOAD(0));
-        b = fold(b, by_64, LOAD(1));
-        c = fold(c, by_64, LOAD(2));
-        d = fold(d, by_64, LOAD(3));
-    }
-    a = fold(a, by_16, b);
-    a = fold(a, by_16, c);
-    a = fold(a, by_16, d);
-    for (; size >= 16; at += 16, size -= 16)
-        a = fold(a, by_16, LOAD(0));
-#undef LOAD
-    /* 128 bits to 64, to 32 by Barrett. */
-    b = _mm_clmulepi64_si128(a, by_16, 0x10);
-    a = _mm_xor_si128(_mm_srli_si128(a, 8), b);
-    b = _mm_srli_si128(a, 4);
-    a = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low_32), by_8, 0x00), b);
-    b = _mm_and_si128(_mm_clmulepi64_si128(_mm_and_si128(a, low_32), polynomial, 0x10), low_32);
-    b = _mm_clmulepi64_si128(b, polynomial, 0x00);
-    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
-}
-#endif
-
-static uint32_t crc32_of(const uint8_t *at, size_t size) {
-    uint32_t crc = 0xFFFFFFFFu;
-#ifdef HAS_PCLMUL
-    if (crc_uses_pclmul && size >= 64) {
-        size_t folded = size & ~(size_t)15;
-        crc = crc_by_folding(crc, at, folded);
-        at += folded;
-        size -= folded;
-    }
-#endif
-    return ~crc_by_tables(crc, at, size);
-}
-
-EXPORT uint32_t keelog_crc32(const uint8_t *data, int64_t size) {
-    return size > 0 ? crc32_of(data, (size_t)size) : 0;
-}
+#include "kernel_crc.c"
 
 /* -- records ------------------------------------------------------------------------------------ */
 
@@ -652,4 +542,6 @@ EXPORT int64_t keelog_pairs(const uint8_t *data, int64_t length, int64_t rows, c
 
 #include "kernel_read.c"
 #include "kernel_append.c"
+#include "kernel_append_run.c"
+#include "kernel_put.c"
 #include "kernel_dispatch.c"

@@ -22,10 +22,12 @@ Bools = NDArray[np.bool_]
 
 SWITCH = "KEELOG_KERNEL"
 """The environment variable; `off` leaves the kernel out, at run time and when installing."""
-ABI = 5
+ABI = 8
 """As KERNEL_ABI in kernel.c: a library of another one is not used."""
 FILE = "_kernel.so"
 
+CRC_TABLES, CRC_FOLDING, CRC_WIDE_FOLDING = range(3)
+"""How checksums are made, as in enum crc_way: which is best is the processor's affair."""
 CHECK_PLACE = 1
 VERIFY = 2
 SEALED = 4
@@ -43,10 +45,10 @@ class Kernel:
     """The functions of one library. Raises OSError, KernelMismatchError.
 
     All arrays are C-contiguous, numbers int64. A piece outside `data` raises IndexError, as numpy
-    would. `plain_crc` leaves the processor's special instructions unused.
+    would. `crc_best` is the last of CRC_TABLES, CRC_FOLDING and CRC_WIDE_FOLDING that is allowed.
     """
 
-    def __init__(self, path: str, plain_crc: bool = False) -> None:
+    def __init__(self, path: str, crc_best: int = CRC_WIDE_FOLDING) -> None:
         library = ctypes.CDLL(path)
         self._functions: dict[str, Callable[..., Any]] = {}
         for name, (result, arguments) in SIGNATURES.items():
@@ -59,12 +61,16 @@ class Kernel:
         if (found := self.call("abi")) != ABI:
             raise KernelMismatchError(f"{path} has ABI {found}, not {ABI}")
         self.source: str = self.call("source").decode()
-        self.uses_clmul = bool(self.call("init", int(plain_crc)))
+        self.crc_way: int = self.call("init", crc_best)
         self.columns: int = self.call("columns")
 
     def call(self, name: str, *arguments: Any) -> Any:
         """One function, with arguments as `protocol.kernel_functions` declares them."""
         return self._functions[name](*arguments)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """As `call`, for who calls one again and again."""
+        return self._functions[name]
 
     def crc32(self, data: Bytes) -> int:
         """As zlib's."""
@@ -220,7 +226,7 @@ def describe() -> str:
     """What runs, for people: `compiled, carry-less CRC`, `compiled` or `numpy`."""
     if _active is None:
         return "numpy"
-    return "compiled, carry-less CRC" if _active.uses_clmul else "compiled"
+    return "compiled, carry-less CRC" if _active.crc_way else "compiled"
 
 
 @contextmanager

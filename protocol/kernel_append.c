@@ -150,15 +150,20 @@ static int64_t part_for(const append_group *group, int64_t first, int64_t parts,
 }
 
 /* Whether a record that a client encoded is what check_plain takes. */
-static int is_fit(const uint8_t *data, const record *found, const append_group *group) {
+static int is_fit(const uint8_t *data, const record *found, int64_t body_max, int64_t crc) {
     const int64_t *field = found->field;
     const uint8_t *properties = data + field[PROPERTIES_START];
     return field[QUEUE_ID] >= ANY_QUEUE && field[QUEUE_ID] <= QUEUE_ID_MAX &&
            !(field[SYS_FLAG] & (FORBIDDEN_SYS_FLAGS | STORE_HOST_V6)) &&
-           field[BODY_LENGTH] <= group->body_max &&
-           are_pairs(properties, field[PROPERTIES_LENGTH]) &&
-           ends_in_crc(properties, field[PROPERTIES_LENGTH]) == (group->crc != 0) &&
+           field[BODY_LENGTH] <= body_max && are_pairs(properties, field[PROPERTIES_LENGTH]) &&
+           ends_in_crc(properties, field[PROPERTIES_LENGTH]) == (crc != 0) &&
            crc_agrees(data, found, 0);
+}
+
+/* Whether the request names this size for its record: u32 little-endian at `stated`. */
+static inline int is_stated(const uint8_t *stated, int64_t size) {
+    uint32_t low = (uint32_t)stated[1] << 8 | stated[0];
+    return ((uint32_t)stated[3] << 24 | (uint32_t)stated[2] << 16 | low) == size;
 }
 
 /* Walks one request from `at` on; the number of parts so far, or -1. */
@@ -175,15 +180,9 @@ static int64_t check_request(append_group *group, append_request *request, int64
     while (at < end) {
         int64_t size = stated_size(data + at, end - at);
         if (!size || rows >= request->count || !read_record(data, at, size, &found) ||
-            (!(request->flags & IS_CHECKED) && !is_fit(data, &found, group)))
+            (!(request->flags & IS_CHECKED) && !is_fit(data, &found, group->body_max, group->crc)) ||
+            (request->sizes_at >= 0 && !is_stated(data + request->sizes_at + 4 * rows, size)))
             return -1;
-        if (request->sizes_at >= 0) {
-            uint8_t stated[4];
-            memcpy(stated, data + request->sizes_at + 4 * rows, 4);
-            uint32_t low = (uint32_t)stated[1] << 8 | stated[0];
-            if (((uint32_t)stated[3] << 24 | (uint32_t)stated[2] << 16 | low) != size)
-                return -1;
-        }
         int64_t queue_id = request->flags & IS_ANY_QUEUE ? ANY_QUEUE : found.field[QUEUE_ID];
         int64_t topic_at = found.field[TOPIC_START], length = found.field[TOPIC_LENGTH];
         if (part < 0 || !is_part(data, all + part, data + topic_at, length, queue_id)) {
@@ -240,8 +239,32 @@ static inline void put_crc_property(uint8_t *tail, uint32_t crc) {
     tail[CRC_PROPERTY_BYTES - 1] = PAIR_END;
 }
 
-/* Fills in queue, offsets, store time and host, and last the checksum. The parts' `queue_id` and
- * `next` are the caller's by now. Answers the records sealed; not all of them only when the group
+/* Whether a record is long enough for what `seal` writes. */
+static inline int is_sealable(const uint8_t *at, int64_t size, int64_t crc) {
+    return size >= RECORD_BYTES_MIN + V6_EXTRA_BYTES * !!(at[39] & BORN_HOST_V6) &&
+           (!crc || size >= RECORD_BYTES_MIN + CRC_PROPERTY_BYTES);
+}
+
+/* What only the writer knows of a record. */
+typedef struct {
+    int64_t queue_id, queue_offset, log_offset, time, host;
+} record_seal;
+
+/* Fills in queue, offsets, store time and host, and last the checksum. */
+static inline void seal(uint8_t *at, int64_t size, const record_seal *with, int64_t crc) {
+    put32(at + 12, (uint32_t)with->queue_id);
+    put64(at + 20, (uint64_t)with->queue_offset);
+    put64(at + 28, (uint64_t)with->log_offset);
+    uint8_t *stamp = at + 56 + (at[39] & BORN_HOST_V6 ? V6_EXTRA_BYTES : 0);
+    put64(stamp, (uint64_t)with->time);
+    put64(stamp + 8, (uint64_t)with->host);
+    if (crc) {
+        uint8_t *tail = at + size - CRC_PROPERTY_BYTES;
+        put_crc_property(tail, crc32_of(at, (size_t)(size - CRC_PROPERTY_BYTES)));
+    }
+}
+
+/* Seals every record. The parts' `queue_id` and `next` are the caller's by now. Answers the records sealed; not all of them only when the group
  * was not checked before. */
 EXPORT int64_t keelog_append_seal(append_group *group) {
     uint8_t *data = AT(uint8_t, group->data);
@@ -251,21 +274,14 @@ EXPORT int64_t keelog_append_seal(append_group *group) {
     for (int64_t row = 0; row < group->rows; row++) {
         uint8_t *at = data + position;
         int64_t size = stated_size(at, group->bytes - position);
-        if (!size || size < RECORD_BYTES_MIN + V6_EXTRA_BYTES * !!(at[39] & BORN_HOST_V6) ||
-            (group->crc && size < RECORD_BYTES_MIN + CRC_PROPERTY_BYTES) || part_of[row] < 0 ||
+        if (!size || !is_sealable(at, size, group->crc) || part_of[row] < 0 ||
             part_of[row] >= group->parts_max)
             return row;
         append_part *part = parts + part_of[row];
-        put32(at + 12, (uint32_t)part->queue_id);
-        put64(at + 20, (uint64_t)part->next++);
-        put64(at + 28, (uint64_t)group->base + (uint64_t)position);
-        uint8_t *stamp = at + 56 + (at[39] & BORN_HOST_V6 ? V6_EXTRA_BYTES : 0);
-        put64(stamp, (uint64_t)group->time);
-        put64(stamp + 8, (uint64_t)group->host);
-        if (group->crc) {
-            uint8_t *tail = at + size - CRC_PROPERTY_BYTES;
-            put_crc_property(tail, crc32_of(at, (size_t)(size - CRC_PROPERTY_BYTES)));
-        }
+        record_seal with = {part->queue_id, part->next++,
+                            (int64_t)((uint64_t)group->base + (uint64_t)position), group->time,
+                            group->host};
+        seal(at, size, &with, group->crc);
         position += size;
     }
     return group->rows;

@@ -35,6 +35,8 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     # kernel_append.c
     "append_check": (LONG, (POINTER,)),
     "append_seal": (LONG, (POINTER,)),
+    "append_run": (LONG, (POINTER,) * 4),
+    "put_message": (LONG, (POINTER,) * 4),
     "encode_batch": (LONG, (POINTER,) * 5),
     # kernel_dispatch.c
     "wanted_columns": (ctypes.c_int32, ()),

@@ -27,7 +27,7 @@ import psutil
 from numpy.typing import NDArray
 
 from keelog.bench.node_process import ANY_DISK, Node
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.store.process import now_ms
 from node.store.settings import Settings
 from node.store.state_page import RUNNING, LogPage, WorkerPage, queue_slot

@@ -26,7 +26,7 @@ import psutil
 import zmq
 
 from keelog.bench.node_process import ANY_DISK, Node, await_workers
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.client import connect
 from node.store.own_files import (
     EpochLine,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.store.settings import Settings
 from node.writer_store import WriterStore, open_writer_store
 from protocol.encode import Message, encode_batch

@@ -291,7 +291,7 @@ MEANINGS = {
     "requests": "requests answered (readers)",
     "held": "pulls that wait now (readers)",
     "hints": "number of the last hint sent (queue workers): tells who missed one",
-    "wake_at": "the log offset from which on a sleeping worker wants to be woken",
+    "wake_at": "the log offset from which on a sleeping worker or reader wants to be woken",
     "listens": "1 while a reader wants to be told which queues grow",
 }
 

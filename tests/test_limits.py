@@ -31,7 +31,7 @@ NOT_OF_A_QUEUE = {
         "HELD_S_MAX",
         "TURN_S_MAX", "TOPICS_S_MAX", "POLL_MS_MAX", "ORPHANS_S_MAX", "WAIT_S_MAX", "UNFIT_S_MAX",
         "SILENCE_MS_MAX", "RECONNECT_MS_MAX", "CONNECT_S_MAX", "SEGMENT_APPEARS_S_MAX",
-        "STORE_LOCK_S_MAX",
+        "STORE_LOCK_S_MAX", "LOOP_S_MAX",
     ),
     "of a store at rest, or of its repair": (
         "RECOVER_FILES_MAX", "TAILS_AGE_BYTES_MAX", "WALK_BYTES_MAX", "FOLLOWING_BYTES_MAX",
@@ -41,7 +41,7 @@ NOT_OF_A_QUEUE = {
 }  # fmt: skip
 
 QUEUES = {
-    "node/client.py": "node/client_tail.py::PULLS_MAX",
+    "node/client_pulls.py": "node/client_tail.py::PULLS_MAX",
     "node/client_append.py": "node/client_producer.py::ProducerSettings.max_in_flight",
     "node/client_io.py": "node/client_io.py::CALLS_MAX",
     "node/client_link.py": "node/client_io.py::CALLS_MAX",
@@ -49,6 +49,8 @@ QUEUES = {
     "node/client_tail.py": "node/client_tail.py::PULLS_MAX",
     "node/group_commit.py": "send_thread_pool_queue_capacity",
     "node/store/bells.py": "node/store/bells.py::RINGS_HIGH_WATER_MARK",
+    "node/reader_tail.py": "node/reader_tail.py::TAIL_RECORDS_MAX",
+    "node/service_manager.py": "node/service_manager.py::STATUS_CHARS_MAX",
     "node/serving.py": "node/serving.py::UNSENT_MAX",
     "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
     "node/client_unique_key.py": "node/client_io.py::CALLS_MAX",

@@ -33,6 +33,7 @@ from protocol.record import (
     unit_tags_code,
 )
 from workers.feed import WINDOW_BYTES, Feed
+from workers.pace import TurnPace
 from workers.process import Job, parser_for, run_worker
 from workers.progress import (
     load_unfinished,
@@ -45,6 +46,9 @@ from workers.unit_groups import unit_groups
 
 log = logging.getLogger("keelog.worker")
 
+TURN_BYTES = 2 << 20
+"""Log that comes while nobody waits, before units are made of it: a turn costs nearly the same for
+few records as for hundreds."""
 STORE_FILES_SHARE = 4
 """Of the files that a process may open a quarter is kept for the store's."""
 OPEN_FILES_MIN = 16
@@ -368,6 +372,7 @@ def main(arguments: list[str] | None = None) -> int:
         grown=take_grown,
         clashing="queue-*",
         shard=shard.number,
+        pace=TurnPace(batch_bytes=TURN_BYTES),
     )
     return run_worker(options, job)
 

@@ -30,7 +30,7 @@ WINDOW_BYTES = 1 << 20
 """Log read at once: it stays in the processor's cache from its copy to its keys."""
 PENDING_KEYS_MAX = 1 << 19
 """Keys that wait in memory, 20 bytes each, for their slots to be written at once."""
-REST_S = 0.02
+REST_S, TURN_BYTES = 0.02, 4 << 20
 """Between turns: nobody waits for a key, and many at once cost less."""
 
 
@@ -267,7 +267,7 @@ def main(arguments: list[str] | None = None) -> int:
         folder = IndexFolder(root, geometry, run_dir(root) / f"{SLOT}.new")
         return IndexFiles(root, folder, feed, settings.index_tags_enable)
 
-    pace = TurnPace(REST_S, is_patient=True)
+    pace = TurnPace(REST_S, TURN_BYTES, is_patient=True)
     return run_worker(options, Job(SLOT, "keelog-index", make_handler, index_pace, pace=pace))
 
 

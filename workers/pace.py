@@ -2,7 +2,7 @@
 
 A turn costs nearly the same for one record as for hundreds. So while records keep coming and nobody
 waits for them, a worker rests after a turn until some time has passed or much has come. A record
-that comes after a quiet time is taken at once, and so is every record that a held pull waits for.
+that comes after a quiet time is taken at once, and so is every record that a reader waits for.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class TurnPace:
     `is_patient`: in quiet times too. Times are seconds of one clock.
     """
 
-    rest_s: float = 0.004
+    rest_s: float = 0.02
     batch_bytes: int = 256 * 1024
     is_patient: bool = False
     busy_until: float = float("-inf")

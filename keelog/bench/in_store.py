@@ -23,17 +23,19 @@ from keelog.bench.scene import Telling
 from keelog.bench.tally import Tally
 from keelog.bench.watch import memory_of
 from keelog.bench.workload import Workload
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.flush import FlushServices, Moved
 from node.store.process import now_ms
 from node.store.settings import load_settings
 from node.store.store import open_store
-from node.writer_requests import parse_send
 from node.writer_store import WriterStore, open_writer_store
 from pipeline.jobs.stats_text import size_text
 from protocol import kernel
+from protocol.encode import ANY_QUEUE
 from protocol.encode_batch import BatchDraft, encode_columns
+from protocol.kernel_put import Put
 from protocol.message_id import Host
+from protocol.wire import PAYLOAD_BYTES_MAX
 
 TURN_NS = 1_000_000
 """How often commits and flushes are looked after; the writer's loop does so at each turn."""
@@ -43,8 +45,8 @@ WINDOW_BYTES = 8 << 20
 TOPIC = "bench-store"
 UNTIMED = 15
 """Single puts between two that are timed: the clock would cost more than it tells."""
-Make = Callable[[], tuple[AppendRequest, int]]
-"""Makes a request from bodies; answers also their bytes."""
+Append = Callable[[], int]
+"""Makes a request from bodies and appends it; answers their bytes."""
 _STEM = "7F0000010001000000010000FFFF"
 _HOST = Host(b"\x7f\x00\x00\x01", 10911)
 
@@ -145,9 +147,9 @@ def _append(root: Path, bodies: list[bytes], each: int, course: Course) -> None:
     store = open_writer_store(root, course.settings, _HOST, alone=True)
     services = FlushServices(store.log, course.settings, time.monotonic(), store.after_flush)
     try:
-        make = _singles(store, bodies) if each == 1 else _batches(store, bodies, each)
+        append = _singles(store, bodies) if each == 1 else _batches(store, bodies, each)
         course.begin()
-        _puts(store, services, make, each, course)
+        _puts(store, services, append, each, course)
         course.finish()
     finally:
         _settle(store, services)
@@ -156,7 +158,7 @@ def _append(root: Path, bodies: list[bytes], each: int, course: Course) -> None:
 
 
 def _puts(
-    store: WriterStore, services: FlushServices, make: Make, each: int, course: Course
+    store: WriterStore, services: FlushServices, append: Append, each: int, course: Course
 ) -> None:
     """Request after request, each appended as the writer's loop appends a group of one."""
     log, page, appender = store.log, store.page, store.appender
@@ -164,16 +166,15 @@ def _puts(
     turn_at, going = 0, True
 
     def put() -> None:
-        request, size = make()
         if log.pool is not None:
-            _publish(store, services.wait_for_buffer(len(request.records), time.monotonic()))
-        appender.append([request], now_ms())
-        if request.error is not None:
-            raise request.error
-        services.wake()
-        page.publish(records=appender.records, appended=log.end)
+            _publish(store, services.wait_for_buffer(PAYLOAD_BYTES_MAX, time.monotonic()))
+        size = append()
+        if services.is_hasty:
+            services.wake()
         if log.pool is None:
-            page.publish(committed=log.end, readable=log.end)
+            page.show_append(appender.records, log.end)
+        else:
+            page.publish(records=appender.records, appended=log.end)
         store.snapshot_if_due()
         course.messages += each
         course.bytes += size
@@ -206,33 +207,43 @@ def _settle(store: WriterStore, services: FlushServices) -> None:
         time.sleep(0.001)
 
 
-def _singles(store: WriterStore, bodies: list[bytes]) -> Make:
-    """The operation `send`: the writer encodes, and chooses the queue."""
-    turn = itertools.cycle(bodies)
-
-    def make() -> tuple[AppendRequest, int]:
-        body = next(turn)
-        header = {"topic": TOPIC, "body": body, "born_timestamp": now_ms()}
-        return parse_send(header, None, store.topics, store.rules, _HOST)[0], len(body)
-
-    return make
+def _append_request(store: WriterStore, request: AppendRequest) -> None:
+    store.appender.append([request], now_ms())
+    if request.error is not None:
+        raise request.error
 
 
-def _batches(store: WriterStore, bodies: list[bytes], each: int) -> Make:
+def _singles(store: WriterStore, bodies: list[bytes]) -> Append:
+    """The operation `send`, once its fields are read: the writer encodes, and chooses the queue."""
+    turn, appender = itertools.cycle(bodies), store.appender
+
+    def append() -> int:
+        body, now = next(turn), now_ms()
+        put = Put(TOPIC, body, ANY_QUEUE, b"", now, _HOST)
+        if appender.put(put, now) is None:
+            _append_request(store, AppendRequest(b"", 1, any_queue=True, draft=put))
+        return len(body)
+
+    return append
+
+
+def _batches(store: WriterStore, bodies: list[bytes], each: int) -> Append:
     """The operation `append`: encoded as a client does, to a queue of the writer's choice."""
     turn = itertools.cycle(
         [(part, list(map(len, part)), sum(map(len, part))) for part in batches(bodies, each)]
     )
 
-    def make() -> tuple[AppendRequest, int]:
+    def append() -> int:
         part, lengths, size = next(turn)
         draft = BatchDraft(
             TOPIC, b"".join(part), lengths, _STEM, born_timestamp=now_ms(), born_host=_HOST
         )
         made = encode_columns(draft, store.rules.crc, store.rules.max_message_bytes)
-        return AppendRequest(made.records.data, each, made.sizes.tobytes(), any_queue=True), size
+        sizes = made.sizes.tobytes()
+        _append_request(store, AppendRequest(made.records.data, each, sizes, any_queue=True))
+        return size
 
-    return make
+    return append
 
 
 def _walk(root: Path, course: Course) -> None:

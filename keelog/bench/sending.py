@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from keelog.bench.pace import Pace, sleep_until
 from keelog.bench.recorder import Recorder
 from protocol.errors import MqError
 
-SAMPLE_EVERY = 16
+SAMPLE_EVERY = 128
 """At full speed one message of so many is timed where one producer has many in flight."""
 PAUSE_S = 0.01
 """After a failure: a node that refuses everything is not asked at full speed."""
@@ -54,22 +54,31 @@ def cycle(requests: list[Outgoing]) -> Make:
     return lambda _due_ns: next(turn)
 
 
-def call_one_by_one(send: Callable[..., Any], make: Make, pace: Pace, streams: Streams) -> None:
-    """One caller that waits for each answer; several of them share `pace`."""
-    note, fail = streams.sends.note, streams.sends.fail
+def requests_when_due(make: Make, pace: Pace, streams: Streams) -> Iterator[tuple[int, Outgoing]]:
+    """Each request with its intended time in ns, at that time; several may share `pace`."""
     late = streams.lateness
     while (due := pace.next()) is not None:
         if late is not None:
             sleep_until(due)
             late.sample(_now() - due)
-        request = make(due)
+        yield due, make(due)
+
+
+def call_one_by_one(send: Callable[..., Any], make: Make, pace: Pace, streams: Streams) -> None:
+    """One caller that waits for each answer; several of them share `pace`."""
+    note = streams.sends.note
+    for due, request in requests_when_due(make, pace, streams):
         try:
             send(request.topic, request.body, **request.options)
         except MqError as error:
-            fail(type(error).__name__)
-            time.sleep(PAUSE_S)
+            _failed(streams.sends, error)
         else:
             note(_now() - due, request.size)
+
+
+def _failed(recorder: Recorder, error: MqError, messages: int = 1) -> None:
+    recorder.fail(type(error).__name__, messages)
+    time.sleep(PAUSE_S)
 
 
 def call_in_threads(
@@ -127,16 +136,11 @@ def keep_in_flight(
     speed one of SAMPLE_EVERY.
     """
     every = 1 if streams.lateness is not None else SAMPLE_EVERY
-    while (due := pace.next()) is not None:
-        if streams.lateness is not None:
-            sleep_until(due)
-            streams.lateness.sample(_now() - due)
-        request = make(due)
+    for due, request in requests_when_due(make, pace, streams):
         try:
             future = send(request.topic, request.body, **request.options)
         except MqError as error:
-            streams.sends.fail(type(error).__name__)
-            time.sleep(PAUSE_S)
+            _failed(streams.sends, error)
             continue
         if handed.messages % every == 0:
             future.add_done_callback(partial(_timed, streams.sends, due, every))
@@ -148,18 +152,13 @@ def keep_batches_in_flight(
     send: Callable[..., "Future[Any]"], make: Make, pace: Pace, streams: Streams, each: int
 ) -> None:
     """One producer whose `send` waits for room; every batch is timed, as `each` messages."""
-    while (due := pace.next()) is not None:
-        if streams.lateness is not None:
-            sleep_until(due)
-            streams.lateness.sample(_now() - due)
-        request = make(due)
+    for due, request in requests_when_due(make, pace, streams):
         try:
             future = send(request.topic, request.body, **request.options)
         except MqError as error:
-            streams.sends.fail(type(error).__name__, each)
-            time.sleep(PAUSE_S)
-            continue
-        future.add_done_callback(partial(_answered, streams.sends, due, request.size, each))
+            _failed(streams.sends, error, each)
+        else:
+            future.add_done_callback(partial(_answered, streams.sends, due, request.size, each))
 
 
 def _answered(

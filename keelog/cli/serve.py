@@ -17,6 +17,14 @@ from keelog.cli.options import command, settings_options, version
 @click.option("--queue-workers", default=1, show_default=True, metavar="N")
 @click.option("--readers", default=1, show_default=True, metavar="M")
 @click.option(
+    "--http",
+    default="",
+    envvar="KEELOG_HTTP",
+    metavar="ADDRESS",
+    help="Where /metrics, /livez, /readyz and /healthz are, as 9875 or 0.0.0.0:9875; KEELOG_HTTP"
+    " says it too. Default: nowhere.",
+)
+@click.option(
     "--restart-limit",
     default=5,
     show_default=True,
@@ -24,11 +32,12 @@ from keelog.cli.options import command, settings_options, version
     help="A process that ends so often within a minute is given up; 0: never.",
 )
 @settings_options
-def serve(
+def serve(  # noqa: PLR0913  (the options)
     directory: Path,
     bind: str,
     queue_workers: int,
     readers: int,
+    http: str,
     restart_limit: int,
     pairs: tuple[str, ...],
 ) -> int:
@@ -39,6 +48,8 @@ def serve(
     it; port 0 takes free ones.
 
     Example: keelog serve ./store
+
+    Example: keelog serve ./store --http 9875
 
     Example: keelog serve ./store --bind tcp://127.0.0.1:0 -X store.flush_disk_type=SYNC_FLUSH
     """
@@ -52,6 +63,7 @@ def serve(
         queue_workers=queue_workers,
         readers=readers,
         pairs=pairs,
+        http=http,
         limits=Limits(crashes_max=restart_limit),
         version=version(),
     )

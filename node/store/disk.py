@@ -48,17 +48,26 @@ class _naming:  # noqa: N801  (reads as a verb; a generator would cost more than
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError) and error.filename is None:
-            with suppress(OSError):
-                error.filename = str(Path(f"/proc/self/fd/{self._descriptor}").readlink())
+        if isinstance(error, OSError):
+            _name(error, self._descriptor)
+
+
+def _name(error: OSError, descriptor: int) -> None:
+    if error.filename is None:
+        with suppress(OSError):
+            error.filename = str(Path(f"/proc/self/fd/{descriptor}").readlink())
 
 
 def write_all(descriptor: int, data: memoryview | bytes | bytearray, position: int) -> None:
     """`pwrite` until all is written. Raises OSError; a part may be written then."""
-    with _naming(descriptor):
+    try:  # a `with` that does nothing would cost as much as all else here
         written = os.pwrite(descriptor, data, position) if len(data) else 0
-        if written == len(data):
-            return
+    except OSError as error:
+        _name(error, descriptor)
+        raise
+    if written == len(data):
+        return
+    with _naming(descriptor):
         view, position = memoryview(data)[written:], position + written
         while len(view):
             written = os.pwrite(descriptor, view, position)

@@ -93,6 +93,8 @@ class LiveStore(Store):
         self._turns: list[int] = [0] * shards
         """Goes up whenever units that were seen may have been taken back."""
         self._epoch = 0
+        self._seen: bytes | None = None
+        """The pages as they stood before a `refresh` that took all of them in."""
         self._queue_file_bytes = 0
         listing = list_folder(root / COMMIT_LOG_DIR)
         listing.check()
@@ -110,6 +112,10 @@ class LiveStore(Store):
                 self._page = LogPage.open(self.root)
             except FileNotFoundError:
                 return
+        raw = self._raw_pages()
+        if raw is not None and raw == self._seen:
+            return
+        self._seen = None
         state = self._page.read()
         if state.epoch == 0:
             return
@@ -118,6 +124,17 @@ class LiveStore(Store):
         self._follow_log(state)
         for shard in range(self._shards):
             self._ends[shard] = self._end_of(shard, state)
+        self._seen = raw
+
+    def _raw_pages(self) -> bytes | None:
+        """What all pages say; None while one is not open."""
+        assert self._page is not None
+        parts = [self._page.raw()]
+        for page in self._workers:
+            if page is None:
+                return None
+            parts.append(page.raw())
+        return b"".join(parts)
 
     def _follow_log(self, state: LogState) -> None:
         if state.epoch != self._epoch:
@@ -173,6 +190,11 @@ class LiveStore(Store):
     def epoch(self) -> int:
         """The writer's, as of the last `refresh`; 0 while no writer has said anything."""
         return self._epoch
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no epoch has begun since the last `refresh`: what was read since is of it."""
+        return self._page is not None and self._page.epoch == self._epoch
 
     @property
     def token(self) -> str:

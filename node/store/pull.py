@@ -50,20 +50,21 @@ def get_message(
     which names no record or another one. A later one ends the answer before it.
     """
     if queue is None:
-        return _nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        return nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
     low, high = queue.min_offset, queue.max_offset
     if high == 0:
-        return _nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+        return nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
     if offset < low:
-        return _nothing(PullStatus.OFFSET_TOO_SMALL, low, low, high)
+        return nothing(PullStatus.OFFSET_TOO_SMALL, low, low, high)
     if offset == high:
-        return _nothing(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        return nothing(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
     if offset > high:
-        return _nothing(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        return nothing(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
     return _scan_files(log, queue, offset, request)
 
 
-def _nothing(status: PullStatus, following: int, low: int, high: int) -> PullResult:
+def nothing(status: PullStatus, following: int, low: int, high: int) -> PullResult:
+    """An answer without records, of a queue that holds [`low`, `high`)."""
     empty = np.empty(0, np.int64)
     return PullResult(status, following, low, high, empty, empty, empty, b"")
 
@@ -80,7 +81,7 @@ def _scan_files(
         if part is None:
             step = queue.file_units
             following += step - following % step
-            return _nothing(PullStatus.OFFSET_FOUND_NULL, following, low, high)
+            return nothing(PullStatus.OFFSET_FOUND_NULL, following, low, high)
         count = min(part.end, high, offset + limit) - following
         units, found = _scan_file(log, queue, (following, count), request)
         first, following = following, following + found.consumed
@@ -107,7 +108,7 @@ def _scan_files(
             )
         if not found.consumed or following >= high:
             break
-    return _nothing(status, following, low, high)
+    return nothing(status, following, low, high)
 
 
 def _as_index(found: "Scanned") -> slice | NDArray[np.int64]:

@@ -66,8 +66,8 @@ class WorkerState(NamedTuple):
     `dispatched`: queues or index hold everything below; `saved`: and it is synced and in the
     progress file. `damaged_at` is the log offset where it stopped, or -1. `hints` is the number of
     the last hint that a queue worker sent: who has not got it knows that one was lost. A worker
-    that sleeps wants to be rung when the log reaches `wake_at`, a reader that `listens` at every
-    growth.
+    or reader that sleeps wants to be rung when the log reaches `wake_at`, a reader that `listens`
+    when queues grow.
     """
 
     epoch: int
@@ -170,6 +170,10 @@ class _Page:
         self.publish(epoch=0, **numbers)
         self.publish(epoch=epoch)
 
+    def raw(self) -> bytes:
+        """All numbers as they stand now, perhaps of two epochs: equal ones say the same."""
+        return self._numbers[1 : 1 + len(self.fields)].tobytes()
+
     def _values(self) -> list[int]:
         """All numbers, from one epoch: read, and read again until the epoch did not move."""
         while True:
@@ -227,6 +231,11 @@ class LogPage(_Page):
     def epoch(self) -> int:
         """This number alone, as it stands now."""
         return self._numbers[1]
+
+    @property
+    def readable(self) -> int:
+        """As `epoch`."""
+        return self._numbers[_READABLE]
 
     def show_append(self, records: int, end: int) -> None:
         """An append that is readable at once: as `publish` of the four numbers, for each group."""

@@ -3,15 +3,19 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import keelog
 import keelog.aio
 from keelog import Receipt
+from keelog.aio_link import LoopLink
+from keelog.aio_sends import EARLY_RECORDS
+from node.client_calls import Call
 from node.client_sends import UNDER_WAY_MAX
 from protocol import kernel
-from protocol.errors import IllegalMessage, UnknownTopic
+from protocol.errors import IllegalMessage, NodeBusy, UnknownTopic
 from tests.support.fake_node import FakeNode, fake_node
 
 
@@ -52,13 +56,14 @@ def test_tasks_of_any_kind_get_their_own_receipts(node: FakeNode) -> None:
 
 
 @pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
-def test_plain_sends_of_one_turn_are_one_request(node: FakeNode) -> None:
+def test_plain_sends_of_one_turn_share_requests_and_the_first_go_early(node: FakeNode) -> None:
     async def main() -> None:
         async with keelog.aio.connect(node.url) as mq:
             await asyncio.gather(*(mq.send("orders", b"%d" % n) for n in range(1_500)))
 
     asyncio.run(main())
-    assert [header["count"] for header in node.operations("append")] == [1_000, 500]
+    counts = [header["count"] for header in node.operations("append")]
+    assert counts == [EARLY_RECORDS, 1_000, 500 - EARLY_RECORDS]
 
 
 def test_a_message_that_the_node_refuses_takes_no_other_with_it(
@@ -144,6 +149,114 @@ def test_requests_without_an_answer_delay_no_other(node: FakeNode) -> None:
             assert [type(error) for error in errors] == [keelog.SendTimeout] * UNDER_WAY_MAX
 
     asyncio.run(main())
+
+
+Carried = list[bool]
+
+
+@pytest.fixture
+def carried(monkeypatch: pytest.MonkeyPatch) -> Carried:
+    """Whether each request of columns was carried by the loop."""
+    found: Carried = []
+    carry = LoopLink.carry
+
+    def noted(self: LoopLink, call: Call) -> bool:
+        found.append(carry(self, call))
+        return found[-1]
+
+    monkeypatch.setattr(LoopLink, "carry", noted)
+    return found
+
+
+async def send_until_carried(mq: keelog.aio.Client, carried: Carried) -> None:
+    deadline = time.monotonic() + 10
+    carried.clear()
+    while not any(carried):
+        assert time.monotonic() < deadline, "the loop's connection never came up"
+        await mq.send("orders", b"x")
+        await asyncio.sleep(0.001)
+    carried.clear()
+
+
+@pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+def test_the_loop_carries_plain_sends_itself_refused_and_repeated_ones_too(
+    node: FakeNode, carried: Carried
+) -> None:
+    async def main() -> None:
+        async with keelog.aio.connect(node.url) as mq:
+            await send_until_carried(mq, carried)
+            node.refuse["append"] = [NodeBusy("full")]
+            before = len(node.stored())
+            for n in range(5):
+                assert (await mq.send("orders", b"%d" % n)).status == "PUT_OK"
+            assert carried == [True] * 5
+            assert [record.body for record in node.stored()[before:]] == [
+                b"%d" % n for n in range(5)
+            ]
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+@pytest.mark.parametrize("same_port", [True, False])
+def test_the_loop_finds_a_writer_that_came_back(
+    node: FakeNode, carried: Carried, same_port: bool
+) -> None:
+    async def main() -> None:
+        async with keelog.aio.connect(node.url, timeout=10.0) as mq:
+            await send_until_carried(mq, carried)
+            node.lose_answers["append"] = 1
+            lost = asyncio.create_task(mq.send("orders", b"lost"))
+            while node.lose_answers["append"]:
+                await asyncio.sleep(0.001)
+            node.stop_process("writer")
+            with pytest.raises(keelog.SendTimeout, match="connection"):
+                await lost
+            node.start_process("writer", same_port=same_port)
+            assert (await mq.send("orders", b"after")).status == "PUT_OK"
+            await send_until_carried(mq, carried)
+
+    asyncio.run(main())
+    bodies = [record.body for record in node.stored()]
+    assert (bodies.count(b"lost"), bodies.count(b"after")) == (1, 1)
+
+
+@pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+@pytest.mark.parametrize("in_loop", [True, False], ids=["in the loop", "by another thread"])
+def test_closing_tells_a_task_that_nobody_knows(
+    node: FakeNode, carried: Carried, in_loop: bool
+) -> None:
+    async def main() -> None:
+        mq = await keelog.aio.connect(node.url, timeout=20.0)
+        await send_until_carried(mq, carried)
+        node.lose_answers["append"] = 1
+        lost = asyncio.create_task(mq.send("orders", b"lost"))
+        while node.lose_answers["append"]:
+            await asyncio.sleep(0.001)
+        if in_loop:
+            mq._core.close()
+        else:
+            await mq.close()
+        with pytest.raises(keelog.SendTimeout):
+            await lost
+        with pytest.raises(keelog.NotConnected):
+            await mq.send("orders", b"x")
+
+    asyncio.run(main())
+
+
+def test_two_loops_of_two_threads_may_share_a_client(node: FakeNode) -> None:
+    mq = keelog.aio.connect(node.url)
+
+    async def send_some(name: bytes) -> None:
+        for n in range(20):
+            receipts = await asyncio.gather(*(mq.send("orders", b"%s%d" % (name, n)) for _ in "ab"))
+            assert [receipt.status for receipt in receipts] == ["PUT_OK"] * 2
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda name: asyncio.run(send_some(name)), (b"a", b"b")))
+    asyncio.run(mq.close())
+    assert len(node.stored()) == 80
 
 
 def test_one_client_may_serve_one_loop_after_the_other(node: FakeNode) -> None:

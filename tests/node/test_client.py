@@ -1,7 +1,6 @@
 """The client against a fake node: what it sends, what it reads back, what it refuses."""
 
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -9,19 +8,7 @@ import pytest
 import keelog
 from protocol.java_hash import java_hash
 from protocol.message_id import offset_message_id, parse_host
-from tests.support.fake_node import FakeNode, fake_node
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_node() as running:
-        yield running
-
-
-@pytest.fixture
-def mq(node: FakeNode) -> Iterator[keelog.Client]:
-    with keelog.connect(node.url, timeout=5.0) as client:
-        yield client
+from tests.support.fake_node import FakeNode
 
 
 def test_a_receipt_says_where_the_message_is_stored(node: FakeNode, mq: keelog.Client) -> None:

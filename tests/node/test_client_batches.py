@@ -6,21 +6,9 @@ import pytest
 
 import keelog
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy
-from tests.support.fake_node import FakeNode, fake_node
+from tests.support.fake_node import FakeNode
 
 BODIES = [b"%d" % n for n in range(30)]
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_node() as running:
-        yield running
-
-
-@pytest.fixture
-def mq(node: FakeNode) -> Iterator[keelog.Client]:
-    with keelog.connect(node.url, timeout=5.0) as client:
-        yield client
 
 
 @pytest.fixture

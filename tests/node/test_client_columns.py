@@ -43,12 +43,6 @@ def node() -> Iterator[FakeNode]:
         yield running
 
 
-@pytest.fixture
-def mq(node: FakeNode) -> Iterator[keelog.Client]:
-    with keelog.connect(node.url, timeout=5.0) as client:
-        yield client
-
-
 def content(record: bytes) -> bytes:
     """The record without its time and unique key."""
     found = bytearray(record)

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -11,19 +10,7 @@ import keelog
 from keelog import Retry
 from protocol.errors import NodeBusy, ServiceNotAvailable
 from protocol.wire import refusal
-from tests.support.fake_node import FakeNode, fake_node
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_node() as running:
-        yield running
-
-
-@pytest.fixture
-def mq(node: FakeNode) -> Iterator[keelog.Client]:
-    with keelog.connect(node.url, timeout=5.0) as client:
-        yield client
+from tests.support.fake_node import FakeNode
 
 
 def test_nobody_at_the_address_is_known_long_before_the_timeout() -> None:

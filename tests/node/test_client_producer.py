@@ -3,7 +3,6 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import Future, as_completed, wait
 from itertools import pairwise
 
@@ -11,20 +10,9 @@ import pytest
 
 import keelog
 from keelog import OutgoingMessage, Receipt, Retry
+from node.client_batches import Batches
 from protocol.errors import IllegalMessage, NodeBusy
-from tests.support.fake_node import FakeNode, fake_node
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_node() as running:
-        yield running
-
-
-@pytest.fixture
-def mq(node: FakeNode) -> Iterator[keelog.Client]:
-    with keelog.connect(node.url, timeout=5.0) as client:
-        yield client
+from tests.support.fake_node import FakeNode
 
 
 def test_messages_of_one_moment_share_a_batch(node: FakeNode, mq: keelog.Client) -> None:
@@ -343,3 +331,18 @@ def test_futures_of_one_producer_are_waited_for_like_any_others(
         stored[b"%d" % n] for n in range(3)
     ]
     assert all(isinstance(future.result(), Receipt) for future in first + later)
+
+
+def test_a_flush_has_one_deadline_for_messages_and_batches(
+    node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.delay["append"] = 0.1
+    left: list[float | None] = []
+    monkeypatch.setattr(Batches, "flush", lambda _batches, timeout: left.append(timeout))
+    producer = mq.producer()
+    for timeout in (5.0, None):
+        producer.send_nowait("orders", b"x")
+        producer.flush(timeout)
+    assert left[0] is not None
+    assert left[0] < 5.0 - 0.05
+    assert left[1] is None

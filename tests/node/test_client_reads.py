@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,21 +9,9 @@ import keelog
 from node import client_direct
 from node.client_calls import Call
 from protocol.errors import NodeBusy
-from tests.support.fake_node import FakeNode, fake_node
+from tests.support.fake_node import FakeNode
 
 WAIT_S = 10.0
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_node() as running:
-        yield running
-
-
-@pytest.fixture
-def mq(node: FakeNode) -> Iterator[keelog.Client]:
-    with keelog.connect(node.url, timeout=5.0) as client:
-        yield client
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,20 +13,8 @@ import keelog.aio
 from keelog import Receipt
 from node import client_direct, client_sends
 from node.client_calls import Call
-from protocol.errors import BadRequest, NodeBusy
-from tests.support.fake_node import FakeNode, fake_node
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_node() as running:
-        yield running
-
-
-@pytest.fixture
-def mq(node: FakeNode) -> Iterator[keelog.Client]:
-    with keelog.connect(node.url, timeout=5.0) as client:
-        yield client
+from protocol.errors import BadRequest, NodeBusy, UnknownTopic
+from tests.support.fake_node import FakeNode
 
 
 def at_once(count: int, send: Callable[[int], Receipt]) -> list[Receipt | keelog.MqError]:
@@ -76,6 +64,16 @@ def test_a_message_that_is_refused_takes_no_other_with_it(
     assert isinstance(outcomes.pop(7), BadRequest)
     assert all(isinstance(outcome, Receipt) for outcome in outcomes)
     assert len(node.stored()) == 23
+
+
+def test_what_is_wrong_with_the_topic_is_not_asked_message_by_message(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    node.memory.auto_create = False
+    node.delay["append"] = 0.05
+    outcomes = at_once(24, lambda n: mq.send("none", b"x"))
+    assert [type(outcome) for outcome in outcomes] == [UnknownTopic] * 24
+    assert len(node.operations("append")) < 24
 
 
 def test_a_request_without_an_answer_delays_no_other(node: FakeNode, mq: keelog.Client) -> None:

@@ -10,13 +10,9 @@ from itertools import islice
 import pytest
 
 import keelog
-from tests.support.fake_node import FakeNode, fake_node
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_node() as running:
-        yield running
+from protocol.errors import NotConnected
+from tests.support.fake_node import FakeNode
+from tests.support.node import wait_until
 
 
 @pytest.fixture
@@ -130,6 +126,64 @@ def test_a_follower_lives_through_the_restart_of_the_reader(
     timer.start()
     assert numbers(islice(mq.tail("orders", "latest"), 3)) == [0, 1, 2]
     timer.join()
+
+
+def test_a_stream_goes_on_where_it_was_when_its_reader_is_restarted(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    found: list[int] = []
+    follower = mq.tail("orders", "latest", queues=[0])
+    reader = threading.Thread(target=lambda: found.extend(numbers(islice(follower, 5))))
+    reader.start()
+    wait_until(lambda: node.held_offsets() == [0], "a held pull")
+    for number in range(3):
+        mq.send("orders", b"%d" % number, queue_id=0)
+    wait_until(lambda: node.held_offsets() == [3], "three answers")
+    assert len(node.operations("pull")) == 1
+    node.stop_process("reader")
+    node.start_process("reader", same_port=False)
+    for number in range(3, 5):
+        mq.send("orders", b"%d" % number, queue_id=0)
+    reader.join(10)
+    assert found == list(range(5))
+
+
+def test_a_stream_that_lost_an_answer_is_asked_for_again(node: FakeNode, mq: keelog.Client) -> None:
+    found: list[int] = []
+    follower = mq.tail("orders", "latest", queues=[0])
+    reader = threading.Thread(target=lambda: found.extend(numbers(islice(follower, 3))))
+    reader.start()
+    wait_until(lambda: node.held_offsets() == [0], "a held pull")
+    node.lose_next_part()
+    for number in range(3):
+        mq.send("orders", b"%d" % number, queue_id=0)
+    reader.join(10)
+    assert found == list(range(3))
+
+
+def test_closing_the_client_ends_its_followers(node: FakeNode) -> None:
+    client = keelog.connect(node.url, timeout=5.0)
+    client.create_topic("orders", queues=1)
+    client.send("orders", b"one", queue_id=0)
+    resting = client.tail("orders", "earliest")
+    assert next(resting).body == b"one"
+    waiting = client.tail("orders", "earliest")
+    assert next(waiting).body == b"one"
+    ended = threading.Event()
+
+    def follow() -> None:
+        with pytest.raises(NotConnected):
+            next(waiting)
+        ended.set()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    wait_until(lambda: bool(node.held_offsets()), "a held pull")
+    client.close()
+    assert ended.wait(5)
+    thread.join()
+    with pytest.raises(NotConnected):
+        next(resting)
 
 
 def test_a_topic_that_is_not_there_is_an_error(mq: keelog.Client) -> None:

@@ -1,6 +1,6 @@
 """Requests that wait for the disk: who is answered when, and how many may wait."""
 
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.group_commit import GroupCommit
 from node.store.settings import Settings
 from node.writer_requests import Pending

@@ -495,6 +495,76 @@ def test_a_held_pull_is_found_when_every_hint_was_lost(waiting: tuple[Desk, Spot
     assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
 
 
+def test_a_held_pull_is_answered_from_the_log_before_its_worker_has_placed_the_message(
+    waiting: tuple[Desk, Spot],
+) -> None:
+    reader, where = waiting
+    reader.service.follow(reader.now)
+    hold(reader, where, b"a")
+    hold(reader, where, b"b")
+    hold(reader, where, b"c", tags="no-such-tag")
+    reader.living.log.publish(appended=where.after, readable=where.after)
+    reader.store.refresh()
+    reader.service.follow(reader.now)
+    assert [reply.peer for reply in reader.sent] == [b"a", b"b"]
+    for reply in reader.sent:
+        assert [record.physical_offset for record in reply.records] == [where.before]
+        assert reply.header["next_begin_offset"] == where.offset + 1 == reply.header["max_offset"]
+        assert reply.header["min_offset"] == 0
+    # Who comes later gets the message, and waits behind it, as if its unit stood there.
+    late = reader.get("pull", topic=where.queue.topic, queue=where.queue.queue_id,
+                      offset=where.offset)  # fmt: skip
+    assert (late.header["status"], late.payload) == ("FOUND", reader.sent[0].payload)
+    hold(reader, where._replace(offset=where.offset + 1))
+    reader.service.time_out(reader.now + 10)
+    ends = [reply.header["next_begin_offset"] for reply in reader.sent[-2:]]
+    assert ends == [where.offset + 1] * 2
+
+
+def test_a_stream_is_answered_again_and_again_until_its_time_is_up(desk: OpenDesk) -> None:
+    reader, where = desk("small-clean"), spot("small-clean")
+    rows = [m for m in facts("small-clean").messages
+            if Queue(m["topic"], m["queueId"]) == where.queue][-4:]  # fmt: skip
+    reader.living.begin_epoch(rows[0]["physicalOffset"])
+    reader.store.refresh()
+    reader.service.follow(reader.now)
+    hold(reader, where._replace(offset=rows[0]["queueOffset"]), stream=True)
+    for row in rows:
+        reader.living.publish(row["physicalOffset"] + row["storeSize"])
+        reader.store.refresh()
+        reader.service.follow(reader.now)
+    reader.service.time_out(reader.now + 10)
+    *parts, last = reader.sent
+    assert b"".join(bytes(part.payload or b"") for part in parts) == b"".join(
+        record.raw for part in parts for record in part.records
+    )
+    found = [record.head.queue_offset for part in parts for record in part.records]
+    assert found == [row["queueOffset"] for row in rows]
+    assert len(parts) > 1
+    assert all(part.header["more"] for part in parts)
+    assert "more" not in last.header
+    assert last.header["status"] == "OFFSET_OVERFLOW_ONE"
+    assert last.header["next_begin_offset"] == rows[-1]["queueOffset"] + 1
+    assert len(reader.service.holds) == 0
+
+
+@pytest.mark.parametrize("bound", [{"max_messages": 1}, {"max_bytes": 100}])
+def test_a_stream_ends_where_one_answer_would_have(
+    waiting: tuple[Desk, Spot], bound: dict[str, Any]
+) -> None:
+    reader, where = waiting
+    reader.service.follow(reader.now)
+    hold(reader, where, stream=True, **bound)
+    reader.service.follow(reader.now)
+    reader.living.log.publish(appended=where.after, readable=where.after)
+    reader.store.refresh()
+    reader.service.follow(reader.now)
+    (reply,) = reader.sent
+    assert len(reply.records) == 1
+    assert "more" not in reply.header
+    assert len(reader.service.holds) == 0
+
+
 def test_a_held_pull_is_answered_when_its_time_is_up(waiting: tuple[Desk, Spot]) -> None:
     reader, where = waiting
     hold(reader, where, wait_ms=500)

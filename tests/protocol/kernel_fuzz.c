@@ -262,6 +262,45 @@ static void try_append(const uint8_t *from, int64_t length) {
     free(data), free(table), free(part_of), free(parts), free(requests);
 }
 
+static void try_run(const uint8_t *from, int64_t length) {
+    int64_t known = keelog_count(from, length, 0), room = draw(5) ? length : wild(length);
+    int64_t out_bytes = room < 0 || room > length ? 0 : room, rows = draw(5) ? known : wild(12);
+    uint8_t *data = block(length), *out = block(out_bytes), *sizes = block(4 * (known + 1));
+    memcpy(data, from, length);
+    memset(sizes, 0, 4 * (known + 1));
+    int64_t size = stated_size(data, length);
+    record first;
+    int64_t topic_bytes = size && read_record(data, 0, size, &first) ? first.field[TOPIC_LENGTH] : 0;
+    uint8_t *topic = block(topic_bytes);
+    if (topic_bytes)
+        memcpy(topic, data + first.field[TOPIC_START], topic_bytes);
+    append_run run = {length, rows > known ? known + 1 : rows, draw(2) ? -1 : wild(length),
+                      (int64_t)draw(4), topic_bytes, wild(9), wild(length), wild(length), 5, 7,
+                      (int64_t)draw(300), (int64_t)draw(2), (intptr_t)out, out_bytes, 0};
+    int64_t sealed = keelog_append_run(&run, data, draw(3) ? NULL : sizes, topic);
+    check(sealed == -1 || sealed == run.count, "a run is sealed whole, or not taken");
+    free(data), free(out), free(sizes), free(topic);
+}
+
+static void try_put(const uint8_t *from, int64_t length) {
+    int64_t out_bytes = (int64_t)draw(600), body_bytes = (int64_t)draw((uint64_t)length + 1);
+    int64_t topic_bytes = (int64_t)draw(140), properties_bytes = (int64_t)draw(200);
+    uint8_t *out = block(out_bytes), *body = block(body_bytes);
+    uint8_t *topic = block(topic_bytes), *properties = block(properties_bytes);
+    memcpy(body, from, body_bytes);
+    memset(topic, 't', topic_bytes);
+    memset(properties, 'p', properties_bytes);
+    message_draft made = {7, (int64_t)draw(2), (intptr_t)out, out_bytes,
+                          draw(9) ? body_bytes : -1 - (int64_t)draw(99), draw(9) ? properties_bytes : -1,
+                          draw(9) ? topic_bytes : 128 + (int64_t)draw(99), wild(9), wild(length),
+                          wild(length), 5, wild(9), (int32_t)wild(9),
+                          draw(3) ? 0 : (int32_t)wild(99), 1, 2, {1, 2, 3, 4}};
+    int64_t size = keelog_put_message(&made, body, topic, properties);
+    check(size == -1 || (size <= out_bytes && size == stated_size(out, out_bytes)),
+          "a message becomes a record, or nothing");
+    free(out), free(body), free(topic), free(properties);
+}
+
 int main(int argc, char **argv) {
     if (argc != 4)
         return 2;
@@ -273,7 +312,7 @@ int main(int argc, char **argv) {
     seed_file = fileno(file);
     state = strtoull(argv[3], NULL, 10) * 2654435761u + 1;
     for (long round = 0, rounds = atol(argv[2]); round < rounds; round++) {
-        keelog_init(round & 1);
+        keelog_init(round % 3);
         int64_t from = draw(2) ? 0 : (int64_t)draw((uint64_t)whole + 1);
         int64_t length = draw(2) ? whole - from : (int64_t)draw((uint64_t)(whole - from) + 1);
         uint8_t *data = block(length);
@@ -282,6 +321,8 @@ int main(int argc, char **argv) {
         try_scan(data, length);
         try_pieces(data, length);
         try_append(data, length);
+        try_run(data, length);
+        try_put(data, length);
         keelog_crc32(data, length);
         free(data);
     }

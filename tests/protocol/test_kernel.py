@@ -24,7 +24,17 @@ from protocol.columns import (
 from protocol.dispatch_request import find_properties, split_properties
 from protocol.gather import gather_verified_numpy
 from protocol.java_hash import hash_pieces_numpy
-from protocol.kernel import CHECK_PLACE, SEALED, VERIFY, Bytes, Ints, Kernel
+from protocol.kernel import (
+    CHECK_PLACE,
+    CRC_FOLDING,
+    CRC_TABLES,
+    CRC_WIDE_FOLDING,
+    SEALED,
+    VERIFY,
+    Bytes,
+    Ints,
+    Kernel,
+)
 from tests.protocol.records import PROPERTIES, Draft, drafts, pack_draft, pack_log
 from tests.support.golden import GetStore
 
@@ -35,12 +45,15 @@ REAL_BYTES = 2 << 20
 AGAIN = "protocol/kernel.c has changed since: install again (make setup, pip install -e .)"
 
 
-@pytest.fixture(scope="module", params=["carry-less", "tables"])
+@pytest.fixture(scope="module", params=[CRC_WIDE_FOLDING, CRC_FOLDING, CRC_TABLES])
 def compiled(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    """The kernel, with both ways to compute checksums."""
+    """The kernel, with each way to compute checksums that this machine has."""
     if not Path(kernel.path()).exists():
         pytest.skip("this installation has no compiled kernel")
-    found = Kernel(kernel.path(), plain_crc=request.param == "tables")
+    found = Kernel(kernel.path(), crc_best=request.param)
+    if found.crc_way != request.param:
+        Kernel(kernel.path())
+        pytest.skip("this processor lacks the instructions")
     assert found.source == hatch_build.digest_of(Path(kernel.__file__).parent), AGAIN
     yield found
     Kernel(kernel.path())

@@ -121,6 +121,7 @@ class FakeNode:
         self._commands: list[tuple[Callable[[], None], threading.Event]] = []
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._held: list[Held] = []
+        self._loses_part = False
         self._late: list[tuple[float, str, bytes, Header, bytes]] = []
         self._stopping = False
         self.endpoints: dict[str, str] = {}
@@ -133,6 +134,14 @@ class FakeNode:
     def url(self) -> str:
         """The control address."""
         return self.endpoints["control"]
+
+    def lose_next_part(self) -> None:
+        """The next answer of a stream does not go out."""
+        self._loses_part = True
+
+    def held_offsets(self) -> list[int]:
+        """Where the pulls stand that wait now."""
+        return [held.header["offset"] for held in self._held]
 
     def stored(self, topic: str | None = None) -> list[Record]:
         """What was stored, in order."""
@@ -243,6 +252,13 @@ class FakeNode:
             if reply.payload or held.until <= now:
                 self._held.remove(held)
                 answer = wire.answer(wire.request_id(held.header), **reply.fields)
+                if reply.payload and held.header.get("stream"):
+                    answer |= {"more": True, "offset": held.header["offset"]}
+                    behind = {**held.header, "offset": reply.fields["next_begin_offset"]}
+                    self._held.append(held._replace(header=behind))
+                    if self._loses_part:
+                        self._loses_part = False
+                        continue
                 self._answer("reader", held.identity, answer, reply.payload)
 
     def _unknown(self, header: Header, payload: bytes, identity: bytes) -> Reply:

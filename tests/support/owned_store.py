@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.recovery import Recovery, examine
 from node.store.settings import Settings
 from node.writer_store import WriterStore, open_writer_store

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.append import AppendRequest
+from node.append_request import AppendRequest
 from node.recovery import examine
 from node.store.own_files import load_owner
 from node.store.settings import Settings

@@ -1,0 +1,41 @@
+"""Opens a node's HTTP end, where one is wanted; a node serves without it too."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from node.supervisor_bind import parse_http
+from node.supervisor_status import NodeView
+
+log = logging.getLogger("keelog.supervisor")
+
+
+@contextmanager
+def http_end(
+    address: str, view: Callable[[], NodeView], turned_at: Callable[[], float]
+) -> Iterator[None]:
+    """Serves the pages at `--http` while the context lasts; a taken port is a warning."""
+    place = parse_http(address)
+    if place is None:
+        yield
+        return
+    # Only here: http.server takes longer to import than all else of a supervisor.
+    from node.http_end import HttpEnd
+    from node.node_pages import PATHS, NodePages
+
+    try:
+        end = HttpEnd(place.host, place.port, NodePages(view, turned_at))
+    except OSError as error:
+        log.warning(
+            "no metrics and no health pages: cannot listen at %s:%d: %s; the node serves on",
+            *(place.host, place.port, error.strerror or error),
+        )
+        yield
+        return
+    log.info("%s has %s", end.url, ", ".join(PATHS))
+    if not place.is_loopback:
+        log.warning("%s can be read from other hosts", end.url)
+    try:
+        yield
+    finally:
+        end.close()

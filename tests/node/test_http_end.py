@@ -1,0 +1,141 @@
+"""The HTTP end of a node, alone: what it answers, and that nobody out there can hold it up."""
+
+import http.client
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+import pytest
+
+from node import http_end as module
+from node.http_end import HttpEnd, Page
+from node.supervisor_bind import parse_http
+from node.supervisor_http import http_end
+from protocol.errors import BadRequest
+
+PATIENCE_S = 10.0
+
+
+def pages(path: str, query: Mapping[str, str]) -> Page:
+    return Page(HTTPStatus.OK, f"{path} {dict(query)}\n")
+
+
+@pytest.fixture
+def end() -> Iterator[HttpEnd]:
+    server = HttpEnd("127.0.0.1", 0, pages)
+    yield server
+    server.close()
+
+
+def ask(end: HttpEnd, path: str, method: str = "GET") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(urlsplit(end.url).netloc, timeout=PATIENCE_S)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def connect(end: HttpEnd) -> socket.socket:
+    port = urlsplit(end.url).port
+    assert port is not None
+    return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+
+
+def test_a_page_gets_its_path_and_the_fields_of_its_query(end: HttpEnd) -> None:
+    assert ask(end, "/a?x=1&y=") == (200, b"/a {'x': '1', 'y': ''}\n")
+    assert ask(end, "/a", "HEAD") == (200, b"")
+
+
+def test_other_methods_and_too_many_fields_are_refused(end: HttpEnd) -> None:
+    assert ask(end, "/a", "POST")[0] == HTTPStatus.NOT_IMPLEMENTED
+    assert ask(end, "/a?" + "x=1&" * 100)[0] == HTTPStatus.BAD_REQUEST
+
+
+def test_who_sends_nothing_loses_the_connection(
+    end: HttpEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HTTP_REQUEST_S_MAX", 0.05)
+    with connect(end) as silent:
+        assert silent.recv(100) == b""
+
+
+def test_who_sends_byte_by_byte_has_no_more_time_than_others(
+    end: HttpEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HTTP_REQUEST_S_MAX", 0.2)
+    began = time.monotonic()
+    with connect(end) as slow, pytest.raises(OSError, match=r"(?i)reset|pipe"):
+        while time.monotonic() < began + PATIENCE_S:
+            slow.send(b"G")
+            time.sleep(0.01)
+
+
+def test_a_request_without_end_is_cut_off(end: HttpEnd) -> None:
+    with connect(end) as large:
+        large.sendall(b"GET /a HTTP/1.0\r\n")
+        with pytest.raises(OSError, match=r"(?i)reset|pipe"):
+            for _ in range(10_000):
+                large.sendall(b"x: " + b"y" * 1000 + b"\r\n")
+
+
+def test_a_probe_gets_its_answer_while_others_hold_all_connections(end: HttpEnd) -> None:
+    idle = [connect(end) for _ in range(3 * module.HTTP_CONNECTIONS_MAX)]
+    try:
+        assert ask(end, "/livez")[0] == 200
+        answering = [one for one in threading.enumerate() if one.name == "http-answer"]
+        assert 0 < len(answering) <= module.HTTP_CONNECTIONS_MAX
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_bytes_that_are_no_http_end_one_connection_alone(end: HttpEnd) -> None:
+    with connect(end) as strange:
+        strange.sendall(bytes(range(256)) * 4 + b"\r\n\r\n")
+        strange.recv(4096)
+    assert ask(end, "/a")[0] == 200
+
+
+def test_a_taken_port_is_one_warning_and_the_node_goes_on(
+    end: HttpEnd, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = urlsplit(end.url).netloc
+    with (
+        caplog.at_level(logging.INFO),
+        http_end(place, lambda: pytest.fail("asked"), lambda: 0.0),
+    ):
+        assert ask(end, "/a")[0] == 200
+    (line,) = caplog.messages
+    assert line.startswith("no metrics and no health pages: cannot listen at 127.0.0.1:")
+    assert "in use" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("9875", "127.0.0.1", 9875),
+        ("0.0.0.0:0", "0.0.0.0", 0),
+        ("http://localhost:80/", "localhost", 80),
+        ("[::1]:9875", "[::1]", 9875),
+    ],
+)
+def test_addresses_that_are_understood(text: str, host: str, port: int) -> None:
+    place = parse_http(text)
+    assert place is not None
+    assert (place.host, place.port) == (host, port)
+
+
+@pytest.mark.parametrize("text", ["x", "127.0.0.1", "70000", "https://a:1", "tcp://a:1", "a:1/b"])
+def test_addresses_that_are_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match="is no address"):
+        parse_http(text)
+
+
+def test_no_address_is_no_server() -> None:
+    assert parse_http("") is None

@@ -1,0 +1,143 @@
+"""Zeros ahead of the log's end: they come where nothing stands, and nowhere else."""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from node import zero_ahead
+from node.commit_log import CommitLog
+from node.store import disk
+from node.zero_ahead import AHEAD_BYTES, PAGE_BYTES, SYNC_BYTES, ZeroAhead, make_ahead
+
+SEGMENT_BYTES = 16 << 20
+DIRT = b"\xee"
+WAIT_S = 20.0
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.001)
+
+
+def make_file(path: Path) -> int:
+    """A segment that is dirt all over, so that zeros show."""
+    path.write_bytes(DIRT * SEGMENT_BYTES)
+    return os.open(path, os.O_RDWR)
+
+
+@pytest.fixture
+def ahead() -> Iterator[ZeroAhead]:
+    made = ZeroAhead()
+    yield made
+    made.close()
+
+
+def zeroed_to(path: Path, start: int) -> int:
+    """Where the zeros end that begin at `start`."""
+    rest = path.read_bytes()[start:]
+    return start + len(rest) - len(rest.lstrip(b"\0"))
+
+
+def test_zeros_reach_so_far_ahead_and_leave_the_logs_last_page(
+    ahead: ZeroAhead, tmp_path: Path
+) -> None:
+    path = tmp_path / "segment"
+    os.close(make_file(path))
+    ahead.begin(path, SEGMENT_BYTES, 100)
+    least = 100 + AHEAD_BYTES - SYNC_BYTES
+    until(lambda: zeroed_to(path, PAGE_BYTES) >= least)
+    ahead.close()
+    data = path.read_bytes()
+    assert data[:PAGE_BYTES] == DIRT * PAGE_BYTES
+    assert data[100 + AHEAD_BYTES :] == DIRT * (SEGMENT_BYTES - 100 - AHEAD_BYTES)
+
+
+def test_what_is_appended_is_never_overwritten(ahead: ZeroAhead, tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    descriptor = make_file(path)
+    dice = random.Random(4)
+    ahead.begin(path, SEGMENT_BYTES, 0)
+    written = bytearray()
+    while len(written) < SEGMENT_BYTES - (1 << 20):
+        part = dice.randbytes(dice.choice([1, 300, 5000, 200_000, 900_000]))
+        ahead.claim(len(written) + len(part))
+        disk.write_all(descriptor, part, len(written))
+        written += part
+    ahead.close()
+    os.close(descriptor)
+    assert path.read_bytes()[: len(written)] == written
+
+
+def test_an_append_waits_for_zeros_on_their_way_to_its_place(
+    ahead: ZeroAhead, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(descriptor: int, data: bytes, position: int) -> None:
+        begun.set()
+        assert may_end.wait(WAIT_S)
+
+    monkeypatch.setattr(disk, "write_all", slow)
+    path = tmp_path / "segment"
+    os.close(make_file(path))
+    ahead.begin(path, SEGMENT_BYTES, 0)
+    assert begun.wait(WAIT_S)
+    claimed = threading.Event()
+
+    def claim() -> None:
+        ahead.claim(1)
+        claimed.set()
+
+    claiming = threading.Thread(target=claim)
+    claiming.start()
+    assert not claimed.wait(0.05)
+    may_end.set()
+    assert claimed.wait(WAIT_S)
+    claiming.join()
+
+
+def test_after_a_roll_zeros_go_to_the_new_segment_alone(ahead: ZeroAhead, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for path in (old, new):
+        os.close(make_file(path))
+    ahead.begin(old, SEGMENT_BYTES, SEGMENT_BYTES - PAGE_BYTES)
+    ahead.begin(new, SEGMENT_BYTES, 0)
+    until(lambda: zeroed_to(new, 0) >= AHEAD_BYTES - SYNC_BYTES)
+    assert old.read_bytes()[:-PAGE_BYTES] == DIRT * (SEGMENT_BYTES - PAGE_BYTES)
+
+
+def test_a_disk_that_takes_no_zeros_stops_them_and_no_append(
+    ahead: ZeroAhead, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ahead.begin(tmp_path / "missing", SEGMENT_BYTES, 0)
+    until(lambda: "no zeros ahead" in caplog.text)
+    ahead.claim(SEGMENT_BYTES)
+
+
+def test_a_log_rolls_and_closes_with_zeros_ahead(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "keelog" / "run").mkdir(parents=True)
+    log = CommitLog(tmp_path, SEGMENT_BYTES, 0, None, ZeroAhead())
+    log.open_tail()
+    pieces = [bytes([number]) * (SEGMENT_BYTES // 3) for number in range(1, 5)]
+    starts = []
+    for piece in pieces:
+        log.make_room(len(piece))
+        starts.append(log.append(piece))
+    log.close(unlink_next=True)
+    files = sorted((tmp_path / "commitlog").iterdir())
+    data = b"".join(path.read_bytes() for path in files)
+    assert all(
+        data[at : at + len(piece)] == piece for at, piece in zip(starts, pieces, strict=True)
+    )
+
+
+def test_small_segments_get_no_zeros(tmp_path: Path) -> None:
+    assert make_ahead(tmp_path, zero_ahead.SEGMENT_BYTES_MIN - 1) is None

@@ -1,0 +1,134 @@
+"""The files of deploy/: they can be read, fit together, and name what there is."""
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from keelog.cli.main import cli
+from node.store.process import EXIT_DAMAGED, EXIT_LOCKED, EXIT_USAGE
+from node.supervisor_bind import parse_http
+
+ROOT = Path(__file__).resolve().parents[1]
+DEPLOY = ROOT / "deploy"
+BOARD = DEPLOY / "grafana" / "keelog.json"
+ALERTS = DEPLOY / "prometheus" / "alerts.yml"
+COMPOSE = DEPLOY / "docker" / "compose.yaml"
+METRICS_PORT = 9875
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def dockerfile() -> dict[str, list[str]]:
+    """The arguments of each instruction, continued lines joined."""
+    found: dict[str, list[str]] = {}
+    text = (DEPLOY / "docker" / "Dockerfile").read_text().replace("\\\n", " ")
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, _, rest = line.partition(" ")
+            found.setdefault(name, []).append(rest)
+    return found
+
+
+def assert_serve_takes(words: list[str]) -> None:
+    """Raises nothing but for the missing directory: all options are there."""
+    result = CliRunner().invoke(cli, [*words, "--help"])
+    assert result.exit_code == 0, result.output
+
+
+def test_every_panel_of_the_board_has_a_query_and_a_place() -> None:
+    board = json.loads(BOARD.read_text())
+    assert [one["name"] for one in board["templating"]["list"]] == ["ds", "instance"]
+    rows = [one["title"] for one in board["panels"] if one["type"] == "row"]
+    assert rows == ["Is it fine?", "Rates", "Storage", "Lag", "Processes"]
+    panels = [one for one in board["panels"] if one["type"] != "row"]
+    for panel in panels:
+        assert panel["datasource"]["uid"] == "${ds}"
+        assert all(target["expr"] for target in panel["targets"])
+    places = [(one["gridPos"]["x"], one["gridPos"]["y"]) for one in board["panels"]]
+    ids = [one["id"] for one in board["panels"]]
+    assert len(set(places)) == len(set(ids)) == len(board["panels"])
+
+
+def test_every_alert_says_what_is_wrong_and_how_bad_it_is() -> None:
+    rules = load(ALERTS)["groups"][0]["rules"]
+    assert len({rule["alert"] for rule in rules}) == len(rules) == 8
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert {"summary", "description"} == rule["annotations"].keys()
+
+
+def test_promtool_takes_the_rules() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not on the PATH (Debian: apt-get install prometheus)")
+    done = subprocess.run(
+        [promtool, "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_unit_starts_a_node_that_tells_how_it_is() -> None:
+    unit = configparser.RawConfigParser(strict=True)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "systemd" / "keelog.service")
+    service = unit["Service"]
+    assert (service["Type"], service["NotifyAccess"], service["KillMode"]) == (
+        *("notify", "main", "mixed"),
+    )
+    codes = {int(word) for word in service["RestartPreventExitStatus"].split()}
+    assert codes == {EXIT_USAGE, EXIT_DAMAGED, EXIT_LOCKED}
+    command, *words = shlex.split(service["ExecStart"])
+    assert Path(command).name == "keelog"
+    assert words[1].startswith(f"/var/lib/{service['StateDirectory']}/")
+    place = parse_http(words[words.index("--http") + 1])
+    assert place is not None
+    assert (place.is_loopback, place.port) == (True, METRICS_PORT)
+    assert_serve_takes(words)
+
+
+def test_the_image_runs_a_node_without_root_and_shows_its_ports() -> None:
+    steps = dockerfile()
+    assert steps["USER"] == ["10001"]
+    assert steps["STOPSIGNAL"] == ["SIGTERM"]
+    words = json.loads(steps["CMD"][0])
+    assert json.loads(steps["ENTRYPOINT"][0]) == ["keelog"]
+    assert words[1].startswith(steps["VOLUME"][0])
+    assert_serve_takes(words)
+    assert str(METRICS_PORT) in steps["EXPOSE"][0].split()
+    assert words[words.index("--http") + 1].endswith(f":{METRICS_PORT}")
+    health = re.search(r"CMD (\[.*\])", steps["HEALTHCHECK"][0])
+    assert health is not None
+    assert_serve_takes(json.loads(health[1])[1:])
+
+
+def test_the_services_of_the_compose_file_find_each_other_and_their_files() -> None:
+    compose = load(COMPOSE)
+    services = compose["services"]
+    assert services.keys() == {"node", "prometheus", "grafana"}
+    assert services["prometheus"]["depends_on"]["node"]["condition"] == "service_healthy"
+    build = services["node"]["build"]
+    context = (COMPOSE.parent / build["context"]).resolve()
+    assert (context, (context / build["dockerfile"]).is_file()) == (ROOT, True)
+    for service in services.values():
+        for port in service["ports"]:
+            assert port.startswith("127.0.0.1:"), "nobody has to log in"
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert source in compose["volumes"] or (COMPOSE.parent / source).exists(), source
+    scrape = load(DEPLOY / "prometheus" / "prometheus.yml")
+    assert scrape["rule_files"] == [ALERTS.name]
+    (target,) = scrape["scrape_configs"][0]["static_configs"][0]["targets"]
+    assert target == f"node:{METRICS_PORT}"
+    source = load(DEPLOY / "grafana" / "provisioning" / "datasources" / "prometheus.yml")
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"

@@ -1,0 +1,194 @@
+"""A node's HTTP end: its health, its metrics, and what the board and the alerts make of them."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.node import RunningNode, wait_until
+from tests.test_deploy import ALERTS, BOARD, load
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("http-node")]
+
+METRIC = re.compile(r"\b(?:keelog|rocketmq)_[a-z_]+\b")
+COMPARISON = re.compile(r"(\w+) (==|>) ([0-9.]+)")
+Sample = tuple[str, frozenset[tuple[str, str]]]
+
+
+class Watched(NamedTuple):
+    """A node, where its pages are, and the socket of its service manager."""
+
+    node: RunningNode
+    url: str
+    manager: socket.socket
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def scrape(self) -> dict[Sample, float]:
+        status, text = self.get("/metrics")
+        assert status == 200
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float:
+        found = [
+            value
+            for (other, having), value in self.scrape().items()
+            if other == name and having >= labels.items()
+        ]
+        assert len(found) == 1, f"{name}{labels}: {found}"
+        return found[0]
+
+    def wait_restarted(self, role: str) -> None:
+        """Returns when a process that was killed once is counted, and runs again."""
+        wait_until(
+            lambda: self.value("keelog_process_restarts_total", role=role, reason="killed") == 1,
+            "the restart is not counted",
+        )
+        self.node.wait_all_run()
+
+    def is_firing(self, alert: str) -> bool:
+        """Whether an alert's expression, one comparison, is true of a sample."""
+        rule = next(one for one in load(ALERTS)["groups"][0]["rules"] if one["alert"] == alert)
+        match = COMPARISON.fullmatch(rule["expr"])
+        assert match is not None, rule["expr"]
+        values = [value for (name, _), value in self.scrape().items() if name == match[1]]
+        assert values
+        limit = float(match[3])
+        return any(value == limit if match[2] == "==" else value > limit for value in values)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    root = tmp_path_factory.mktemp("http")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(root / "notify"))
+        manager.settimeout(30)
+        env = {
+            "KEELOG_HTTP": "127.0.0.1:0",
+            "NOTIFY_SOCKET": str(root / "notify"),
+            "WATCHDOG_USEC": "2000000",
+        }
+        small = ["mapped_file_size_commit_log=1048576"]
+        node = RunningNode(
+            root / "store", small, queue_workers=1, readers=1, restart_limit=2, env=env
+        )
+        with node:
+            found = re.search(r"(http://\S+) has /livez", node.stderr)
+            assert found is not None, node.stderr
+            node.client.producer().send_many("orders", [b"x" * 100] * 50)
+            yield Watched(node, found[1], manager)
+
+
+def test_the_service_manager_hears_of_start_readiness_and_life(watched: Watched) -> None:
+    heard = ""
+    while not ("READY=1" in heard and heard.count("WATCHDOG=1") > 1):
+        heard += watched.manager.recv(4096).decode() + "\n"
+    assert heard.index("EXTEND_TIMEOUT_USEC=") < heard.index("READY=1")
+    assert "STATUS=all processes run" in heard
+
+
+def test_a_node_that_runs_is_alive_ready_and_tells_each_check(watched: Watched) -> None:
+    assert watched.get("/livez") == (200, "ok\n")
+    assert watched.get("/readyz") == (200, "ready\n")
+    status, text = watched.get("/readyz?verbose=1")
+    assert status == 200
+    assert "[+] writer: 1 of 1 running\n" in text
+    assert "[+] index_worker: 1 of 1 running (not needed to be ready)\n" in text
+    assert json.loads(watched.get("/readyz?format=json")[1])["ready"] is True
+    status, text = watched.get("/healthz")
+    assert status == 200
+    assert "queue 0: running, pid" in text
+    assert watched.get("/nowhere")[0] == 404
+
+
+def test_every_metric_of_the_board_and_the_alerts_is_scraped(watched: Watched) -> None:
+    there = {name for name, _ in watched.scrape()}
+    exprs = [rule["expr"] for rule in load(ALERTS)["groups"][0]["rules"]]
+    for panel in json.loads(BOARD.read_text())["panels"]:
+        exprs += [target["expr"] for target in panel.get("targets", [])]
+    named = {name for expr in exprs for name in METRIC.findall(expr)}
+    assert len(named) > 20
+    assert named <= there
+
+
+def test_promtool_takes_the_metrics(watched: Watched) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not on the PATH (Debian: apt-get install prometheus)")
+    done = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=watched.get("/metrics")[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_metrics_say_what_was_appended_and_how_far_the_others_are(watched: Watched) -> None:
+    node = watched.node
+    node.wait_dispatched()
+    log = node.log_state()
+    assert watched.value("rocketmq_messages_in_total") == log.records == 50
+    assert watched.value("rocketmq_throughput_in_total") == log.appended
+    assert watched.value("keelog_commitlog_max_offset_bytes") == log.appended
+    assert watched.value("keelog_dispatch_lag_bytes", target="cq") == 0
+    assert watched.value("rocketmq_topic_number") == 1
+    assert 0 <= watched.value("rocketmq_storage_message_reserve_time") < 600_000
+    assert watched.value("keelog_process_resident_memory_bytes", role="writer") > 2**20
+
+
+def test_counters_keep_growing_when_the_writer_is_started_again(watched: Watched) -> None:
+    node = watched.node
+    before = watched.scrape()
+    node.kill("writer")
+    watched.wait_restarted("writer")
+    node.client.send("orders", b"after")
+    assert watched.value("rocketmq_messages_in_total") == 51
+    after = watched.scrape()
+    shrunk = {
+        key: (before[key], after[key])
+        for key in before
+        if key[0].endswith("_total") and after[key] < before[key]
+    }
+    assert not shrunk
+
+
+def test_a_worker_that_stays_down_is_an_alert(watched: Watched) -> None:
+    alerts = ("KeelogProcessDown", "KeelogNotReady", "KeelogDamage")
+    assert [watched.is_firing(alert) for alert in alerts] == [False, False, False]
+    node = watched.node
+    node.kill("index")
+    watched.wait_restarted("index")
+    node.kill("index")
+    wait_until(lambda: "index 0: given_up" in watched.get("/healthz")[1], "it is not given up")
+    assert watched.value("keelog_process_up", role="index") == 0
+    assert [watched.is_firing(alert) for alert in alerts] == [True, False, False]
+    assert watched.get("/readyz")[0] == 200
+    assert "[-] index_worker: " in watched.get("/readyz")[1]
+
+
+def test_without_a_writer_the_node_is_alive_and_not_ready(watched: Watched) -> None:
+    watched.node.kill("writer")
+    wait_until(lambda: watched.is_firing("KeelogNotReady"), "it is still ready")
+    status, text = watched.get("/readyz")
+    assert status == 503
+    assert re.search(r"\[-\] appends: refused, read_only: the writer is given_up", text)
+    assert watched.get("/livez")[0] == 200
