@@ -36,7 +36,7 @@ def diag(store: Path | None, out: Path, log_file: Path | None, node: str, output
 
     Example: keelog diag -o keelog-diag.zip
 
-    Example: keelog diag ./store -o keelog-diag.zip
+    Example: keelog diag ./store -o keelog-stopped.zip
     """
     from keelog.diag import gather
 
