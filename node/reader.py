@@ -100,9 +100,9 @@ class Reader:
         self._site = site
         self._page = page
         self._pages = Pages(site.root, site.shards)
-        bell = Bell(context, site.slot)
-        self.poller.register(bell.socket, zmq.POLLIN)
-        self._hints = Hints(bell, site.shards)
+        self._bell = Bell(context, site.slot)
+        self.poller.register(self._bell.socket, zmq.POLLIN)
+        self._hints = Hints(self._bell, site.shards)
         self._workers = Sleepers(context, site.root, lambda slot: slot.startswith("queue-"))
         self.service = ReaderService(
             open_fitting(site),
@@ -124,19 +124,19 @@ class Reader:
         self._page.publish(state=RUNNING)
         sleep_ms = 0
         while not stop.is_set:
-            events = self.poller.poll(sleep_ms)
+            ready = self.poller.poll(sleep_ms)
             now = time.monotonic()
-            if events or self._is_anything_due(now):
-                self.step(now)
+            if ready or self._is_anything_due(now):
+                self.step(now, is_rung=any(one[0] is self._bell.socket for one in ready))
                 now = time.monotonic()
             sleep_ms = self._sleep_ms(now) if self._ask_for_ring() else 0
         self._page.publish(state=STOPPING)
         self._stop()
 
-    def step(self, now: float) -> None:
+    def step(self, now: float, is_rung: bool) -> None:
         """One turn: the pages, requests, arrivals, time-outs, the heartbeat."""
         # Hints before the store: whatever they announce is then there to be read.
-        news = self._collect(now)
+        news = self._collect(now, is_rung)
         self._refresh(now)
         for _ in range(REQUESTS_AT_ONCE):
             received = self.server.receive()
@@ -176,9 +176,9 @@ class Reader:
             return TICK_MS if self.server.has_unsent else IDLE_MS
         return min(TICK_MS, max(0, int((deadline - now) * 1000) + 1))
 
-    def _collect(self, now: float) -> News | None:
+    def _collect(self, now: float, is_rung: bool) -> News | None:
         """Where to look; None: everywhere."""
-        news = self._hints.collect(self._pages.hints, now)
+        news = self._hints.collect(self._pages.hints, now, is_rung)
         epoch = self._pages.epoch()
         if epoch != self._epoch:
             self._epoch = epoch

@@ -106,13 +106,13 @@ class Hints:
                 count.forget()
         return True
 
-    def collect(self, published: Callable[[], list[int]], now: float) -> News:
+    def collect(self, published: Callable[[], list[int]], now: float, is_rung: bool = True) -> News:
         """What has come, and what is missing of the hints that the workers have sent.
 
         Nothing while nobody listens: then a ring was the writer's, and its page says more.
         """
         news = News(set(), set())
-        heard = self._bell.rings()
+        heard = self._bell.rings() if is_rung else []
         if not self._listens:
             return news
         for message in heard:

@@ -13,7 +13,8 @@ from node.store.pull_types import PullRequest, PullStatus
 from protocol.errors import MqError
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC
-from protocol.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Record, unit_tags_code
+from protocol.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Record, decode, unit_tags_code
+from protocol.record_check import Sealed
 
 TURN_BYTES_MAX = 64 * 1024
 TURN_RECORDS_MAX = 128
@@ -53,7 +54,7 @@ class LogTail:
         self.begin = 0
         self.end = 0
         self._epoch = 0
-        self._queues: dict[Queue, deque[Record]] = {}
+        self._queues: dict[Queue, deque[Sealed]] = {}
         self._order: deque[tuple[int, Queue]] = deque()
         """Where each record ends, in the order of the log."""
         self._ends: dict[Queue, int] = {}
@@ -96,7 +97,7 @@ class LogTail:
         if is_large or log.end - self.begin > TAIL_BYTES_MAX:
             return None
         try:
-            records = log.few(self.end, log.end, TURN_RECORDS_MAX)
+            records = log.few_sealed(self.end, log.end, TURN_RECORDS_MAX)
         except MqError:
             return None
         if records is None or len(self._order) + len(records) > TAIL_RECORDS_MAX:
@@ -104,19 +105,15 @@ class LogTail:
         if not store.is_current:
             return None  # Another epoch's records may stand here by now.
         for record in records:
-            head = record.head
-            kind = head.sys_flag & TRANSACTION_MASK
-            if kind and kind != TRANSACTION_COMMIT:
+            if not _is_queued(record):
                 continue
-            if record.topic == SCHEDULE_TOPIC and unit_tags_code(record) is None:
-                continue
-            queue = Queue(record.topic, head.queue_id)
-            if self._ends.get(queue, head.queue_offset) != head.queue_offset:
+            queue, number = record.queue, record.number
+            if self._ends.get(queue, number) != number:
                 return None
             grown.add(queue)
-            self._ends[queue] = head.queue_offset + 1
+            self._ends[queue] = number + 1
             self._queues.setdefault(queue, deque()).append(record)
-            self._order.append((head.physical_offset + record.size, queue))
+            self._order.append((record.offset + len(record.raw), queue))
         self.end = log.end
         return grown
 
@@ -134,9 +131,7 @@ class LogTail:
             if not records:
                 del self._queues[queue]
         if len(self._ends) > ENDS_MAX:
-            self._ends = {
-                queue: records[-1].head.queue_offset + 1 for queue, records in self._queues.items()
-            }
+            self._ends = {queue: records[-1].number + 1 for queue, records in self._queues.items()}
 
     def end_of(self, queue: Queue) -> int | None:
         """The number behind the queue's last message; None where only its files tell."""
@@ -145,14 +140,14 @@ class LogTail:
     def first_of(self, queue: Queue) -> int | None:
         """The number of the queue's first message here."""
         records = self._queues.get(queue)
-        return None if records is None else records[0].head.queue_offset
+        return None if records is None else records[0].number
 
     def take(self, queue: Queue, number: int, request: PullRequest) -> Taken | None:
         """What a pull at a number gets, as of messages that are in memory; None: nothing here."""
         records = self._queues.get(queue)
         if records is None:
             return None
-        first = records[0].head.queue_offset
+        first = records[0].number
         if not first <= number < first + len(records):
             return None
         count_max = min(request.max_messages, request.limits.count_max)
@@ -169,3 +164,14 @@ class LogTail:
             number += 1
         status = PullStatus.FOUND if taken else PullStatus.NO_MATCHED_MESSAGE
         return Taken(status, number, first + len(records), taken)
+
+
+def _is_queued(record: Sealed) -> bool:
+    """Whether a queue worker makes a unit of it."""
+    kind = record.sys_flag & TRANSACTION_MASK
+    if kind and kind != TRANSACTION_COMMIT:
+        return False
+    if record.queue.topic != SCHEDULE_TOPIC:
+        return True
+    whole = decode(record.raw, 0)
+    return isinstance(whole, Record) and unit_tags_code(whole) is not None

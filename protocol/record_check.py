@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from protocol.columns import Bools, Bytes, Ints, first_bad_crc, gather_records
 from protocol.gather import are_heads
 from protocol.ids import Queue
 from protocol.layout import Readable
+from protocol.names import SHORT_TOPIC_CHARS_MAX
 from protocol.properties import (
     CRC_DIGITS,
     CRC_PREFIX,
@@ -86,6 +87,55 @@ class Wanted:
             self.numbers[row],
             self.sizes[row],
         )
+
+
+class Sealed(NamedTuple):
+    """A verified record: which message of which queue it is, and where in the log."""
+
+    queue: Queue
+    number: int
+    offset: int
+    sys_flag: int
+    raw: bytes
+
+    @classmethod
+    def of(cls, record: Record) -> "Sealed":
+        """Of one that was decoded."""
+        head = record.head
+        queue = Queue(record.topic, head.queue_id)
+        return cls(queue, head.queue_offset, head.physical_offset, head.sys_flag, record.raw)
+
+
+def at_a_glance(data: bytes, start: int, offset: int) -> Sealed | None:
+    """The record at `start` of `data` that says it stands at log offset `offset`, verified.
+
+    None for all that is not plain: another version, long hosts, no checksum of the whole, damage.
+    `decode` tells what that is.
+    """
+    if len(data) - start < RECORD_BYTES_MIN:
+        return None
+    size, magic, queue_id, number, place, sys_flag = _HEAD(data, start)
+    end = start + size
+    if magic != MAGIC_V1 or place != offset or sys_flag & _HOSTS_V6 or end > len(data):
+        return None
+    (body_bytes,) = _INT(data, start + SHORT_HEAD.size - 4)
+    topic_at = start + SHORT_HEAD.size + body_bytes + 1
+    sealed_to = end - CRC_PROPERTY_BYTES
+    if body_bytes < 0 or topic_at > sealed_to:
+        return None
+    properties_at = topic_at + data[topic_at - 1] + 2
+    if properties_at > sealed_to or data[topic_at - 1] > SHORT_TOPIC_CHARS_MAX:
+        return None
+    if properties_at + int.from_bytes(data[properties_at - 2 : properties_at], "big") != end:
+        return None
+    raw = data[start:end]
+    if raw[-CRC_PROPERTY_BYTES:] != crc_property(zlib.crc32(raw[:-CRC_PROPERTY_BYTES])):
+        return None
+    try:
+        topic = data[topic_at : properties_at - 2].decode()
+    except UnicodeDecodeError:
+        return None
+    return Sealed(Queue(topic, queue_id), number, offset, sys_flag, raw)
 
 
 def first_unfit(data: bytes, wanted: Wanted) -> int:

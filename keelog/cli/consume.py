@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 import keelog
+from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
 from keelog.cli.message_format import compile_format
 from keelog.cli.options import command, node_option, output_options
@@ -35,7 +36,7 @@ class Wanted(NamedTuple):
 
 
 @command("consume")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option(
     "-o", "where", default="start", show_default=True, metavar="FROM[:TO]",
     help="start, end, 123, +5, -10 (the last ten of each queue), @2026-11-20T10:00, @-15m.",

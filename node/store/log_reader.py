@@ -24,6 +24,7 @@ from protocol.record import (
     Torn,
     decode,
 )
+from protocol.record_check import Sealed, at_a_glance
 
 WINDOW_BYTES = 1 << 20
 _PEEK_BYTES, _PAGE_BYTES = 1024, 4096
@@ -196,19 +197,38 @@ class LogReader:
         `start` must be where a record starts, and `stop` where one ends. None for all else: whoever
         asked reads columns then, which tell what stands there.
         """
-        segment = self.segment_at(start)
-        if stop > min(segment.end, self.end):
-            return None
-        data = segment.read(start - segment.start, stop - start)
+        data = self._within_a_segment(start, stop)
         records: list[Record] = []
         position = 0
-        while position < len(data):
+        while data is not None and position < len(data):
             found = decode(data, position, start + position)
             if len(records) >= count_max or not isinstance(found, Record):
                 return None
             records.append(found)
             position += found.size
-        return records
+        return records if data is not None else None
+
+    def few_sealed(self, start: int, stop: int, count_max: int) -> list[Sealed] | None:
+        """As `few`, for who only needs to know whose they are."""
+        data = self._within_a_segment(start, stop)
+        records: list[Sealed] = []
+        position = 0
+        while data is not None and position < len(data):
+            found = at_a_glance(data, position, start + position)
+            if found is None:
+                record = decode(data, position, start + position)
+                found = Sealed.of(record) if isinstance(record, Record) else None
+            if len(records) >= count_max or found is None:
+                return None
+            records.append(found)
+            position += len(found.raw)
+        return records if data is not None else None
+
+    def _within_a_segment(self, start: int, stop: int) -> bytes | None:
+        segment = self.segment_at(start)
+        if stop > min(segment.end, self.end):
+            return None
+        return segment.read(start - segment.start, stop - start)
 
     def columns(
         self,

@@ -11,7 +11,7 @@ import pytest
 from keelog.cli import failures
 from keelog.cli.failures import doing, exit_code, lines
 from keelog.cli.main import COMMANDS, cli, run
-from keelog.cli.options import config_pairs, environment_pairs
+from keelog.cli.settings_given import from_environment, from_file
 from protocol.errors import (
     BadRequest,
     BusyError,
@@ -104,15 +104,19 @@ def test_an_unforeseen_error_is_three_lines_and_a_traceback_only_with_debug() ->
 
 
 def test_settings_come_from_variables_and_from_a_file(tmp_path: Path) -> None:
-    assert environment_pairs({"KEELOG_STORE__MAX_INDEX_NUM": "7", "KEELOG_NODE": "x"}) == [
+    assert [one.pair for one in from_environment({"KEELOG_STORE__MAX_INDEX_NUM": "7"})] == [
         "store.max_index_num=7"
     ]
+    assert from_environment({"KEELOG_NODE": "x"}) == []
     config = tmp_path / "keelog.toml"
     config.write_text("[store]\nmax_index_num = 9\nmessage_index_enable = false\n")
-    assert config_pairs(config) == ["store.max_index_num=9", "store.message_index_enable=false"]
+    assert [one.pair for one in from_file(config)] == [
+        "store.max_index_num=9",
+        "store.message_index_enable=false",
+    ]
     config.write_text("[stores]\n")
     with pytest.raises(BadRequest, match="stores"):
-        config_pairs(config)
+        from_file(config)
     config.write_text("[store")
     with pytest.raises(BadRequest, match="no TOML"):
-        config_pairs(config)
+        from_file(config)

@@ -15,7 +15,9 @@ from protocol.kernel_read import Messages, copy_messages
 from protocol.record import Record, decode
 from protocol.record_check import (
     PLAIN_MAX,
+    Sealed,
     Wanted,
+    at_a_glance,
     first_unfit,
     unfit_columns,
     unfit_many,
@@ -157,3 +159,22 @@ def test_many_records_are_checked_like_few(crc: bool) -> None:
     raw[raw.rindex(b"x")] ^= 1
     assert first_unfit(bytes(raw), wanted) == len(wanted.sizes) - 1
     assert first_unfit(data[: sum(wanted.sizes[:3])], wanted.first(3)) == 3
+
+
+@given(drafts(), st.integers(0, 3), st.data())
+def test_a_glance_takes_only_what_the_decoder_takes_and_says_the_same(
+    draft: Draft, before: int, data: st.DataObject
+) -> None:
+    raw = bytearray(before) + pack_draft(draft, 5)
+    place = data.draw(st.integers(before, len(raw) - 1))
+    raw[place] ^= data.draw(st.sampled_from([0, 0, 1, 128]))
+    raw = raw[: data.draw(st.sampled_from([len(raw), len(raw), place]))]
+    found, record = at_a_glance(bytes(raw), before, 5), decode(raw, before, 5)
+    assert found is None or (isinstance(record, Record) and found == Sealed.of(record))
+
+
+def test_a_glance_takes_what_a_node_writes() -> None:
+    draft = Draft(topic=b"orders", queue_id=3, queue_offset=7, body=b"b" * 40, crc=True)
+    raw = pack_draft(draft, 9)
+    assert at_a_glance(raw, 0, 9) == Sealed(QUEUE, 7, 9, 0, raw)
+    assert at_a_glance(raw, 0, 8) is None
