@@ -7,7 +7,6 @@ use, then the default.
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,15 +104,15 @@ def save(path: Path, contexts: Contexts) -> None:
         if context.description:
             lines.append(f"description = {_quoted(context.description)}")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # mkstemp makes it with mode 0600.
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")
+    temporary = path.with_name(f".contexts-{os.getpid()}")
     try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            os.fchmod(descriptor, 0o600)
             stream.write("\n".join(lines) + "\n")
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _quoted(text: str) -> str:

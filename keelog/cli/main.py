@@ -6,14 +6,16 @@ A command's module is imported when it is asked for, so that `keelog --version` 
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
-from click.shell_completion import CompletionItem
 
 from keelog.cli import contexts, failures
 from keelog.cli.options import Group, debug_wanted, show_version
 from protocol.errors import MqError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Lazy(NamedTuple):
@@ -72,8 +74,10 @@ class LazyGroup(Group):
         except BrokenPipeError:
             raise failures.ClosedPipe from None
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands out of the table, options as click finds them: nothing is imported."""
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Commands out of the table, options as click finds them: no command is imported."""
+        from click.shell_completion import CompletionItem
+
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
         return [

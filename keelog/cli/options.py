@@ -1,6 +1,5 @@
 """What many commands share: --node, -X and --config, --format, --debug."""
 
-import importlib.metadata
 import inspect
 import os
 import sys
@@ -23,6 +22,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def version() -> str:
     """The installed version, or 0+unknown in a bare source tree."""
+    # Imported here: it brings half of the mail library, and few ask for the version.
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("keelog")
     except importlib.metadata.PackageNotFoundError:

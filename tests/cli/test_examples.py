@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from keelog import OutgoingMessage
 from keelog.bench import running as bench_running
 from keelog.bench.results import Result
 from keelog.bench.workload import Workload
@@ -25,6 +26,7 @@ from node import supervisor
 from node.store.settings import load_settings
 from node.supervisor_options import Options
 from pipeline.jobs import run as spark_jobs
+from tests.cli.conftest import SMALL
 from tests.cli.tree import commands, help_of, leaves
 from tests.pipeline.plain_engine import PlainEngine
 from tests.support.node import RunningNode, wait_until
@@ -85,9 +87,12 @@ def parts(line: str) -> list[Part]:
 def folder(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working directory with the files that the examples name, among them ./store."""
     folder = tmp_path_factory.mktemp("examples")
-    bodies = [b"message %d" % number for number in range(MESSAGES)]
-    for body in bodies:
-        node.client.send("orders", body, keys=["o-17", "order-17"], tags="paid", queue_id=0)
+    messages = [
+        OutgoingMessage(b"message %d" % number, keys=["o-17", "order-17"], tags="paid", queue_id=0)
+        for number in range(MESSAGES)
+    ]
+    with node.client.producer() as producer:
+        producer.send_many("orders", messages)
     wait_until(lambda: len(list(node.client.find("orders", "o-17"))) == MESSAGES, "the index")
     wait_until(lambda: node.client.offsets("orders")[0].max_offset == MESSAGES, "the queue")
     shutil.copytree(node.root, folder / "store", ignore=shutil.ignore_patterns("run", "lock"))
@@ -97,9 +102,10 @@ def folder(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def measured(node: RunningNode) -> Result:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """One real load, small: what the loads of the examples would answer in longer."""
-    load = Workload(kind="send", node=node.endpoint, count=50, producers=1, warm_up=0.0)
+    place = str(tmp_path_factory.mktemp("load"))
+    load = Workload(kind="store", body="16", count=50, warm_up=0.0, directory=place, settings=SMALL)
     return bench_running.run(load)
 
 

@@ -13,8 +13,8 @@ from tests.support.golden import GetStore
 
 GIB = 1 << 30
 LONG = {
-    "store dump", "store verify", "store repair", "store rebuild", "store export",
-}  # fmt: skip
+    *("consume", "store dump", "store verify", "store repair", "store rebuild", "store export"),
+}
 
 
 class Terminal(io.StringIO):
@@ -127,7 +127,7 @@ def test_long_commands_tell_while_they_walk_and_the_data_stays_the_same(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("keelog.cli.progress.LINE_EVERY_S", 0.0)
-    store = str(golden_copy("mixed-kinds"))
+    store = str(golden_copy("small-clean"))
 
     def talk(*words: str) -> str:
         capsys.readouterr()
