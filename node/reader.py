@@ -20,6 +20,7 @@ from node.reader_service import ReaderService
 from node.serving import Server
 from node.store import disk
 from node.store.bells import Bell, Context, Sleepers
+from node.store.event_log import log_to_stderr
 from node.store.live_store import LiveStore
 from node.store.locks import FileLock
 from node.store.process import (
@@ -308,9 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     set_title(f"keelog-reader-{options.index}")
     keep_freed_memory()
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(levelname)s reader %(message)s"
-    )
+    log_to_stderr("reader")
     stop = install_stop_signals()
     if options.ready_fd is not None:
         die_with_parent()

@@ -18,6 +18,7 @@ import zmq
 from node.children import Process, command
 from node.service_manager import ServiceManager
 from node.serving import Server
+from node.store.event_log import log_to_stderr
 from node.store.locks import StoreLock
 from node.store.process import EXIT_FAILED, StopFlag, install_stop_signals, set_title
 from node.store.settings import Settings, load_settings
@@ -68,9 +69,7 @@ def serve(options: Options) -> int:
     place = parse_bind(options.bind)
     parse_http(options.http)
     set_title("keelog-serve")
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(levelname)s supervisor %(message)s"
-    )
+    log_to_stderr("supervisor")
     stop = install_stop_signals()
     _stop_on_hangup(stop)
     _raise_open_files_limit()

@@ -24,6 +24,7 @@ from node.serving import BadFrames, Received, Server
 from node.staging_requests import OPERATIONS as STAGING_OPERATIONS
 from node.store import disk
 from node.store.bells import Context, Sleepers
+from node.store.event_log import log_to_stderr
 from node.store.process import (
     OOM_WRITER,
     StopFlag,
@@ -348,9 +349,7 @@ def main(arguments: list[str] | None = None) -> int:
     set_title("keelog-writer")
     raise_file_limit()
     keep_freed_memory()
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(levelname)s writer %(message)s"
-    )
+    log_to_stderr("writer")
     stop = install_stop_signals()
     if options.ready_fd is not None:
         die_with_parent()

@@ -1,9 +1,7 @@
 """What both workers' processes share: arguments, locks, state page, loop, the way out."""
 
 import argparse
-import logging
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ import zmq
 
 from node.store import disk
 from node.store.bells import Bell, Context
+from node.store.event_log import log_to_stderr
 from node.store.locks import FileLock, StoreLock
 from node.store.process import (
     EXIT_OK,
@@ -84,9 +83,7 @@ def run_worker(options: argparse.Namespace, job: Job) -> int:
     """The process from its start to its exit code."""
     raise_file_limit()
     keep_freed_memory()
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format=f"%(levelname)s {job.slot} %(message)s"
-    )
+    log_to_stderr(job.slot)
     stop = install_stop_signals()
     if options.ready_fd is not None:
         die_with_parent()

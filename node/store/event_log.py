@@ -1,0 +1,55 @@
+"""Logs of a node's processes: one event a line on stderr, never a word of a message.
+
+Text for people, on a terminal; else a JSON object, for whoever collects lines.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+VARIABLE = "KEELOG_LOG"
+"""`text` or `json` in the environment says which, whatever stderr is."""
+
+
+class JsonLines(logging.Formatter):
+    """`ts` (UTC), `level`, `role`, `pid`, `event`; `traceback` for what nobody foresaw."""
+
+    converter = time.gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, whatever the message holds."""
+        line = {
+            "ts": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "role": self._role,
+            "pid": record.process,
+            "event": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def log_to_stderr(role: str) -> None:
+    """What a process does first: from INFO on, its events are lines on stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(role, os.environ, sys.stderr))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def formatter(role: str, environment: Mapping[str, str], stream: TextIO) -> logging.Formatter:
+    """How lines look that go to `stream`."""
+    wanted = environment.get(VARIABLE) or ("text" if stream.isatty() else "json")
+    if wanted == "json":
+        return JsonLines(role)
+    return logging.Formatter(f"%(levelname)s {role.replace('%', '%%')} %(message)s")
