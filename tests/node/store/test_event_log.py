@@ -37,11 +37,11 @@ def test_an_event_is_one_json_object_a_line_where_nobody_looks_on() -> None:
 
 def test_an_error_that_nobody_foresaw_is_in_the_same_line() -> None:
     try:
-        raise ValueError("odd")
+        int("odd")
     except ValueError:
         line = JsonLines("index").format(event("it failed", error=True))
     assert "\n" not in line
-    assert json.loads(line)["traceback"].endswith("ValueError: odd")
+    assert json.loads(line)["traceback"].splitlines()[-1].startswith("ValueError: ")
 
 
 def test_people_on_a_terminal_get_text() -> None:
