@@ -75,7 +75,8 @@ class Appender:
         if len(requests) == 1 and self._append_draft(requests[0], now_ms):
             return
         for request in requests:
-            request.encode(self.rules.crc)
+            if request.draft is not None:
+                request.encode(self.rules.crc)
         stamp = Stamp(max(self.last_store_timestamp, now_ms), self.store_host)
         while requests:
             done = self._append_runs(requests, stamp) or self._append_fitting(requests, stamp)

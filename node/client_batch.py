@@ -21,7 +21,7 @@ from protocol.errors import BadRequest, IllegalMessage, MqError, RefusedError, S
 from protocol.message_id import offset_message_id, parse_host
 from protocol.record import SHORT_HEAD
 
-_QUEUE_ID, _SIZE = struct.Struct(">i"), struct.Struct("<I")
+_QUEUE_ID = struct.Struct(">i")
 _QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
 OFFSET_HEX_CHARS = 16
 UNREADABLE = (MqError, LookupError, ValueError, TypeError)
@@ -126,19 +126,14 @@ class Part(NamedTuple):
             "count": len(self.sizes),
             "bytes": len(self.records),
             "crc": zlib.crc32(self.records),
-            "sizes": _pack_sizes(self.sizes),
         }
+        if len(self.sizes) > 1:  # that of a lone record is `bytes`
+            fields["sizes"] = struct.pack(f"<{len(self.sizes)}I", *self.sizes)
         if self.queue is not None:
             fields["queue"] = self.queue
         if wait is not None:
             fields["wait"] = wait
         return fields
-
-
-def _pack_sizes(sizes: Sequence[int]) -> bytes:
-    if len(sizes) == 1:
-        return _SIZE.pack(sizes[0])
-    return struct.pack(f"<{len(sizes)}I", *sizes)
 
 
 def lone_part(entry: Entry) -> Part:

@@ -5,7 +5,7 @@ ZMQ_IMMEDIATE keeps requests out of ZeroMQ's queues while there is no connection
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgpack
@@ -67,7 +67,10 @@ class Link:
         self._pack = HeaderPacker()
         self.socket = context.socket(zmq.DEALER)
         self._set_options()
+        # What `socket.send` calls once it has looked for options that a DEALER does not have.
+        self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         self.monitor = self.socket.get_monitor_socket(_EVENTS)
+        self._monitored = [(self.monitor, _POLLIN)]
         try:
             self.socket.connect(endpoint)
         except zmq.ZMQError as error:
@@ -112,12 +115,12 @@ class Link:
         header = self._pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
         more = _ONLY_FRAME if payload is None else _FIRST_FRAME
         try:
-            self.socket.send(header, more)
+            self._send(header, more)
         except zmq.Again:
             return False
         if payload is not None:
             # The parts of a message go together: after the first, the second is always taken.
-            self.socket.send(payload, 0, len(payload) < ZERO_COPY_BYTES_MIN)
+            self._send(payload, 0, len(payload) < ZERO_COPY_BYTES_MIN)
         call.sent = True
         call.attempts += 1
         self.in_flight[call.id] = call
@@ -159,7 +162,7 @@ class Link:
 
     def has_news(self) -> bool:
         """Whether the monitor has seen something since `news`."""
-        return bool(int(self.monitor.getsockopt(_EVENTS_OPTION)) & _POLLIN)
+        return bool(zmq.zmq_poll(self._monitored, 0))
 
     def news(self) -> LinkNews:
         """Reads what the monitor has seen."""

@@ -1,24 +1,20 @@
 """Where a server's loop sleeps: until a request, or another thread, has something for it."""
 
-import select
 from collections.abc import Iterable
+from typing import Any
 
 import zmq
-
-_EVENTS, _POLLIN = zmq.EVENTS, int(zmq.POLLIN)
 
 
 class RequestWait:
     """Watches a socket for requests, and descriptors. For the one thread that has the socket."""
 
     def __init__(self, socket: "zmq.Socket[bytes]", descriptors: Iterable[int]) -> None:
-        self._socket = socket
-        self._poll = select.poll()
-        for descriptor in (int(socket.getsockopt(zmq.FD)), *descriptors):
-            self._poll.register(descriptor, select.POLLIN)
+        # What a zmq.Poller asks; the list is made once.
+        self._watched: list[tuple[Any, int]] = [
+            (watched, int(zmq.POLLIN)) for watched in (socket, *descriptors)
+        ]
 
     def poll(self, timeout_ms: int) -> None:
         """Returns when there may be something to do, at the latest after the time."""
-        # The socket's descriptor tells only of what came since the socket was looked at last.
-        if not int(self._socket.getsockopt(_EVENTS)) & _POLLIN:
-            self._poll.poll(timeout_ms)
+        zmq.zmq_poll(self._watched, timeout_ms)

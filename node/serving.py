@@ -53,8 +53,7 @@ ZERO_COPY_BYTES_MIN = 65_536
 """Below it copying a payload costs less than handing it over."""
 
 _FIRST_FRAME, _MORE = int(zmq.SNDMORE | zmq.NOBLOCK), int(zmq.SNDMORE)
-_NOBLOCK, _POLLIN = int(zmq.NOBLOCK), int(zmq.POLLIN)
-_EVENTS = zmq.EVENTS
+_NOBLOCK = int(zmq.NOBLOCK)
 _LOCAL = Host(bytes([127, 0, 0, 1]), 0)
 _BAD_ADDRESS = {
     zmq.EINVAL,
@@ -166,6 +165,7 @@ class Server:
         self._unsent_bytes = 0
         self._owed = _Owed()
         self.socket = context.socket(zmq.ROUTER)
+        self._alone = [(self.socket, int(zmq.POLLIN))]
         # What `socket.send` calls once it has looked for options that a ROUTER does not have.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         for option, value in (
@@ -192,9 +192,8 @@ class Server:
         if self._unsent_count:
             self._send_again()
         socket = self.socket
-        # A receive that finds nothing costs four times as much as the question. An enum's `&`
-        # costs as much as the rest of it.
-        if not int(socket.getsockopt(_EVENTS)) & _POLLIN:
+        # A receive that finds nothing costs four times as much as the question.
+        if not zmq.zmq_poll(self._alone, 0):
             return None
         try:
             peer = socket.recv(_NOBLOCK)

@@ -118,13 +118,12 @@ class Writer:
         group = self._take_group()
         if group:
             self._append(group, now)
-        if now >= self._house_at or self._is_watched():
+        if now >= self._house_at or self.flushing.is_hasty or self._is_watched():
             self._keep_house(now)
 
     def _is_watched(self) -> bool:
         """Whether somebody waits for more than an append."""
-        is_busy = self.flushing.is_hasty or self.staging.is_active
-        return is_busy or self.stopping or len(self.waiting) > 0
+        return self.stopping or len(self.waiting) > 0 or self.staging.is_active
 
     def _keep_house(self, now: float) -> None:
         """What lone appends need not pay for each: it is done now and then."""
@@ -193,7 +192,8 @@ class Writer:
             header = unpack(received.header)
             operation = check_envelope(header)
             if operation in ("append", "send"):
-                self._admit()
+                if self.stopping or self.waiting.is_full or self.store.retention.full is not None:
+                    self._refuse_appends()
                 if operation == "append":
                     pending = pending_append(received, header)
                 else:
@@ -233,19 +233,20 @@ class Writer:
         if self.stopping:
             raise ServiceNotAvailable("the node is stopping", "send it again when it is back")
 
-    def _admit(self) -> None:
-        """Raises what the node itself has against an append."""
+    def _refuse_appends(self) -> None:
+        """Raises what the node itself has against an append now."""
         self._check_runs()
         if self.waiting.is_full:
             raise NodeBusy(f"{len(self.waiting)} requests wait for the disk", "send it again later")
-        if self.store.retention.full is not None:
-            self.store.retention.check_room()
+        self.store.retention.check_room()
 
     # -- appending and answering --------------------------------------------------------------
 
     def _append(self, group: list[Pending], now: float) -> None:
         requests = [pending.append for pending in group]
-        grew = self._write(requests, now)
+        grew, is_lone = self._write(requests, now), len(group) == 1
+        if grew and not is_lone:
+            self._ring(requests)
         for pending in group:
             if pending.append.error is not None:
                 self._refuse(pending.peer, pending.request_id, pending.append.error)
@@ -253,7 +254,7 @@ class Writer:
                 self.waiting.put(pending, now)
             else:
                 self._answer(pending, PUT_OK, flushed=False)
-        if grew:
+        if grew and is_lone:
             self._ring(requests)
 
     def _put(self, requests: list[AppendRequest], now: float) -> None:
@@ -280,7 +281,7 @@ class Writer:
         return True
 
     def _ring(self, requests: list[AppendRequest]) -> None:
-        """What an answer need not wait for; the page has moved, so who is woken finds it so."""
+        """What a lone answer need not wait for; who is woken finds that the page has moved."""
         if self._shows_at_once:
             end = self.store.log.end
             self.workers.wake(self.store.epoch, end, partial(queues_of, requests))

@@ -7,75 +7,18 @@ import dataclasses
 import re
 from pathlib import Path
 
+from keelog.cli.settings_meanings import MEANINGS, shown
 from node.store.settings import Settings
 from scripts.generated_page import write_or_check
 
 PAGE = Path(__file__).resolve().parents[1] / "README.md"
 _PART = re.compile(r"(<!-- generated: settings -->\n).*?(<!-- end -->)", re.DOTALL)
 
-MEANINGS = {
-    "mapped_file_size_commit_log": "length of a log segment; its disk space is taken at once",
-    "mapped_file_size_consume_queue": "length of a queue file (sparse)",
-    "max_hash_slot_num": "hash slots of an index file (sparse)",
-    "max_index_num": "entries of an index file, one is never used",
-    "message_index_enable": "whether there is an index of keys at all",
-    "index_tags_enable": "index the tag of a message too, as RocketMQ 5.4 and later do",
-    "flush_disk_type": "`ASYNC_FLUSH`, or `SYNC_FLUSH`: every answer waits for the disk",
-    "flush_interval_commit_log": "ASYNC_FLUSH: ms between two flushes",
-    "flush_commit_log_least_pages": "ASYNC_FLUSH: pages of 4 KiB that a flush must be worth",
-    "flush_commit_log_thorough_interval": "ASYNC_FLUSH: after so many ms even one byte is flushed",
-    "flush_commit_log_timed": "ASYNC_FLUSH: sleep it out; false: a commit or wake-up ends it early",
-    "wake_flush_when_put_message": "ASYNC_FLUSH, not timed: each append is such a wake-up",
-    "sync_flush_timeout": "ms that an answer waits for the disk; then `FLUSH_DISK_TIMEOUT`",
-    "transient_store_pool_enable": "ASYNC_FLUSH: appends go to memory first, and are "
-    "[lost with the process](docs/operations.md#flush-modes) until committed",
-    "transient_store_pool_size": "its buffers, of 8 MiB or one segment, whichever is less",
-    "fast_fail_if_no_buffer_in_store_pool": "pool full: SYSTEM_BUSY; false: wait for the disk",
-    "commit_interval_commit_log": "pool: ms between two commits, the writes into the segment",
-    "commit_commit_log_least_pages": "pool: pages of 4 KiB that a commit must be worth",
-    "commit_commit_log_thorough_interval": "pool: after so many ms even one byte is committed",
-    "wake_commit_when_put_message": "pool: each append ends the interval early",
-    "flush_interval_consume_queue": "ms between two syncs of queue files, and of index files",
-    "flush_consume_queue_least_pages": "pages of 4 KiB of new units that a sync is worth",
-    "flush_consume_queue_thorough_interval": "after so many ms even one unit is synced",
-    "file_reserved_time": "hours that a segment is kept after it was last written",
-    "delete_when": "hours of the local day in which older segments go: `04`, or `04;16`",
-    "disk_max_used_space_ratio": "% of the disk; above it they go at any hour",
-    "disk_space_clean_forcibly_ratio": "% of the disk; above it segments go at any age",
-    "disk_space_warning_level_ratio": "% of the disk; above it appends are refused, `disk_full`",
-    "clean_file_forcibly_enable": "whether segments may go before their time at all",
-    "clean_resource_interval": "ms between two rounds of deleting",
-    "delete_commit_log_files_interval": "ms between two deleted segments",
-    "delete_file_batch_max": "segments that one round deletes at most",
-    "max_message_size": "largest body",
-    "enabled_append_prop_crc": "seal each record with a checksum over all of it "
-    "([why](docs/decisions/0002-whole-record-checksum.md)); off in RocketMQ",
-    "auto_create_topic_enable": "make a topic when the first message for it comes",
-    "default_topic_queue_nums": "queues of a topic made so",
-    "message_delay_level": "delays of the levels of DELAY, for reading delayed messages",
-    "max_transfer_bytes_on_message_in_memory": "bytes of one pull, recent messages",
-    "max_transfer_count_on_message_in_memory": "messages of one pull, recent messages",
-    "max_transfer_bytes_on_message_in_disk": "bytes of one pull, old messages",
-    "max_transfer_count_on_message_in_disk": "messages of one pull, old messages",
-    "access_message_in_memory_max_ratio": "% of memory; messages further back in the log are old",
-    "max_filter_message_size": "bytes of queue units that a pull with tags looks through",
-    "travel_cq_file_num_when_get_message": "queue files that one pull looks into",
-    "send_thread_pool_queue_capacity": "requests that may wait for the disk; then SYSTEM_BUSY",
-    "waiting_bytes_max": "bytes of records that may wait for the disk; then SYSTEM_BUSY",
-    "long_polling_ms_max": "longest wait of a pull that finds nothing",
-    "staging_retention_hours": "hours that staged batches are kept which nobody publishes",
-    "staging_bytes_max": "bytes of staged batches, of all queries together; then NO_PERMISSION",
-}
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
 
 def table() -> str:
     """One row a setting, in the order of the code. Raises KeyError for one without a meaning."""
     rows = [
-        f"| `{field.name}` | {_shown(field.default)} | {MEANINGS[field.name]} |"
+        f"| `{field.name}` | {shown(field.default)} | {MEANINGS[field.name]} |"
         for field in dataclasses.fields(Settings)
     ]
     return "\n".join(("| setting | default | what it does |", "|---|---|---|", *rows))

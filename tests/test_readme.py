@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
+from keelog.cli.settings_meanings import MEANINGS
 from node.store.settings import Settings
-from scripts.make_settings_table import MEANINGS, PAGE, render
+from scripts.make_settings_table import PAGE, render
 from tests.support.node import RunningNode
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -46,11 +46,11 @@ from workers.unit_groups import unit_groups
 
 log = logging.getLogger("keelog.worker")
 
-TURN_BYTES = 2 << 20
+TURN_BYTES = 4 << 20
 """Log that comes while nobody waits, before units are made of it: a turn costs nearly the same for
 few records as for hundreds."""
-STORE_FILES_SHARE = 4
-"""Of the files that a process may open a quarter is kept for the store's."""
+STORE_FILES_SHARE = 2
+"""Of the files that a process may open half are kept for the queues': all others are few."""
 OPEN_FILES_MIN = 16
 _NO_UNITS = QueueEnd()
 

@@ -29,6 +29,10 @@ log = logging.getLogger("keelog.worker")
 DISK_FULL_RETRY_S = 1.0
 UNFLUSHED_RETRY_S = 0.1
 HEARTBEAT_S = 0.1
+FLUSH_RESTS = 9
+FLUSH_REST_S_MAX = 60.0
+"""A flush is followed by so many times as long without one: that of ten thousand files takes
+seconds, and would find all of them changed again. RocketMQ's thorough flush comes each minute."""
 ENDING_FLUSH_S = 0.02
 """While the writer stops it waits for what is synced."""
 _EACH_SECOND = LoopPace(1.0, 0, 0)
@@ -136,6 +140,8 @@ class Dispatcher:
         self._flusher = ThreadPoolExecutor(1, "flush")
         self._flush: Future[int] | None = None
         self._flushed_at = 0.0
+        self._rests_until = 0.0
+        """Set by the flush's thread."""
         self._begun = (0, 0)
         """Up to where the running flush goes, and how many of `_records` that are."""
         self._saved_records = 0
@@ -312,6 +318,8 @@ class Dispatcher:
         """By pages of new units: the log's records are counted, and nothing is kept per queue."""
         if self._is_ending:
             return now - self._flushed_at >= ENDING_FLUSH_S
+        if now < self._rests_until:
+            return False
         least_pages = self._flush_loop.turn(now)
         if least_pages is None:
             return False
@@ -322,7 +330,10 @@ class Dispatcher:
         done, applied, epoch = self.done, self._applied, self.epoch
 
         def flush() -> int:
+            begun = time.monotonic()
             synced = self._handler.flush()
+            ended = time.monotonic()
+            self._rests_until = ended + min(FLUSH_RESTS * (ended - begun), FLUSH_REST_S_MAX)
             limits = self._feed.peek()
             if limits.epoch != epoch or min(synced, limits.flushed) <= self.saved:
                 return 0

@@ -14,10 +14,10 @@ from keelog.cli.bench_options import (
     time_options,
 )
 from keelog.cli.bench_run import run_load
-from keelog.cli.options import Command, settings_options
+from keelog.cli.options import Group, settings_options
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measures a node under load: a line each second, then figures, as JSON or a page too.
 
@@ -27,9 +27,6 @@ def bench() -> None:
 
     Example: keelog bench compare before.json after.json
     """
-
-
-Command.adopt(bench)
 
 
 @bench.command("send")

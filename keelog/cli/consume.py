@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import click
 
 import keelog
+from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
 from keelog.cli.message_format import compile_format
 from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output
+from keelog.cli.progress import Progress, Tell, progress_option
 from keelog.cli.selectors import Place, parse_range
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
 from protocol.errors import NotFound
@@ -35,7 +37,7 @@ class Wanted(NamedTuple):
 
 
 @command("consume")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option(
     "-o", "where", default="start", show_default=True, metavar="FROM[:TO]",
     help="start, end, 123, +5, -10 (the last ten of each queue), @2026-11-20T10:00, @-15m.",
@@ -48,8 +50,9 @@ class Wanted(NamedTuple):
 @click.option("--raw-body", is_flag=True, help="Every body as body_b64.")
 @click.option("--no-body", is_flag=True, help="Leaves bodies out.")
 @node_option
+@progress_option
 @output_options
-def consume(topic: str, output: Output, node: str, **options: Any) -> int:
+def consume(topic: str, output: Output, node: str, progress: Progress, **options: Any) -> int:
     """Prints the messages of a topic, in order within each queue, and waits for more.
 
     FORMAT has a letter for each part: %t topic, %q queue, %o offset, %k keys, %v value, %V its
@@ -64,9 +67,12 @@ def consume(topic: str, output: Output, node: str, **options: Any) -> int:
     first, last = parse_range(options["where"], datetime.now(UTC))
     wanted = Wanted(topic, options["queues"], options["tags"], first, last)
     render = None if options["text"] is None else compile_format(options["text"])
-    with doing(f"cannot read {topic}"), keelog.connect(node) as client:
-        finite = options["at_end"] or last is not None
-        messages = read_to_end(client, wanted) if finite else follow(client, wanted)
+    finite = options["at_end"] or last is not None
+    if output.is_terminal or not finite:
+        progress.silence()  # the messages themselves show how far it is, or there is no end
+    with doing(f"cannot read {topic}"), keelog.connect(node) as client, progress.shown():
+        tell = progress.teller("read", "messages")
+        messages = read_to_end(client, wanted, tell) if finite else follow(client, wanted)
         messages = itertools.islice(messages, options["count"])
         if render is not None:
             for message in messages:
@@ -84,17 +90,30 @@ def consume(topic: str, output: Output, node: str, **options: Any) -> int:
     return OK
 
 
-def read_to_end(client: keelog.Client, wanted: Wanted) -> Iterator[keelog.Message]:
+def read_to_end(
+    client: keelog.Client, wanted: Wanted, tell: Tell = lambda _done, _total: None
+) -> Iterator[keelog.Message]:
     """From the first place to the last one, queue by queue; without a last one to the end of the
-    log as it is now."""
+    log as it is now. `tell` hears how many offsets are done, and how many there are."""
     if wanted.last is None or wanted.last.kind != "offset":
         wait_until_dispatched(client)
-    for queue in _queues(client, wanted):
-        start = offset_of(client, wanted, queue, wanted.first)
-        end = queue.max_offset
-        if wanted.last is not None:
-            end = min(end, offset_of(client, wanted, queue, wanted.last))
-        yield from _read(client, wanted, queue.queue_id, (start, end))
+    spans = [(queue.queue_id, span_of(client, wanted, queue)) for queue in _queues(client, wanted)]
+    total = sum(end - start for _, (start, end) in spans)
+    before = 0
+    for queue_id, (start, end) in spans:
+        for message in _read(client, wanted, queue_id, (start, end)):
+            tell(before + message.queue_offset - start, total)
+            yield message
+        before += end - start
+
+
+def span_of(client: keelog.Client, wanted: Wanted, queue: keelog.QueueOffsets) -> tuple[int, int]:
+    """The wanted part of a queue, `[start, end)`; empty when it ends before it starts."""
+    start = offset_of(client, wanted, queue, wanted.first)
+    end = queue.max_offset
+    if wanted.last is not None:
+        end = min(end, offset_of(client, wanted, queue, wanted.last))
+    return start, max(start, end)
 
 
 def wait_until_dispatched(client: keelog.Client) -> None:

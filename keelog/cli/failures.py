@@ -120,7 +120,7 @@ def report(error: BaseException, command: str = "") -> int:
     """Prints the three lines on stderr and returns the exit code."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         command = error.ctx.command_path
-    text = "\n".join(lines(error, command or _command_of(sys.argv)))
+    text = "\n".join(lines(error, command or command_of(sys.argv)))
     click.echo(text, err=True)
     return exit_code(error)
 
@@ -174,10 +174,14 @@ def _hint(error: BaseException, command: str) -> str:
     return "the same command with --debug, and report what it prints"
 
 
-def _command_of(argv: list[str]) -> str:
+def command_of(argv: list[str]) -> str:
     """`keelog store dump` of a command line, without options and values."""
     words = ["keelog"]
-    for word in argv[1:3]:
+    rest = argv[1:]
+    while rest and rest[0].startswith("-"):
+        # Only a context stands before the command with a value of its own.
+        rest = rest[2 if rest[0] in ("-c", "--context") else 1 :]
+    for word in rest[:2]:
         if not word.isalpha():
             break
         words.append(word)

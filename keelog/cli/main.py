@@ -6,13 +6,16 @@ A command's module is imported when it is asked for, so that `keelog --version` 
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from keelog.cli import failures
-from keelog.cli.options import Command, debug_wanted, show_version
+from keelog.cli import contexts, failures
+from keelog.cli.options import Group, debug_wanted, show_version
 from protocol.errors import MqError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Lazy(NamedTuple):
@@ -36,10 +39,18 @@ COMMANDS = {
     "spark": Lazy("keelog.cli.spark", "spark", "Runs Spark jobs on a store directory."),
     "bench": Lazy("keelog.cli.bench", "bench", "Measures a node under load."),
     "demo": Lazy("keelog.cli.demo", "demo", "Shows a node at work on real messages."),
+    "config": Lazy("keelog.cli.config", "config", "Shows, checks, writes and imports settings."),
+    "context": Lazy("keelog.cli.context", "context", "Gives nodes names."),
+    "completion": Lazy("keelog.cli.completion", "completion", "Prints a shell's completion."),
+    "help": Lazy("keelog.cli.help", "help_", "Explains a command, or exit codes and places."),
 }
+HIDDEN = {
+    "mqadmin": Lazy("keelog.cli.mqadmin", "mqadmin", "RocketMQ's mqadmin commands, as ours."),
+}
+"""Commands that no list shows."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,7 +59,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now; None when there is none of this name."""
-        entry = COMMANDS.get(cmd_name)
+        entry = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
         if entry is None:
             return None
         command = getattr(importlib.import_module(entry.module), entry.name)
@@ -62,6 +73,18 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             raise failures.ClosedPipe from None
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Commands out of the table, options as click finds them: no command is imported."""
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [
+            CompletionItem(name, help=entry.line)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without importing one of them."""
         with formatter.section("Commands"):
@@ -72,7 +95,8 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 nothing found, 4 node unreachable or timed"
-    " out, 5 damage found, 6 store locked or busy, 7 partial success, 130 interrupted.",
+    " out, 5 damage found, 6 store locked or busy, 7 partial success, 130 interrupted; more with"
+    " keelog help exit-codes.",
 )
 @click.option(
     "--version",
@@ -82,6 +106,15 @@ class LazyGroup(click.Group):
     callback=show_version,
     help="Prints the version.",
 )
+@click.option(
+    "-c",
+    "--context",
+    metavar="NAME",
+    expose_value=False,
+    callback=contexts.name_callback,
+    shell_complete=contexts.complete_names,
+    help="Talks to the node of this context: keelog context ls.",
+)
 @click.option("--debug", is_flag=True, help="Shows tracebacks.")
 def cli(debug: bool) -> None:
     """A RocketMQ-compatible message store that you can run, read and repair.
@@ -90,9 +123,6 @@ def cli(debug: bool) -> None:
 
     Example: keelog store verify ./store
     """
-
-
-Command.adopt(cli)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

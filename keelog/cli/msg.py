@@ -6,23 +6,21 @@ from typing import Any
 import click
 
 import keelog
+from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
-from keelog.cli.options import Command, command, node_option, output_options
+from keelog.cli.options import Group, command, node_option, output_options
 from keelog.cli.output import Output
 from keelog.cli.selectors import parse_time
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
 from protocol.errors import NotFound
 
 
-@click.group("msg")
+@click.group("msg", cls=Group)
 def msg() -> None:
     """Finds single messages through a node.
 
     Example: keelog msg find --topic orders --key o-17
     """
-
-
-Command.adopt(msg)
 
 
 def _time(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
@@ -38,7 +36,9 @@ _bodies = (
 @command("get")
 @click.argument("msg_id", metavar="[ID]", required=False)
 @click.option("--physical-offset", type=int, help="Log offset, instead of ID.")
-@click.option("--topic", help="With --unique-key, or --queue and --offset.")
+@click.option(
+    "--topic", shell_complete=complete_topics, help="With --unique-key, or --queue and --offset."
+)
 @click.option("--unique-key")
 @click.option("--queue", "queue_id", type=int)
 @click.option("--offset", "queue_offset", type=int)
@@ -64,7 +64,7 @@ def get(msg_id: str | None, output: Output, **options: Any) -> int:
 
 
 @command("find")
-@click.option("--topic", required=True)
+@click.option("--topic", required=True, shell_complete=complete_topics)
 @click.option("--key", required=True)
 @click.option("--since", callback=_time, metavar="TIME", help="Store time: ms, ISO, or -15m.")
 @click.option("--until", callback=_time, metavar="TIME")

@@ -11,6 +11,7 @@ import keelog
 from keelog.cli.failures import OK, UNREACHABLE, doing, report
 from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output
+from keelog.cli.sizes import size
 from protocol.errors import MqError, NotConnected
 
 _ASK_S = 2.0
@@ -153,15 +154,3 @@ def _table(processes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for row in processes
     ]
-
-
-def size(count: int | None) -> str:
-    """Bytes for people: `3.4 MiB`."""
-    if count is None:
-        return ""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"

@@ -1,26 +1,30 @@
 """What many commands share: --node, -X and --config, --format, --debug."""
 
-import importlib.metadata
+import inspect
 import os
 import sys
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
+from keelog.cli.contexts import DEFAULT_NODE, NODE_VARIABLE, node_callback
 from keelog.cli.output import FORMATS, Output
-from protocol.errors import BadRequest
+from keelog.cli.settings_given import Given, all_given
 
-DEFAULT_NODE = "tcp://127.0.0.1:9870"
-_ENVIRONMENT_PREFIX = "KEELOG_STORE__"
+_EXAMPLE = "Example: "
+_FORMAT = "keelog.format"
+_CONFIG = "keelog.config"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def version() -> str:
     """The installed version, or 0+unknown in a bare source tree."""
+    # Imported here: it brings half of the mail library, and few ask for the version.
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("keelog")
     except importlib.metadata.PackageNotFoundError:
@@ -42,19 +46,47 @@ def debug_wanted() -> bool:
     return "--debug" in words or bool(os.environ.get("KEELOG_DEBUG"))
 
 
-class Command(click.Command):
+class _WithExamples:
+    """Help that ends with the examples: paragraphs `Example: …` of the docstring, unwrapped."""
+
+    help: str | None
+    examples: tuple[str, ...] = ()
+
+    def take_examples(self) -> None:
+        """Moves the examples out of the help text."""
+        parts = inspect.cleandoc(self.help or "").split("\n\n")
+        shown = [part for part in parts if part.startswith(_EXAMPLE)]
+        self.examples = tuple(part.removeprefix(_EXAMPLE) for part in shown)
+        self.help = "\n\n".join(part for part in parts if not part.startswith(_EXAMPLE))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, then the examples, ready to paste."""
+        super().format_epilog(ctx, formatter)  # type: ignore[misc]
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{' ' * formatter.current_indent}{example}\n")
+
+
+class Command(_WithExamples, click.Command):
     """A command with --debug, so that it may stand at the end of the line too."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
+        self.take_examples()
         self.params.append(
             click.Option(["--debug"], is_flag=True, expose_value=False, help="Shows tracebacks.")
         )
 
-    @staticmethod
-    def adopt(group: click.Group) -> None:
-        """Makes `@group.command()` use this class."""
-        group.command_class = Command
+
+class Group(_WithExamples, click.Group):
+    """A group of such commands."""
+
+    command_class = Command
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.take_examples()
 
 
 def command(name: str | None = None, **keywords: Any) -> Callable[[Callable[..., Any]], Command]:
@@ -63,28 +95,24 @@ def command(name: str | None = None, **keywords: Any) -> Callable[[Callable[...,
 
 
 def node_option(function: Function) -> Function:
-    """Adds `node: str`: where the node is."""
+    """Adds `node: str`: where the node is, by flag, context, variable or default."""
     return click.option(
         "--node",
-        envvar="KEELOG_NODE",
-        default=DEFAULT_NODE,
-        show_default=True,
+        envvar=NODE_VARIABLE,
         metavar="URL",
-        help="Where the node is; KEELOG_NODE says it too.",
+        callback=node_callback,
+        help=f"Where the node is; else {NODE_VARIABLE}, else the context in use, else"
+        f" {DEFAULT_NODE}.",
     )(function)
 
 
 def output_options(function: Function) -> Function:
     """Adds --format, --json and --jsonl; the command gets `output: Output`."""
 
-    def convert(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Output:
-        short = ctx.params.pop("_format", None)
-        return Output(value or short)
-
     def remember(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
         def note(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
             if wanted:
-                ctx.params["_format"] = name
+                ctx.meta[_FORMAT] = name
 
         return note
 
@@ -97,13 +125,35 @@ def output_options(function: Function) -> Function:
             callback=remember(name),
             help=f"As --format {name}: {text}.",
         )(function)
+    return format_option(function)
+
+
+def format_option(function: Function) -> Function:
+    """Adds --format alone, where --jsonl is about what is read; the command gets `output`."""
+
+    def convert(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Output:
+        if value == "help" and not ctx.resilient_parsing:
+            show_shape(ctx)
+        return Output(value or ctx.meta.get(_FORMAT))
+
     return click.option(
         "--format",
         "output",
-        type=click.Choice(FORMATS),
+        type=click.Choice((*FORMATS, "help")),
+        # Before the others, so that `--format help` asks for no arguments.
+        is_eager=True,
         callback=convert,
-        help="Default: table on a terminal, jsonl otherwise.",
+        help="Default: table on a terminal, jsonl otherwise; help shows the fields.",
     )(function)
+
+
+def show_shape(ctx: click.Context) -> NoReturn:
+    """`--format help`: prints the shape of the command's JSON, and ends."""
+    # Imported here: the shapes are read by who asks for them.
+    from keelog.cli.shape_help import shape_text
+
+    click.echo(shape_text(ctx.command_path.removeprefix("keelog ")))
+    ctx.exit()
 
 
 def settings_options(function: Function) -> Function:
@@ -111,16 +161,24 @@ def settings_options(function: Function) -> Function:
 
     The TOML file comes first, then KEELOG_STORE__… variables, then -X: the last one wins.
     """
+    return _settings(function, "pairs", lambda given: tuple(one.pair for one in given))
 
-    def convert(
-        ctx: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
-    ) -> tuple[str, ...]:
-        config = ctx.params.pop("_config", None)
-        from_file = config_pairs(Path(config)) if config else []
-        return (*from_file, *environment_pairs(os.environ), *value)
+
+def settings_given_options(function: Function) -> Function:
+    """As `settings_options`, but the command gets `given: tuple[Given, ...]`, with who said so."""
+    return _settings(function, "given", lambda given: given)
+
+
+def _settings(
+    function: Function, name: str, shape: Callable[[tuple[Given, ...]], object]
+) -> Function:
+    def convert(ctx: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> object:
+        config = ctx.meta.get(_CONFIG)
+        file = None if config is None or ctx.resilient_parsing else Path(config)
+        return shape(all_given(file, os.environ, value))
 
     def remember(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
-        ctx.params["_config"] = value
+        ctx.meta[_CONFIG] = value
 
     function = click.option(
         "--config",
@@ -128,41 +186,13 @@ def settings_options(function: Function) -> Function:
         is_eager=True,
         expose_value=False,
         callback=remember,
-        help="A TOML file with a table [store].",
+        help="A TOML file with a table [store]; keelog config init prints one.",
     )(function)
     return click.option(
         "-X",
-        "pairs",
+        name,
         multiple=True,
         metavar="NAME=VALUE",
         callback=convert,
         help="Changes a setting, as -X store.flush_disk_type=SYNC_FLUSH.",
     )(function)
-
-
-def environment_pairs(environment: Mapping[str, str]) -> list[str]:
-    """`KEELOG_STORE__FLUSH_DISK_TYPE=x` as `store.flush_disk_type=x`."""
-    return [
-        f"store.{name.removeprefix(_ENVIRONMENT_PREFIX).lower()}={value}"
-        for name, value in sorted(environment.items())
-        if name.startswith(_ENVIRONMENT_PREFIX)
-    ]
-
-
-def config_pairs(path: Path) -> list[str]:
-    """The table [store] of a TOML file as `store.name=value` texts. Raises BadRequest."""
-    try:
-        data = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"{path} is no TOML: {error}", "see docs for an example") from None
-    unknown = sorted(set(data) - {"store"})
-    if unknown:
-        raise BadRequest(f"{path} has {unknown[0]!r}", "put settings into the table [store]")
-    table = data.get("store", {})
-    if not isinstance(table, dict):
-        raise BadRequest(f"{path}: store is no table", "write [store] above the settings")
-    return [f"store.{name}={_text(value)}" for name, value in table.items()]
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import click
 
 import keelog
+from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, Partial, doing
-from keelog.cli.options import command, node_option
+from keelog.cli.options import command, format_option, node_option
 from keelog.cli.output import Output
 from keelog.cli.shapes import receipt_shape
 from protocol.errors import BadRequest, IllegalMessage, MqError
@@ -41,7 +42,7 @@ class Defaults(NamedTuple):
 
 
 @command("produce")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--queue", type=click.IntRange(0), metavar="N", help="Default: the node chooses.")
 @click.option("--tags", metavar="T")
 @click.option("--key", "keys", multiple=True, metavar="K")
@@ -54,8 +55,8 @@ class Defaults(NamedTuple):
 @click.option("--sync", is_flag=True, help="Each receipt waits until the message is on disk.")
 @click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS")
 @node_option
-@click.option("--format", "chosen", type=click.Choice(("table", "json", "jsonl", "csv")))
-def produce(topic: str, objects: bool, batch: int, **options: Any) -> int:
+@format_option
+def produce(topic: str, objects: bool, batch: int, output: Output, **options: Any) -> int:
     """Sends stdin, a message a line, and prints a receipt for each.
 
     With --jsonl each line is an object with `body` or `body_b64`; its topic, queue_id, tags,
@@ -75,7 +76,6 @@ def produce(topic: str, objects: bool, batch: int, **options: Any) -> int:
         options["keys"],
         _pairs(options["pairs"]),
     )
-    output = Output(options["chosen"])
     run = _Run(output)
     with (
         doing(f"cannot send to {topic}"),

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
+from keelog.cli.contexts import DEFAULT_NODE
 from keelog.cli.failures import doing
-from keelog.cli.options import DEFAULT_NODE, command, settings_options, version
+from keelog.cli.options import command, settings_options, version
 
 
 @command("serve")

@@ -2,14 +2,14 @@
 
 import click
 
-from keelog.cli.options import Command
+from keelog.cli.options import Group
 from keelog.cli.spark_audit import audit
 from keelog.cli.spark_export import export
 from keelog.cli.spark_rebuild import rebuild
 from keelog.cli.spark_stats import stats
 
 
-@click.group()
+@click.group(cls=Group)
 def spark() -> None:
     """Runs a Spark job on a store directory, here or on a cluster; needs no node.
 
@@ -20,6 +20,5 @@ def spark() -> None:
     """
 
 
-Command.adopt(spark)
 for command in (rebuild, audit, export, stats):
     spark.add_command(command)

@@ -2,7 +2,7 @@
 
 import click
 
-from keelog.cli.options import Command
+from keelog.cli.options import Group
 from keelog.cli.store_check import info, rebuild, verify
 from keelog.cli.store_dump import dump
 from keelog.cli.store_export import export
@@ -10,7 +10,7 @@ from keelog.cli.store_look import find, get, seek
 from keelog.cli.store_repair import repair
 
 
-@click.group()
+@click.group(cls=Group)
 def store() -> None:
     """Reads, checks and repairs a store directory; needs no node.
 
@@ -21,6 +21,5 @@ def store() -> None:
     """
 
 
-Command.adopt(store)
 for command in (info, dump, get, find, seek, verify, repair, rebuild, export):
     store.add_command(command)

@@ -1,8 +1,7 @@
 """`keelog store info`, `verify` and `rebuild`."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,14 +9,13 @@ from keelog.cli import failures
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
+from keelog.cli.progress import Progress, Tell, progress_option
 from keelog.cli.shapes import Shape
 from keelog.cli.store_options import directory, opened
 from node.store.info import describe
 from node.store.settings import load_settings
 from node.store.verify import verify as verify_store
 from workers.rebuild import rebuild as rebuild_store
-
-_TELL_EVERY_S = 1.0
 
 
 @command()
@@ -38,8 +36,11 @@ def info(path: Path, output: Output, pairs: tuple[str, ...]) -> None:
 @directory
 @click.option("--deep", is_flag=True, help="Every checksum, unit and entry; reads everything.")
 @settings_options
+@progress_option
 @output_options
-def verify(path: Path, deep: bool, output: Output, pairs: tuple[str, ...]) -> int:
+def verify(
+    path: Path, deep: bool, output: Output, pairs: tuple[str, ...], progress: Progress
+) -> int:
     """Checks a store, read-only. Ends with 5 when there is damage.
 
     What the next start mends anyway (a torn tail after a crash, deleted queue files) is a
@@ -47,8 +48,8 @@ def verify(path: Path, deep: bool, output: Output, pairs: tuple[str, ...]) -> in
 
     Example: keelog store verify ./store --deep
     """
-    with doing(f"cannot check the store {path}"):
-        report = verify_store(path, deep, teller("checked"), load_settings(pairs))
+    with doing(f"cannot check the store {path}"), progress.shown():
+        report = verify_store(path, deep, progress.teller("checked"), load_settings(pairs))
     shape = report.shape()
     title = (
         f"{'no damage' if report.ok else 'DAMAGE'}: {report.records} records,"
@@ -63,8 +64,9 @@ def verify(path: Path, deep: bool, output: Output, pairs: tuple[str, ...]) -> in
 @click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too.")
 @click.option("--index", is_flag=True, help="Only index/, unless --queues is there too.")
 @settings_options
+@progress_option
 @output_options
-def rebuild(path: Path, queues: bool, index: bool, output: Output, pairs: tuple[str, ...]) -> None:
+def rebuild(path: Path, queues: bool, index: bool, output: Output, **options: Any) -> None:
     """Throws queue and index files away and makes them anew from the log.
 
     Takes the store's lock first: ends with 6 when a node or broker holds it.
@@ -72,18 +74,21 @@ def rebuild(path: Path, queues: bool, index: bool, output: Output, pairs: tuple[
     Example: keelog store rebuild ./store --index
     """
     everything = not (queues or index)
-    tell: dict[str, Callable[[int, int], None]] = {}
+    progress: Progress = options["progress"]
+    tell: dict[str, Tell] = {}
 
-    def progress(what: str, done: int, total: int) -> None:
-        tell.setdefault(what, teller(f"{what}: done"))(done, total)
+    def told(what: str, done: int, total: int) -> None:
+        if what not in tell:
+            tell[what] = progress.teller(f"{what}: done")
+        tell[what](done, total)
 
-    with doing(f"cannot rebuild the store {path}"):
+    with doing(f"cannot rebuild the store {path}"), progress.shown():
         report = rebuild_store(
             path,
             queues=queues or everything,
             index=index or everything,
-            settings=load_settings(pairs),
-            progress=progress,
+            settings=load_settings(options["pairs"]),
+            progress=told,
         )
     output.document(
         {
@@ -107,17 +112,3 @@ def _fields(document: Shape, prefix: str = "") -> list[Shape]:
         else:
             rows.append({"field": prefix + name, "value": value})
     return rows
-
-
-def teller(what: str) -> Callable[[int, int], None]:
-    """Tells on stderr how far a long walk is, once a second."""
-    told = time.monotonic()
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        now = time.monotonic()
-        if now - told >= _TELL_EVERY_S:
-            told = now
-            click.echo(f"{what} {done} of {total} bytes ({100 * done // (total or 1)} %)", err=True)
-
-    return tell

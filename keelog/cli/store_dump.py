@@ -11,6 +11,7 @@ import numpy as np
 from keelog.cli import failures
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
+from keelog.cli.progress import Progress, Tell, progress_option
 from keelog.cli.shapes import (
     MESSAGE_COLUMNS,
     MESSAGE_TABLE,
@@ -62,6 +63,7 @@ class Selection:
 @click.option("--limit", type=click.IntRange(0), help="At most so many rows.")
 @body_options
 @settings_options
+@progress_option
 @output_options
 def dump(
     path: Path, what: str, headers: bool, output: Output, pairs: tuple[str, ...], **selected: Any
@@ -75,20 +77,25 @@ def dump(
 
     Example: keelog store dump ./store --what index --headers
     """
+    progress: Progress = selected.pop("progress")
     selection = Selection(**selected)
     if what == "index" and selection.topic is not None:
         raise BadRequest("index entries do not name a topic", "leave --topic out")
-    with opened(path, pairs) as store:
-        talk = _Talk()
+    if output.is_terminal:
+        progress.silence()  # the rows themselves show how far it is
+    with opened(path, pairs) as store, progress.shown():
+        talk = _Talk(progress)
         if what == "messages":
             columns = MESSAGE_COLUMNS if output.format == "csv" else MESSAGE_TABLE
             output.rows(_limited(_messages(store, selection, talk), selection), columns)
             talk.tell_tail(store)
         elif what == "queues":
-            output.rows(_limited(_units(store, selection), selection))
+            tell = progress.teller("dumped", "queues")
+            output.rows(_limited(_units(store, selection, tell), selection))
         else:
             store.index_folder.check_readable()
-            rows = _headers(store) if headers else _entries(store, selection)
+            tell = progress.teller("dumped", "index files")
+            rows = _headers(store) if headers else _entries(store, selection, tell)
             output.rows(_limited(rows, selection))
         return failures.DAMAGED if talk.damaged else failures.OK
 
@@ -96,16 +103,20 @@ def dump(
 class _Talk:
     """What is told on stderr beside the rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress) -> None:
         self.damaged = False
+        self._progress = progress
+        self.tell = progress.teller("dumped")
 
     def tell_damage(self, where: str, offset: int, why: str, then: str) -> None:
         self.damaged = True
+        self._progress.clear()
         click.echo(f"damage: {where}, offset {offset}: {why}; {then}", err=True)
 
     def tell_tail(self, store: DeadStore) -> None:
         stop = store.tail.stop
         if stop is not None and stop.kind != "end":
+            self._progress.clear()
             click.echo(f"torn tail: the log ends at offset {stop.position}: {stop.why}", err=True)
 
 
@@ -120,7 +131,9 @@ def _limited(rows: Iterator[Shape], selection: Selection) -> Iterator[Shape]:
 
 def _messages(store: DeadStore, selection: Selection, talk: _Talk) -> Iterator[Shape]:
     log = store.log
-    for item in columns_past_damage(log, _first_record(store, selection.start), selection.stop):
+    first = _first_record(store, selection.start)
+    end = min(selection.stop, log.end)
+    for item in columns_past_damage(log, first, selection.stop):
         if isinstance(item, Damage):
             then = f"skipped to {item.resumed_at}"
             talk.tell_damage(item.where, item.torn.position, item.torn.why, then)
@@ -129,6 +142,8 @@ def _messages(store: DeadStore, selection: Selection, talk: _Talk) -> Iterator[S
             yield message_shape(
                 item.record(row), selection.raw_body, selection.no_body, selection.raw
             )
+        if len(item):
+            talk.tell(int(item.physical_offset[-1]) - first, end - first)
     if log.stopped is not None:
         where = str(log.segment_at(log.stopped.position).path)
         talk.tell_damage(where, log.stopped.position, log.stopped.why, "no record follows")
@@ -155,8 +170,10 @@ def _wanted_rows(columns: Columns, selection: Selection) -> list[int]:
     return [row for row in rows if columns.piece(starts, lengths, row) == topic]
 
 
-def _units(store: DeadStore, selection: Selection) -> Iterator[Shape]:
-    for queue in store.queues():
+def _units(store: DeadStore, selection: Selection, tell: Tell) -> Iterator[Shape]:
+    queues = list(store.queues())
+    for number, queue in enumerate(queues):
+        tell(number, len(queues))
         reader = store.queue(*queue)
         if reader is None or selection.topic not in (None, queue.topic):
             continue
@@ -173,8 +190,10 @@ def _headers(store: DeadStore) -> Iterator[Shape]:
         yield index_header_shape(file.name, file.header)
 
 
-def _entries(store: DeadStore, selection: Selection) -> Iterator[Shape]:
-    for file in store.index.files():
+def _entries(store: DeadStore, selection: Selection, tell: Tell) -> Iterator[Shape]:
+    files = store.index.files()
+    for number, file in enumerate(files):
+        tell(number, len(files))
         entries = file.entries()
         slots = entries["key_hash"] % file.geometry.slot_count
         offsets = entries["physical_offset"]

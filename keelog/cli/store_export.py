@@ -10,7 +10,7 @@ from keelog.cli.export_options import export_options, summary, told_by
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
-from keelog.cli.store_check import teller
+from keelog.cli.progress import Progress, progress_option
 from keelog.cli.store_options import directory, opened
 from keelog.sqlite_export import Chosen, export_sqlite
 from node.store.tag_filter import parse_tags
@@ -25,6 +25,7 @@ from protocol.errors import BadRequest, MqError
 @click.option("--overwrite", is_flag=True, help="With --sqlite: replaces the file.")
 @export_options
 @settings_options
+@progress_option
 @output_options
 def export(
     path: Path,
@@ -32,6 +33,7 @@ def export(
     sqlite: Path | None,
     output: Output,
     pairs: tuple[str, ...],
+    progress: Progress,
     **chosen: Any,
 ) -> int:
     """Exports messages, offline and without Spark.
@@ -48,38 +50,39 @@ def export(
         raise BadRequest("say where to: --parquet or --sqlite, one of them", "--sqlite messages.db")
     overwrite = chosen.pop("overwrite")
     told = told_by(pairs, **chosen)
-    with doing(f"cannot export {path}"):
+    with doing(f"cannot export {path}"), progress.shown():
         if sqlite is not None:
-            return _to_sqlite(path, sqlite, overwrite, told, output, pairs)
+            wanted = _chosen(told)
+            with opened(path, pairs) as store:
+                result = export_sqlite(
+                    store, sqlite, wanted, overwrite, progress.teller("exported")
+                )
+            progress.clear()
+            told_line = f"{result.rows} messages and {result.keys} keys in {sqlite}"
+            output.document(result._asdict(), title=told_line)
+            return failures.DAMAGED if result.damaged else failures.OK
         if overwrite:
             raise BadRequest("--overwrite is for --sqlite", "remove the folder, or name a new one")
         assert parquet is not None
-        return _to_parquet(path, parquet, told, output)
+        return _to_parquet(path, parquet, told, output, progress)
 
 
-def _to_parquet(path: Path, out: str, told: ExportOptions, output: Output) -> int:
+def _to_parquet(
+    path: Path, out: str, told: ExportOptions, output: Output, progress: Progress
+) -> int:
     try:
         from pipeline.jobs.export import export_here
     except ImportError as error:
         raise MqError(f"{error.name} is missing", "pip install 'keelog[spark]'") from None
-    result = export_here(
-        str(path),
-        out,
-        told,
-        progress=lambda done, parts: click.echo(f"exported: {done} of {parts} parts", err=True),
-    )
+    tell = progress.teller("exported", "parts")
+    result = export_here(str(path), out, told, progress=tell)
+    progress.clear()
     output.document(result._asdict(), title=summary(result))
     return failures.OK
 
 
-def _to_sqlite(
-    path: Path,
-    out: Path,
-    overwrite: bool,
-    told: ExportOptions,
-    output: Output,
-    pairs: tuple[str, ...],
-) -> int:
+def _chosen(told: ExportOptions) -> Chosen:
+    """What of a store goes into SQLite. Raises BadRequest for options that are Parquet's."""
     of_parquet = told.columns, told.by_topic, told.file_bytes_max, told.on_corrupt == "report"
     if of_parquet != (None, True, ExportOptions().file_bytes_max, False):
         raise BadRequest(
@@ -87,15 +90,10 @@ def _to_sqlite(
             "without them: SQLite gets all columns in one file",
         )
     topics = told.topics.split(",") if told.topics is not None else None
-    wanted = Chosen(
+    return Chosen(
         topics=None if topics is None else frozenset(name.strip() for name in topics),
         tags=parse_tags(told.tags),
         from_ms=told.from_ms,
         to_ms=told.to_ms,
         skips_damage=told.on_corrupt == "skip",
     )
-    with opened(path, pairs) as store:
-        result = export_sqlite(store, out, wanted, overwrite, teller("exported"))
-    told_line = f"{result.rows} messages and {result.keys} keys in {out}"
-    output.document(result._asdict(), title=told_line)
-    return failures.DAMAGED if result.damaged else failures.OK

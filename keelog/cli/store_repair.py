@@ -8,7 +8,7 @@ from keelog.cli import failures
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
-from keelog.cli.store_check import teller
+from keelog.cli.progress import Progress, progress_option
 from keelog.cli.store_options import directory
 from keelog.repair import repair as repair_store
 from node.store.repair_plan import Plan, plan_repair
@@ -19,8 +19,11 @@ from node.store.settings import load_settings
 @directory
 @click.option("--apply", is_flag=True, help="Does it. Without it nothing is changed.")
 @settings_options
+@progress_option
 @output_options
-def repair(path: Path, apply: bool, output: Output, pairs: tuple[str, ...]) -> int:
+def repair(
+    path: Path, apply: bool, output: Output, pairs: tuple[str, ...], progress: Progress
+) -> int:
     """Shows what would mend a damaged store, and does it with --apply.
 
     Without --apply it ends with 5 when there is damage. With it the store's lock is taken first
@@ -33,12 +36,12 @@ def repair(path: Path, apply: bool, output: Output, pairs: tuple[str, ...]) -> i
     """
     settings = load_settings(pairs)
     if not apply:
-        with doing(f"cannot plan a repair of {path}"):
-            plan = plan_repair(path, settings, teller("checked"))
+        with doing(f"cannot plan a repair of {path}"), progress.shown():
+            plan = plan_repair(path, settings, progress.teller("checked"))
         _show(plan, False, output)
         return failures.OK if plan.ok else failures.DAMAGED
-    with doing(f"cannot repair the store {path}"):
-        done = repair_store(path, settings, teller("checked"))
+    with doing(f"cannot repair the store {path}"), progress.shown():
+        done = repair_store(path, settings, progress.teller("checked"))
     _show(done.plan, True, output)
     for finding in done.report.findings:
         click.echo(f"left ({finding.severity}): {finding.kind}: {finding.detail}", err=True)

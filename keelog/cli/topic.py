@@ -3,21 +3,19 @@
 import click
 
 import keelog
+from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
-from keelog.cli.options import Command, command, node_option, output_options
+from keelog.cli.options import Group, command, node_option, output_options
 from keelog.cli.output import Output
 from protocol.errors import UnknownTopic
 
 
-@click.group("topic")
+@click.group("topic", cls=Group)
 def topic() -> None:
     """Lists, describes, makes and removes topics.
 
     Example: keelog topic ls
     """
-
-
-Command.adopt(topic)
 
 
 @command("ls")
@@ -47,7 +45,7 @@ def ls(node: str, output: Output) -> int:
 
 
 @command("describe")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @node_option
 @output_options
 def describe(name: str, node: str, output: Output) -> int:
@@ -99,7 +97,7 @@ def create(name: str, queues: int, perm: int, node: str, output: Output) -> int:
 
 
 @command("rm")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @node_option
 @output_options
 def remove(name: str, node: str, output: Output) -> int:

@@ -175,18 +175,23 @@ def load_settings(pairs: Iterable[str], base: Settings | None = None) -> Setting
     changes: dict[str, int | bool | str] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        name = _snake_case(name.strip().removeprefix("store."))
+        name = snake_case(name.strip().removeprefix("store."))
         if not equals:
             raise BadRequest(f"{pair[:80]!a} sets nothing", "write name=value")
         if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, 1)
-            hint = f"did you mean {near[0]}?" if near else "README.md lists the settings"
-            raise BadRequest(f"there is no setting {name[:80]!a}", hint)
+            raise unknown_setting(name)
         changes[name] = _value(name, kinds[name], text.strip())
     return replace(settings, **changes)  # type: ignore[arg-type]
 
 
-def _snake_case(name: str) -> str:
+def unknown_setting(name: str) -> BadRequest:
+    """The error for a name that is no setting's, with the nearest one that is."""
+    near = difflib.get_close_matches(name, [field.name for field in fields(Settings)], 1)
+    hint = f"did you mean {near[0]}?" if near else "see them all with: keelog config init"
+    return BadRequest(f"there is no setting {name[:80]!a}", hint)
+
+
+def snake_case(name: str) -> str:
     """RocketMQ's camelCase is taken too, enabledAppendPropCRC as well."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
 

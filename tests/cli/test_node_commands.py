@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,6 @@ RECEIPT = {
 }
 NOWHERE = "tcp://127.0.0.1:9"
 Done = subprocess.CompletedProcess[bytes]
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    root = tmp_path_factory.mktemp("cli") / "store"
-    with RunningNode(root, ["mapped_file_size_commit_log=1048576"], readers=1) as running:
-        yield running
 
 
 def keelog(node: RunningNode | str, *words: str, stdin: bytes = b"") -> Done:

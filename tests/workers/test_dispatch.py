@@ -19,6 +19,7 @@ from node.store.service_loop import LoopPace
 from protocol.errors import StoreDamaged
 from tests.workers.bench_of_workers import SLOTS, Running, expected, new_log, of_kind, running
 from tests.workers.living_log import LivingLog, derived
+from workers.dispatch import FLUSH_REST_S_MAX, FLUSH_RESTS
 
 
 @pytest.fixture
@@ -80,6 +81,29 @@ def test_queue_units_are_synced_by_least_pages_or_after_the_thorough_interval(
             if is_due:
                 worker.save()
                 assert load_progress(log.root, "queue-0-of-1") == Progress(1, log.end)
+
+
+def test_a_flush_that_takes_long_is_followed_by_a_longer_time_without_one(
+    log: LivingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(log, "queue-0-of-1") as worker:
+        dispatcher = worker.dispatcher
+        dispatcher._flush_loop.pace = LoopPace(1.0, 0, 0)
+        flush = dispatcher._handler.flush
+        slow = 0.2
+
+        def slow_flush() -> int:
+            time.sleep(slow)
+            return flush()
+
+        monkeypatch.setattr(dispatcher._handler, "flush", slow_flush)
+        log.grow(1)
+        worker.catch_up()
+        before = time.monotonic()
+        worker.save()
+        rested = before + (1 + FLUSH_RESTS) * slow
+        assert not dispatcher._is_flush_due(rested - 0.01)
+        assert dispatcher._is_flush_due(time.monotonic() + FLUSH_REST_S_MAX)
 
 
 @pytest.mark.parametrize("slot", SLOTS)

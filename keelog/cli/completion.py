@@ -1,0 +1,49 @@
+"""`keelog completion`: what a shell needs to complete commands, options and topics."""
+
+from typing import Any
+
+import click
+from click.shell_completion import get_completion_class
+
+from keelog.cli import contexts
+from keelog.cli.failures import OK
+from keelog.cli.options import command
+from protocol.errors import MqError
+
+SHELLS = ("bash", "zsh", "fish")
+TOPICS_S_MAX = 0.3
+"""Who presses TAB waits so long for a node at most."""
+
+
+@command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> int:
+    """Prints the completion script of a shell. Topics are completed from the node, if it runs.
+
+    Put it where the shell looks: for bash `eval "$(keelog completion bash)"` in ~/.bashrc, for zsh
+    the same with zsh in ~/.zshrc, for fish the file ~/.config/fish/completions/keelog.fish.
+
+    Example: keelog completion bash
+
+    Example: keelog completion fish > keelog.fish
+    """
+    # Imported here: it imports this module.
+    from keelog.cli.main import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows the three"
+    click.echo(kind(cli, {}, "keelog", "_KEELOG_COMPLETE").source())
+    return OK
+
+
+def complete_topics(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """The node's topics that begin so; nothing, in silence, where there is no node in time."""
+    import keelog
+
+    try:
+        place = contexts.find(ctx, ctx.params.get("node"))
+        with keelog.connect(place.url, timeout=TOPICS_S_MAX) as client:
+            names = [info.topic for info in client.topics()]
+    except (MqError, OSError):
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))

@@ -1,0 +1,191 @@
+"""Named nodes: `~/.config/keelog/contexts.toml`, and which node a command talks to.
+
+--node, then a context named with -c, then KEELOG_NODE, then KEELOG_CONTEXT, then the context in
+use, then the default.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+from click.core import ParameterSource
+
+from protocol.errors import BadRequest, NotFound
+
+DEFAULT_NODE = "tcp://127.0.0.1:9870"
+NODE_VARIABLE = "KEELOG_NODE"
+CONTEXT_VARIABLE = "KEELOG_CONTEXT"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAMED = "keelog.context"
+_PLACE = "keelog.node"
+
+
+class Place(NamedTuple):
+    """A node, and who said so: flag, context, environment or default."""
+
+    url: str
+    origin: str
+    where: str
+
+
+@dataclass(slots=True)
+class Context:
+    """One named node."""
+
+    node: str
+    description: str = ""
+
+
+@dataclass(slots=True)
+class Contexts:
+    """All of them, and the name of the one in use."""
+
+    named: dict[str, Context] = field(default_factory=dict)
+    current: str | None = None
+
+    def get(self, name: str) -> Context:
+        """Raises NotFound for a name that is none of them, with the nearest one."""
+        found = self.named.get(name)
+        if found is None:
+            import difflib
+
+            near = difflib.get_close_matches(name, self.named, 1)
+            hint = f"did you mean {near[0]}?" if near else "keelog context ls"
+            raise NotFound(f"there is no context {name[:80]!a}", hint)
+        return found
+
+
+def path_of(environment: Mapping[str, str]) -> Path:
+    """Where the contexts are kept: XDG_CONFIG_HOME, else ~/.config."""
+    base = environment.get("XDG_CONFIG_HOME", "")
+    # The XDG rule: a relative path there is to be ignored.
+    folder = Path(base) if base.startswith("/") else Path(environment.get("HOME") or "~", ".config")
+    return folder.expanduser() / "keelog" / "contexts.toml"
+
+
+def load(path: Path) -> Contexts:
+    """What the file holds; nothing when there is none. Raises BadRequest, OSError."""
+    # Imported here: a command without contexts does without.
+    import tomllib
+
+    try:
+        data = tomllib.loads(path.read_bytes().decode())
+        named = {
+            name: Context(**{key: _a_text(value) for key, value in fields.items()})
+            for name, fields in data.get("contexts", {}).items()
+        }
+        current = data.get("current")
+        return Contexts(named, None if current is None else _a_text(current))
+    except FileNotFoundError:
+        return Contexts()
+    except (ValueError, TypeError, AttributeError) as error:
+        hint = f"mend it, or remove it: rm {path}"
+        raise BadRequest(f"{path} holds no contexts: {error}", hint) from None
+
+
+def _a_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def save(path: Path, contexts: Contexts) -> None:
+    """Replaces the file at once; nobody but its owner may read it. Raises OSError."""
+    lines = ["# Made by keelog context"]
+    if contexts.current is not None:
+        lines.append(f"current = {_quoted(contexts.current)}")
+    for name, context in sorted(contexts.named.items()):
+        lines += ["", f"[contexts.{_quoted(name)}]", f"node = {_quoted(context.node)}"]
+        if context.description:
+            lines.append(f"description = {_quoted(context.description)}")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".contexts-{os.getpid()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            os.fchmod(descriptor, 0o600)
+            stream.write("\n".join(lines) + "\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML, which is JSON's but for DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def check_name(name: str) -> str:
+    """The name. Raises BadRequest for one that is hard to type."""
+    if not _NAME.fullmatch(name):
+        raise BadRequest(
+            f"{name[:80]!a} is no name of a context", "use letters, digits, dots and dashes"
+        )
+    return name
+
+
+def resolve(
+    flag: str | None,
+    named: str | None,
+    environment: Mapping[str, str],
+    read: Callable[[], Contexts],
+) -> Place:
+    """The node that these say. Raises NotFound for an unknown context, BadRequest, OSError."""
+    if flag is not None:
+        return Place(flag, "flag", "--node")
+    if named is not None:
+        return Place(read().get(named).node, "flag", f"-c {named}")
+    if environment.get(NODE_VARIABLE):
+        return Place(environment[NODE_VARIABLE], "environment", NODE_VARIABLE)
+    asked = environment.get(CONTEXT_VARIABLE)
+    contexts = read()
+    name = asked or contexts.current
+    if not name:
+        return Place(DEFAULT_NODE, "default", "")
+    where = f"{CONTEXT_VARIABLE}={name}" if asked else name
+    return Place(contexts.get(name).node, "context", where)
+
+
+def node_callback(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The callback of --node: what was not said there comes from contexts and variables."""
+    if ctx.resilient_parsing:
+        return value
+    said = ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    place = find(ctx, value if said else None)
+    ctx.meta[_PLACE] = place
+    return place.url
+
+
+def find(ctx: click.Context, flag: str | None) -> Place:
+    """The node of a command line."""
+    named = ctx.meta.get(_NAMED)
+    return resolve(flag, named, os.environ, lambda: load(path_of(os.environ)))
+
+
+def chosen(ctx: click.Context, node: str) -> Place:
+    """How `node`, the value of --node, came about."""
+    place: Place = ctx.meta.get(_PLACE, Place(node, "flag", "--node"))
+    return place
+
+
+def name_callback(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    """The callback of -c: the name is looked up at once, so that none is wrong in silence."""
+    if value is None:
+        return
+    if not ctx.resilient_parsing:
+        load(path_of(os.environ)).get(value)
+    ctx.meta[_NAMED] = value
+
+
+def complete_names(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """The names that begin so, for the shell; nothing when the file is none."""
+    try:
+        names = load(path_of(os.environ)).named
+    except (BadRequest, OSError):
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))

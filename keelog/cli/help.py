@@ -1,0 +1,85 @@
+"""`keelog help`: explains a command, or something that many commands share."""
+
+import click
+
+from keelog.cli.failures import OK
+from keelog.cli.options import command
+
+TOPICS = {
+    "exit-codes": """\
+0    ok
+1    the operation failed
+2    usage: a wrong command, option or setting
+3    nothing found
+4    node unreachable, or timed out
+5    damage found
+6    store locked or busy
+7    partial success, or a limit that was asked for was broken (--max-p99)
+130  interrupted
+
+An error is three lines on stderr: error: what failed, cause: why, try: one command.
+A closed pipe ends a command quietly with 0.
+""",
+    "formats": """\
+table  aligned columns, for people: the default on a terminal
+jsonl  one JSON object a line: the default otherwise; --jsonl says it too
+json   one JSON document; --json says it too
+csv    a line of names, then values
+help   the fields of the command's JSON; nothing else is done
+
+Data is on stdout, all talk on stderr. Times are ms since 1970, bodies are body (text) or body_b64.
+""",
+    "places": """\
+start                first message of each queue
+end                  behind the last one
+123                  the queue offset 123
++5                   behind the first five messages of each queue
+-10                  the last ten messages of each queue
+@2026-11-20T10:00    the first stored at or after this time (local without a zone)
+@-15m                the same, so long before now: s, m, h, d
+@1795248083173       the same, in ms since 1970
+FROM:TO              from one place up to another: keelog consume orders -o @-1h:@-30m
+""",
+    "node": """\
+Which node a command talks to; the first of these that is said:
+
+--node URL                 the option
+-c NAME, --context NAME    a context, before the command: keelog -c prod topic ls
+KEELOG_NODE=URL            the variable
+KEELOG_CONTEXT=NAME        a context, by variable
+keelog context use NAME    the context in use
+                           tcp://127.0.0.1:9870
+
+`keelog config show --origin` says which it is. `keelog store …` needs no node, and
+`keelog bench …` starts one of its own unless it has --node.
+""",
+}
+
+
+@command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND... | TOPIC]")
+def help_(words: tuple[str, ...]) -> int:
+    """Prints the help of a command, or explains a topic: exit-codes, formats, places, node.
+
+    Example: keelog help exit-codes
+
+    Example: keelog help store dump
+    """
+    if len(words) == 1 and words[0] in TOPICS:
+        click.echo(TOPICS[words[0]], nl=False)
+        return OK
+    # Imported here: it imports this module.
+    from keelog.cli.main import cli
+
+    context = click.Context(cli, info_name="keelog", help_option_names=["-h", "--help"])
+    for word in words:
+        group = context.command
+        found = group.get_command(context, word) if isinstance(group, click.Group) else None
+        if found is None:
+            raise click.UsageError(
+                f"there is no command {' '.join(words)!r}, and no topic; topics are"
+                f" {', '.join(TOPICS)}"
+            )
+        context = click.Context(found, info_name=word, parent=context)
+    click.echo(context.get_help())
+    return OK

@@ -1,0 +1,183 @@
+"""`keelog config`: origins, checks, files that are made, and a broker's properties."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from keelog.cli import broker_conf
+from keelog.cli.broker_conf import import_conf, properties, reason
+from keelog.cli.config_file import whole_file
+from keelog.cli.main import run
+from keelog.cli.settings_given import from_file, read_file
+from keelog.cli.settings_meanings import MEANINGS, plain_meaning
+from node.store.settings import Settings, load_settings
+from protocol.errors import BadRequest
+
+
+@pytest.fixture(autouse=True)
+def no_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("KEELOG_NODE", "KEELOG_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_each_value_is_shown_with_who_said_it_and_the_last_of_them_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "keelog.toml"
+    file.write_text("[store]\nmax_index_num = 9\nmaxHashSlotNum = 5\nfile_reserved_time = 1\n")
+    monkeypatch.setenv("KEELOG_STORE__MAX_INDEX_NUM", "10")
+    monkeypatch.setenv("KEELOG_STORE__FILE_RESERVED_TIME", "2")
+    words = ["config", "show", "--origin", "--config", str(file), "-X", "fileReservedTime=3"]
+    assert run(words) == 0
+    rows = {row["setting"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    said = {name: (row["value"], row["origin"], row["where"]) for name, row in rows.items()}
+    assert said["store.max_index_num"] == (10, "environment", "KEELOG_STORE__MAX_INDEX_NUM")
+    assert said["store.max_hash_slot_num"] == (5, "file", str(file))
+    assert said["store.file_reserved_time"] == (3, "-X", "")
+    assert said["store.flush_disk_type"] == ("ASYNC_FLUSH", "default", "")
+    assert said["node"] == ("tcp://127.0.0.1:9870", "default", "")
+    assert rows["store.max_index_num"]["default"] == Settings().max_index_num
+    assert len(rows) == len(MEANINGS) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "setting", "problem", "hint"),
+    [
+        (
+            "[store]\n\nflush_disk_typ = 'x'\n",
+            3,
+            "flush_disk_typ",
+            "no setting",
+            "flush_disk_type?",
+        ),
+        ("[store]\nmax_index_num = '7'\n", 2, "max_index_num", "is '7'", "a whole number"),
+        ("[store]\nmax_index_num = true\n", 2, "max_index_num", "is true", "a whole number"),
+        ("[store]\nmax_index_num = 7.0\n", 2, "max_index_num", "is 7.0", "a whole number"),
+        ("[store]\nflush_commit_log_timed = 1\n", 2, "flush_commit_log_timed", "is 1", "true or"),
+        ("[store]\ndelete_when = 4\n", 2, "delete_when", "is 4", "text in quotes"),
+        ("[store]\ndelete_when = '25'\n", 2, "delete_when", "'25'", "04;16"),
+        ("[store]\nmax_index_num = 0\n", 2, "max_index_num", "is 0", "positive"),
+        ("[stor]\nmax_index_num = 9\n", 1, "stor", "no table [stor]", "did you mean [store]?"),
+        ("max_index_num = 9\n", 1, "max_index_num", "in no table", "below a line [store]"),
+        ("zzz = 9\n", 1, "zzz", "there is no 'zzz'", "[store]"),
+        ("store = 3\n", 1, "store", "no table", "[store]"),
+        ("[store\n", 1, "", "no TOML", "keelog config init"),
+        ("[store]\nmax_index_num 9\n", 2, "", "no TOML", "keelog config init"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_line_and_what_to_write(
+    text: str, line: int, setting: str, problem: str, hint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "keelog.toml"
+    file.write_text(text)
+    _, (found,) = read_file(file)
+    assert (found.line, found.setting) == (line, setting)
+    assert problem in found.problem
+    assert hint in found.hint
+    with pytest.raises(BadRequest, match=str(file)):
+        from_file(file)
+
+
+def test_a_check_says_all_that_is_wrong_and_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "keelog.toml"
+    file.write_text("[store]\na = 1\nmax_index_num = 'b'\n")
+    assert run(["config", "check", str(file)]) == 1
+    talk = capsys.readouterr()
+    assert [json.loads(line)["setting"] for line in talk.out.splitlines()] == ["a", "max_index_num"]
+    assert [line.split(":")[0] for line in talk.err.splitlines()] == ["error", "cause", "try"]
+    assert "(and 1 more)" in talk.err
+    file.write_bytes(b"\xff")
+    assert run(["config", "check", str(file)]) == 1
+    file.write_text("[store]\nmax_index_num = 7\n")
+    capsys.readouterr()
+    assert run(["config", "check", str(file)]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert run(["config", "check", str(tmp_path / "none")]) == 2
+
+
+def test_a_made_file_holds_every_setting_and_changes_none(tmp_path: Path) -> None:
+    file = tmp_path / "keelog.toml"
+    file.write_text(whole_file(commented=False))
+    pairs = [one.pair for one in from_file(file)]
+    assert len(pairs) == len(MEANINGS)
+    assert load_settings(pairs) == Settings()
+    file.write_text(whole_file(commented=True))
+    assert from_file(file) == []
+    awake = whole_file(commented=True).replace("\n# ", "\n")
+    for name in MEANINGS:
+        assert f"\n{name} = " in awake
+
+
+def test_no_meaning_has_markdown_left_in_a_made_file() -> None:
+    for name in MEANINGS:
+        assert not set(plain_meaning(name)) & set("`[]"), name
+        assert "docs/" not in plain_meaning(name)
+
+
+def test_a_brokers_properties_become_settings_and_the_rest_is_told_with_a_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_bytes(
+        b"# comment \xe4\xb8\xad\nbrokerName=broker-a\nlistenPort: 10911\n! another\n\n"
+        b"fileReservedTime = 48\ndeleteWhen 04\nmapedFileSizeCommitLog=1048576\n"
+        b"flushDiskType=SYNC_\\\n   FLUSH\nenabledAppendPropCRC=false\nbrokerRole=ASYNC_MASTER\n"
+        b"noSuchThing=1\n"
+    )
+    assert run(["config", "import", str(conf)]) == 0
+    talk = capsys.readouterr()
+    assert tomllib.loads(talk.out) == {
+        "store": {
+            "file_reserved_time": 48,
+            "delete_when": "04",
+            "mapped_file_size_commit_log": 1048576,
+            "flush_disk_type": "SYNC_FLUSH",
+            "enabled_append_prop_crc": False,
+        }
+    }
+    left = dict(line.removeprefix("left out ").split(": ", 1) for line in talk.err.splitlines())
+    assert list(left) == ["'brokerName'", "'listenPort'", "'brokerRole'", "'noSuchThing'"]
+    assert "--bind" in left["'listenPort'"]
+    assert "one copy" in left["'brokerRole'"]
+    (tmp_path / "keelog.toml").write_text(talk.out)
+    assert run(["config", "check", str(tmp_path / "keelog.toml")]) == 0
+
+
+def test_a_brokers_value_that_is_none_ends_with_1_and_names_the_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("a=b\nfileReservedTime=soon\n")
+    assert run(["config", "import", str(conf)]) == 1
+    talk = capsys.readouterr()
+    assert "cause: line 2: fileReservedTime: file_reserved_time is 'soon'" in talk.err
+    assert talk.out == ""
+
+
+def test_properties_are_read_as_java_reads_them() -> None:
+    text = "a=1\n  b : 2\nc\\ d = e\\u0041\nlong = x,\\\n   y\nlast\\"
+    assert [(name, value) for _, name, value in properties(text)] == [
+        ("a", "1"), ("b", "2"), ("c d", "eA"), ("long", "x,y"), ("last", ""),
+    ]  # fmt: skip
+
+
+def test_every_setting_has_the_name_that_rocketmq_writes() -> None:
+    for name in Settings.__dataclass_fields__:
+        head, *rest = name.split("_")
+        camel = head + "".join(word.capitalize() for word in rest)
+        value = getattr(Settings(), name)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        assert import_conf(f"{camel}={text}").settings == {name: value}
+
+
+def test_a_setting_is_never_explained_away() -> None:
+    assert reason("haMasterAddress") == broker_conf._NO_COPIES
+    assert reason("transactionTimeOut") == broker_conf._NO_TRANSACTIONS
+    assert reason("sendMessageThreadPoolNums") == broker_conf._THREADS
+    assert reason("storePathRootDir") == broker_conf._WHERE
+    assert reason("whatever") == "nothing here does what it says"

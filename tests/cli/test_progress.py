@@ -1,0 +1,145 @@
+"""How far a long command is: a line that is written over, or plain lines, and what they say."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from keelog.cli.main import run
+from keelog.cli.progress import Progress, duration, progress_line
+from keelog.cli.sizes import size
+from tests.cli.tree import leaves
+from tests.support.golden import GetStore
+
+GIB = 1 << 30
+LONG = {
+    *("consume", "store dump", "store verify", "store repair", "store rebuild", "store export"),
+}
+
+
+class Terminal(io.StringIO):
+    """A stream that says that a person looks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("done", "elapsed_s", "line"),
+    [
+        (0, 9.0, "checked 0% (0 B of 4.0 GiB)"),
+        (GIB, 0.5, "checked 25% (1.0 GiB of 4.0 GiB)"),
+        (GIB, 10.0, "checked 25% (1.0 GiB of 4.0 GiB), about 30 s left"),
+        (4 * GIB, 10.0, "checked 100% (4.0 GiB of 4.0 GiB), about 0 s left"),
+    ],
+)
+def test_a_line_says_how_far_how_much_and_how_long_yet(
+    done: int, elapsed_s: float, line: str
+) -> None:
+    assert progress_line("checked", done, 4 * GIB, "bytes", elapsed_s) == line
+
+
+def test_nothing_to_do_is_no_division_by_zero() -> None:
+    assert progress_line("done", 0, 0, "parts", 5.0) == "done 0% (0 of 0 parts)"
+    assert progress_line("done", 3, 0, "parts", 6.0).startswith("done 100% (3 of 0 parts)")
+
+
+def test_durations_and_sizes_are_for_people() -> None:
+    assert [duration(s) for s in (0.4, 59, 200, 7500)] == ["0 s", "59 s", "3 min 20 s", "2 h 5 min"]
+    assert [size(n) for n in (None, 7, 3 << 10, 5 << 40)] == ["", "7 B", "3.0 KiB", "5.0 TiB"]
+
+
+def test_a_log_gets_a_plain_line_each_five_seconds() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream=stream, clock=clock)
+    with progress.shown():
+        tell = progress.teller("checked", "parts")
+        for second in range(1, 13):
+            clock.now += 1
+            tell(second, 20)
+    assert stream.getvalue() == (
+        "checked 25% (5 of 20 parts), about 15 s left\n"
+        "checked 50% (10 of 20 parts), about 10 s left\n"
+    )
+
+
+def test_a_terminal_gets_one_line_that_is_gone_behind_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream, clock = Terminal(), Clock()
+    progress = Progress(stream=stream, clock=clock)
+    with pytest.raises(OSError, match="full"), progress.shown():
+        tell = progress.teller("checked", "parts")
+        for part in range(1, 4):
+            clock.now += 0.5
+            tell(part, 4)
+        raise OSError("full")
+    text = stream.getvalue()
+    assert "\n" not in text
+    assert text.count("\r\x1b[K") == 4
+    assert text.endswith("\r\x1b[K"), "the line is cleared, also by an error"
+    assert "[##################......] checked 75% (3 of 4 parts), about 0 s left" in text
+    assert "\x1b[3" not in text, "no colours, so there are none to turn off"
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    stream, clock = Terminal(), Clock()
+    tell = Progress(stream=stream, clock=clock).teller("checked")
+    clock.now += 5
+    tell(1, 2)
+    assert stream.getvalue().endswith("left\n")
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_who_wants_no_progress_gets_none() -> None:
+    stream, clock = io.StringIO(), Clock()
+    tell = Progress(True, stream, clock).teller("checked")
+    clock.now += 60
+    tell(1, 2)
+    assert stream.getvalue() == ""
+
+
+def test_every_long_command_shows_progress_and_can_be_told_not_to() -> None:
+    with_option = {
+        path
+        for path, one in leaves().items()
+        if any("--no-progress" in param.opts for param in one.params)
+    }
+    assert with_option == LONG
+
+
+def test_long_commands_tell_while_they_walk_and_the_data_stays_the_same(
+    golden_copy: GetStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("keelog.cli.progress.LINE_EVERY_S", 0.0)
+    store = str(golden_copy("small-clean"))
+
+    def talk(*words: str) -> str:
+        capsys.readouterr()
+        assert run(["store", *words]) == 0, words
+        loud = capsys.readouterr()
+        return loud.err
+
+    assert "checked " in talk("verify", store, "--deep")
+    assert "checked " in talk("repair", store)
+    assert "dumped " in talk("dump", store, "--limit", "5000")
+    assert "queues)" in talk("dump", store, "--what", "queues")
+    assert "index files)" in talk("dump", store, "--what", "index")
+    assert "exported " in talk("export", store, "--sqlite", str(tmp_path / "x.db"))
+    assert "queues: done " in talk("rebuild", store)
+    assert "checked" not in talk("verify", store, "--no-progress")

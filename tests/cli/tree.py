@@ -1,0 +1,43 @@
+"""All commands of `keelog`, by walking the tree."""
+
+from collections.abc import Iterator
+
+import click
+
+from keelog.cli.main import HIDDEN, cli
+from keelog.cli.options import Command, Group
+
+
+def commands() -> dict[str, Command | Group]:
+    """Every command and group by its words, `""` for `keelog` itself, hidden ones too."""
+    return dict(_below(cli, ""))
+
+
+def leaves() -> dict[str, Command]:
+    """Every command that does something."""
+    return {path: one for path, one in commands().items() if isinstance(one, Command)}
+
+
+def _below(command: click.Command, path: str) -> Iterator[tuple[str, Command | Group]]:
+    assert isinstance(command, Command | Group), f"keelog {path} has no examples: use our classes"
+    yield path, command
+    if not isinstance(command, Group):
+        return
+    context = click.Context(command)
+    names = [*command.list_commands(context), *(HIDDEN if command is cli else ())]
+    for name in names:
+        found = command.get_command(context, name)
+        assert found is not None, name
+        yield from _below(found, f"{path} {name}".strip())
+
+
+def help_of(path: str) -> str:
+    """What `--help` of a command prints."""
+    context = click.Context(cli, info_name="keelog", help_option_names=["-h", "--help"])
+    for word in path.split():
+        group = context.command
+        assert isinstance(group, click.Group)
+        found = group.get_command(context, word)
+        assert found is not None
+        context = click.Context(found, info_name=word, parent=context)
+    return context.get_help()
