@@ -254,6 +254,7 @@ class Batches:
         self._encoder = encoder
         self._send = send
         self._max = batches_max
+        self._low = batches_max - 1 - batches_max // 4
         self._condition = threading.Condition()
         self._count = 0
         self._bytes = 0
@@ -289,10 +290,13 @@ class Batches:
             with self._condition:
                 self._count -= 1
                 self._bytes -= size
-                self._condition.notify_all()
+                if self._count <= self._low:
+                    self._condition.notify_all()
 
         with self._condition:
-            if not self._condition.wait_for(lambda: self._has_room(size), room_timeout):
+            if not self._has_room(size):
+                self._condition.wait_for(lambda: self._has_much_room(size), room_timeout)
+            if not self._has_room(size):
                 raise NodeBusy(
                     f"{self._count} batches wait for answers", "raise max_batches, or wait"
                 )
@@ -309,6 +313,11 @@ class Batches:
     def _has_room(self, size: int) -> bool:
         fits = self._bytes + size <= BATCHES_BYTES_MAX
         return not self._count or (self._count < self._max and fits)
+
+    def _has_much_room(self, size: int) -> bool:
+        """Who has to wait goes on when there is room for some batches: to wake a thread for each
+        answer costs more than to encode a batch."""
+        return self._count <= self._low and self._has_room(size)
 
     def flush(self, timeout: float | None) -> None:
         """Waits until every batch has its answer. Raises RequestTimeout."""

@@ -112,6 +112,7 @@ class Supervisor:
         """By the child's position in `children`."""
         self._started_at = started_at
         self._turned_at = started_at
+        self._http_url = ""
         self._manager = ServiceManager.from_environment(os.environ)
         self._was_ready = False
         self._stopping_since: float | None = None
@@ -126,7 +127,7 @@ class Supervisor:
                 "there is no authentication yet",
                 self.server.endpoint,
             )
-        with http_end(self.options.http, self.view, lambda: self._turned_at):
+        with http_end(self.options.http, self.view, lambda: self._turned_at) as self._http_url:
             try:
                 return self._loop(stop)
             finally:
@@ -324,6 +325,7 @@ class Supervisor:
             stopping=self._stopping_since is not None,
             now=now,
             started_at=self._started_at,
+            http_url=self._http_url,
         )
 
 

@@ -13,11 +13,14 @@ log = logging.getLogger("keelog.supervisor")
 @contextmanager
 def http_end(
     address: str, view: Callable[[], NodeView], turned_at: Callable[[], float]
-) -> Iterator[None]:
-    """Serves the pages at `--http` while the context lasts; a taken port is a warning."""
+) -> Iterator[str]:
+    """Serves the pages at `--http` while the context lasts; answers where they are.
+
+    A taken port is a warning, and the answer empty.
+    """
     place = parse_http(address)
     if place is None:
-        yield
+        yield ""
         return
     # Only here: http.server takes longer to import than all else of a supervisor.
     from node.http_end import HttpEnd
@@ -30,12 +33,12 @@ def http_end(
             "no metrics and no health pages: cannot listen at %s:%d: %s; the node serves on",
             *(place.host, place.port, error.strerror or error),
         )
-        yield
+        yield ""
         return
     log.info("%s has %s", end.url, ", ".join(PATHS))
     if not place.is_loopback:
         log.warning("%s can be read from other hosts", end.url)
     try:
-        yield
+        yield end.url
     finally:
         end.close()

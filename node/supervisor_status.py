@@ -5,7 +5,7 @@ Offsets come from the pages that the processes publish, memory and CPU time from
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,8 @@ class NodeView:
     stopping: bool
     now: float
     started_at: float
+    http_url: str = ""
+    """Where health and metrics are; empty: nowhere."""
 
 
 def routes(view: NodeView) -> Fields:
@@ -92,6 +94,8 @@ def status(view: NodeView) -> Fields:
         "cause": None if refused is None else refused.cause,
         "store": str(view.root),
         "kernel": _kernel(),
+        "http": view.http_url or None,
+        "settings": changed_settings(view.settings),
         "processes": process_rows(view),
         "log": {
             "min": log.min_offset,
@@ -110,6 +114,12 @@ def status(view: NodeView) -> Fields:
             **usage(os.getpid()),
         },
     }
+
+
+def changed_settings(settings: Settings) -> list[str]:
+    """Those that differ from their defaults, as `name=value`."""
+    given, usual = asdict(settings), asdict(Settings())
+    return [f"{name}={value}" for name, value in given.items() if value != usual[name]]
 
 
 def _kernel() -> str:

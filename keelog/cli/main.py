@@ -38,6 +38,7 @@ COMMANDS = {
     "store": Lazy("keelog.cli.store", "store", "Reads, checks and repairs a store directory."),
     "spark": Lazy("keelog.cli.spark", "spark", "Runs Spark jobs on a store directory."),
     "bench": Lazy("keelog.cli.bench", "bench", "Measures a node under load."),
+    "diag": Lazy("keelog.cli.diag", "diag", "Gathers what helps to find out what is wrong."),
     "demo": Lazy("keelog.cli.demo", "demo", "Shows a node at work on real messages."),
     "config": Lazy("keelog.cli.config", "config", "Shows, checks, writes and imports settings."),
     "context": Lazy("keelog.cli.context", "context", "Gives nodes names."),

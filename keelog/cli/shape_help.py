@@ -151,6 +151,8 @@ STATUS: Shape = {
     "cause": "text, or null",
     "store": "text",
     "kernel": "text",
+    "http": "text: where metrics and health pages are, or null",
+    "settings": ["NAME=VALUE: those that differ from their defaults"],
     "processes": [PROCESS],
     "log": {
         "min": "integer",
@@ -236,6 +238,14 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     ),
     "status": (STATUS,),
     "top": (STATUS | {"rates": {"records_per_s": "number", "appended_bytes_per_s": "number"}},),
+    "diag": (
+        {
+            "path": "text",
+            "bytes": "integer",
+            "files": ["text"],
+            "problems": ["text: what is missing"],
+        },
+    ),
     "produce": (RECEIPT,),
     "consume": (MESSAGE,),
     "topic ls": (

@@ -1,12 +1,18 @@
 """`send_batch`: one request for many messages, receipts on demand, and what goes wrong."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
 import keelog
-from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy
+from node.client_batch_receipt import BatchReceipt
+from node.client_batches import BatchEncoder, Batches, RecordBatch
+from node.client_io import IoThread
+from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy, NotConnected
 from tests.support.fake_node import FakeNode
+from tests.support.node import wait_until
 
 BODIES = [b"%d" % n for n in range(30)]
 
@@ -109,6 +115,39 @@ def test_more_batches_than_max_batches_wait_or_are_refused(
     with mq.producer(max_batches=2) as producer:
         futures = [producer.send_batch("orders", BODIES) for _ in range(5)]
     assert all(future.done() for future in futures), "leaving the producer waits for answers"
+
+
+def test_who_waits_for_room_goes_on_when_a_quarter_is_free_and_who_need_not_wait_at_once() -> None:
+    sent: list[RecordBatch] = []
+
+    def send(batch: RecordBatch) -> bool:
+        sent.append(batch)
+        return True
+
+    class Unconnected:
+        routes = None
+
+    batches = Batches(BatchEncoder(cast(IoThread, Unconnected()), bytes(4)), send, 8)
+
+    def begin(room_timeout: float) -> "Future[BatchReceipt]":
+        return batches.send("orders", BODIES, {}, (None, 5.0), room_timeout)
+
+    futures = [begin(0) for _ in range(8)]
+    with ThreadPoolExecutor(1) as pool:
+        ninth = pool.submit(begin, 20.0)
+        wait_until(lambda: bool(batches._condition._waiters), "the ninth waits")  # type: ignore[attr-defined]
+        for number in range(2):
+            sent[number].fail(NotConnected("gone"))
+        assert len(sent) == 8
+        futures.append(begin(0))
+        for number in range(2, 4):
+            sent[number].fail(NotConnected("gone"))
+        futures.append(ninth.result(10))
+    assert len(sent) == 10
+    for batch in sent[4:]:
+        batch.fail(NotConnected("gone"))
+    batches.flush(1.0)
+    assert all(isinstance(future.exception(1), NotConnected) for future in futures)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/protocol.md").read_text()
 SERVERS = (
     "node/writer.py", "node/writer_topics.py", "node/writer_requests.py", "node/reader_requests.py",
-    "node/reader_service.py", "node/reader.py", "node/supervisor.py", "node/staging_requests.py",
-    "node/writer_staging.py",
+    "node/reader_service.py", "node/reader.py", "node/supervisor_control.py",
+    "node/staging_requests.py", "node/writer_staging.py",
 )  # fmt: skip
 TAKERS = {"take", "take_int", "_text_map", "_key", "get", "setdefault", "pop"}
 OPERATION = re.compile(r"^### ([a-z_]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)

@@ -1,0 +1,256 @@
+"""What helps to find out what is wrong with a node, as files for one zip: numbers and names.
+
+Nothing of a message goes in: no body, key, tag or property. Of variables only the names, of command
+lines nothing. Names of topics do: they are names of folders.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import urllib.error
+import urllib.request
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keelog
+from keelog.diag_machine import machine, process_table
+from node.store.condition import read_checkpoint
+from node.store.own_files import (
+    QUARANTINE_DIR,
+    is_clean,
+    list_progress,
+    load_epochs,
+    load_floor,
+    load_owner,
+    load_tails,
+    own_dir,
+)
+from node.store.state_page import (
+    LOG_SLOT,
+    LogPage,
+    WorkerPage,
+    run_dir,
+)
+from protocol import kernel
+from protocol.errors import MqError
+
+Fields = dict[str, Any]
+
+LISTED_FILES_MAX = 20_000
+LOG_LINES_MAX = 1_000
+LOG_LINE_CHARS_MAX = 2_000
+METRICS_BYTES_MAX = 4 * 1024 * 1024
+_HTTP_S_MAX = 5.0
+_NODE_S_MAX = 5.0
+_PACKAGES = ("keelog", "pyzmq", "msgpack", "psutil", "numpy", "click", "rich", "prometheus-client")
+_PREFIX = "KEELOG_"
+_SECRET = re.compile(
+    r"(?i)((?:password|passwd|secret|token|credential|authorization|(?:access|secret|api)[-_]?key)"
+    r"[\"']?\s*[=:]\s*(?:bearer\s+|basic\s+)?)[^\s,;]+"
+)
+_USER_IN_URL = re.compile(r"(//)[^/\s@]+@")
+
+
+class Bundle:
+    """The files of a zip, by name. What cannot be had is a problem, named beside them."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.problems: list[str] = []
+
+    def add(self, name: str, gather: Callable[[], object]) -> None:
+        """Adds what `gather` answers: bytes as they are, all else as JSON."""
+        try:
+            found = gather()
+        except (MqError, OSError) as error:
+            self.problems.append(f"{name}: {type(error).__name__}: {error}")
+            return
+        text = json.dumps(found, indent=1, ensure_ascii=False, default=str).encode() + b"\n"
+        self.files[name] = found if isinstance(found, bytes) else text
+
+    def write(self, path: Path) -> None:
+        """Writes a new file, for its owner alone. Raises FileExistsError."""
+        self.add("problems.json", lambda: self.problems)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with (
+            os.fdopen(descriptor, "wb") as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zip_,
+        ):
+            for name, data in self.files.items():
+                zip_.writestr(name, data)
+
+
+def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
+    """Looks at the node, its store and the machine.
+
+    `store` is for a node that does not run. Raises NotConnected when nobody answers and no store
+    is named: then there is nothing to look at.
+    """
+    bundle, pids = Bundle(), []
+    bundle.add("versions.json", versions)
+    bundle.add("environment.json", lambda: variable_names(os.environ))
+    try:
+        with keelog.connect(node, timeout=_NODE_S_MAX) as client:
+            status = dict(client.status().raw)
+            health = dict(client.health().raw)
+    except MqError as error:
+        if store is None:
+            raise
+        bundle.problems.append(f"no status and no metrics, nobody answers at {node}: {error}")
+    else:
+        store = store or Path(status["store"])
+        rows = [*status["processes"], status["supervisor"]]
+        pids = [row["pid"] for row in rows if row["pid"] is not None]
+        bundle.add("status.json", lambda: status)
+        bundle.add("health.json", lambda: health)
+        bundle.add("settings.json", lambda: status["settings"])
+        if status["http"] is None:
+            bundle.problems.append("metrics.txt: the node was started without --http")
+        else:
+            bundle.add("metrics.txt", lambda: metrics_text(status["http"]))
+    bundle.add("processes.json", lambda: process_table(pids))
+    bundle.add("machine.json", lambda: machine(store))
+    if store is not None and store.is_dir():
+        _add_store(bundle, store)
+    elif store is not None:
+        bundle.problems.append(f"{store} is not on this machine")
+    if log_file is not None:
+        bundle.add("log.txt", lambda: last_lines(log_file))
+    return bundle
+
+
+def _add_store(bundle: Bundle, store: Path) -> None:
+    bundle.add("store/files.json", lambda: listing(store))
+    bundle.add("store/checkpoint.json", lambda: read_checkpoint(store)._asdict())
+    bundle.add("store/epochs.json", lambda: [line._asdict() for line in load_epochs(store)])
+    bundle.add("store/own.json", lambda: own_numbers(store))
+    bundle.add("store/tails.json", lambda: tails_numbers(store))
+    bundle.add("store/pages.json", lambda: pages(store))
+    bundle.add("store/quarantine.json", lambda: quarantine_numbers(store))
+
+
+def versions() -> Fields:
+    """Of Keelog, of what it runs on, and of what it needs."""
+    packages: dict[str, str | None] = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            packages[name] = None
+    return {
+        "packages": packages,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "kernel": kernel.describe(),
+    }
+
+
+def variable_names(environment: Mapping[str, str]) -> list[str]:
+    """The names of our variables that are set; their values stay where they are."""
+    return sorted(name for name in environment if name.startswith(_PREFIX))
+
+
+def metrics_text(url: str) -> bytes:
+    """What `/metrics` answers. Raises OSError."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=_HTTP_S_MAX) as answer:
+        return bytes(answer.read(METRICS_BYTES_MAX))
+
+
+def listing(store: Path) -> Fields:
+    """Each file with its length, what it takes on the disk, and when it was changed (ms)."""
+    rows, count = [], 0
+    for path in _files(store):
+        count += 1
+        if count > LISTED_FILES_MAX:
+            continue
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue  # deleted meanwhile
+        rows.append(
+            {
+                "file": str(path.relative_to(store)),
+                "bytes": status.st_size,
+                "disk_bytes": status.st_blocks * 512,
+                "changed_at": status.st_mtime_ns // 1_000_000,
+                "mode": oct(status.st_mode & 0o7777),
+            }
+        )
+    return {"count": count, "files": rows}
+
+
+def _files(store: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(store):
+        folders.sort()
+        yield from (Path(parent) / name for name in sorted(names))
+
+
+def own_numbers(store: Path) -> Fields:
+    """What our small files say."""
+    return {
+        "clean": is_clean(store),
+        "floor": load_floor(store),
+        "owner_epoch": load_owner(store),
+        "progress": {name: one._asdict() for name, one in list_progress(store).items()},
+    }
+
+
+def tails_numbers(store: Path) -> Fields:
+    """The snapshot of the queues' ends."""
+    tails = load_tails(store)
+    if tails is None:
+        return {"at": None}
+    return {
+        "at": tails.at,
+        "last_record": tails.last_record,
+        "store_timestamp": tails.store_timestamp,
+        "queues": len(tails.next_offset),
+    }
+
+
+def pages(store: Path) -> Fields:
+    """The state pages of the processes."""
+    found: Fields = {}
+    for path in sorted(run_dir(store).glob("*.page")):
+        try:
+            with (
+                LogPage.open(store) if path.stem == LOG_SLOT else WorkerPage.open(store, path.stem)
+            ) as page:
+                found[path.stem] = page.read()._asdict()
+        except FileNotFoundError as error:
+            found[path.stem] = str(error)
+    return found
+
+
+def quarantine_numbers(store: Path) -> list[Fields]:
+    """The numbers of each report; its words may name what was cut."""
+    rows = []
+    for path in sorted((own_dir(store) / QUARANTINE_DIR).glob("*/report.json")):
+        try:
+            report = json.loads(path.read_bytes())
+        except ValueError:
+            report = {}
+        numbers = {
+            name: value
+            for name, value in (report.items() if isinstance(report, dict) else ())
+            if isinstance(value, int)
+        }
+        rows.append({"folder": path.parent.name, **numbers})
+    return rows
+
+
+def last_lines(path: Path) -> bytes:
+    """The end of a log, without what looks like a credential. Raises OSError."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        kept = deque((line[:LOG_LINE_CHARS_MAX].rstrip("\n") for line in file), LOG_LINES_MAX)
+    return "".join(f"{redacted(line)}\n" for line in kept).encode()
+
+
+def redacted(line: str) -> str:
+    """A line without the values of passwords, tokens and keys, and without users of URLs."""
+    return _USER_IN_URL.sub(r"\1***@", _SECRET.sub(r"\1***", line))

@@ -1,0 +1,88 @@
+"""What a machine is and how it is set up, beside what RocketMQ asks of one."""
+
+import os
+import resource
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+Fields = dict[str, Any]
+
+ROCKETMQ_SYSCTL = {
+    "vm.overcommit_memory": 1,
+    "vm.zone_reclaim_mode": 0,
+    "vm.max_map_count": 655_360,
+    "vm.dirty_background_ratio": 50,
+    "vm.dirty_ratio": 50,
+    "vm.dirty_writeback_centisecs": 360_000,
+    "vm.page-cluster": 3,
+    "vm.swappiness": 1,
+}
+"""What RocketMQ's bin/os.sh sets. Its ratios for dirty pages are for a broker with a pool of its
+own: with ours they only make a power loss dearer."""
+ROCKETMQ_OPEN_FILES = 655_350
+_SYSCTL = Path("/proc/sys")
+_ATTRIBUTES = ("pid", "name", "status", "create_time", "num_threads", "num_fds", "nice")
+
+
+def machine(store: Path | None) -> Fields:
+    """Processors, memory, limits and settings of the kernel; the disk of the store."""
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    return {
+        "processors": os.cpu_count(),
+        "load": os.getloadavg(),
+        "memory_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+        "swap_used_bytes": swap.used,
+        "booted_at": int(psutil.boot_time() * 1000),
+        "open_files_max": resource.getrlimit(resource.RLIMIT_NOFILE),
+        "locked_memory_max": resource.getrlimit(resource.RLIMIT_MEMLOCK),
+        "sysctl": sysctl_hints(),
+        "disk": None if store is None or not store.exists() else disk(store),
+    }
+
+
+def sysctl_hints(root: Path = _SYSCTL) -> list[Fields]:
+    """Each setting as it is here and as RocketMQ's os.sh sets it; None for one that is unknown."""
+    rows = []
+    for name, wanted in ROCKETMQ_SYSCTL.items():
+        try:
+            here = int((root / name.replace(".", "/")).read_text())
+        except (OSError, ValueError):
+            here = None
+        rows.append({"name": name, "here": here, "rocketmq": wanted, "same": here == wanted})
+    return rows
+
+
+def disk(store: Path) -> Fields:
+    """The file system that a store is on."""
+    space, here = os.statvfs(store), store.resolve()
+    mounts = [
+        one for one in psutil.disk_partitions(all=True) if here.is_relative_to(one.mountpoint)
+    ]
+    mount = max(mounts, key=lambda one: len(one.mountpoint), default=None)
+    return {
+        "type": None if mount is None else mount.fstype,
+        "options": None if mount is None else mount.opts,
+        "total_bytes": space.f_blocks * space.f_frsize,
+        "free_bytes": space.f_bavail * space.f_frsize,
+        "free_inodes": space.f_favail,
+    }
+
+
+def process_table(pids: Iterable[int]) -> list[Fields]:
+    """The node's processes as the system sees them; one that ended meanwhile is left out."""
+    rows = []
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            row = process.as_dict(_ATTRIBUTES)
+            row["rss_bytes"] = process.memory_info().rss
+            row["cpu_s"] = sum(process.cpu_times()[:2])
+            row["open_files_max"] = process.rlimit(psutil.RLIMIT_NOFILE)
+        except psutil.Error:
+            continue
+        rows.append(row)
+    return rows
