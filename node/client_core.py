@@ -200,6 +200,8 @@ class ClientCore:
         self.check()
         pulls = Pulls(self.io)
         self._carriers.add(pulls)
+        if not self._finalizer.alive:
+            pulls.close()  # Whoever closes the client may not have seen it.
         try:
             yield pulls
         finally:

@@ -28,7 +28,7 @@ from node.client_link import Link
 from protocol.errors import MqError
 from protocol.wire import raise_refusal
 
-SLICE_S = 0.05
+SLICE_S = 0.2
 """A wait for answers is cut into such, to see a lost connection, or the client's end."""
 CONNECT_S = 0.05
 """So long the first pull waits for the connection; those of a slower one begin elsewhere."""

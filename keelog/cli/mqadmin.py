@@ -6,6 +6,7 @@ says what to use instead.
 
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -28,8 +29,12 @@ class _Rest(Command):
         return []
 
 
+def _names(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+    return [name for name in ALIASES if name.startswith(incomplete)]
+
+
 @click.command("mqadmin", cls=_Rest, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("words", metavar="NAME [FLAGS]", nargs=-1)
+@click.argument("words", metavar="NAME [FLAGS]", nargs=-1, shell_complete=_names)
 def mqadmin(words: tuple[str, ...]) -> object:
     """RocketMQ's mqadmin commands with their own flags, each as one of ours.
 

@@ -4,8 +4,9 @@ import base64
 import json
 import os
 import select
+import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import click
@@ -15,6 +16,7 @@ from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, Partial, doing
 from keelog.cli.options import command, format_option, node_option
 from keelog.cli.output import Output
+from keelog.cli.progress import Progress, progress_option
 from keelog.cli.shapes import receipt_shape
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.properties import KEYS, split_keys
@@ -55,6 +57,7 @@ class Defaults(NamedTuple):
 @click.option("--sync", is_flag=True, help="Each receipt waits until the message is on disk.")
 @click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS")
 @node_option
+@progress_option
 @format_option
 def produce(topic: str, objects: bool, batch: int, output: Output, **options: Any) -> int:
     """Sends stdin, a message a line, and prints a receipt for each.
@@ -76,14 +79,18 @@ def produce(topic: str, objects: bool, batch: int, output: Output, **options: An
         options["keys"],
         _pairs(options["pairs"]),
     )
-    run = _Run(output)
+    progress: Progress = options["progress"]
+    if output.is_terminal:
+        progress.silence()  # the receipts themselves show how far it is
     with (
         doing(f"cannot send to {topic}"),
+        progress.shown(),
         keelog.connect(options["node"]) as client,
         client.producer(
             acks="flushed" if options["sync"] else "appended", timeout=options["timeout"]
         ) as producer,
     ):
+        run = _Run(output, input_teller(progress, sys.stdin.fileno()))
         receipts = run.receipts(producer, objects, defaults, batch)
         output.rows(receipts, live=output.format == "table")
         return run.end()
@@ -92,8 +99,9 @@ def produce(topic: str, objects: bool, batch: int, output: Output, **options: An
 class _Run:
     """One run: what was stored, and the error that ended it."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, tell: Callable[[], None]) -> None:
         self._output = output
+        self._tell = tell
         self._stored = 0
         self._error: MqError | None = None
 
@@ -115,6 +123,7 @@ class _Run:
                 self._stored += 1
                 yield receipt_shape(receipt)
             self._output.flush()
+            self._tell()
 
     def _batches(self, batch: int) -> Iterator[list[bytes]]:
         try:
@@ -142,6 +151,15 @@ class _Run:
             hint = "send the lines that have no receipt again"
             raise Partial(f"{self._stored} messages stored, then: {self._error.reason}", hint)
         raise self._error
+
+
+def input_teller(progress: Progress, descriptor: int) -> Callable[[], None]:
+    """Tells how much of a file has been read; of a pipe nobody knows the end."""
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode):
+        return lambda: None
+    tell = progress.teller("sent")
+    return lambda: tell(os.lseek(descriptor, 0, os.SEEK_CUR), state.st_size)
 
 
 def read_batches(descriptor: int, batch: int) -> Iterator[list[bytes]]:

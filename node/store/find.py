@@ -6,8 +6,11 @@ from node.store.index_reader import END_OF_TIME, Candidate
 from node.store.store_view import Store
 from protocol.errors import BadRequest, NotFound, UnknownTopic
 from protocol.index_entry import TAGS_KEY_PREFIX
+from protocol.java_hash import java_text
+from protocol.properties import KEYS, TAGS, UNIQUE_KEY, decode_raw_properties, split_keys
 from protocol.record import Record
 
+_UNIQUE_KEY, _KEYS, _TAGS = UNIQUE_KEY.encode(), KEYS.encode(), TAGS.encode()
 BYTES_MAX = 1 << 30
 CANDIDATES_MAX = 10_000
 """How many entries one page looks at; a page may be short of records and still have a cursor."""
@@ -78,13 +81,16 @@ def _confirmed(store: Store, offset: int, request: FindRequest) -> Record | None
 
 
 def _has_key(record: Record, request: FindRequest) -> bool:
-    if record.unique_key == request.key:
+    # As `record.unique_key`, `.keys` and `.tags`, but nothing else is made text.
+    pairs = decode_raw_properties(record.properties_raw)
+    if java_text(pairs.get(_UNIQUE_KEY, b"")) == request.key:
         return True
     if request.unique:
         return False
-    return request.key in record.keys or (
-        bool(record.tags) and request.key == TAGS_KEY_PREFIX + record.tags
-    )
+    if request.key in split_keys(java_text(pairs.get(_KEYS, b""))):
+        return True
+    tags = java_text(pairs.get(_TAGS, b""))
+    return bool(tags) and request.key == TAGS_KEY_PREFIX + tags
 
 
 def _cursor(candidate: Candidate) -> str:

@@ -164,7 +164,7 @@ class IndexReader:
         for file in reversed(self.files()):
             if after is not None and file.name > after.file:
                 continue
-            header = file.header
+            header = file.stated_header
             if header.end_timestamp + CLOCK_SLACK_MS < begin:
                 continue
             if header.begin_timestamp - CLOCK_SLACK_MS > end:

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from pipeline.jobs import run as spark_jobs
 from tests.cli.conftest import SMALL
 from tests.cli.tree import commands, help_of, leaves
 from tests.pipeline.plain_engine import PlainEngine
+from tests.support.golden import GetStore
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cli-node")]
@@ -39,14 +41,17 @@ ENDLESS = {"keelog top"}
 """Who watches presses Ctrl-C."""
 QUICKER = {"top": ("--interval", "0.05")}
 MAY_BREAK_A_LIMIT = re.compile(r"--max-|--min-rate|bench compare")
+ON_SPARK = (
+    "keelog spark export ./store --out ./parquet",
+    "keelog spark export ./store --out ./paid --topics orders --tags paid",
+    "keelog spark stats ./store --report stats.html",
+)
 ELSEWHERE = {
     "keelog demo": "tests/test_readme.py",
-    "keelog demo --from /var/lib/rocketmq/store": "tests/test_readme.py, with stores of its own",
+    "keelog demo --from /var/lib/rocketmq/store": "test_node_commands.py",
     "keelog spark rebuild /mnt/store --master spark://host:7077 --out /mnt/derived": "a cluster",
     "keelog spark rebuild s3://bucket/store --plan shuffle --out s3://bucket/derived": "a bucket",
-    "keelog spark export ./store --out ./parquet": "tests/pipeline, with Spark",
-    "keelog spark export ./store --out ./paid --topics orders --tags paid": "the same",
-    "keelog spark stats ./store --report stats.html": "the same",
+    **dict.fromkeys(ON_SPARK, "below, with Spark"),
 }
 """What needs more than a node and a folder is read here, and run by who has it."""
 
@@ -210,6 +215,20 @@ def test_an_example_does_what_its_help_says(
         else:
             assert code == failures.OK
         assert_is_shaped(part.words[1:], answer)
+
+
+@pytest.mark.spark_long
+@pytest.mark.parametrize("example", ON_SPARK)
+def test_an_example_of_spark_does_what_its_help_says(
+    example: str, golden_copy: GetStore, tmp_path: Path
+) -> None:
+    (tmp_path / "store").symlink_to(golden_copy("small-clean"))
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(example)],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == failures.OK, done.stderr
+    assert json.loads(done.stdout)
 
 
 def assert_is_read(words: list[str]) -> None:

@@ -1,11 +1,13 @@
 """How far a long command is: a line that is written over, or plain lines, and what they say."""
 
 import io
+import os
 from pathlib import Path
 
 import pytest
 
 from keelog.cli.main import run
+from keelog.cli.produce import input_teller
 from keelog.cli.progress import Progress, duration, progress_line
 from keelog.cli.sizes import size
 from tests.cli.tree import leaves
@@ -13,7 +15,8 @@ from tests.support.golden import GetStore
 
 GIB = 1 << 30
 LONG = {
-    *("consume", "store dump", "store verify", "store repair", "store rebuild", "store export"),
+    *("produce", "consume", "store dump", "store verify", "store repair", "store rebuild"),
+    "store export",
 }
 
 
@@ -101,6 +104,25 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
     tell(1, 2)
     assert stream.getvalue().endswith("left\n")
     assert "\x1b" not in stream.getvalue()
+
+
+def test_a_file_that_is_sent_has_an_end_and_a_pipe_has_none(tmp_path: Path) -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream=stream, clock=clock)
+    file = tmp_path / "lines"
+    file.write_bytes(b"x" * 100)
+    with file.open("rb", buffering=0) as source:
+        tell = input_teller(progress, source.fileno())
+        source.read(25)
+        clock.now += 5
+        tell()
+    assert stream.getvalue() == "sent 25% (25 B of 100 B), about 15 s left\n"
+    reading, writing = os.pipe()
+    clock.now += 5
+    input_teller(progress, reading)()
+    os.close(reading)
+    os.close(writing)
+    assert stream.getvalue().count("\n") == 1
 
 
 def test_who_wants_no_progress_gets_none() -> None:
