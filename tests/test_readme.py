@@ -90,7 +90,6 @@ def run(step: Step, node: RunningNode) -> str:
         cwd=node.root.parent,
         env={
             **os.environ,
-            "KEELOG_LOG": "text",  # as on a terminal
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "KEELOG_NODE": node.endpoint,
             "COLUMNS": "80",

@@ -1,6 +1,6 @@
 """Logs of a node's processes: one event a line on stderr, never a word of a message.
 
-Text for people, on a terminal; else a JSON object, for whoever collects lines.
+Text for people, or a JSON object for whoever collects lines.
 """
 
 import json
@@ -9,10 +9,9 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import TextIO
 
 VARIABLE = "KEELOG_LOG"
-"""`text` or `json` in the environment says which, whatever stderr is."""
+"""`json` in the environment makes JSON of the lines."""
 
 
 class JsonLines(logging.Formatter):
@@ -43,13 +42,12 @@ class JsonLines(logging.Formatter):
 def log_to_stderr(role: str) -> None:
     """What a process does first: from INFO on, its events are lines on stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter(role, os.environ, sys.stderr))
+    handler.setFormatter(formatter(role, os.environ))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-def formatter(role: str, environment: Mapping[str, str], stream: TextIO) -> logging.Formatter:
-    """How lines look that go to `stream`."""
-    wanted = environment.get(VARIABLE) or ("text" if stream.isatty() else "json")
-    if wanted == "json":
+def formatter(role: str, environment: Mapping[str, str]) -> logging.Formatter:
+    """How the lines of a process look."""
+    if environment.get(VARIABLE) == "json":
         return JsonLines(role)
     return logging.Formatter(f"%(levelname)s {role.replace('%', '%%')} %(message)s")
