@@ -7,8 +7,8 @@ import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 VARIABLE = "KEELOG_LOG"
 """`json` in the environment makes JSON of the lines."""
@@ -17,18 +17,15 @@ VARIABLE = "KEELOG_LOG"
 class JsonLines(logging.Formatter):
     """`ts` (UTC), `level`, `role`, `pid`, `event`; `traceback` for what nobody foresaw."""
 
-    converter = time.gmtime
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-    default_msec_format = "%s.%03dZ"
-
     def __init__(self, role: str) -> None:
         super().__init__()
         self._role = role
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, whatever the message holds."""
+        at = datetime.fromtimestamp(record.created, UTC)
         line = {
-            "ts": self.formatTime(record),
+            "ts": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "role": self._role,
             "pid": record.process,
