@@ -43,14 +43,26 @@ def all_given(
 
 
 def from_environment(environment: Mapping[str, str]) -> list[Given]:
-    """`KEELOG_STORE__FLUSH_DISK_TYPE=x` as `store.flush_disk_type=x`."""
+    """`KEELOG_STORE__FLUSH_DISK_TYPE=x` as `store.flush_disk_type=x`. Raises BadRequest, with the
+    variable's name, for one that is no setting or has no value of it."""
     return [
-        Given(
-            f"{TABLE}.{name.removeprefix(ENVIRONMENT_PREFIX).lower()}={value}", "environment", name
-        )
+        Given(_checked(name, value), "environment", name)
         for name, value in sorted(environment.items())
         if name.startswith(ENVIRONMENT_PREFIX)
     ]
+
+
+def _checked(variable: str, value: str) -> str:
+    """The pair that a variable says."""
+    # Imported here: most command lines have no such variable.
+    from node.store.settings import load_settings
+
+    pair = f"{TABLE}.{variable.removeprefix(ENVIRONMENT_PREFIX).lower()}={value}"
+    try:
+        load_settings([pair])
+    except BadRequest as error:
+        raise BadRequest(f"the variable {variable}: {error.reason}", error.hint) from None
+    return pair
 
 
 def from_file(path: Path) -> list[Given]:

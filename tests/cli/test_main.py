@@ -124,6 +124,9 @@ def test_settings_come_from_variables_and_from_a_file(tmp_path: Path) -> None:
         "store.max_index_num=7"
     ]
     assert from_environment({"KEELOG_NODE": "x"}) == []
+    for name, value in (("MAX_INDX_NUM", "7"), ("MAX_INDEX_NUM", "many")):
+        with pytest.raises(BadRequest, match=f"KEELOG_STORE__{name}: .*{name.lower()}"):
+            from_environment({f"KEELOG_STORE__{name}": value})
     config = tmp_path / "keelog.toml"
     config.write_text("[store]\nmax_index_num = 9\nmessage_index_enable = false\n")
     assert [one.pair for one in from_file(config)] == [
