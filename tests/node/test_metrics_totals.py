@@ -12,17 +12,19 @@ RUNS = st.lists(st.lists(st.integers(1, 1000), max_size=6), min_size=1, max_size
 def test_a_count_that_begins_anew_with_each_process_grows_by_what_each_has_counted(
     runs: list[list[int]],
 ) -> None:
-    totals, shown, count, seen = RunTotals(), 0, 0, [0.0]
+    totals, counted, before, seen = RunTotals(), 0, 0, [0.0]
     for pid, steps in enumerate(runs):
         # The page shows the predecessor's count until the new process has stored one.
-        seen.append(totals.of("slot", pid, count))
+        seen.append(totals.of("slot", pid, before))
         count = 0
-        for step in steps:
+        for number, step in enumerate(steps):
             count += step
-            shown += step
+            counted += step
             seen.append(totals.of("slot", pid, count))
-            assert seen[-1] == shown
-        count = count if steps else 0
+            # A first count that is just the predecessor's last one says nothing yet.
+            is_same = number == 0 and count == before
+            assert seen[-1] == (counted - count if is_same else counted)
+        before = count
     assert seen == sorted(seen)
 
 
