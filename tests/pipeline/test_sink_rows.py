@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from node.client_message import ordered_queue
 from pipeline.errors import BadRow
+from pipeline.sink.properties import RESERVED
 from pipeline.sink.rows import KeyMaker, NodeRules, RowEncoder
 from protocol.encode import Message, encode_message
 from protocol.patch import AppendRules, check_plain
@@ -26,6 +27,7 @@ TYPES = {
 }  # fmt: skip
 QUEUES = {"orders": 4, "audit": 3}
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x01\x02 "), max_size=6)
+NAMES = TEXT.filter(lambda name: bool(name) and name not in RESERVED)
 ROWS = st.lists(
     st.fixed_dictionaries(
         {
@@ -34,8 +36,7 @@ ROWS = st.lists(
             "queueId": st.integers(0, 2),
             "tags": st.none() | TEXT,
             "keys": st.none() | st.lists(TEXT.filter(bool), max_size=3),
-            "properties": st.none()
-            | st.dictionaries(TEXT.filter(bool), st.none() | TEXT, max_size=3),
+            "properties": st.none() | st.dictionaries(NAMES, st.none() | TEXT, max_size=3),
             "flag": st.none() | st.integers(-(2**31), 2**31 - 1),
             "bornTimestamp": st.integers(0, 2**40),
         }

@@ -160,6 +160,12 @@ def test_metrics_say_what_was_appended_and_how_far_the_others_are(watched: Watch
     assert watched.value("keelog_process_resident_memory_bytes", role="writer") > 2**20
 
 
+def make_a_queue(node: RunningNode) -> None:
+    node.client.send("orders", b"first", queue_id=0)
+    queue = node.root / "consumequeue/orders/0/00000000000000000000"
+    wait_until(queue.exists, "the queue has no file")
+
+
 def test_the_file_for_support_holds_numbers_and_no_word_of_a_message(
     watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +178,7 @@ def test_the_file_for_support_holds_numbers_and_no_word_of_a_message(
         f"password={token}\nsent to http://me:{token}@host/\nAuthorization: Bearer {token}\n"
     )
     stop = threading.Event()
+    make_a_queue(node)
 
     def load() -> None:
         while not stop.is_set():
