@@ -160,10 +160,11 @@ def test_metrics_say_what_was_appended_and_how_far_the_others_are(watched: Watch
     assert watched.value("keelog_process_resident_memory_bytes", role="writer") > 2**20
 
 
-def make_a_queue(node: RunningNode) -> None:
+def with_a_queue(node: RunningNode) -> RunningNode:
     node.client.send("orders", b"first", queue_id=0)
     queue = node.root / "consumequeue/orders/0/00000000000000000000"
     wait_until(queue.exists, "the queue has no file")
+    return node
 
 
 def test_the_file_for_support_holds_numbers_and_no_word_of_a_message(
@@ -173,12 +174,11 @@ def test_the_file_for_support_holds_numbers_and_no_word_of_a_message(
     secrets |= {"name": "s3cret_name", "tag": "s3cret-tag", "credential": "s3cret-token"}
     monkeypatch.setenv("KEELOG_TOKEN", secrets["credential"])
     log = tmp_path / "node.log"
-    token, node = secrets["credential"], watched.node
+    token, node = secrets["credential"], with_a_queue(watched.node)
     log.write_text(
         f"password={token}\nsent to http://me:{token}@host/\nAuthorization: Bearer {token}\n"
     )
     stop = threading.Event()
-    make_a_queue(node)
 
     def load() -> None:
         while not stop.is_set():
