@@ -80,3 +80,4 @@ def test_a_socket_without_a_file_is_reached() -> None:
 def test_without_a_manager_and_with_one_that_is_gone_nothing_happens(tmp_path: Path) -> None:
     ServiceManager.from_environment({}).turn(0.0, True, "")
     ServiceManager(str(tmp_path / "gone"), 1.0).turn(0.0, True, "x")
+    assert list(tmp_path.iterdir()) == []

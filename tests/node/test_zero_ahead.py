@@ -119,6 +119,7 @@ def test_a_disk_that_takes_no_zeros_stops_them_and_no_append(
     ahead.begin(tmp_path / "missing", SEGMENT_BYTES, 0)
     until(lambda: "no zeros ahead" in caplog.text)
     ahead.claim(SEGMENT_BYTES)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_log_rolls_and_closes_with_zeros_ahead(tmp_path: Path) -> None:
