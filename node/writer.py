@@ -251,12 +251,15 @@ class Writer:
         for pending in group:
             if pending.append.error is not None:
                 self._refuse(pending.peer, pending.request_id, pending.append.error)
-            elif pending.wait == WAIT_FLUSHED or (self._is_sync and pending.wait != WAIT_NONE):
+            elif self._waits(pending):
                 self.waiting.put(pending, now)
             else:
                 self._answer(pending, PUT_OK, flushed=False)
         if grew and is_lone:
             self._ring(requests)
+
+    def _waits(self, pending: Pending) -> bool:
+        return pending.wait == WAIT_FLUSHED or (self._is_sync and pending.wait != WAIT_NONE)
 
     def _put(self, requests: list[AppendRequest], now: float) -> None:
         """As `_append`, for records that nobody waits for."""
