@@ -2,8 +2,8 @@
 carries the request itself.
 
 Everything out of the ordinary (no connection yet, a refusal that may be repeated, another process)
-is left to the I/O thread, whose rules hold. How to wait is the business of the two kinds:
-`node.client_direct` and `keelog.aio_link`.
+is left to the I/O thread, whose rules hold. How to wait is the business of the three kinds:
+`node.client_direct`, `node.client_pulls` and `keelog.aio_link`.
 """
 
 import os
@@ -33,9 +33,9 @@ class OwnLink:
         link, usable = self._link, self._usable()
         if link is None or link.endpoint not in usable:
             self._drop()
-            if usable:
-                self._connect(usable[os.getpid() % len(usable)])
-            return None
+            link = self._connect(usable[os.getpid() % len(usable)]) if usable else None
+            if link is None:
+                return None
         if link.has_news():
             self._read_news(link)
         return link if link.connected else None
@@ -49,12 +49,13 @@ class OwnLink:
             return routes.readers
         return () if routes.writer is None else (routes.writer,)
 
-    def _connect(self, endpoint: str) -> None:
+    def _connect(self, endpoint: str) -> Link | None:
         try:
-            self._link = self._io.make_link(endpoint)
+            link = self._link = self._io.make_link(endpoint)
         except MqError:
-            return  # the I/O thread says it to whoever asks
-        self._begun(self._link)
+            return None  # the I/O thread says it to whoever asks
+        self._begun(link)
+        return link
 
     def _begun(self, link: Link) -> None:
         """Prepares a new link."""

@@ -7,6 +7,7 @@ refusal that may be repeated) is left to the I/O thread, whose rules hold.
 
 import queue
 import threading
+from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 
@@ -18,15 +19,14 @@ from node.client_calls import (
     GiveUp,
     Outcome,
     RepeatAfter,
+    Role,
     after_loss,
-    after_refusal,
     at_deadline,
     when_closed,
 )
 from node.client_io import IoThread
 from node.client_link import Link
-from protocol.errors import MqError
-from protocol.wire import raise_refusal
+from node.client_own_link import OwnLink
 
 SLICE_S = 0.2
 """A wait for answers is cut into such, to see a lost connection, or the client's end."""
@@ -34,18 +34,15 @@ CONNECT_S = 0.05
 """So long the first pull waits for the connection; those of a slower one begin elsewhere."""
 
 
-class Pulls:
+class Pulls(OwnLink):
     """What is under way for one follower, which is one thread at a time: at most one call for each
     queue. The lock gives the socket to whoever closes the client."""
 
     def __init__(self, io: IoThread) -> None:
-        self._io = io
+        super().__init__(io, Role.READER)
         self._arrived: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
-        self._link: Link | None = None
         self._lock = threading.Lock()
-        self._number = 0
         self._looked_at = 0.0
-        self._closing = False
 
     def start(self, queue_id: int, call: Call) -> None:
         """Begins a pull of a queue."""
@@ -53,8 +50,7 @@ class Pulls:
         with self._lock:
             link = None if self._closing else self._link_up()
             if link is not None:
-                self._number += 1
-                call.id = self._number
+                call.id = next(self._ids)
                 asked = call.fields
                 call.fields = {**asked, "stream": True}
                 if link.send(call):
@@ -83,27 +79,15 @@ class Pulls:
     def _put(self, queue_id: int, outcome: Outcome) -> None:
         self._arrived.put((queue_id, outcome))
 
-    def _link_up(self) -> Link | None:
-        """The link to the node's one reader, when it is up; begins it where there is none."""
-        routes, link = self._io.routes, self._link
-        readers = () if routes is None else routes.readers
-        if link is None or link.endpoint not in readers:
-            self._drop()
-            link = self._connect(readers[0]) if len(readers) == 1 else None
-            if link is None:
-                return None
-        if link.has_news():
-            self._read_news(link)
-        return link if link.connected else None
+    def _usable(self) -> Sequence[str]:
+        """Of several readers none is the node's; the one that is connected stays."""
+        readers, link = super()._usable(), self._link
+        is_kept = link is not None and link.endpoint in readers
+        return readers if is_kept or len(readers) == 1 else ()
 
-    def _connect(self, endpoint: str) -> Link | None:
-        try:
-            link = self._link = self._io.make_link(endpoint)
-        except MqError:
-            return None  # the I/O thread says it to whoever asks
+    def _begun(self, link: Link) -> None:
         link.socket.setsockopt(zmq.RCVTIMEO, int(SLICE_S * 1000))
         link.monitor.poll(int(CONNECT_S * 1000))
-        return link
 
     def _receive(self, link: Link, seconds: float, now: float) -> None:
         """Waits for one answer, a slice at most."""
@@ -120,24 +104,21 @@ class Pulls:
             self._take(*found)
 
     def _take(self, call: Call, answer: Answer) -> None:
-        call.sent = False
-        try:
-            raise_refusal(answer.header)
-        except MqError as error:
-            call.last_error = error
-            self._act(call, after_refusal(call, error, self._io.retry, monotonic()))
-            return
         offset = call.fields["offset"]
         if answer.header.get("offset", offset) != offset:
             # The node gave up some that nobody took for long.
+            call.sent = False
             self._act(call, after_loss(call, "a part was lost", self._io.retry, monotonic()))
             return
-        if answer.header.get("more") and self._link is not None:
+        link = self._link
+        goes_on = bool(answer.header.get("more")) and link is not None
+        if goes_on and link is not None:
             # Where it is repeated from, should the rest not come.
             call.fields = {**call.fields, "offset": answer.header["next_begin_offset"]}
+            link.in_flight[call.id] = call
+        self._answered(call, answer)
+        if goes_on:
             call.sent = True
-            self._link.in_flight[call.id] = call
-        call.done(answer)
 
     def _look_after(self, link: Link, now: float) -> None:
         """Calls whose time is up, and a connection that was lost."""
@@ -153,26 +134,20 @@ class Pulls:
         # What has come counts, also when the connection is lost by now.
         for found in link.receive():
             self._take(*found)
-        self._lose(link)
+        self._lose_all(link)
 
-    def _lose(self, link: Link) -> None:
+    def _lose_all(self, link: Link) -> None:
         for call in link.take_lost():
-            call.sent = False
-            why = f"the connection to {link.endpoint} was lost"
-            self._act(call, after_loss(call, why, self._io.retry, monotonic()))
+            self._lose(link, call)
 
     def _act(self, call: Call, decision: RepeatAfter | GiveUp) -> None:
-        if isinstance(decision, GiveUp):
-            call.done(decision.error)
-        else:
-            call.fields = {k: value for k, value in call.fields.items() if k != "stream"}
-            self._io.resume(call, decision.delay)
+        call.fields = {k: value for k, value in call.fields.items() if k != "stream"}
+        super()._act(call, decision)
 
     def _drop(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            self._lose(link)
-            link.close()
+        if self._link is not None:
+            self._lose_all(self._link)
+        super()._drop()
 
     def close(self) -> None:
         """Ends the pulls under way, soon, and the connection. Harmless when repeated."""
