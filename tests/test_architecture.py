@@ -46,6 +46,7 @@ SEAM = "node/store/disk.py"
 BESIDE_THE_SEAM = {
     SEAM,
     "node/store/locks.py",
+    "node/store/log_signals.py",
     "node/store/process.py",
     "node/store/state_page.py",
     "node/supervisor_store.py",
