@@ -146,7 +146,7 @@ def test_what_was_appended_is_pulled_and_found_in_every_way(node: SmallNode) -> 
         assert payload == record.raw
     # By key and time the files alone tell.
     later = int(time.time() * 1000) + 9_999
-    by_time = {"topic": "orders", "queue": 3, "timestamp": later}
+    by_time: dict[str, Any] = {"topic": "orders", "queue": 3, "timestamp": later}
     wait_until(lambda: reader.ask("find", topic="orders", key="o-1")["count"] == 1, "the key")
     wait_until(lambda: reader.ask("seek", **by_time)["offset"] == 1, "the time")
     assert reader.ask("offsets", topic="orders", queue=3)["queues"] == [
