@@ -155,7 +155,8 @@ class ReaderService:
                 return list_all_topics(self.store, self._topics)
         raise UnknownOperation(
             f"a reader knows no operation {operation[:40]!a}",
-            "pull, get, find, offsets, seek, topics, fetch, layout or ping",
+            "name the node's own address, as keelog serve prints it; this is a reader's: pull, get,"
+            " find, offsets, seek, topics, fetch, layout, ping",
         )
 
     def _see_end(self, now: float) -> None:
