@@ -128,9 +128,7 @@ class Writer:
         self.staging.step(now, self.stopping)
         is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
         self.flushing.begin(now, self.stopping or is_waited_for)
-        overdue = self.waiting.overdue(now)
-        if overdue:
-            self._answer_waiting(overdue, FLUSH_DISK_TIMEOUT, flushed=False)
+        self._answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
         if now - self.last_heartbeat >= HEARTBEAT_S:
             self.store.page.publish(heartbeat_ms=now_ms())
             self.stats.publish(len(self.waiting))
@@ -258,9 +256,8 @@ class Writer:
         """As `_append`, for records that nobody waits for."""
         began = monotonic_ns()
         if self._write(requests, now):
-            turn = (began, began, monotonic_ns())
+            self.stats.turn((began, began, monotonic_ns()), 0, 0, self.store.appender.records)
             self._ring(requests)
-            self.stats.turn(turn, 0, 0, self.store.appender.records)
 
     def _write(self, requests: list[AppendRequest], now: float) -> bool:
         """Appends what is good, and shows it to whoever looks; whether there was any."""
@@ -301,11 +298,11 @@ class Writer:
         self.store.flushed_to(moved.flushed)
         if self.settings.is_sync_flush:
             self._announce(moved.flushed)
-        waited = self.waiting.flushed(moved.flushed)
-        if waited:
-            self._answer_waiting(waited, PUT_OK, flushed=True)
+        self._answer_waiting(self.waiting.flushed(moved.flushed), PUT_OK, flushed=True)
 
     def _answer_waiting(self, waited: list[Pending], status: str, flushed: bool) -> None:
+        if not waited:
+            return
         ended = monotonic_ns()
         for pending in waited:
             self._answer(pending, status, flushed)
