@@ -144,7 +144,8 @@ def at_deadline(call: Call, where: str) -> MqError:
     if call.last_error is not None:
         return call.last_error
     return NotConnected(
-        f"{call.op}: {where} was not reached in time", "is the node running? see keelog health"
+        f"{call.op}: {where} was not reached in time",
+        "look whether the node is ready: keelog health --wait 10",
     )
 
 

@@ -341,7 +341,8 @@ class IoThread:
         if link.ever_connected or link.refusals < self.retry.max_attempts:
             return
         error = NotConnected(
-            f"nobody answers at {self.control}", "is the node running? see keelog health"
+            f"nobody answers at {self.control}",
+            "start a node with keelog serve DIR, or name another one with --node",
         )
         for call in list(self._live.values()):
             self._finish(call, error)

@@ -112,7 +112,7 @@ class ReaderService:
             if operation == "pull":
                 self._pull(received.peer, number, header, now)
                 return
-            found = self._again(lambda: self._answer(operation, header))
+            found = self._again(lambda: self._answer(operation, header, now))
         except MqError as error:
             self._send(received.peer, refusal(number, error), None)
         else:
@@ -129,18 +129,22 @@ class ReaderService:
                 number = 0
         self._send(received.peer, refusal(number, error), None)
 
-    def _answer(self, operation: str, header: Header) -> Answer:
+    def _answer(self, operation: str, header: Header, now: float) -> Answer:
         if operation == "ping":
             return Answer({})
         if self.trouble is not None:
             raise self.trouble
         match operation:
             case "get":
-                return get(self.store, parse_get(header))
+                wanted = parse_get(header)
+                self._see_end(now)
+                return get(self.store, self.tail, wanted)
             case "find":
                 return find_messages(self.store, self._topics, parse_find(header))
             case "offsets":
-                return offsets(self.store, self._topics, parse_offsets(header))
+                asked = parse_offsets(header)
+                self._see_end(now)
+                return offsets(self.store, self.tail, self._topics, asked)
             case "seek":
                 return seek(self.store, parse_seek(header))
             case "fetch":
@@ -151,8 +155,15 @@ class ReaderService:
                 return list_all_topics(self.store, self._topics)
         raise UnknownOperation(
             f"a reader knows no operation {operation[:40]!a}",
-            "pull, get, find, offsets, seek, topics, fetch, layout or ping",
+            "name the node's own address, as keelog serve prints it; this is a reader's: pull, get,"
+            " find, offsets, seek, topics, fetch, layout, ping",
         )
+
+    def _see_end(self, now: float) -> None:
+        """Lets the log's end count for a request that has just come, where the queues' files are
+        little behind: who was told that a message is stored can read it at once."""
+        if not self.tail.is_at_end(self.store):
+            self.follow(now)
 
     def _again(self, look: Callable[[], T]) -> T:
         return look_again(self.store, look)
@@ -164,6 +175,7 @@ class ReaderService:
             raise self.trouble
         wanted = parse_pull(header, self.store.settings, self._limits)
         held = Held(peer, number, wanted, now + wanted.wait_ms / 1000, wanted.offset)
+        self._see_end(now)
         if self.tail.follows and self.at_end.pull(self.store, held):
             return
         result = self._look(wanted)

@@ -319,7 +319,8 @@ def _bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
     except zmq.ZMQError as error:
         if error.errno in _BAD_ADDRESS:
             raise BadRequest(
-                f"cannot bind {endpoint!r}: {error.strerror}", "write tcp://127.0.0.1:9870"
+                f"cannot bind {endpoint!r}: {error.strerror}",
+                "write tcp://127.0.0.1:9870, or another address of this machine",
             ) from None
         raise ServiceNotAvailable(
             f"cannot bind {endpoint!r}: {error.strerror}", "use another port, or 0 for a free one"
