@@ -64,9 +64,7 @@ class IoThread:
         self._posted: deque[Action] = deque()
         self._gate = threading.Lock()
         self._asleep = False
-        self._stopping = False
-        self._closed = False
-        self._failed = False
+        self._stopping = self._closed = self._failed = False
         try:
             self._link(endpoint)
         except MqError:

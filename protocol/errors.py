@@ -134,6 +134,16 @@ class OffsetOutOfRange(RefusedError):
         self.latest = latest
 
 
+class ClientClosed(RefusedError):
+    """This client, or producer, is closed: it sends nothing any more, however often it is asked."""
+
+    code = 14
+    status = "SERVICE_NOT_AVAILABLE"
+
+    def __init__(self, reason: str = "the client is closed", hint: str = "connect again") -> None:
+        super().__init__(reason, hint)
+
+
 class NodeBusy(BusyError):
     """Refused before anything was stored; `retry_after` is in seconds."""
 
@@ -152,15 +162,6 @@ class NotConnected(BusyError):
 
     code = 14
     status = "SERVICE_NOT_AVAILABLE"
-
-
-class ClientClosed(NotConnected):
-    """This client, or producer, is closed: it sends nothing any more, however often it is asked."""
-
-    retriable = False
-
-    def __init__(self, reason: str = "the client is closed", hint: str = "connect again") -> None:
-        super().__init__(reason, hint)
 
 
 class SendTimeout(OutcomeUnknownError):

@@ -291,5 +291,5 @@ def test_a_closed_client_says_so(node: FakeNode) -> None:
     client = keelog.connect(node.url)
     client.close()
     client.close()
-    with pytest.raises(keelog.NotConnected, match="closed"):
+    with pytest.raises(keelog.ClientClosed):
         client.send("orders", b"x")

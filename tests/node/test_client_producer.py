@@ -226,7 +226,7 @@ def test_leaving_the_producer_sends_what_it_holds(node: FakeNode, mq: keelog.Cli
         future = producer.send_nowait("orders", b"y")
     assert future.done()
     assert {r.body for r in node.stored()} == {b"x", b"y"}
-    with pytest.raises(keelog.NotConnected):
+    with pytest.raises(keelog.ClientClosed):
         producer.send_nowait("orders", b"z")
 
 
