@@ -20,9 +20,10 @@ from node.reader_service import ReaderService
 from node.serving import Server
 from node.store import disk
 from node.store.bells import Bell, Context, Sleepers
-from node.store.event_log import log_to_stderr
+from node.store.event_log import fields, log_to_stderr
 from node.store.live_store import LiveStore
 from node.store.locks import FileLock
+from node.store.log_signals import obey_log_signals
 from node.store.process import (
     EXIT_OK,
     OOM_READER,
@@ -227,7 +228,8 @@ class Reader:
             if self._unfit_since is None:
                 self._unfit_since = now
             if now - self._unfit_since >= UNFIT_S_MAX and self.service.trouble is None:
-                log.error("the store cannot be followed: %s", error)  # noqa: TRY400
+                told = fields(why=error)
+                log.error("the store cannot be followed", extra=told)  # noqa: TRY400
                 self.service.trouble = error
                 self._page.publish(state=DAMAGED)
             return
@@ -309,9 +311,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     set_title(f"keelog-reader-{options.index}")
     keep_freed_memory()
-    log_to_stderr("reader")
+    log_to_stderr(f"reader-{options.index}")
     stop = install_stop_signals()
     if options.ready_fd is not None:
+        obey_log_signals()
         die_with_parent()
         offer_as_victim(OOM_READER)
     root = Path(options.dir).resolve()

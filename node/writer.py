@@ -24,7 +24,8 @@ from node.serving import BadFrames, Received, Server
 from node.staging_requests import OPERATIONS as STAGING_OPERATIONS
 from node.store import disk
 from node.store.bells import Context, Sleepers
-from node.store.event_log import log_to_stderr
+from node.store.event_log import fields, log_to_stderr
+from node.store.log_signals import obey_log_signals
 from node.store.process import (
     OOM_WRITER,
     StopFlag,
@@ -343,7 +344,7 @@ class Writer:
         except OSError as error:
             if error.errno not in disk.DISK_FULL:
                 raise
-            log.warning("no room for the mark of a clean stop: %s", error)
+            log.warning("no room for the mark of a clean stop", extra=fields(why=error))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -355,6 +356,7 @@ def main(arguments: list[str] | None = None) -> int:
     log_to_stderr("writer")
     stop = install_stop_signals()
     if options.ready_fd is not None:
+        obey_log_signals()
         die_with_parent()
         offer_as_victim(OOM_WRITER)
     root = Path(options.dir).resolve()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from node.store.disk import DISK_FULL, if_room
+from node.store.event_log import fields
 from node.store.own_files import Progress, save_progress
 from node.store.service_loop import PAGE_BYTES, LoopPace, ServiceLoop
 from node.store.state_page import DISK_FULL as DISK_FULL_STATE
@@ -231,7 +232,8 @@ class Dispatcher:
             raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
         if self._waits_at != damage.position:
             self._waits_at = damage.position
-            log.warning("waits at log offset %d, not flushed yet: %s", damage.position, damage.why)
+            told = fields(offset=damage.position, why=damage.why)
+            log.warning("waits where the log is not flushed yet", extra=told)
         self._flush_if_due()
         self._pause(UNFLUSHED_RETRY_S)
         return False
@@ -282,7 +284,8 @@ class Dispatcher:
                 if error.errno not in DISK_FULL:
                     raise
                 if not waited:
-                    log.warning("disk full at log offset %d: %s", self.done, error)
+                    told = fields(offset=self.done, why=error)
+                    log.warning("waits for room on the disk", extra=told)
                     self._show(DISK_FULL_STATE)
                 waited = True
             self._pause(DISK_FULL_RETRY_S)
@@ -368,4 +371,5 @@ class Dispatcher:
             if error.errno not in DISK_FULL:
                 raise
             return 0
+        log.debug("progress saved", extra=fields(epoch=limits.epoch, offset=offset))
         return offset

@@ -14,6 +14,7 @@ from node.store import disk
 from node.store.bells import Bell, Context
 from node.store.event_log import log_to_stderr
 from node.store.locks import FileLock, StoreLock
+from node.store.log_signals import obey_log_signals
 from node.store.process import (
     EXIT_OK,
     OOM_WORKER,
@@ -86,6 +87,7 @@ def run_worker(options: argparse.Namespace, job: Job) -> int:
     log_to_stderr(job.slot)
     stop = install_stop_signals()
     if options.ready_fd is not None:
+        obey_log_signals()
         die_with_parent()
         offer_as_victim(OOM_WORKER)
     set_title(job.title)
