@@ -17,6 +17,7 @@ import zmq
 
 from node.reader_hints import Hints, News, Pages
 from node.reader_service import ReaderService
+from node.reader_stats import ReaderStats
 from node.serving import Server
 from node.store import disk
 from node.store.bells import Bell, Context, Sleepers
@@ -48,6 +49,8 @@ from node.store.state_page import (
     WorkerPage,
     run_dir,
 )
+from node.store.stats_page import StatsPage
+from node.store.stats_series import READER
 from node.store.store import open_live
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest, CorruptError, MqError, NotAStore, ServiceNotAvailable
@@ -113,6 +116,8 @@ class Reader:
             server.send,
             site.shards,
         )
+        self._stats = StatsPage(site.root, READER, site.number)
+        self.service.stats = ReaderStats(self._stats.counts)
         self._epoch = 0
         self._unfit_since: float | None = None
         self._waits_until = 0.0
@@ -259,6 +264,7 @@ class Reader:
             epoch=self._epoch,
             dispatched=self.service.store.followed,
         )
+        self._stats.publish()
 
     def _stop(self) -> None:
         self._refresh(time.monotonic())
@@ -275,6 +281,7 @@ class Reader:
 
     def close(self) -> None:
         """Closes sockets, pages and files."""
+        self._stats.close()
         self.server.close()
         self._hints.close()
         self._workers.close()
