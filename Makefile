@@ -8,6 +8,9 @@ STAMP := $(VENV)/.installed
 # loadgroup: tests marked xdist_group share one process.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
+# A node is many processes: where bytecode is not kept, each of them compiles all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Seconds after which something hangs.
 CRASH_S := 600
 FAULTS_S := 1200

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import zmq
 
+from node.store.event_log import fields
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
 from protocol.message_id import Host
 from protocol.wire import (
@@ -248,7 +249,7 @@ class Server:
             return None
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
-                log.warning("answer not sent: %s", error)
+                log.warning("an answer was not sent", extra=fields(why=error))
             return False
         # ROUTER has made room by now: these two cannot block, and are dropped if the peer goes.
         if payload is None:

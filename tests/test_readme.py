@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from node.store.event_log import FORMAT_VARIABLE
 from tests.cli.tree import assert_is_read
 from tests.support.node import RunningNode
 from tests.support.pages import Step, agrees, in_a_shell, printed, steps
@@ -34,8 +35,9 @@ SMALL = (
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     folder = tmp_path_factory.mktemp("readme")
-    http = {"KEELOG_HTTP": "127.0.0.1:0"}
-    with RunningNode(folder / "store", SMALL, readers=1, queue_workers=1, env=http) as running:
+    # On the terminal that the page speaks of, the log is text.
+    env = {FORMAT_VARIABLE: "text", "KEELOG_HTTP": "127.0.0.1:0"}
+    with RunningNode(folder / "store", SMALL, readers=1, queue_workers=1, env=env) as running:
         yield running
 
 
