@@ -31,11 +31,13 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def names(node: RunningNode, damaged: Path) -> Callable[[str], str]:
     """Puts the places of these tests where a text has those of the page."""
-    ends = {one.role: one.endpoint for one in node.client.status().processes}
+    processes = node.client.status().processes
+    writer = next(one.endpoint for one in processes if one.role == "writer")
+    assert writer is not None
     places = {
         "tcp://127.0.0.1:9870": node.endpoint,
         "127.0.0.1:9870": node.endpoint.removeprefix("tcp://"),
-        "tcp://127.0.0.1:9871": ends["writer"],
+        "tcp://127.0.0.1:9871": writer,
         DAMAGED: damaged.name,
     }
 
