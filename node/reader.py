@@ -17,12 +17,14 @@ import zmq
 
 from node.reader_hints import Hints, News, Pages
 from node.reader_service import ReaderService
+from node.reader_stats import ReaderStats
 from node.serving import Server
 from node.store import disk
 from node.store.bells import Bell, Context, Sleepers
-from node.store.event_log import log_to_stderr
+from node.store.event_log import fields, log_to_stderr
 from node.store.live_store import LiveStore
 from node.store.locks import FileLock
+from node.store.log_signals import obey_log_signals
 from node.store.process import (
     EXIT_OK,
     OOM_READER,
@@ -47,6 +49,8 @@ from node.store.state_page import (
     WorkerPage,
     run_dir,
 )
+from node.store.stats_page import StatsPage
+from node.store.stats_series import READER
 from node.store.store import open_live
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest, CorruptError, MqError, NotAStore, ServiceNotAvailable
@@ -112,6 +116,8 @@ class Reader:
             server.send,
             site.shards,
         )
+        self._stats = StatsPage(site.root, READER, site.number)
+        self.service.stats = ReaderStats(self._stats.counts)
         self._epoch = 0
         self._unfit_since: float | None = None
         self._waits_until = 0.0
@@ -228,7 +234,8 @@ class Reader:
             if self._unfit_since is None:
                 self._unfit_since = now
             if now - self._unfit_since >= UNFIT_S_MAX and self.service.trouble is None:
-                log.error("the store cannot be followed: %s", error)  # noqa: TRY400
+                told = fields(why=error)
+                log.error("the store cannot be followed", extra=told)  # noqa: TRY400
                 self.service.trouble = error
                 self._page.publish(state=DAMAGED)
             return
@@ -258,6 +265,7 @@ class Reader:
             epoch=self._epoch,
             dispatched=self.service.store.followed,
         )
+        self._stats.publish()
 
     def _stop(self) -> None:
         self._refresh(time.monotonic())
@@ -274,6 +282,7 @@ class Reader:
 
     def close(self) -> None:
         """Closes sockets, pages and files."""
+        self._stats.close()
         self.server.close()
         self._hints.close()
         self._workers.close()
@@ -310,9 +319,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     set_title(f"keelog-reader-{options.index}")
     keep_freed_memory()
-    log_to_stderr("reader")
+    log_to_stderr(f"reader-{options.index}")
     stop = install_stop_signals()
     if options.ready_fd is not None:
+        obey_log_signals()
         die_with_parent()
         offer_as_victim(OOM_READER)
     root = Path(options.dir).resolve()

@@ -109,7 +109,7 @@ def test_errors_are_those_of_the_plain_client(node: FakeNode) -> None:
             sends = (mq.send("orders", b"x") for _ in range(3))
             for error in await asyncio.gather(*sends, return_exceptions=True):
                 assert isinstance(error, keelog.SendTimeout)
-        with pytest.raises(keelog.NotConnected):
+        with pytest.raises(keelog.ClientClosed):
             await mq.send("orders", b"x")
 
     asyncio.run(main())
@@ -239,7 +239,7 @@ def test_closing_tells_a_task_that_nobody_knows(
             await mq.close()
         with pytest.raises(keelog.SendTimeout):
             await lost
-        with pytest.raises(keelog.NotConnected):
+        with pytest.raises(keelog.ClientClosed):
             await mq.send("orders", b"x")
 
     asyncio.run(main())
