@@ -11,15 +11,18 @@ from datetime import datetime
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import NoReturn, Self, TypeVar, Unpack
 
 from keelog.aio_sends import LoopSends
 from node import client_operations as operations
 from node.client_batch_receipt import BatchReceipt
 from node.client_batches import BatchOptions
 from node.client_calls import Outcome, Retry
-from node.client_core import (
-    ClientCore,
+from node.client_core import ClientCore, goes_alone
+from node.client_find import Find
+from node.client_message import Body, Message, MessageOptions, OutgoingMessage
+from node.client_operations import Operation
+from node.client_options import (
     CreateTopicOptions,
     FindOptions,
     GetOptions,
@@ -27,11 +30,7 @@ from node.client_core import (
     PullOptions,
     SeekOptions,
     SendOptions,
-    goes_alone,
 )
-from node.client_find import Find
-from node.client_message import Message, MessageOptions, OutgoingMessage
-from node.client_operations import Operation
 from node.client_producer import Producer as PlainProducer
 from node.client_pull import PullResult
 from node.client_routes import Routes
@@ -88,7 +87,12 @@ class Client:
         """The control address."""
         return self._core.endpoint
 
-    async def open(self) -> Self:
+    @property
+    def timeout(self) -> float:
+        """The default for every call, in seconds."""
+        return self._core.timeout
+
+    async def _open(self) -> Self:
         """Reaches the node. Raises NotConnected; the client is closed then."""
         try:
             await run(self._core, self._core.open())
@@ -98,10 +102,10 @@ class Client:
         return self
 
     def __await__(self) -> Generator[None, None, Self]:
-        return self.open().__await__()
+        return self._open().__await__()
 
     async def send(
-        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[SendOptions]
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[SendOptions]
     ) -> Receipt:
         """Stores one message and waits for its receipt."""
         if (options or type(body) is not bytes) and goes_alone(body, options):
@@ -197,7 +201,7 @@ class Client:
         await asyncio.to_thread(self._core.close)
 
     async def __aenter__(self) -> Self:
-        return await self.open()
+        return await self._open()
 
     async def __aexit__(
         self,
@@ -209,6 +213,9 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<keelog.aio client of {self.endpoint}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be pickled or copied: connect in the other process")
 
     async def _find(self, find: Find) -> AsyncIterator[Message]:
         while not find.done:
@@ -266,20 +273,29 @@ class Producer:
         """How many messages of `send_nowait` and `send_oneway` have failed so far."""
         return self._producer.failed
 
+    @property
+    def unanswered(self) -> int:
+        """How many messages of `send_nowait` and `send_oneway` have no answer yet."""
+        return self._producer.unanswered
+
+    def has_room(self) -> bool:
+        """Whether `send_nowait` would take a message at once."""
+        return self._producer.has_room()
+
     def send_nowait(
-        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[MessageOptions]
     ) -> "asyncio.Future[Receipt]":
         """Takes the message; the future gives its receipt."""
         return asyncio.wrap_future(self._producer.send_nowait(topic, body, **options))
 
     def send_oneway(
-        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[MessageOptions]
     ) -> None:
         """As `send_nowait`, but nobody learns the outcome; `failed` counts."""
         self._producer.send_oneway(topic, body, **options)
 
     def send_batch(
-        self, topic: str, bodies: Sequence[bytes], **options: Unpack[BatchOptions]
+        self, topic: str, bodies: Sequence[Body], **options: Unpack[BatchOptions]
     ) -> "asyncio.Future[BatchReceipt]":
         """Sends the bodies as one batch for one queue; the future gives its receipt.
 
@@ -290,7 +306,7 @@ class Producer:
     async def send_many(
         self,
         topic: str,
-        bodies: Iterable[bytes | OutgoingMessage],
+        bodies: Iterable[Body | OutgoingMessage],
         **options: Unpack[MessageOptions],
     ) -> list[Receipt]:
         """Sends all and waits for all. Raises SendManyError when any message failed."""
@@ -300,7 +316,7 @@ class Producer:
     async def drain(self, timeout: float | None = None) -> None:
         """Waits until `send_nowait` takes a message. Raises NodeBusy after `timeout` seconds."""
         if not self._producer.has_room():
-            await asyncio.to_thread(self._producer.wait_for_room, timeout)
+            await asyncio.to_thread(self._producer.drain, timeout)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Sends what was gathered, and waits until every message has its answer."""

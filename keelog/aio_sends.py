@@ -18,9 +18,10 @@ from node.client_batch import Entry, Results
 from node.client_batch_receipt import BatchReceipt
 from node.client_calls import Call
 from node.client_columns import NOT_TAKEN, Columns
-from node.client_core import ClientCore, SendOptions
+from node.client_core import ClientCore
 from node.client_io import CALLS_MAX
-from node.client_message import OutgoingMessage
+from node.client_message import Body, OutgoingMessage
+from node.client_options import SendOptions
 from node.client_sends import HELD_S_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
 from node.client_types import Receipt
 from protocol.errors import MqError, NodeBusy
@@ -87,7 +88,7 @@ class LoopSends:
         self._core.drop(self._link)
 
     def send(
-        self, topic: str, body: bytes | OutgoingMessage, options: SendOptions
+        self, topic: str, body: Body | OutgoingMessage, options: SendOptions
     ) -> asyncio.Future[Receipt]:
         """Begins a send that does not go alone. Raises IllegalMessage and its kinds, NodeBusy."""
         gathered = self._open.get(topic) if type(topic) is str else None
@@ -111,14 +112,14 @@ class LoopSends:
         return future
 
     def _send_by_itself(
-        self, topic: str, body: bytes | OutgoingMessage, options: SendOptions
+        self, topic: str, body: Body | OutgoingMessage, options: SendOptions
     ) -> asyncio.Future[Receipt]:
         future: asyncio.Future[Receipt] = self.loop.create_future()
         self._core.send(topic, body, options, partial(self._put, future))
         return future
 
     def _begin(
-        self, topic: str, body: bytes | OutgoingMessage, options: SendOptions
+        self, topic: str, body: Body | OutgoingMessage, options: SendOptions
     ) -> _Gathered | None:
         """New columns that hold the message; None where it goes by itself: it is another kind than
         those of its topic that wait, or something may be wrong with it."""

@@ -6,12 +6,15 @@ Safe for many threads. One I/O thread owns the sockets; after a fork a client re
 from collections.abc import Iterator
 from time import monotonic
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import NoReturn, Self, TypeVar, Unpack
 
 from node import client_operations as operations
 from node.client_calls import Arrival, Retry
-from node.client_core import (
-    ClientCore,
+from node.client_core import ClientCore, goes_alone
+from node.client_find import Find
+from node.client_message import Body, Message, OutgoingMessage
+from node.client_operations import Operation
+from node.client_options import (
     CreateTopicOptions,
     FindOptions,
     GetOptions,
@@ -20,11 +23,7 @@ from node.client_core import (
     SeekOptions,
     SendOptions,
     Time,
-    goes_alone,
 )
-from node.client_find import Find
-from node.client_message import Message, OutgoingMessage
-from node.client_operations import Operation
 from node.client_producer import Producer
 from node.client_pull import PullResult
 from node.client_routes import Routes
@@ -96,7 +95,7 @@ class Client:
     # Messages
 
     def send(
-        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[SendOptions]
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[SendOptions]
     ) -> Receipt:
         """Stores one message and waits for its receipt.
 
@@ -195,6 +194,7 @@ class Client:
         self._core.close()
 
     def __enter__(self) -> Self:
+        self._core.check_open()
         return self
 
     def __exit__(
@@ -207,6 +207,9 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<keelog client of {self.endpoint}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be pickled or copied: connect in the other process")
 
     def _find(self, find: Find) -> Iterator[Message]:
         while not find.done:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.store import disk
+from node.store.event_log import fields
 from node.store.state_page import run_dir
 from node.transient_store_pool import CommitJob, TransientStorePool
 from node.zero_ahead import ZeroAhead
@@ -144,6 +145,7 @@ class CommitLog:
         self.end = following.base
         self._current = following
         self._unflushed.append(following)
+        log.debug("segment begun", extra=fields(offset=following.base))
         self._begin_ahead()
         self.prepare_next()
 

@@ -60,6 +60,8 @@ class NodeView:
     started_at: float
     http_url: str = ""
     """Where health and metrics are; empty: nowhere."""
+    log_file: Path | None = None
+    """The file that stderr is, when it is one."""
 
 
 def routes(view: NodeView) -> Fields:
@@ -95,6 +97,7 @@ def status(view: NodeView) -> Fields:
         "store": str(view.root),
         "kernel": _kernel(),
         "http": view.http_url or None,
+        "log_file": None if view.log_file is None else str(view.log_file),
         "settings": changed_settings(view.settings),
         "processes": process_rows(view),
         "log": {

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from keelog.cli.settings_meanings import MEANINGS
+from node.store.event_log import FORMAT_VARIABLE
 from node.store.settings import Settings
 from scripts.make_settings_table import PAGE, render
 from tests.support.node import RunningNode
@@ -74,7 +75,9 @@ def agrees(expected: str, actual: str) -> bool:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     folder = tmp_path_factory.mktemp("readme")
-    with RunningNode(folder / "store", SMALL, readers=1, queue_workers=1) as running:
+    # On the terminal that the page speaks of, the log is text.
+    text = {FORMAT_VARIABLE: "text"}
+    with RunningNode(folder / "store", SMALL, readers=1, queue_workers=1, env=text) as running:
         yield running
 
 

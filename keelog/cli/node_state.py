@@ -16,6 +16,7 @@ from protocol.errors import MqError, NotConnected
 
 _ASK_S = 2.0
 _PAUSE_S = 0.1
+_REACHABLE = "reachable"
 _WIDTH_FOR_ENDPOINTS = 110
 
 
@@ -44,7 +45,9 @@ def health(node: str, wait: float, output: Output) -> int:
     failing = [
         f"{check['name']}: {check['detail']}" for check in answer["checks"] if not check["ok"]
     ]
-    error = NotConnected("; ".join(failing) or "it is starting or stopping", "keelog status")
+    # Without a hint of ours that of NotConnected says how to start a node.
+    hint = "" if any(check["name"] == _REACHABLE for check in answer["checks"]) else "keelog status"
+    error = NotConnected("; ".join(failing) or "it is starting or stopping", hint)
     error.add_note(f"the node at {node} is not ready")
     report(error)
     return UNREACHABLE
@@ -58,7 +61,7 @@ def _ask_health(node: str) -> dict[str, Any]:
     except MqError as error:
         if not error.retriable:
             raise
-        check = {"name": "reachable", "ok": False, "detail": error.reason}
+        check = {"name": _REACHABLE, "ok": False, "detail": error.reason}
         return {"ready": False, "checks": [check]}
 
 

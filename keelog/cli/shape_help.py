@@ -152,6 +152,7 @@ STATUS: Shape = {
     "store": "text",
     "kernel": "text",
     "http": "text: where metrics and health pages are, or null",
+    "log_file": "text: the file that the node's log goes to, or null",
     "settings": ["NAME=VALUE: those that differ from their defaults"],
     "processes": [PROCESS],
     "log": {

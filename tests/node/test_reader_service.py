@@ -521,6 +521,33 @@ def test_a_held_pull_is_answered_from_the_log_before_its_worker_has_placed_the_m
     assert ends == [where.offset + 1] * 2
 
 
+@pytest.mark.parametrize("op", ["pull", "get", "offsets"])
+def test_what_is_stored_is_read_at_once_although_nobody_waits_and_its_worker_is_late(
+    waiting: tuple[Desk, Spot], op: str
+) -> None:
+    reader, where = waiting
+    topic, queue = where.queue
+    place = {"topic": topic, "queue": queue, "offset": where.offset}
+    reader.living.log.publish(appended=where.after, readable=where.after)
+    reply = reader.get(op, **place)
+    if op == "offsets":
+        assert reply.header["queues"] == [
+            {"queue_id": queue, "min_offset": 0, "max_offset": where.offset + 1}
+        ]
+    else:
+        record = decode(bytes(reply.payload or b""), 0)
+        assert isinstance(record, Record)
+        assert record.physical_offset == where.before
+    # Recovery cuts the log: what it had is not there any more.
+    reader.living.begin_epoch(where.before)
+    reply = reader.get(op, **place)
+    if op == "offsets":
+        assert reply.header["queues"][0]["max_offset"] == where.offset
+    else:
+        assert "FOUND" not in reply.header.values()
+        assert reply.payload is None
+
+
 def test_a_stream_is_answered_again_and_again_until_its_time_is_up(desk: OpenDesk) -> None:
     reader, where = desk("small-clean"), spot("small-clean")
     rows = [m for m in facts("small-clean").messages

@@ -95,10 +95,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             root / "store", small, queue_workers=1, readers=1, restart_limit=2, env=env
         )
         with node:
-            found = re.search(r"(http://\S+) has /livez", node.stderr)
-            assert found is not None, node.stderr
+            url = node.client.status().raw["http"]
+            assert f"metrics {url}/metrics)" in node.stderr  # the ready line says where
             node.client.producer().send_many("orders", [b"x" * 100] * 50)
-            yield Watched(node, found[1], manager)
+            yield Watched(node, url, manager)
 
 
 def test_the_service_manager_hears_of_start_readiness_and_life(watched: Watched) -> None:
