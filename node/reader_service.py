@@ -81,6 +81,8 @@ class ReaderService:
         self.tail = self.at_end.tail
         self.requests = 0
         self.trouble: MqError | None = None
+        self.is_asked_for_end = False
+        """Whether a request has come that the queues' files were too old for; for its owner."""
         self._topics = topics
         self._limits = limits
         self._send = send
@@ -173,14 +175,14 @@ class ReaderService:
                 return list_all_topics(self.store, self._topics)
         raise UnknownOperation(
             f"a reader knows no operation {operation[:40]!a}",
-            "name the node's own address, as keelog serve prints it; this is a reader's: pull, get,"
-            " find, offsets, seek, topics, fetch, layout, ping",
+            "pull, get, find, offsets, seek, topics, fetch, layout or ping",
         )
 
     def _see_end(self, now: float) -> None:
         """Lets the log's end count for a request that has just come, where the queues' files are
         little behind: who was told that a message is stored can read it at once."""
         if not self.tail.is_at_end(self.store):
+            self.is_asked_for_end = True
             self.follow(now)
 
     def _again(self, look: Callable[[], T]) -> T:
