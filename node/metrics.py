@@ -14,11 +14,13 @@ from prometheus_client import CollectorRegistry, exposition
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from node.metrics_stats import stats_families
 from node.metrics_totals import HighWater, RunTotals
 from node.oldest_message import OldestMessage
 from node.store.own_files import QUARANTINE_DIR, own_dir
 from node.store.process import now_ms
 from node.store.state_page import LogState
+from node.store.stats_page import read_stats
 from node.store.topics_file import TopicsFile
 from node.supervisor_plan import Role, State, page_slot
 from node.supervisor_status import (
@@ -95,6 +97,7 @@ class NodeCollector(Collector):
         yield from self._of_log(look)
         yield from self._of_processes(look)
         yield from self._of_readers(look)
+        yield from stats_families(read_stats(view.root))
 
     def _rocketmq(self, look: Look) -> Iterator[Metric]:
         log = look.log

@@ -17,6 +17,7 @@ import zmq
 
 from node.reader_hints import Hints, News, Pages
 from node.reader_service import ReaderService
+from node.reader_stats import ReaderStats
 from node.serving import Server
 from node.store import disk
 from node.store.bells import Bell, Context, Sleepers
@@ -48,6 +49,8 @@ from node.store.state_page import (
     WorkerPage,
     run_dir,
 )
+from node.store.stats_page import StatsPage
+from node.store.stats_series import READER
 from node.store.store import open_live
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest, CorruptError, MqError, NotAStore, ServiceNotAvailable
@@ -63,7 +66,7 @@ TICK_MS = 2
 """How often the pages are looked at while somebody waits: a lost hint costs less than 5 ms."""
 IDLE_MS = 50
 WAITING_S = 0.1
-"""How long the log is still followed after the last held pull was answered: most pull again."""
+"""How long the log is followed behind the last request for its end: most who ask ask again."""
 HEARTBEAT_S = 0.1
 REOPEN_CHECK_S = 1.0
 UNFIT_S_MAX = 2.0
@@ -113,6 +116,8 @@ class Reader:
             server.send,
             site.shards,
         )
+        self._stats = StatsPage(site.root, READER, site.number)
+        self.service.stats = ReaderStats(self._stats.counts)
         self._epoch = 0
         self._unfit_since: float | None = None
         self._waits_until = 0.0
@@ -190,7 +195,8 @@ class Reader:
     def _follow(self, now: float) -> None:
         """While somebody waits: the log itself, or where that cannot be the queue workers."""
         service = self.service
-        if len(service.holds):
+        if len(service.holds) or service.is_asked_for_end:
+            service.is_asked_for_end = False
             self._waits_until = now + WAITING_S
         elif now >= self._waits_until:
             self._waits_until = 0.0
@@ -259,6 +265,7 @@ class Reader:
             epoch=self._epoch,
             dispatched=self.service.store.followed,
         )
+        self._stats.publish()
 
     def _stop(self) -> None:
         self._refresh(time.monotonic())
@@ -275,6 +282,7 @@ class Reader:
 
     def close(self) -> None:
         """Closes sockets, pages and files."""
+        self._stats.close()
         self.server.close()
         self._hints.close()
         self._workers.close()

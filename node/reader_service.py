@@ -5,6 +5,7 @@ Answers leave through a function; times are seconds of the caller's monotonic cl
 
 from collections.abc import Callable
 from dataclasses import replace
+from time import monotonic_ns
 from typing import TypeVar
 
 from node.reader_answers import (
@@ -32,6 +33,7 @@ from node.reader_requests import (
     parse_pull,
     parse_seek,
 )
+from node.reader_stats import ReaderStats
 from node.reader_tail_desk import Send, TailDesk
 from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
@@ -72,11 +74,15 @@ class ReaderService:
         self, store: LiveStore, topics: TopicsFile, limits: TransferLimits, send: Send, shards: int
     ) -> None:
         self.store = store
+        self.stats = ReaderStats()
+        """Its owner may replace it before the first request."""
         self.holds = HoldList()
-        self.at_end = TailDesk(self.holds, send)
+        self.at_end = TailDesk(self.holds, self._send_pull)
         self.tail = self.at_end.tail
         self.requests = 0
         self.trouble: MqError | None = None
+        self.is_asked_for_end = False
+        """Whether a request has come that the queues' files were too old for; for its owner."""
         self._topics = topics
         self._limits = limits
         self._send = send
@@ -99,10 +105,11 @@ class ReaderService:
     def handle(self, received: Received | BadFrames, now: float) -> None:
         """Answers one request, or holds it. Never raises for what a client sent."""
         self.requests += 1
+        began, pulls = monotonic_ns(), self.stats.pulls
         if isinstance(received, BadFrames):
-            self._send(received.peer, refusal(received.request_id, received.error), None)
+            self._refuse(received.peer, received.request_id, "", received.error)
             return
-        number = 0
+        number, operation = 0, ""
         try:
             header = unpack(received.header, HEADER_BYTES_MAX)
             number = request_id(header)
@@ -111,12 +118,15 @@ class ReaderService:
                 raise BadRequest("a reader takes one frame, two came")
             if operation == "pull":
                 self._pull(received.peer, number, header, now)
+                if self.stats.pulls != pulls:
+                    self.stats.took(operation, monotonic_ns() - began)
                 return
             found = self._again(lambda: self._answer(operation, header, now))
         except MqError as error:
-            self._send(received.peer, refusal(number, error), None)
+            self._refuse(received.peer, number, operation, error)
         else:
             self._send(received.peer, answer(number, **found.fields), found.payload)
+            self.stats.answered(operation, monotonic_ns() - began)
 
     def refuse(self, received: Received | BadFrames, error: MqError) -> None:
         """Answers one request with an error, whatever it asks for."""
@@ -127,7 +137,15 @@ class ReaderService:
                 number = request_id(unpack(received.header, HEADER_BYTES_MAX))
             except BadRequest:
                 number = 0
-        self._send(received.peer, refusal(number, error), None)
+        self._refuse(received.peer, number, "", error)
+
+    def _refuse(self, peer: bytes, number: int, operation: str, error: MqError) -> None:
+        self.stats.refused(operation, error.status)
+        self._send(peer, refusal(number, error), None)
+
+    def _send_pull(self, peer: bytes, header: Header, payload: Payload | None) -> bool:
+        self.stats.pulled(header)
+        return self._send(peer, header, payload)
 
     def _answer(self, operation: str, header: Header, now: float) -> Answer:
         if operation == "ping":
@@ -140,7 +158,9 @@ class ReaderService:
                 self._see_end(now)
                 return get(self.store, self.tail, wanted)
             case "find":
-                return find_messages(self.store, self._topics, parse_find(header))
+                found = find_messages(self.store, self._topics, parse_find(header))
+                self.stats.looked_up(bool(found.fields["count"]))
+                return found
             case "offsets":
                 asked = parse_offsets(header)
                 self._see_end(now)
@@ -163,6 +183,7 @@ class ReaderService:
         """Lets the log's end count for a request that has just come, where the queues' files are
         little behind: who was told that a message is stored can read it at once."""
         if not self.tail.is_at_end(self.store):
+            self.is_asked_for_end = True
             self.follow(now)
 
     def _again(self, look: Callable[[], T]) -> T:
@@ -188,7 +209,7 @@ class ReaderService:
             self.holds.add(held)
             return
         found = pull_answer(result)
-        self._send(peer, answer(number, **found.fields), found.payload)
+        self._send_pull(peer, answer(number, **found.fields), found.payload)
 
     def follow(self, now: float) -> None:
         """Answers the held pulls that the log's end has messages for."""
@@ -330,7 +351,7 @@ class ReaderService:
 
     def _finish(self, held: Held, header: Header, payload: Payload | None) -> None:
         self.holds.remove(held)
-        if not self._send(held.peer, header, payload):
+        if not self._send_pull(held.peer, header, payload):
             self.holds.forget(held.peer)
 
 

@@ -46,6 +46,7 @@ from workers.dispatch import (
 from workers.feed import Feed, LiveFeed, RestingFeed
 from workers.hints import GrowthHints, Rest
 from workers.pace import TurnPace
+from workers.stats import WorkerStats
 
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
@@ -117,6 +118,7 @@ class _Worker:
         os.chdir(run_dir(self._root))
         self._locks = _take_locks(self._root, job, options.once)
         self._page = WorkerPage.create(self._root, job.slot)
+        self._stats = WorkerStats(self._root, job.slot.partition("-")[0], job.shard)
         self._context: Context = zmq.Context()
         self._rest = Rest(Bell(self._context, job.slot), self._page, stop.fd)
         self._growth = None
@@ -131,6 +133,7 @@ class _Worker:
         if self._growth is not None:
             self._growth.close()
         self._context.term()
+        self._stats.close()
         self._page.close()
         for lock in self._locks:
             lock.release()
@@ -143,7 +146,7 @@ class _Worker:
             return EXIT_OK
         handler = self._job.make_handler(self._root, self._settings, feed)
         dispatcher = Dispatcher(
-            Place(self._root, self._job.slot, self._page),
+            Place(self._root, self._job.slot, self._page, self._stats),
             feed,
             handler,
             Pace(self._job.flush_pace(self._settings), self._settings.delay_levels_ms),
@@ -170,9 +173,11 @@ class _Worker:
         report_ready(self._options.ready_fd)
         pace = self._job.pace
         while not self._stop.is_set:
+            began = time.monotonic_ns()
             worked = dispatcher.turn()
             now = time.monotonic()
             if worked:
+                self._stats.turn(time.monotonic_ns() - began, dispatcher.records)
                 self._tell()
                 pace.worked(now)
             elif self._options.once:
@@ -222,6 +227,7 @@ class _Worker:
         if now - self._beat_at >= HEARTBEAT_S:
             self._beat_at = now
             self._page.publish(heartbeat_ms=now_ms())
+            self._stats.publish()
             if self._growth is not None:
                 self._growth.look()
 
