@@ -53,8 +53,8 @@ class TestNode:
         """Nothing runs before `start`, or `with`.
 
         `directory`: where the store and the node's log go; it is left behind. None: a temporary
-        one, which goes with the node. `settings`: names and values as in README.md, before the
-        small ones of here: `{"flush_disk_type": "SYNC_FLUSH"}`.
+        one, which goes with the node. `settings`: names and values as in docs/settings.md, for
+        instance `{"flush_disk_type": "SYNC_FLUSH"}`; else files are small (SMALL).
         """
         self._is_ours = directory is None
         self._directory = None if directory is None else Path(directory)

@@ -19,7 +19,7 @@ import keelog.testing
 import node.client
 import node.client_producer
 from keelog.testing import TestNode
-from tests.test_readme import agrees, steps
+from tests.support.pages import agrees, steps
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 MODULES = [keelog, keelog.aio, node.client, node.client_producer]
