@@ -126,6 +126,7 @@ def test_a_node_that_runs_is_alive_ready_and_tells_each_check(watched: Watched) 
 def test_every_metric_of_the_board_and_the_alerts_is_scraped(watched: Watched) -> None:
     there = {name for name, _ in watched.scrape()}
     exprs = [rule["expr"] for rule in load(ALERTS)["groups"][0]["rules"]]
+    assert {name for name in there if name.endswith("_created")} == set()
     for panel in json.loads(BOARD.read_text())["panels"]:
         exprs += [target["expr"] for target in panel.get("targets", [])]
     named = {name for expr in exprs for name in METRIC.findall(expr)}
@@ -151,7 +152,7 @@ def test_metrics_say_what_was_appended_and_how_far_the_others_are(watched: Watch
     node = watched.node
     node.wait_dispatched()
     log = node.log_state()
-    assert watched.value("rocketmq_messages_in_total") == log.records == 50
+    assert watched.value("keelog_commitlog_messages_total") == log.records == 50
     assert watched.value("rocketmq_throughput_in_total") == log.appended
     assert watched.value("keelog_commitlog_max_offset_bytes") == log.appended
     assert watched.value("keelog_dispatch_lag_bytes", target="cq") == 0
@@ -159,6 +160,29 @@ def test_metrics_say_what_was_appended_and_how_far_the_others_are(watched: Watch
     assert 0 <= watched.value("rocketmq_storage_message_reserve_time") < 600_000
     assert watched.value("keelog_process_resident_memory_bytes", role="writer") > 2**20
 
+
+def test_messages_are_counted_by_topic_when_they_come_and_when_they_go(watched: Watched) -> None:
+    def counted(name: str) -> float:
+        return watched.value(f"rocketmq_{name}_total", topic="orders")
+
+    with watched.node.client.consumer("orders", start="earliest") as consumer:
+        got: list[object] = []
+        wait_until(lambda: len(got) == 50 or bool(got.extend(consumer.poll(50))), "messages")
+    wait_until(lambda: counted("messages_in") == 50, "what came is not counted")
+    wait_until(lambda: counted("messages_out") == 50, "what went is not counted")
+    assert counted("throughput_out") > 50 * 100
+
+
+def test_the_stages_of_all_appends_make_up_their_durations(watched: Watched) -> None:
+    for wait in ("flushed", "none"):
+        watched.node.client.send("orders", b"x", wait=wait)
+    answered = watched.value("keelog_requests_total", op="append", code="OK")
+    stages = "keelog_request_stage_duration_seconds"
+
+    def value(name: str, **labels: str) -> float:
+        return watched.value(name, op="append", **labels)
+
+    wait_until(lambda: value("keelog_request_duration_seconds_count") >= answered + 2, "counts")
 
 def with_a_queue(node: RunningNode) -> RunningNode:
     node.client.send("orders", b"first", queue_id=0)
