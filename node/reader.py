@@ -67,7 +67,7 @@ TICK_MS = 2
 """How often the pages are looked at while somebody waits: a lost hint costs less than 5 ms."""
 IDLE_MS = 50
 WAITING_S = 0.1
-"""How long the log is still followed after the last held pull was answered: most pull again."""
+"""How long the log is followed behind the last request for its end: most who ask ask again."""
 HEARTBEAT_S = 0.1
 REOPEN_CHECK_S = 1.0
 UNFIT_S_MAX = 2.0
@@ -197,7 +197,8 @@ class Reader:
     def _follow(self, now: float) -> None:
         """While somebody waits: the log itself, or where that cannot be the queue workers."""
         service = self.service
-        if len(service.holds):
+        if len(service.holds) or service.is_asked_for_end:
+            service.is_asked_for_end = False
             self._waits_until = now + WAITING_S
         elif now >= self._waits_until:
             self._waits_until = 0.0

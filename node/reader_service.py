@@ -82,6 +82,8 @@ class ReaderService:
         self.tail = self.at_end.tail
         self.requests = 0
         self.trouble: MqError | None = None
+        self.is_asked_for_end = False
+        """Whether a request has come that the queues' files were too old for; for its owner."""
         self._topics = topics
         self._limits = limits
         self._send = send
@@ -182,6 +184,7 @@ class ReaderService:
         """Lets the log's end count for a request that has just come, where the queues' files are
         little behind: who was told that a message is stored can read it at once."""
         if not self.tail.is_at_end(self.store):
+            self.is_asked_for_end = True
             self.follow(now)
 
     def _again(self, look: Callable[[], T]) -> T:

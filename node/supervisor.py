@@ -22,7 +22,7 @@ from node.store.event_log import fields, log_to_stderr
 from node.store.locks import StoreLock
 from node.store.process import EXIT_FAILED, StopFlag, install_stop_signals, set_title
 from node.store.settings import Settings, load_settings
-from node.supervisor_bind import parse_bind, parse_http
+from node.supervisor_bind import parse_bind
 from node.supervisor_control import answer_clients, bind
 from node.supervisor_http import http_end
 from node.supervisor_log import NodeLog, node_log
@@ -60,15 +60,12 @@ _POLL_S_MAX = 1.0
 def serve(options: Options) -> int:
     """Runs a node until SIGTERM or SIGINT; the exit code is 0 after a stop in order.
 
-    Raises BadRequest for options that cannot be, NotAStore, StorePermission, StoreLocked: then
+    Raises BadRequest for settings that cannot be, NotAStore, StorePermission, StoreLocked: then
     nothing was changed. A writer that refuses the store at its first start ends the node with the
     writer's exit code, 5 for a damaged store.
     """
     started_at = time.monotonic()
     settings = load_settings(options.pairs)
-    options.check()
-    parse_bind(options.bind)
-    parse_http(options.http)
     set_title("keelog-serve")
     log_to_stderr("supervisor")
     stop = install_stop_signals()
@@ -80,7 +77,7 @@ def serve(options: Options) -> int:
         wait_for_orphans(options.root)
         with zmq.Context() as context:
             options = replace(options, pairs=_all_pairs(options))
-            server = bind(context, options.bind)
+            server = bind(context, options.serve.bind)
             try:
                 return Supervisor(options, settings, server, events, started_at).run(stop)
             finally:
@@ -102,11 +99,11 @@ class Supervisor:
     ) -> None:
         self.options = options
         self.settings = settings
-        self.place = parse_bind(options.bind).with_port_of(server.endpoint)
+        self.place = parse_bind(options.serve.bind).with_port_of(server.endpoint)
         self.server = server
         self.events = events
         self.children = plan_children(
-            options.queue_workers, options.readers, settings.message_index_enable
+            options.serve.queue_workers, options.serve.readers, settings.message_index_enable
         )
         self._processes: dict[int, Process] = {}
         """By the child's position in `children`."""
@@ -127,7 +124,9 @@ class Supervisor:
                 "there is no authentication yet",
                 extra=fields(endpoint=self.server.endpoint),
             )
-        with http_end(self.options.http, self.view, lambda: self._turned_at) as self._http_url:
+        with http_end(
+            self.options.serve.http, self.view, lambda: self._turned_at
+        ) as self._http_url:
             try:
                 return self._loop(stop)
             finally:
@@ -178,16 +177,17 @@ class Supervisor:
 
     def _command(self, child: Child) -> list[str]:
         options, place = self.options, self.place
+        shards = str(options.serve.queue_workers)
         arguments = [str(options.root)]
         if child.role is Role.WRITER:
             endpoint = child.endpoint or place.child_endpoint(1)
             arguments += ["--bind", endpoint, "--control-port", str(place.port)]
         elif child.role is Role.QUEUE:
-            arguments += ["--shard", str(child.index), "--shards", str(options.queue_workers)]
+            arguments += ["--shard", str(child.index), "--shards", shards]
         elif child.role is Role.READER:
             endpoint = child.endpoint or place.child_endpoint(2 + child.index)
             arguments += ["--bind", endpoint, "--index", str(child.index)]
-            arguments += ["--shards", str(options.queue_workers)]
+            arguments += ["--shards", shards]
         for pair in options.pairs:
             arguments += ["-X", pair]
         return command(options.modules[child.role], arguments)
@@ -217,7 +217,7 @@ class Supervisor:
                 note_last_words(child, report.reason)
                 continue
             if child.role is Role.WRITER and not child.was_ready:
-                shards = self.options.queue_workers
+                shards = self.options.serve.queue_workers
                 slots = {page_slot(one, shards) for one in self.children}
                 remove_old_pages(self.options.root, slots)
             note_ready(child, report.endpoint)
@@ -330,7 +330,7 @@ class Supervisor:
             root=self.options.root,
             version=self.options.version,
             settings=self.settings,
-            shards=self.options.queue_workers,
+            shards=self.options.serve.queue_workers,
             children=self.children,
             ready=self._is_ready(now),
             stopping=self._stopping_since is not None,

@@ -1,4 +1,5 @@
-"""What each setting does, in one line: for the table of README.md and for `keelog config init`."""
+"""What each setting does, in one line: for the table of README.md, for `keelog config init`, and
+for the options of `keelog serve`."""
 
 import re
 
@@ -56,12 +57,23 @@ MEANINGS = {
     "staging_bytes_max": "bytes of staged batches, of all queries together; then NO_PERMISSION",
 }
 
+SERVE_MEANINGS = {
+    "bind": "the control socket; the writer listens one port above, the readers above it; port 0"
+    " takes free ones",
+    "queue_workers": "processes that write the queues; each reads the whole log",
+    "readers": "processes that answer pulls and look-ups",
+    "http": "where /metrics, /livez, /readyz and /healthz are, as 9875 or 0.0.0.0:9875; empty:"
+    " nowhere",
+    "restart_limit": "a process that ends so often within a minute is given up; 0: never",
+}
+"""Those of the table [serve]."""
+
 _LINK = re.compile(r" ?\(\[[^]]*\]\([^)]*\)\)|\[([^]]*)\]\([^)]*\)")
 
 
 def plain_meaning(name: str) -> str:
     """The line of a setting without Markdown. Raises KeyError for one without a meaning."""
-    return _LINK.sub(r"\1", MEANINGS[name]).replace("`", "")
+    return _LINK.sub(r"\1", (MEANINGS | SERVE_MEANINGS)[name]).replace("`", "")
 
 
 def shown(value: object) -> str:
