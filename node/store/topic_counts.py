@@ -21,6 +21,7 @@ TOPICS_MAX = 500
 """Topics with counts of their own, in each file and in a scrape: each is a label's value."""
 OTHER_TOPICS = "_other"
 _NAME = 256 // 8
+_NAME_BYTES_MAX = 255
 _ENTRY = _NAME + 2
 _FIRST = 1
 _NUMBERS = _FIRST + (TOPICS_MAX + 1) * _ENTRY
@@ -63,10 +64,15 @@ class TopicCounts:
         count = self._named.get(topic)
         if count is None:
             count = self._other
-            if len(self._named) < TOPICS_MAX and topic != OTHER_TOPICS:
+            if self._takes(topic):
                 count = self._named[topic] = [0, 0]
         count[0] += messages
         count[1] += size
+
+    def _takes(self, topic: str) -> bool:
+        """Whether a new topic gets an entry."""
+        fits = len(self._named) < TOPICS_MAX and len(topic.encode()) <= _NAME_BYTES_MAX
+        return fits and topic != OTHER_TOPICS
 
     def publish(self) -> None:
         """Shows what has been counted since the last time."""
@@ -94,7 +100,7 @@ class TopicCounts:
 
 def _packed(topic: str) -> memoryview:
     raw = topic.encode()
-    return memoryview(bytes((len(raw),)) + raw.ljust(_NAME * 8 - 1, b"\0")).cast("Q")
+    return memoryview(bytes((len(raw),)) + raw.ljust(_NAME_BYTES_MAX, b"\0")).cast("Q")
 
 
 def _read(path: Path) -> dict[str, Count] | None:

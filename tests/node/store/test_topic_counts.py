@@ -42,11 +42,13 @@ def test_topics_are_counted_over_restarts_and_slots(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_topics_beyond_the_limit_share_a_count_and_one_of_that_name_too(tmp_path: Path) -> None:
-    count(tmp_path, OTHER_TOPICS, "a", "b", "c")
+def test_topics_beyond_the_limit_or_too_long_share_a_count_and_one_of_that_name_too(
+    tmp_path: Path,
+) -> None:
+    count(tmp_path, OTHER_TOPICS, LONG + "é", "a", "b", "c")
     count(tmp_path, "c", "b")
     assert read_topics(tmp_path, "reader") == {
-        OTHER_TOPICS: Count(3, 30),
+        OTHER_TOPICS: Count(4, 40),
         "a": Count(1, 10),
         "b": Count(2, 20),
     }
