@@ -176,8 +176,7 @@ class ReaderService:
                 return list_all_topics(self.store, self._topics)
         raise UnknownOperation(
             f"a reader knows no operation {operation[:40]!a}",
-            "name the node's own address, as keelog serve prints it; this is a reader's: pull, get,"
-            " find, offsets, seek, topics, fetch, layout, ping",
+            "pull, get, find, offsets, seek, topics, fetch, layout or ping",
         )
 
     def _see_end(self, now: float) -> None:
