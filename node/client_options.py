@@ -84,7 +84,8 @@ class SeekOptions(TypedDict, total=False):
 
 
 class CreateTopicOptions(TypedDict, total=False):
-    """With `exist_ok=False` an existing topic is an error. `perm`: 2 write, 4 read, 6 both."""
+    """With `exist_ok=False` a topic that is there is an error, else it gets the queues asked for.
+    `perm`: 2 write, 4 read, 6 both, which is the default."""
 
     exist_ok: bool
     perm: int
