@@ -94,7 +94,7 @@ class CreateTopicOptions(TypedDict, total=False):
 
 
 class ProducerOptions(TypedDict, total=False):
-    """See ProducerSettings."""
+    """See `Client.producer`."""
 
     linger: float
     batch_bytes: int
