@@ -8,6 +8,9 @@ STAMP := $(VENV)/.installed
 # loadgroup: tests marked xdist_group share one process.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
+# A node is many processes: where bytecode is not kept, each of them compiles all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Seconds after which something hangs.
 CRASH_S := 600
 FAULTS_S := 1200
@@ -24,6 +27,7 @@ setup: $(STAMP) ## makes .venv and installs the project into it, when that is no
 
 $(STAMP): pyproject.toml hatch_build.py $(wildcard protocol/kernel*.c)
 	@set -e; \
+	echo "setting up $(VENV): some 700 MB, half a minute or more" >&2; \
 	if command -v uv >/dev/null 2>&1; then \
 	  $(BIN)/python -c '' 2>/dev/null || uv venv --quiet --clear --python '>=3.11' $(VENV); \
 	  uv pip install --quiet --python $(BIN)/python -e '.[dev,spark]'; \

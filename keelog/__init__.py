@@ -1,6 +1,14 @@
 """The front door: what users import.
 
 `connect` for a node, `keelog.aio` for the same with asyncio, `keelog.store` for directories.
+
+>>> import keelog
+>>> with keelog.connect() as client:
+...     receipt = client.send("greetings", b"hello", keys="first")
+...     message = next(client.tail("greetings", "earliest"))
+>>> receipt.status, receipt.queue_offset, message.body, message.keys
+('PUT_OK', 0, b'hello', ['first'])
+
 Everything is imported when it is first used: the command line, which is below this package, then
 starts without sockets and numpy.
 """
@@ -16,10 +24,14 @@ if TYPE_CHECKING:
     from node.client_message import Message, OutgoingMessage
     from node.client_producer import Producer
     from node.client_pull import PullResult
+    from node.client_routes import Routes
     from node.client_types import (
+        DiskStatus,
         Health,
         HealthCheck,
+        LogStatus,
         NodeStatus,
+        ProcessStatus,
         QueueOffsets,
         Receipt,
         TopicCreated,
@@ -28,6 +40,7 @@ if TYPE_CHECKING:
     from protocol.errors import (
         BadRequest,
         BusyError,
+        ClientClosed,
         CorruptError,
         ForkedClient,
         IllegalMessage,
@@ -55,12 +68,15 @@ __all__ = [
     "BatchReceipt",
     "BusyError",
     "Client",
+    "ClientClosed",
     "CorruptError",
+    "DiskStatus",
     "Failure",
     "ForkedClient",
     "Health",
     "HealthCheck",
     "IllegalMessage",
+    "LogStatus",
     "Message",
     "MessageDamaged",
     "MessageTooLarge",
@@ -73,6 +89,7 @@ __all__ = [
     "OffsetOutOfRange",
     "OutcomeUnknownError",
     "OutgoingMessage",
+    "ProcessStatus",
     "Producer",
     "PropertiesTooLarge",
     "PullResult",
@@ -81,6 +98,7 @@ __all__ = [
     "RefusedError",
     "RequestTimeout",
     "Retry",
+    "Routes",
     "SendManyError",
     "SendTimeout",
     "ServiceNotAvailable",
@@ -98,7 +116,6 @@ _HOMES = (
     "node.client_calls",
     "node.client_many",
     "node.client_message",
-    "node.client_producer",
     "node.client_types",
     "protocol.errors",
 )
@@ -114,3 +131,8 @@ def __getattr__(name: str) -> Any:
                 globals()[name] = getattr(module, name)
                 return globals()[name]
     raise AttributeError(f"module 'keelog' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The names of `__all__`, imported or not: what completion and `help(keelog)` show."""
+    return __all__

@@ -1,5 +1,18 @@
 """The client for asyncio: the names of `keelog`, with `await`, `async with` and `async for`.
 
+>>> import asyncio
+>>> import keelog.aio
+>>> async def send_and_read():
+...     async with keelog.aio.connect() as client:
+...         await asyncio.gather(*(client.send("limes", b"%d" % n, queue_id=0) for n in range(3)))
+...         async for message in client.tail("limes", "earliest"):
+...             return message.queue_offset, message.topic
+>>> asyncio.run(send_and_read())
+(0, 'limes')
+
+A client may be used by several loops, one after the other or in threads of their own. A task
+that is cancelled gives up waiting; its message may be stored all the same.
+
 The loop carries plain sends itself, all else is done by the client's own I/O thread; nothing here
 blocks the event loop.
 """
@@ -11,15 +24,18 @@ from datetime import datetime
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import NoReturn, Self, TypeVar, Unpack
 
 from keelog.aio_sends import LoopSends
 from node import client_operations as operations
 from node.client_batch_receipt import BatchReceipt
 from node.client_batches import BatchOptions
 from node.client_calls import Outcome, Retry
-from node.client_core import (
-    ClientCore,
+from node.client_core import ClientCore, goes_alone
+from node.client_find import Find
+from node.client_message import Body, Message, MessageOptions, OutgoingMessage
+from node.client_operations import Operation
+from node.client_options import (
     CreateTopicOptions,
     FindOptions,
     GetOptions,
@@ -27,11 +43,7 @@ from node.client_core import (
     PullOptions,
     SeekOptions,
     SendOptions,
-    goes_alone,
 )
-from node.client_find import Find
-from node.client_message import Message, MessageOptions, OutgoingMessage
-from node.client_operations import Operation
 from node.client_producer import Producer as PlainProducer
 from node.client_pull import PullResult
 from node.client_routes import Routes
@@ -56,7 +68,8 @@ __all__ = ["Client", "Producer", "connect"]
 def connect(
     url: str | None = None, timeout: float | None = None, retry: Retry | None = None
 ) -> "Client":
-    """As `keelog.connect`: use it with `async with`, or await it."""
+    """As `keelog.connect`: use it with `async with`, or await it. Until then nothing is reached,
+    and nobody there is an error of the first call."""
     return Client(ClientCore(url, timeout, retry))
 
 
@@ -76,7 +89,8 @@ async def run(core: ClientCore, operation: Operation[T]) -> T:
 
 
 class Client:
-    """What `connect` returns. Every method is that of `keelog.Client`."""
+    """What `connect` returns. Every method is that of `keelog.Client`, whose words and errors hold;
+    those that wait there are awaited here."""
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
@@ -88,7 +102,12 @@ class Client:
         """The control address."""
         return self._core.endpoint
 
-    async def open(self) -> Self:
+    @property
+    def timeout(self) -> float:
+        """The default for every call, in seconds."""
+        return self._core.timeout
+
+    async def _open(self) -> Self:
         """Reaches the node. Raises NotConnected; the client is closed then."""
         try:
             await run(self._core, self._core.open())
@@ -98,13 +117,13 @@ class Client:
         return self
 
     def __await__(self) -> Generator[None, None, Self]:
-        return self.open().__await__()
+        return self._open().__await__()
 
     async def send(
-        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[SendOptions]
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[SendOptions]
     ) -> Receipt:
         """Stores one message and waits for its receipt."""
-        if goes_alone(body, options):
+        if (options or type(body) is not bytes) and goes_alone(body, options):
             return await run(self._core, self._core.send_alone(topic, body, options))
         # Looked at once: another thread may use the client in its own loop.
         loop, sends = asyncio.get_running_loop(), self._sends
@@ -159,7 +178,7 @@ class Client:
     async def create_topic(
         self, topic: str, queues: int = 8, **options: Unpack[CreateTopicOptions]
     ) -> TopicCreated:
-        """Makes a topic. An existing one stays; without `exist_ok` it is an error (BadRequest)."""
+        """Makes a topic, or gives it this number of queues; `exist_ok=False` refuses the latter."""
         return await run(self._core, self._core.create_topic(topic, queues, options))
 
     async def delete_topic(self, topic: str, timeout: float | None = None) -> bool:
@@ -197,7 +216,7 @@ class Client:
         await asyncio.to_thread(self._core.close)
 
     async def __aenter__(self) -> Self:
-        return await self.open()
+        return await self._open()
 
     async def __aexit__(
         self,
@@ -209,6 +228,9 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<keelog.aio client of {self.endpoint}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be pickled or copied: connect in the other process")
 
     async def _find(self, find: Find) -> AsyncIterator[Message]:
         while not find.done:
@@ -255,8 +277,12 @@ class Client:
 
 
 class Producer:
-    """Gathers messages into batches. `send_nowait` never waits: it raises NodeBusy when
-    `max_in_flight` messages have no answer; `await drain()` between sends prevents that."""
+    """Gathers messages into batches, as `keelog.Producer`.
+
+    `send_nowait` and `send_batch` never wait, whatever `when_full` says: they raise NodeBusy when
+    `max_in_flight` messages, or `max_batches` batches, have no answer. `await drain()` between
+    sends prevents the former.
+    """
 
     def __init__(self, producer: PlainProducer) -> None:
         self._producer = producer
@@ -266,20 +292,29 @@ class Producer:
         """How many messages of `send_nowait` and `send_oneway` have failed so far."""
         return self._producer.failed
 
+    @property
+    def unanswered(self) -> int:
+        """How many messages of `send_nowait` and `send_oneway` have no answer yet."""
+        return self._producer.unanswered
+
+    def has_room(self) -> bool:
+        """Whether `send_nowait` would take a message at once."""
+        return self._producer.has_room()
+
     def send_nowait(
-        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[MessageOptions]
     ) -> "asyncio.Future[Receipt]":
         """Takes the message; the future gives its receipt."""
         return asyncio.wrap_future(self._producer.send_nowait(topic, body, **options))
 
     def send_oneway(
-        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[MessageOptions]
     ) -> None:
         """As `send_nowait`, but nobody learns the outcome; `failed` counts."""
         self._producer.send_oneway(topic, body, **options)
 
     def send_batch(
-        self, topic: str, bodies: Sequence[bytes], **options: Unpack[BatchOptions]
+        self, topic: str, bodies: Sequence[Body], **options: Unpack[BatchOptions]
     ) -> "asyncio.Future[BatchReceipt]":
         """Sends the bodies as one batch for one queue; the future gives its receipt.
 
@@ -290,7 +325,7 @@ class Producer:
     async def send_many(
         self,
         topic: str,
-        bodies: Iterable[bytes | OutgoingMessage],
+        bodies: Iterable[Body | OutgoingMessage],
         **options: Unpack[MessageOptions],
     ) -> list[Receipt]:
         """Sends all and waits for all. Raises SendManyError when any message failed."""
@@ -300,7 +335,7 @@ class Producer:
     async def drain(self, timeout: float | None = None) -> None:
         """Waits until `send_nowait` takes a message. Raises NodeBusy after `timeout` seconds."""
         if not self._producer.has_room():
-            await asyncio.to_thread(self._producer.wait_for_room, timeout)
+            await asyncio.to_thread(self._producer.drain, timeout)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Sends what was gathered, and waits until every message has its answer."""

@@ -16,7 +16,7 @@ from node.store.log_damage import Damage, columns_past_damage
 from node.store.tag_filter import TagFilter
 from pipeline.errors import CorruptRecord
 from protocol.columns import Columns
-from protocol.errors import BadRequest
+from protocol.errors import BadRequest, MqError
 from protocol.properties import decode_raw_properties
 from protocol.record import Record
 
@@ -73,11 +73,16 @@ class SqliteResult(NamedTuple):
 def export_sqlite(
     store: DeadStore, out: Path, chosen: Chosen, overwrite: bool, progress: Progress
 ) -> SqliteResult:
-    """Writes `out`. Raises BadRequest when it is there and `overwrite` is not, CorruptRecord."""
+    """Writes `out`.
+
+    Raises BadRequest when it is there and `overwrite` is not, CorruptRecord, and MqError when it
+    cannot be written.
+    """
     if out.exists() and not overwrite:
         raise BadRequest(f"{out} is there already", "another name, or --overwrite")
     partial = out.with_name(f"{out.name}.partial")
     partial.unlink(missing_ok=True)
+    folder = out.absolute().parent
     try:
         with closing(sqlite3.connect(partial, isolation_level=None)) as database:
             # Nobody reads it before it is renamed, and what a crash leaves is thrown away.
@@ -90,7 +95,11 @@ def export_sqlite(
             database.executescript(INDEXES)
         sync_file(partial)
         rename(partial, out)
-        sync_dir(out.absolute().parent)
+        sync_dir(folder)
+    except sqlite3.OperationalError as error:
+        raise MqError(
+            f"{partial} cannot be written: {error}", f"ls -ld {folder}; df -h {folder}"
+        ) from None
     finally:
         partial.unlink(missing_ok=True)
     return result

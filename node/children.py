@@ -70,6 +70,7 @@ class Process:
         os.set_blocking(reader, False)
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
+        self.has_reported = False
         self.report_fd: int | None = reader
 
     def reports(self) -> list[Report]:
@@ -82,7 +83,9 @@ class Process:
             if not data or len(self._line) > _LINE_BYTES_MAX:
                 self._close_report()
         *lines, self._line = self._line.split(b"\n")
-        return [report for line in lines if (report := parse_report(line)) is not None]
+        found = [report for line in lines if (report := parse_report(line)) is not None]
+        self.has_reported = self.has_reported or bool(found)
+        return found
 
     def _close_report(self) -> None:
         if self.report_fd is not None:

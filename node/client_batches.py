@@ -25,7 +25,7 @@ from node.client_batch_receipt import BatchReceipt
 from node.client_calls import Call, Outcome, Role
 from node.client_columns import Columns, kind_of
 from node.client_io import IoThread
-from node.client_message import MessageOptions, ordered_queue
+from node.client_message import Body, MessageOptions, bad_body, ordered_queue
 from node.client_unique_key import UniqueKeyRuns
 from protocol.encode import ANY_QUEUE
 from protocol.encode_batch import (
@@ -34,7 +34,7 @@ from protocol.encode_batch import (
     Keys,
     encode_columns,
 )
-from protocol.errors import BadRequest, MqError, NodeBusy, NotConnected, RequestTimeout
+from protocol.errors import BadRequest, ClientClosed, MqError, NodeBusy, RequestTimeout
 from protocol.message_id import Host
 from protocol.record import SHORT_HEAD
 from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
@@ -151,7 +151,7 @@ class BatchEncoder:
         self._host = Host(ip, 0)
 
     def encode(
-        self, topic: str, bodies: Sequence[bytes], options: BatchOptions
+        self, topic: str, bodies: Sequence[Body], options: BatchOptions
     ) -> tuple[EncodedBatch, BatchDraft]:
         """Raises IllegalMessage and its kinds, MessageTooLarge, BadRequest."""
         rest = options.keys() - BatchOptions.__annotations__.keys()
@@ -160,11 +160,9 @@ class BatchEncoder:
             raise BadRequest(f"a batch has no option {min(rest)}", "see help(keelog.Producer)")
         if queue_id is not None and options.get("order_by") is not None:
             raise BadRequest("queue_id and order_by exclude each other", "leave one of them out")
-        try:
-            joined = b"".join(bodies)
-            sizes = list(map(len, bodies))
-        except TypeError:
-            raise BadRequest("a body is not bytes", "encode text as UTF-8") from None
+        bodies = _plain(bodies)
+        joined = b"".join(bodies)
+        sizes = list(map(len, bodies))
         _check_types(topic, options)
         stem, counter = self._keys.take(len(sizes))
         draft = BatchDraft(
@@ -227,6 +225,20 @@ class BatchEncoder:
         )  # fmt: skip
 
 
+def _plain(bodies: Sequence[Body]) -> Sequence[bytes]:
+    """The bodies as bytes, whose lengths are those of what is joined. Raises BadRequest."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview) or not hasattr(bodies, "__len__"):
+        raise BadRequest(
+            f"the bodies are one {type(bodies).__name__}", "give a list or a tuple of bodies"
+        )
+    if set(map(type, bodies)) <= {bytes}:
+        return bodies  # type: ignore[return-value]  # as has been seen just now
+    for body in bodies:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise bad_body(body)
+    return list(map(bytes, bodies))
+
+
 def _check_types(topic: str, options: BatchOptions) -> None:
     """Raises BadRequest, where the encoder would raise some TypeError."""
     tags, keys = options.get("tags"), options.get("keys")
@@ -267,7 +279,7 @@ class Batches:
     def send(
         self,
         topic: str,
-        bodies: Sequence[bytes],
+        bodies: Sequence[Body],
         options: BatchOptions,
         acks: tuple[str | None, float],
         room_timeout: float,
@@ -307,7 +319,7 @@ class Batches:
             wait, done, monotonic() + timeout,
         )  # fmt: skip
         if not self._send(batch):
-            done(NotConnected("the client is closed", "connect again"))
+            done(ClientClosed())
         return future
 
     def _has_room(self, size: int) -> bool:

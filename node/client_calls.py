@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Any, Generic, TypeVar
 
 from protocol.errors import (
+    BadRequest,
+    ClientClosed,
     MqError,
     NotConnected,
     OutcomeUnknownError,
@@ -56,6 +59,13 @@ class Retry:
     backoff: float = 0.05
     backoff_max: float = 1.0
     duplicates_ok: bool = False
+
+    def __post_init__(self) -> None:
+        waits = self.backoff, self.backoff_max
+        if not isinstance(self.max_attempts, int) or self.max_attempts < 1:
+            raise BadRequest(f"max_attempts is {self.max_attempts!r}", "use 1 or more")
+        if not all(isinstance(wait, int | float) and 0 <= wait < inf for wait in waits):
+            raise BadRequest("backoff and backoff_max are seconds, at least 0")
 
 
 Outcome = Answer | MqError
@@ -134,7 +144,8 @@ def at_deadline(call: Call, where: str) -> MqError:
     if call.last_error is not None:
         return call.last_error
     return NotConnected(
-        f"{call.op}: {where} was not reached in time", "is the node running? see keelog health"
+        f"{call.op}: {where} was not reached in time",
+        "look whether the node is ready: keelog health --wait 10",
     )
 
 
@@ -143,8 +154,16 @@ def when_closed(call: Call, failed: bool) -> MqError:
     if not call.repeatable and (call.sent or call.maybe_done):
         return at_deadline(call, "the node before the client was closed")
     if failed:
-        return NotConnected("the client's I/O thread has failed", "report its traceback")
-    return NotConnected("the client is closed", "connect again")
+        return ClientClosed("the client's I/O thread has failed", "report its traceback")
+    return ClientClosed()
+
+
+def no_waiting_here() -> MqError:
+    """The error of who would wait on the I/O thread, for ever."""
+    return BadRequest(
+        "a done callback runs on the client's I/O thread, which may not wait",
+        "send from another thread, or with send_nowait",
+    )
 
 
 class Arrival(Generic[T]):

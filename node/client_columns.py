@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from node.client_encode import keys_property, record_mould
-from node.client_message import MessageOptions, OutgoingMessage
+from node.client_message import Body, MessageOptions, OutgoingMessage
 from node.client_routes import Routes
 from protocol import kernel
 from protocol.encode import ANY_QUEUE
@@ -80,7 +80,7 @@ class Columns:
         """New ones for the same kind."""
         return Columns(self.kind, self._all_options, self.bytes_max)
 
-    def take(self, topic: str, body: bytes | OutgoingMessage, options: MessageOptions) -> int:
+    def take(self, topic: str, body: Body | OutgoingMessage, options: MessageOptions) -> int:
         """The row that the message has now, or NOT_TAKEN: another kind, no room, or not right."""
         if topic != self._topic or type(body) is not bytes or len(body) > self._body_max:
             return NOT_TAKEN

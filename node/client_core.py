@@ -6,27 +6,42 @@ futures; how to wait for those is the business of the two clients.
 
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 from time import monotonic
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, cast
 
 from node import client_operations as operations
 from node.client_append import Appender
 from node.client_batches import BatchEncoder, Told
-from node.client_calls import Answer, Arrival, Call, Retry, Role, future_of
+from node.client_calls import Answer, Arrival, Call, Retry, Role, future_of, no_waiting_here
 from node.client_columns import Columns
 from node.client_direct import Direct
 from node.client_encode import Encoder, outgoing
 from node.client_find import Find
 from node.client_io import IoThread
-from node.client_message import Message, MessageOptions, OutgoingMessage
+from node.client_message import Body, Message, MessageOptions, OutgoingMessage
 from node.client_operations import Operation
+from node.client_options import (
+    MESSAGE_OPTIONS,
+    CreateTopicOptions,
+    FindOptions,
+    GetOptions,
+    ProducerOptions,
+    ProducerSettings,
+    PullOptions,
+    SeekOptions,
+    SendOptions,
+    Time,
+    check_limit,
+    check_names,
+    check_seconds,
+    settings_of,
+)
 from node.client_own_link import OwnLink
-from node.client_producer import Acks, Producer, ProducerSettings, Sender
+from node.client_producer import Producer, Sender
 from node.client_pull import PullResult
 from node.client_pulls import Pulls
 from node.client_routes import Routes
@@ -34,102 +49,10 @@ from node.client_sends import SEND_BYTES_MAX, Done, Sends
 from node.client_tail import BULK, Tail, TailOptions, TailSettings
 from node.client_types import Receipt, TopicCreated
 from node.client_unique_key import UniqueKeys, local_ip
-from protocol.errors import BadRequest, ForkedClient, NotConnected
+from protocol.errors import BadRequest, ClientClosed, ForkedClient, UnknownOperation
 from protocol.message_id import Host
 
-DEFAULT_NODE = "tcp://127.0.0.1:9870"
-DEFAULT_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 5.0
-Time = datetime | int
-"""A datetime (without a zone: local time) or ms since 1970."""
-
-
-class SendOptions(MessageOptions, total=False):
-    """What `send` takes beside topic and body.
-
-    `acks="flushed"` answers when the message is on disk; `wait=False` answers after the append
-    even where the node flushes synchronously. `timeout` is for the whole call, in seconds.
-    """
-
-    acks: Acks
-    wait: bool
-    timeout: float | None
-
-
-MESSAGE_OPTIONS = MessageOptions.__annotations__.keys()
-
-
-class PullOptions(TypedDict, total=False):
-    """`wait`: seconds that the node may hold a pull that finds nothing, at most 30."""
-
-    max_messages: int
-    max_bytes: int
-    tags: str | None
-    wait: float
-    timeout: float | None
-
-
-class FindOptions(TypedDict, total=False):
-    """Bounds are inclusive store times. `unique` looks at UNIQ_KEY only."""
-
-    since: Time | None
-    until: Time | None
-    limit: int | None
-    unique: bool
-    timeout: float | None
-
-
-class GetOptions(TypedDict, total=False):
-    """Ways to name one message."""
-
-    physical_offset: int | None
-    topic: str | None
-    unique_key: str | None
-    queue_id: int | None
-    queue_offset: int | None
-    timeout: float | None
-
-
-class SeekOptions(TypedDict, total=False):
-    """Which of several messages of one time: the first ("lower") or the last ("upper")."""
-
-    boundary: Literal["lower", "upper"]
-    timeout: float | None
-
-
-class CreateTopicOptions(TypedDict, total=False):
-    """Without `exist_ok` an existing topic is an error. `perm`: 2 write, 4 read, 6 both."""
-
-    exist_ok: bool
-    perm: int
-    timeout: float | None
-
-
-class ProducerOptions(TypedDict, total=False):
-    """See ProducerSettings."""
-
-    linger: float
-    batch_bytes: int
-    max_in_flight: int
-    max_batches: int
-    acks: Acks
-    when_full: Literal["block", "raise"]
-    timeout: float
-
-
-def settings_of(url: str | None, timeout: float | None) -> tuple[str, float]:
-    """Address and timeout as given, else from KEELOG_NODE and KEELOG_TIMEOUT, else the defaults."""
-    endpoint = url or os.environ.get("KEELOG_NODE") or DEFAULT_NODE
-    if timeout is not None:
-        return endpoint, timeout
-    text = os.environ.get("KEELOG_TIMEOUT") or str(DEFAULT_TIMEOUT_S)
-    try:
-        return endpoint, float(text)
-    except ValueError:
-        raise BadRequest(
-            f"KEELOG_TIMEOUT is {text!r}, not a number of seconds", "set it to 5"
-        ) from None
-
 
 _forks = 0
 """How often this process is a child of one with clients. To ask for the process id instead would be
@@ -150,7 +73,9 @@ class ClientCore:
     def __init__(self, url: str | None, timeout: float | None, retry: Retry | None) -> None:
         """Starts the I/O thread. Raises BadRequest for an address that cannot be."""
         self.endpoint, self.timeout = settings_of(url, timeout)
-        self.retry = retry or Retry()
+        self.retry = Retry() if retry is None else retry
+        if not isinstance(self.retry, Retry):
+            raise BadRequest(f"retry is {retry!r}", "give a keelog.Retry")
         self._pid = os.getpid()
         self._forks = _forks
         self.io = IoThread(self.endpoint, self.retry)
@@ -158,7 +83,10 @@ class ClientCore:
         self._reads = Direct(self.io, Role.READER)
         # Also when nobody closes the client: at its collection, or at the end of the program.
         self._carriers: set[OwnLink | Pulls] = {self._direct, self._reads}
-        self._finalizer = weakref.finalize(self, _stop, self.io, self._carriers, self._pid)
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._finalizer = weakref.finalize(
+            self, _stop, self.io, self._carriers, self._producers, self._pid
+        )
         ip = local_ip(self.endpoint)
         self._keys = UniqueKeys(ip)
         self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
@@ -171,8 +99,15 @@ class ClientCore:
         if self._forks != _forks:
             raise ForkedClient("this client was connected before the fork: connect again")
 
+    def check_open(self) -> None:
+        """Raises ForkedClient, or ClientClosed."""
+        self.check()
+        if not self._finalizer.alive:
+            raise ClientClosed
+
     def close(self) -> None:
-        """Ends the I/O thread; calls without an answer fail. Does nothing in a forked child."""
+        """Flushes producers, then ends the I/O thread; calls without an answer fail. Does nothing
+        in a forked child."""
         self._finalizer()
 
     def start(self, call: Call) -> "Future[Answer]":
@@ -188,9 +123,11 @@ class ClientCore:
         Raises the error that came instead.
         """
         self.check()
+        if self.io.on_thread():
+            raise no_waiting_here()
         arrival: Arrival[Answer] = Arrival()
         call.done = arrival
-        if call.role is not Role.READER or self.io.on_thread() or not self._reads.carry(call):
+        if call.role is not Role.READER or not self._reads.carry(call):
             self.io.call(call)
         return arrival.wait()
 
@@ -210,25 +147,37 @@ class ClientCore:
                 pulls.close()
 
     def deadline(self, timeout: float | None) -> float:
-        """When a call that starts now must be over."""
-        return monotonic() + (self.timeout if timeout is None else timeout)
+        """When a call that starts now must be over. Raises BadRequest for no number of seconds."""
+        if timeout is None:
+            return monotonic() + self.timeout
+        check_seconds("timeout", timeout)
+        return monotonic() + timeout
 
     def open(self) -> Operation[Routes]:
         """Reaches the node, so that a wrong address is an error of `connect`."""
-        answer = yield Call(Role.CONTROL, "routes", {}, self.deadline(None))
+        try:
+            answer = yield Call(Role.CONTROL, "routes", {}, self.deadline(None))
+        except UnknownOperation:
+            raise BadRequest(
+                f"{self.endpoint} is a process of a node, not its control address",
+                "write the address that keelog serve says it is ready at",
+            ) from None
         return Routes.of(answer.header)
 
     def producer(self, options: ProducerOptions) -> Producer:
         """A producer on this connection."""
-        self.check()
+        self.check_open()
+        check_names("a producer", options, ProducerOptions)
         sender = Sender(self.io, self._appender, self._encoder, self._batch_encoder, self.check)
         settings = {"timeout": self.timeout, **options}
-        return Producer(sender, ProducerSettings(**settings))  # type: ignore[arg-type]
+        producer = Producer(sender, ProducerSettings(**settings))  # type: ignore[arg-type]
+        self._producers.add(producer)
+        return producer
 
     def send(
         self,
         topic: str,
-        body: bytes | OutgoingMessage,
+        body: Body | OutgoingMessage,
         options: SendOptions,
         done: Done,
         may_block: bool = False,
@@ -243,7 +192,9 @@ class ClientCore:
         if not options.keys() <= MESSAGE_OPTIONS:
             rest = dict(options)
             given = cast(float | None, rest.pop("timeout", None))
-            timeout = timeout if given is None else given
+            if given is not None:
+                check_seconds("timeout", given)
+                timeout = given
             wait = wait_field(rest.pop("acks", "appended"), rest.pop("wait", True))
             options = cast(SendOptions, rest)
         entry = self._encoder.entry(topic, body, options, done)
@@ -277,10 +228,10 @@ class ClientCore:
         if carry(batch.call(partial(self._appender.settle, batch))):
             return
         if not self._appender.send(batch):
-            batch.fail(NotConnected("the client is closed", "connect again"))
+            batch.fail(ClientClosed())
 
     def send_alone(
-        self, topic: str, body: bytes | OutgoingMessage, options: SendOptions
+        self, topic: str, body: Body | OutgoingMessage, options: SendOptions
     ) -> Operation[Receipt]:
         """A send as a request of its own."""
         rest = dict(options)
@@ -293,6 +244,7 @@ class ClientCore:
         self, topic: str, queue_id: int, offset: int, options: PullOptions
     ) -> Operation[PullResult]:
         """See Client.pull."""
+        check_names("pull", options, PullOptions)
         fields: dict[str, Any] = {
             "topic": topic,
             "queue": queue_id,
@@ -304,6 +256,9 @@ class ClientCore:
             fields["tags"] = options["tags"]
         timeout = options.get("timeout")
         wait = options.get("wait", 0.0)
+        check_seconds("wait", wait)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         return operations.pull(fields, wait, self.timeout if timeout is None else timeout)
 
     def tail(self, topic: str, options: TailOptions) -> Tail:
@@ -318,6 +273,7 @@ class ClientCore:
 
     def get(self, msg_id: str | None, options: GetOptions) -> Operation[Message]:
         """See Client.get."""
+        check_names("get", options, GetOptions)
         place = {
             "msg_id": msg_id,
             "physical_offset": options.get("physical_offset"),
@@ -331,6 +287,8 @@ class ClientCore:
     def find(self, topic: str, key: str, options: FindOptions) -> Find:
         """See Client.find."""
         self.check()
+        check_names("find", options, FindOptions)
+        check_limit(options.get("limit"))
         fields: dict[str, Any] = {
             "topic": topic,
             "key": key,
@@ -343,6 +301,7 @@ class ClientCore:
 
     def seek(self, topic: str, queue_id: int, time: Time, options: SeekOptions) -> Operation[int]:
         """See Client.seek."""
+        check_names("seek", options, SeekOptions)
         fields = {
             "topic": topic,
             "queue": queue_id,
@@ -355,15 +314,18 @@ class ClientCore:
         self, topic: str, queues: int, options: CreateTopicOptions
     ) -> Operation[TopicCreated]:
         """See Client.create_topic."""
+        check_names("create_topic", options, CreateTopicOptions)
         deadline = self.deadline(options.get("timeout"))
         perm = options.get("perm", operations.READ_AND_WRITE)
-        made = yield from operations.create_topic(topic, queues, perm, deadline)
-        if not made.created and not options.get("exist_ok", True):
-            raise BadRequest(f"topic {topic} exists", "leave exist_ok out")
-        return made
+        if not options.get("exist_ok", True):
+            # Asked before: an existing topic would get these queues.
+            known = yield from operations.topics(deadline, Role.WRITER)
+            if topic in {one.topic for one in known}:
+                raise BadRequest(f"topic {topic} exists", "leave exist_ok out")
+        return (yield from operations.create_topic(topic, queues, perm, deadline))
 
 
-def goes_alone(body: bytes | OutgoingMessage, options: SendOptions) -> bool:
+def goes_alone(body: Body | OutgoingMessage, options: SendOptions) -> bool:
     """Whether a send needs a request of its own: the node is asked for the queues of its topic
     first, or stores in the record that nobody waits for the disk."""
     ordered = "order_by" in options or (isinstance(body, OutgoingMessage) and body.order_by)
@@ -379,8 +341,16 @@ def wait_field(acks: object, wait: object) -> str | None:
     return None if wait else "none"
 
 
-def _stop(io: IoThread, carriers: set[OwnLink | Pulls], pid: int) -> None:
-    if os.getpid() == pid:
+def _stop(
+    io: IoThread, carriers: set[OwnLink | Pulls], producers: Iterable[Producer], pid: int
+) -> None:
+    if os.getpid() != pid:
+        return
+    try:
+        # Who leaves a client means what was sent to be stored. A done callback cannot wait for it.
+        for producer in () if io.on_thread() else tuple(producers):
+            producer.close()
+    finally:
         for carrier in tuple(carriers):
             carrier.close()
         io.stop(CLOSE_TIMEOUT_S)

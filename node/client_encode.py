@@ -12,7 +12,7 @@ from zlib import crc32
 
 from node.client_batch import Entry
 from node.client_io import IoThread
-from node.client_message import MessageOptions, OutgoingMessage
+from node.client_message import Body, MessageOptions, OutgoingMessage
 from node.client_unique_key import UNIQUE_KEY_CHARS, UniqueKeys
 from protocol.encode import ANY_QUEUE, encode_message
 from protocol.errors import BadRequest, MqError
@@ -83,9 +83,15 @@ class _Moment(NamedTuple):
     key: str
 
 
-def outgoing(body: bytes | OutgoingMessage, options: MessageOptions) -> OutgoingMessage:
-    """A message from a body and options. Raises BadRequest for options that nobody knows."""
+def outgoing(body: Body | OutgoingMessage, options: MessageOptions) -> OutgoingMessage:
+    """A message from a body and options. Raises BadRequest for options that nobody knows, or that
+    would be lost."""
     if isinstance(body, OutgoingMessage):
+        if options:
+            raise BadRequest(
+                f"an OutgoingMessage takes no options beside it, as {', '.join(sorted(options))}",
+                "say it in the message: dataclasses.replace(message, ...)",
+            )
         return body
     try:
         return OutgoingMessage(body, **options)
@@ -108,7 +114,7 @@ class Encoder:
         return PAYLOAD_BYTES_MAX
 
     def entry(
-        self, topic: str, body: bytes | OutgoingMessage, options: MessageOptions, slot: Any
+        self, topic: str, body: Body | OutgoingMessage, options: MessageOptions, slot: Any
     ) -> Entry:
         """The encoded message. Raises IllegalMessage and its kinds, or BadRequest."""
         routes = self._io.routes
@@ -117,7 +123,7 @@ class Encoder:
         if type(body) is bytes and len(body) <= body_max and options.keys() <= SHORT_WAY_OPTIONS:
             try:
                 entry = self._short_way(topic, body, options, crc, slot)
-            except TypeError:
+            except (TypeError, struct.error):
                 entry = None  # values of other types, which the general way refuses with a reason
             if entry is not None:
                 return entry

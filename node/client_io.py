@@ -8,6 +8,7 @@ import os
 import threading
 from collections import deque
 from itertools import count
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -63,14 +64,13 @@ class IoThread:
         self._posted: deque[Action] = deque()
         self._gate = threading.Lock()
         self._asleep = False
-        self._stopping = False
-        self._closed = False
-        self._failed = False
+        self._stopping = self._closed = self._failed = False
         try:
             self._link(endpoint)
         except MqError:
             self._release()
             raise
+        self.ident = 0
         self._thread = threading.Thread(target=self._run, name="keelog-client", daemon=True)
         self._thread.start()
 
@@ -110,19 +110,19 @@ class IoThread:
         """A link of the caller's own; it must be closed before `stop`."""
         return Link(self._context, endpoint)
 
-    def call_at(self, when: float, action: Action) -> None:
-        """Runs `action` on the I/O thread at a time of the monotonic clock."""
-        self.post(lambda: self.at(when, action))
+    def call_at(self, when: float, action: Action) -> bool:
+        """Runs `action` then, or at the client's end if that comes before; False when closed."""
+        return self.post(lambda: self.at(when, action))
 
     def stop(self, timeout: float) -> None:
         """Ends the thread: waiting calls fail, sockets close. Harmless when done before."""
         self.post(lambda: setattr(self, "_stopping", True))
-        if threading.current_thread() is not self._thread:
+        if not self.on_thread():
             self._thread.join(timeout)
 
     def on_thread(self) -> bool:
         """Whether the caller runs on the I/O thread, which must never wait."""
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self.ident
 
     # The I/O thread
 
@@ -262,6 +262,7 @@ class IoThread:
             self._lose(lost, "its process has another address now")
 
     def _run(self) -> None:
+        self.ident = threading.get_ident()
         try:
             while not self._stopping:
                 self._turn()
@@ -276,6 +277,8 @@ class IoThread:
                 self._take_answers(link)
             for call in list(self._live.values()):
                 self._finish(call, when_closed(call, self._failed))
+            for action in self._timers.take_due(inf):  # their time will not come
+                action()
             self._release()
 
     def _turn(self) -> None:
@@ -336,7 +339,8 @@ class IoThread:
         if link.ever_connected or link.refusals < self.retry.max_attempts:
             return
         error = NotConnected(
-            f"nobody answers at {self.control}", "is the node running? see keelog health"
+            f"nobody answers at {self.control}",
+            "start a node with keelog serve DIR, or name another one with --node",
         )
         for call in list(self._live.values()):
             self._finish(call, error)

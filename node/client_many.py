@@ -10,9 +10,9 @@ from node.client_batch import Batch, Entry, Results
 from node.client_batches import BatchEncoder
 from node.client_columns import NOT_TAKEN, Columns
 from node.client_encode import Encoder
-from node.client_message import MessageOptions, OutgoingMessage
+from node.client_message import Body, MessageOptions, OutgoingMessage
 from node.client_types import Receipt
-from protocol.errors import MqError, NotConnected
+from protocol.errors import ClientClosed, MqError
 
 BATCHES_MAX = 8
 """Batches that wait for their answers."""
@@ -68,7 +68,7 @@ class SendMany:
     def run(
         self,
         topic: str,
-        bodies: Iterable[bytes | OutgoingMessage],
+        bodies: Iterable[Body | OutgoingMessage],
         options: MessageOptions,
         batch_bytes: int,
     ) -> list[Receipt]:
@@ -92,7 +92,7 @@ class SendMany:
     def _entries(
         self,
         topic: str,
-        bodies: Iterable[bytes | OutgoingMessage],
+        bodies: Iterable[Body | OutgoingMessage],
         options: MessageOptions,
         bytes_max: int,
     ) -> Iterator[Entry]:
@@ -109,7 +109,9 @@ class SendMany:
             if row != NOT_TAKEN:
                 continue
             try:
-                yield self._encoder.entry(topic, body, options, index)
+                # What is a message by itself says all of it.
+                rest: MessageOptions = {} if isinstance(body, OutgoingMessage) else options
+                yield self._encoder.entry(topic, body, rest, index)
             except MqError as error:
                 self._fail([index], error)
         if columns is not None and columns.bodies:
@@ -131,7 +133,7 @@ class SendMany:
             self._bytes_unanswered += batch.bytes
         batch.deadline = monotonic() + self._timeout
         if not self._appender.send(batch):
-            self._deliver(batch.entries, NotConnected("the client is closed", "connect again"))
+            self._deliver(batch.entries, ClientClosed())
 
     def _deliver(self, entries: Sequence[Entry], results: Results) -> None:
         if isinstance(results, MqError):

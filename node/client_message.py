@@ -21,6 +21,8 @@ from protocol.record import (
 )
 
 BODY_SHOWN_BYTES = 80
+Body = bytes | bytearray | memoryview
+"""What a body may be; it is stored as its bytes."""
 
 _INT = struct.Struct(">i").unpack_from
 _LONG = struct.Struct(">q").unpack_from
@@ -57,7 +59,7 @@ class OutgoingMessage:
     is `ip:port`.
     """
 
-    body: bytes
+    body: Body
     topic: str | None = None
     tags: str | None = None
     keys: Sequence[str] | str = ()
@@ -81,9 +83,7 @@ class OutgoingMessage:
     def draft(self, topic: str, unique_key: str, now_ms: int, host: Host = NO_HOST) -> Draft:
         """The message for `protocol.encode`. Raises BadRequest for a bad address or body."""
         if not isinstance(self.body, bytes | bytearray | memoryview):
-            raise BadRequest(
-                f"the body is {type(self.body).__name__}, not bytes", "encode text as UTF-8"
-            )
+            raise bad_body(self.body)
         self._check_types(topic)
         if self.queue_id is not None and self.order_by is not None:
             raise BadRequest("queue_id and order_by exclude each other", "leave one of them out")
@@ -130,11 +130,19 @@ def ordered_queue(order_by: str, queues: int) -> int:
     return abs(java_hash(order_by)) % queues
 
 
-def shown_body(body: bytes) -> str:
+def bad_body(body: object) -> BadRequest:
+    """Why this is no body."""
+    kind = type(body).__name__
+    hint = "encode text: body.encode()" if isinstance(body, str) else "an array has .tobytes()"
+    return BadRequest(f"the body is {kind}, not bytes, bytearray or memoryview", hint)
+
+
+def shown_body(body: Body) -> str:
     """The body for people: at most its first 80 bytes."""
-    if len(body) <= BODY_SHOWN_BYTES:
-        return repr(bytes(body))
-    return f"{bytes(body[:BODY_SHOWN_BYTES])!r}… ({len(body)} bytes)"
+    data = bytes(body)
+    if len(data) <= BODY_SHOWN_BYTES:
+        return repr(data)
+    return f"{data[:BODY_SHOWN_BYTES]!r}… ({len(data)} bytes)"
 
 
 class Message:

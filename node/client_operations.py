@@ -43,7 +43,11 @@ def milliseconds(time: "datetime | int | None", default: int) -> int:
     """A time as ms since 1970: datetimes without a zone are local time, integers are ms already."""
     if time is None:
         return default
-    return int(time.timestamp() * 1000) if isinstance(time, datetime) else int(time)
+    if isinstance(time, datetime):
+        return int(time.timestamp() * 1000)
+    if not isinstance(time, int) or isinstance(time, bool):
+        raise BadRequest(f"{time!r} is no time", "use a datetime, or whole ms since 1970")
+    return time
 
 
 def affinity(topic: str, queue_id: int) -> int:

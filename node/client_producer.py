@@ -3,58 +3,27 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, Unpack
+from typing import NamedTuple, NoReturn, Self, Unpack
 
 from node.client_append import Appender
 from node.client_batch import Batch, Entry, Results
 from node.client_batch_receipt import BatchReceipt
 from node.client_batches import BatchEncoder, Batches, BatchOptions, RecordBatch
+from node.client_calls import no_waiting_here
 from node.client_columns import NOT_TAKEN, Columns, kind_of
 from node.client_encode import Encoder
 from node.client_futures import Outcomes, ReceiptFuture, resolve_entries
 from node.client_io import IoThread
 from node.client_many import SendMany
-from node.client_message import MessageOptions, OutgoingMessage
+from node.client_message import Body, MessageOptions, OutgoingMessage
+from node.client_options import ProducerSettings, check_seconds
 from node.client_types import Receipt
-from protocol.errors import BadRequest, MqError, NodeBusy, NotConnected, RequestTimeout
-
-Acks = Literal["appended", "flushed"]
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerSettings:
-    """How a producer gathers and waits.
-
-    `linger`: seconds that a message waits for others. `batch_bytes`: a batch of this size goes at
-    once. `max_in_flight`: messages without an answer; beyond it `when_full` says whether
-    `send_nowait` waits ("block") or raises NodeBusy ("raise"). `max_batches`: the same for batches
-    of `send_batch`, which `max_in_flight` does not count. `acks`: "appended" answers as the
-    node's flush mode says, "flushed" only when the message is on disk. `timeout`: seconds from
-    the sending of a batch to the end of its last attempt.
-    """
-
-    linger: float = 0.005
-    batch_bytes: int = 256_000
-    max_in_flight: int = 1024
-    max_batches: int = 64
-    acks: Acks = "appended"
-    when_full: Literal["block", "raise"] = "block"
-    timeout: float = 5.0
-
-    def check(self) -> None:
-        """Raises BadRequest for values that make no sense."""
-        if self.acks not in ("appended", "flushed"):
-            raise BadRequest(f"acks is {self.acks!r}", "use 'appended' or 'flushed'")
-        if self.when_full not in ("block", "raise"):
-            raise BadRequest(f"when_full is {self.when_full!r}", "use 'block' or 'raise'")
-        if self.linger < 0 or min(self.batch_bytes, self.max_in_flight, self.max_batches) < 1:
-            raise BadRequest(
-                "linger must be at least 0, batch_bytes, max_in_flight and max_batches at least 1"
-            )
+from protocol.errors import ClientClosed, ForkedClient, MqError, NodeBusy, RequestTimeout
 
 
 class Sender(NamedTuple):
@@ -68,7 +37,8 @@ class Sender(NamedTuple):
 
 
 class Producer:
-    """Gathers messages into batches; safe for many threads. Leaving it as a context flushes.
+    """Gathers messages into batches; safe for many threads. Leaving it as a context, or its client,
+    sends what it holds and waits for the answers. Made by `Client.producer`.
 
     Messages of one queue are stored in the order of the calls, unless a batch had to be repeated
     (see `Retry`). Those of `send_nowait` that name no queue go into one queue a batch, which the
@@ -109,7 +79,7 @@ class Producer:
             return self._unanswered + (0 if self._gathered is None else self._gathered.rows)
 
     def send_nowait(
-        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[MessageOptions]
     ) -> "Future[Receipt]":
         """Takes the message and returns a future of its receipt.
 
@@ -123,21 +93,23 @@ class Producer:
         return self._send_other(topic, body, options) if future is None else future
 
     def send_oneway(
-        self, topic: str, body: bytes | OutgoingMessage, **options: Unpack[MessageOptions]
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[MessageOptions]
     ) -> None:
         """As `send_nowait`, but nobody learns the outcome; `failed` counts."""
         self.send_nowait(topic, body, **options)
 
     def send_batch(
-        self, topic: str, bodies: Sequence[bytes], **options: Unpack[BatchOptions]
+        self, topic: str, bodies: Sequence[Body], **options: Unpack[BatchOptions]
     ) -> "Future[BatchReceipt]":
         """Sends the bodies as one batch for one queue; all of them are stored, or none.
 
         The fastest way in: messages are encoded as a whole, and receipts made when asked for.
 
-            future = producer.send_batch("orders", [b"one", b"two"], tags="paid", keys=["o1", "o2"])
-            receipt = future.result()      # BatchReceipt: queue_id, queue_offset, ...
-            receipt[1].msg_id              # a Receipt like that of send
+        >>> with client.producer() as producer:
+        ...     future = producer.send_batch("nuts", [b"one", b"two"], keys=["n-1", "n-2"])
+        >>> receipt = future.result()  # a BatchReceipt
+        >>> receipt.status, len(receipt), receipt[1].queue_offset  # [1]: a Receipt, as of send
+        ('PUT_OK', 2, 1)
 
         Several batches may be under way (`max_batches`). `keys` has one item a message, a key or
         several. Without `queue_id` and `order_by` the node takes the topic's queues in turn, one a
@@ -160,7 +132,7 @@ class Producer:
     def send_many(
         self,
         topic: str,
-        bodies: Iterable[bytes | OutgoingMessage],
+        bodies: Iterable[Body | OutgoingMessage],
         **options: Unpack[MessageOptions],
     ) -> list[Receipt]:
         """Sends all and waits for all; the receipts are in the order of `bodies`.
@@ -168,6 +140,8 @@ class Producer:
         The options hold for every plain body. Raises SendManyError when any message failed.
         """
         self._check()
+        if self._io.on_thread():
+            raise no_waiting_here()
         with self._condition:
             self._seal()
         encoders = self._encoder, self._batch_encoder
@@ -181,6 +155,10 @@ class Producer:
         own timeouts last); they may still come.
         """
         self._check_client()
+        if self._io.on_thread():
+            raise no_waiting_here()
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         until = None if timeout is None else monotonic() + timeout
         with self._condition:
             self._seal()
@@ -194,15 +172,24 @@ class Producer:
         """Whether `send_nowait` would take a message at once."""
         return self.unanswered < self._settings.max_in_flight
 
-    def wait_for_room(self, timeout: float | None = None) -> None:
-        """Waits until `send_nowait` takes a message at once. Raises NodeBusy after `timeout`."""
+    def drain(self, timeout: float | None = None) -> None:
+        """Waits until `send_nowait` takes a message at once.
+
+        Raises NodeBusy after `timeout` seconds (None: the producer's own).
+        """
+        self._check_client()
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         with self._condition:
             self._await_room(self._settings.timeout if timeout is None else timeout)
 
     def close(self) -> None:
-        """Flushes and takes no more messages."""
-        if not self._closed:
-            self._closed = True
+        """Flushes and takes no more messages. Harmless when repeated, and in a forked child, where
+        the messages are the parent's."""
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(ForkedClient):
             self.flush()
 
     def __enter__(self) -> Self:
@@ -216,13 +203,19 @@ class Producer:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"<keelog producer: {self.unanswered} messages unanswered, {self.failed} failed>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a producer cannot be pickled or copied: make one in the other process")
+
     def _check(self) -> None:
         self._check_client()
         if self._closed:
-            raise NotConnected("the producer is closed", "make another one")
+            raise ClientClosed("the producer is closed", "make another one")
 
     def _gather(
-        self, topic: str, body: bytes | OutgoingMessage, options: MessageOptions
+        self, topic: str, body: Body | OutgoingMessage, options: MessageOptions
     ) -> ReceiptFuture | None:
         """With the lock held: adds the message to the columns; None when it does not fit there."""
         gathered = self._gathered
@@ -237,7 +230,7 @@ class Producer:
         return ReceiptFuture(gathered.outcomes, row)
 
     def _send_other(
-        self, topic: str, body: bytes | OutgoingMessage, options: MessageOptions
+        self, topic: str, body: Body | OutgoingMessage, options: MessageOptions
     ) -> ReceiptFuture:
         """Takes a message that needs columns of its own, or to be encoded by itself."""
         self._check()
@@ -324,7 +317,8 @@ class Producer:
                 if number == self._sealed:
                     self._seal()
 
-        self._io.call_at(monotonic() + self._settings.linger, lingered)
+        if not self._io.call_at(monotonic() + self._settings.linger, lingered):
+            self._seal()
 
     def _seal(self) -> None:
         """With the lock held: sends what is gathered."""
@@ -340,7 +334,7 @@ class Producer:
             return
         self._sealed += 1
         if not self._appender.send(batch):
-            batch.fail(NotConnected("the client is closed", "connect again"))
+            batch.fail(ClientClosed())
 
     def _encoded(self, gathered: "_Gathered") -> RecordBatch:
         encoded, draft = self._batch_encoder.encode_gathered(gathered.columns)

@@ -41,6 +41,10 @@ class PullResult:
     sizes: NDArray[np.uint32]
     payload: Readable
 
+    def __repr__(self) -> str:
+        place = f"{self.topic!r}, queue {self.queue_id}, next {self.next_begin_offset}"
+        return f"<PullResult {place}: {self.status}, {self.count} messages>"
+
     @property
     def count(self) -> int:
         """How many records."""

@@ -9,20 +9,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from threading import get_ident
 from time import monotonic
 
 from node.client_batch import Entry, Part, lone_part, read_receipts, smaller
-from node.client_calls import Call, Outcome, Role
+from node.client_calls import Call, Outcome, Role, no_waiting_here
 from node.client_direct import Direct
 from node.client_io import CALLS_MAX, IoThread
 from node.client_types import Receipt
 from protocol.encode import ANY_QUEUE
 from protocol.errors import (
     BadRequest,
+    ClientClosed,
     IllegalMessage,
     MqError,
     NodeBusy,
-    NotConnected,
     RefusedError,
 )
 
@@ -89,7 +90,9 @@ class Sends:
                 self._refuse_all()
 
     def send_here(self, entry: Entry, wait: str | None, timeout: float) -> None:
-        """As `send`, on the caller's thread when no other message is under way."""
+        """As `send`, for who waits: on its own thread when no other message is under way."""
+        if get_ident() == self._io.ident:
+            raise no_waiting_here()
         if not self._groups and not self._arrived:
             part = lone_part(entry)
             call = _call(part, wait, monotonic() + timeout, partial(_deliver, part))
@@ -99,7 +102,7 @@ class Sends:
 
     def _refuse_all(self) -> None:
         self._told = False
-        error = NotConnected("the client is closed", "connect again")
+        error = ClientClosed()
         with suppress(IndexError):  # another thread may refuse them just now
             while True:
                 self._arrived.popleft()[1].slot(error)

@@ -1,7 +1,7 @@
 """What the client answers with: small immutable values, named as the command line prints them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Fields = Mapping[str, Any]
@@ -120,7 +120,7 @@ class NodeStatus:
     processes: tuple[ProcessStatus, ...]
     log: LogStatus
     disk: DiskStatus
-    raw: dict[str, Any]
+    raw: dict[str, Any] = field(repr=False)
     mode: str = "normal"
     cause: str | None = None
 
@@ -155,7 +155,7 @@ class Health:
 
     ready: bool
     checks: tuple[HealthCheck, ...]
-    raw: dict[str, Any]
+    raw: dict[str, Any] = field(repr=False)
 
     @classmethod
     def of(cls, fields: Fields) -> "Health":

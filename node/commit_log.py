@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from node.store import disk
+from node.store.event_log import fields
 from node.store.state_page import run_dir
 from node.transient_store_pool import CommitJob, TransientStorePool
 from protocol.errors import ServiceNotAvailable
@@ -157,6 +158,7 @@ class CommitLog:
         self.end = following.base
         self._current = following
         self._unflushed.append(following)
+        log.debug("segment begun", extra=fields(offset=following.base))
         self._begin_ahead()
         self.prepare_next()
 

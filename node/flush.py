@@ -8,6 +8,7 @@ second sync after an error can lie.
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -39,6 +40,8 @@ class JobThread(Generic[AnyJob]):
         self._after: Callable[[], None] | None = None
         self._done: AnyJob | None = None
         self._error: OSError | None = None
+        self.took_ns = 0
+        """How long the last job ran."""
         self._ended = False
         """Set last by the thread: looking for a job's end then costs nothing."""
         self._wake = threading.Condition()
@@ -86,14 +89,17 @@ class JobThread(Generic[AnyJob]):
                 if self._job is None:
                     return
                 job, after = self._job, self._after
+            began = time.monotonic_ns()
             try:
                 job.run()
+                took = time.monotonic_ns() - began
                 if after is not None:
                     after()
                 error = None
             except OSError as caught:
-                error = caught
+                error, took = caught, 0
             with self._wake:
+                self.took_ns = took
                 self._job, self._done, self._error = None, job, error
                 os.eventfd_write(self.fd, 1)
                 self._ended = True
@@ -113,6 +119,8 @@ class Moved(NamedTuple):
 
     committed: int | None = None
     flushed: int | None = None
+    flush_ns: int = 0
+    """How long that flush took."""
 
 
 NOTHING_MOVED = Moved()
@@ -198,6 +206,7 @@ class FlushServices:
         return Moved(
             None if committed is None else committed.target,
             None if flushed is None else flushed.target,
+            self._flusher.took_ns,
         )
 
     def wait_for_buffer(self, size: int, now: float) -> Moved:

@@ -17,12 +17,14 @@ import zmq
 
 from node.reader_hints import Hints, News, Pages
 from node.reader_service import ReaderService
+from node.reader_stats import ReaderStats
 from node.serving import Server
 from node.store import disk
 from node.store.bells import Bell, Context, Sleepers
-from node.store.event_log import log_to_stderr
+from node.store.event_log import fields, log_to_stderr
 from node.store.live_store import LiveStore
 from node.store.locks import FileLock
+from node.store.log_signals import obey_log_signals
 from node.store.process import (
     EXIT_OK,
     OOM_READER,
@@ -47,7 +49,10 @@ from node.store.state_page import (
     WorkerPage,
     run_dir,
 )
+from node.store.stats_page import StatsPage
+from node.store.stats_series import READER
 from node.store.store import open_live
+from node.store.topic_counts import TopicCounts
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest, CorruptError, MqError, NotAStore, ServiceNotAvailable
 
@@ -62,7 +67,7 @@ TICK_MS = 2
 """How often the pages are looked at while somebody waits: a lost hint costs less than 5 ms."""
 IDLE_MS = 50
 WAITING_S = 0.1
-"""How long the log is still followed after the last held pull was answered: most pull again."""
+"""How long the log is followed behind the last request for its end: most who ask ask again."""
 HEARTBEAT_S = 0.1
 REOPEN_CHECK_S = 1.0
 UNFIT_S_MAX = 2.0
@@ -112,6 +117,9 @@ class Reader:
             server.send,
             site.shards,
         )
+        self._stats = StatsPage(site.root, READER, site.number)
+        self._topics = TopicCounts(site.root, READER, site.number)
+        self.service.stats = ReaderStats(self._stats.counts, self._topics)
         self._epoch = 0
         self._unfit_since: float | None = None
         self._waits_until = 0.0
@@ -189,7 +197,8 @@ class Reader:
     def _follow(self, now: float) -> None:
         """While somebody waits: the log itself, or where that cannot be the queue workers."""
         service = self.service
-        if len(service.holds):
+        if len(service.holds) or service.is_asked_for_end:
+            service.is_asked_for_end = False
             self._waits_until = now + WAITING_S
         elif now >= self._waits_until:
             self._waits_until = 0.0
@@ -227,7 +236,8 @@ class Reader:
             if self._unfit_since is None:
                 self._unfit_since = now
             if now - self._unfit_since >= UNFIT_S_MAX and self.service.trouble is None:
-                log.error("the store cannot be followed: %s", error)  # noqa: TRY400
+                told = fields(why=error)
+                log.error("the store cannot be followed", extra=told)  # noqa: TRY400
                 self.service.trouble = error
                 self._page.publish(state=DAMAGED)
             return
@@ -257,6 +267,8 @@ class Reader:
             epoch=self._epoch,
             dispatched=self.service.store.followed,
         )
+        self._stats.publish()
+        self._topics.publish()
 
     def _stop(self) -> None:
         self._refresh(time.monotonic())
@@ -273,6 +285,8 @@ class Reader:
 
     def close(self) -> None:
         """Closes sockets, pages and files."""
+        self._stats.close()
+        self._topics.close()
         self.server.close()
         self._hints.close()
         self._workers.close()
@@ -309,9 +323,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     set_title(f"keelog-reader-{options.index}")
     keep_freed_memory()
-    log_to_stderr("reader")
+    log_to_stderr(f"reader-{options.index}")
     stop = install_stop_signals()
     if options.ready_fd is not None:
+        obey_log_signals()
         die_with_parent()
         offer_as_victim(OOM_READER)
     root = Path(options.dir).resolve()

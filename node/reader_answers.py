@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from node.reader_requests import Find, Get, GetByKey, GetByPlace, GetByQueue, Offsets, Pull, Seek
-from node.reader_tail import Taken
+from node.reader_tail import LogTail, Taken
 from node.serving import Payload
 from node.store.find import FindPage, FindRequest, find
 from node.store.live_store import LiveStore
@@ -91,16 +91,16 @@ def tail_answer(taken: Taken, min_offset: int) -> Answer:
     return Answer(fields, b"".join(records) if records else None)
 
 
-def get(store: LiveStore, wanted: Get) -> Answer:
+def get(store: LiveStore, tail: LogTail, wanted: Get) -> Answer:
     """One record. Raises NotFound, StoreDamaged, MessageDamaged."""
     match wanted:
         case GetByPlace():
-            record = _by_place(store, wanted)
+            raw = _by_place(store, wanted).raw
         case GetByKey():
-            record = _by_key(store, wanted)
+            raw = _by_key(store, wanted).raw
         case GetByQueue():
-            record = _by_queue(store, wanted)
-    return Answer({"size": record.size}, record.raw)
+            raw = tail.record(wanted.queue, wanted.offset) or _by_queue(store, wanted).raw
+    return Answer({"size": len(raw)}, raw)
 
 
 def _by_place(store: LiveStore, wanted: GetByPlace) -> Record:
@@ -170,7 +170,7 @@ def seek(store: LiveStore, wanted: Seek) -> Answer:
     return Answer({"offset": offset_by_time(store.log, queue, wanted.timestamp, wanted.boundary)})
 
 
-def offsets(store: LiveStore, topics: TopicsFile, wanted: Offsets) -> Answer:
+def offsets(store: LiveStore, tail: LogTail, topics: TopicsFile, wanted: Offsets) -> Answer:
     """The bounds of a topic's queues. Raises UnknownTopic."""
     known = need_topic(store, topics, wanted.topic)
     if wanted.queue_id is not None:
@@ -178,12 +178,14 @@ def offsets(store: LiveStore, topics: TopicsFile, wanted: Offsets) -> Answer:
     else:
         named = range(known.read_queues) if known is not None else ()
         ids = sorted({*named, *list_queue_ids(store.root, wanted.topic)})
-    return Answer({"queues": [_bounds(store, Queue(wanted.topic, number)) for number in ids]})
+    queues = [Queue(wanted.topic, number) for number in ids]
+    return Answer({"queues": [_bounds(store, tail, queue) for queue in queues]})
 
 
-def _bounds(store: LiveStore, queue: Queue) -> dict[str, int]:
+def _bounds(store: LiveStore, tail: LogTail, queue: Queue) -> dict[str, int]:
     reader = store.queue(*queue)
     low, high = (0, 0) if reader is None else (reader.min_offset, reader.max_offset)
+    high = max(high, tail.end_of(queue) or 0)
     return {"queue_id": queue.queue_id, "min_offset": low, "max_offset": high}
 
 

@@ -5,6 +5,7 @@ Answers leave through a function; times are seconds of the caller's monotonic cl
 
 from collections.abc import Callable
 from dataclasses import replace
+from time import monotonic_ns
 from typing import TypeVar
 
 from node.reader_answers import (
@@ -32,7 +33,8 @@ from node.reader_requests import (
     parse_pull,
     parse_seek,
 )
-from node.reader_tail_desk import Send, TailDesk
+from node.reader_stats import ReaderStats
+from node.reader_tail_desk import TailDesk
 from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
 from node.store.pull import nothing
@@ -57,6 +59,7 @@ SCANS_AT_ONCE = 64
 UNDECIDED_MS = 1_000
 """How long a pull that does not wait is kept until the end of its queue is known."""
 
+Send = Callable[[bytes, Header, Payload | None], bool]
 T = TypeVar("T")
 _Looked = dict[tuple[int, str, int, int], PullResult | None]
 _OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
@@ -72,11 +75,15 @@ class ReaderService:
         self, store: LiveStore, topics: TopicsFile, limits: TransferLimits, send: Send, shards: int
     ) -> None:
         self.store = store
+        self.stats = ReaderStats()
+        """Its owner may replace it before the first request."""
         self.holds = HoldList()
-        self.at_end = TailDesk(self.holds, send)
+        self.at_end = TailDesk(self.holds, self._send_pull)
         self.tail = self.at_end.tail
         self.requests = 0
         self.trouble: MqError | None = None
+        self.is_asked_for_end = False
+        """Whether a request has come that the queues' files were too old for; for its owner."""
         self._topics = topics
         self._limits = limits
         self._send = send
@@ -99,10 +106,11 @@ class ReaderService:
     def handle(self, received: Received | BadFrames, now: float) -> None:
         """Answers one request, or holds it. Never raises for what a client sent."""
         self.requests += 1
+        began, pulls = monotonic_ns(), self.stats.pulls
         if isinstance(received, BadFrames):
-            self._send(received.peer, refusal(received.request_id, received.error), None)
+            self._refuse(received.peer, received.request_id, "", received.error)
             return
-        number = 0
+        number, operation = 0, ""
         try:
             header = unpack(received.header, HEADER_BYTES_MAX)
             number = request_id(header)
@@ -111,12 +119,15 @@ class ReaderService:
                 raise BadRequest("a reader takes one frame, two came")
             if operation == "pull":
                 self._pull(received.peer, number, header, now)
+                if self.stats.pulls != pulls:
+                    self.stats.took(operation, monotonic_ns() - began)
                 return
-            found = self._again(lambda: self._answer(operation, header))
+            found = self._again(lambda: self._answer(operation, header, now))
         except MqError as error:
-            self._send(received.peer, refusal(number, error), None)
+            self._refuse(received.peer, number, operation, error)
         else:
             self._send(received.peer, answer(number, **found.fields), found.payload)
+            self.stats.answered(operation, monotonic_ns() - began)
 
     def refuse(self, received: Received | BadFrames, error: MqError) -> None:
         """Answers one request with an error, whatever it asks for."""
@@ -127,20 +138,34 @@ class ReaderService:
                 number = request_id(unpack(received.header, HEADER_BYTES_MAX))
             except BadRequest:
                 number = 0
-        self._send(received.peer, refusal(number, error), None)
+        self._refuse(received.peer, number, "", error)
 
-    def _answer(self, operation: str, header: Header) -> Answer:
+    def _refuse(self, peer: bytes, number: int, operation: str, error: MqError) -> None:
+        self.stats.refused(operation, error.status)
+        self._send(peer, refusal(number, error), None)
+
+    def _send_pull(self, held: Held, header: Header, payload: Payload | None) -> bool:
+        self.stats.pulled(held.queue.topic, header, payload)
+        return self._send(held.peer, header, payload)
+
+    def _answer(self, operation: str, header: Header, now: float) -> Answer:
         if operation == "ping":
             return Answer({})
         if self.trouble is not None:
             raise self.trouble
         match operation:
             case "get":
-                return get(self.store, parse_get(header))
+                wanted = parse_get(header)
+                self._see_end(now)
+                return get(self.store, self.tail, wanted)
             case "find":
-                return find_messages(self.store, self._topics, parse_find(header))
+                found = find_messages(self.store, self._topics, parse_find(header))
+                self.stats.looked_up(bool(found.fields["count"]))
+                return found
             case "offsets":
-                return offsets(self.store, self._topics, parse_offsets(header))
+                asked = parse_offsets(header)
+                self._see_end(now)
+                return offsets(self.store, self.tail, self._topics, asked)
             case "seek":
                 return seek(self.store, parse_seek(header))
             case "fetch":
@@ -154,6 +179,13 @@ class ReaderService:
             "pull, get, find, offsets, seek, topics, fetch, layout or ping",
         )
 
+    def _see_end(self, now: float) -> None:
+        """Lets the log's end count for a request that has just come, where the queues' files are
+        little behind: who was told that a message is stored can read it at once."""
+        if not self.tail.is_at_end(self.store):
+            self.is_asked_for_end = True
+            self.follow(now)
+
     def _again(self, look: Callable[[], T]) -> T:
         return look_again(self.store, look)
 
@@ -164,6 +196,7 @@ class ReaderService:
             raise self.trouble
         wanted = parse_pull(header, self.store.settings, self._limits)
         held = Held(peer, number, wanted, now + wanted.wait_ms / 1000, wanted.offset)
+        self._see_end(now)
         if self.tail.follows and self.at_end.pull(self.store, held):
             return
         result = self._look(wanted)
@@ -176,7 +209,7 @@ class ReaderService:
             self.holds.add(held)
             return
         found = pull_answer(result)
-        self._send(peer, answer(number, **found.fields), found.payload)
+        self._send_pull(held, answer(number, **found.fields), found.payload)
 
     def follow(self, now: float) -> None:
         """Answers the held pulls that the log's end has messages for."""
@@ -318,7 +351,7 @@ class ReaderService:
 
     def _finish(self, held: Held, header: Header, payload: Payload | None) -> None:
         self.holds.remove(held)
-        if not self._send(held.peer, header, payload):
+        if not self._send_pull(held, header, payload):
             self.holds.forget(held.peer)
 
 

@@ -68,6 +68,12 @@ class LogTail:
         self._queues, self._ends = {}, {}
         self._order.clear()
 
+    def is_at_end(self, store: LiveStore) -> bool:
+        """Whether it, or else the queues' files, have all of the log, as of the last `refresh`."""
+        if not self.follows:
+            return store.followed >= store.log.end
+        return self.end == store.log.end and self._epoch == store.epoch
+
     def extend(self, store: LiveStore, now: float) -> set[Queue]:
         """Reads what is new, as of the store's last `refresh`; answers the queues that it is of."""
         followed, log = store.followed, store.log
@@ -141,6 +147,13 @@ class LogTail:
         """The number of the queue's first message here."""
         records = self._queues.get(queue)
         return None if records is None else records[0].number
+
+    def record(self, queue: Queue, number: int) -> bytes | None:
+        """A message's record; None: nothing here."""
+        records = self._queues.get(queue)
+        if records is None or not 0 <= number - records[0].number < len(records):
+            return None
+        return records[number - records[0].number].raw
 
     def take(self, queue: Queue, number: int, request: PullRequest) -> Taken | None:
         """What a pull at a number gets, as of messages that are in memory; None: nothing here."""

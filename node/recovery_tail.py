@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from node.store import disk
+from node.store.event_log import fields
 from node.store.log_damage import columns_past_damage, next_record
 from node.store.log_reader import Bounds, LogReader
 from node.store.quarantine import keep_bytes
@@ -146,7 +147,8 @@ def quarantine(end: LogEnd, report: dict[str, Any]) -> Path:
     """Copies what stands behind the end to a folder of its own, with a report; answers it."""
     pieces = ((base + position, chunk) for base, position, chunk in _bytes_behind(end))
     folder = keep_bytes(end.root, end.offset, pieces, report)
-    log.warning("log cut at %d (%s); what stood there is in %s", end.offset, report["why"], folder)
+    told = fields(offset=end.offset, why=report["why"], kept_in=folder)
+    log.warning("log cut", extra=told)
     return folder
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.store import disk
+from node.store.event_log import fields
 from node.store.settings import Settings
 from protocol.errors import ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, offset_file_name
@@ -185,14 +186,14 @@ class Retention:
             return []
         self._clean_at = now + self._settings.clean_resource_interval / 1000
         segments = self.segments()
+        log.debug("old segments looked for", extra=fields(segments=len(segments), why=verdict.why))
         found = expired(segments, verdict, spared(), self._clock.now_s(), self._settings)
         if found:
-            log.warning(
-                "deleting %d segments, [%d, %d): %s",
-                *(len(found), found[0].start, found[-1].end, verdict.why),
-            )
+            span = {"start": found[0].start, "end": found[-1].end}
+            told = fields(segments=len(found), **span, why=verdict.why)
+            log.warning("deleting segments", extra=told)
         elif verdict.at_once and len(segments) > 1:
-            log.warning("%s, and nothing could be deleted", verdict.why)
+            log.warning("no segment could be deleted", extra=fields(why=verdict.why))
         return found
 
     def segments(self) -> list[SegmentFile]:
@@ -218,7 +219,8 @@ class Retention:
                 disk.unlink(path, missing_ok=True)
             except OSError as error:
                 # Tried again in the next round; the log begins behind it already.
-                log.error("%s cannot be deleted: %s", path, error.strerror)  # noqa: TRY400
+                told = fields(file=path, why=error.strerror)
+                log.error("a segment cannot be deleted", extra=told)  # noqa: TRY400
                 return
             time.sleep(self._settings.delete_commit_log_files_interval / 1000)
 
@@ -237,7 +239,7 @@ class Retention:
             self.full = None
             return
         if self.full is None:
-            log.error("no more appends: %s", verdict.why)
+            log.error("no more appends", extra=fields(why=verdict.why))
         ratio = self._settings.disk_space_warning_level_ratio
         self.full = f"{verdict.why}, above disk_space_warning_level_ratio, {ratio} %"
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import zmq
 
+from node.store.event_log import fields
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
 from protocol.message_id import Host
 from protocol.wire import (
@@ -248,7 +249,7 @@ class Server:
             return None
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
-                log.warning("answer not sent: %s", error)
+                log.warning("an answer was not sent", extra=fields(why=error))
             return False
         # ROUTER has made room by now: these two cannot block, and are dropped if the peer goes.
         if payload is None:
@@ -319,7 +320,8 @@ def _bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
     except zmq.ZMQError as error:
         if error.errno in _BAD_ADDRESS:
             raise BadRequest(
-                f"cannot bind {endpoint!r}: {error.strerror}", "write tcp://127.0.0.1:9870"
+                f"cannot bind {endpoint!r}: {error.strerror}",
+                "write tcp://127.0.0.1:9870, or another address of this machine",
             ) from None
         raise ServiceNotAvailable(
             f"cannot bind {endpoint!r}: {error.strerror}", "use another port, or 0 for a free one"

@@ -16,6 +16,7 @@ import numpy as np
 from node.append_request import AppendRequest, check_sizes
 from node.staging_requests import StageRequest
 from node.store import disk
+from node.store.event_log import fields
 from node.store.settings import Settings
 from node.store.staging_files import (
     Batch,
@@ -270,7 +271,8 @@ class Staging:
         for batch in found.batches:
             folder = batch_dir(self.root, batch)
             if folder.is_dir() and touched_ms(folder) < limit_ms and batch not in self.begun:
-                log.warning("%s was staged and not published: dropped", batch)
+                told = fields(batch=batch)
+                log.warning("a batch was staged and not published: dropped", extra=told)
                 self.drop(batch, None)
         for query in found.queries:
             if query_dir(self.root, query).is_dir() and not list_batches(self.root, query):

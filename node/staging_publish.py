@@ -18,6 +18,7 @@ from node.staging_jobs import Begin, Checkpoint, Forget, Job, Problem, Record, R
 from node.staging_publication import Answer, Outcome, Publication, State, Waiter
 from node.staging_read import StagedRecords
 from node.staging_requests import PublishRequest
+from node.store.event_log import fields
 from node.store.staging_files import (
     Batch,
     Journal,
@@ -66,7 +67,7 @@ class Publisher:
                     self._found(batch)
 
     def _found(self, batch: Batch) -> None:
-        log.info("%s: its publication goes on", batch)
+        log.info("a publication goes on", extra=fields(batch=batch))
         self._publications[batch] = Publication(batch, state=State.RESUMING, begun=True)
         self._staging.begun.add(batch)
 
@@ -231,7 +232,7 @@ class Publisher:
         error = done.error
         assert error is not None
         if isinstance(error, ServiceNotAvailable):
-            log.warning("%s: %s", active.batch, error)
+            log.warning("a publication waits", extra=fields(batch=active.batch, why=error))
             active.retry_at = now + RETRY_S
             if isinstance(done, Begin):
                 active.state = State.WAITING
@@ -298,7 +299,8 @@ class Publisher:
         if isinstance(error, OSError):
             found = error.strerror or "unreadable"
             error = StoreDamaged(str(error.filename), 0, found, "see the disk")
-        log.error("%s cannot be published: %s. %s", active.batch, error, error.hint)
+        told = fields(batch=active.batch, why=error, hint=error.hint)
+        log.error("a batch cannot be published", extra=told)
         active.state, active.error, active.noticed = State.BLOCKED, error, False
         self._tell(active, error, answer)
 

@@ -18,13 +18,14 @@ import zmq
 from node.children import Process, command
 from node.service_manager import ServiceManager
 from node.serving import Server
-from node.store.event_log import log_to_stderr
+from node.store.event_log import fields, log_to_stderr
 from node.store.locks import StoreLock
 from node.store.process import EXIT_FAILED, StopFlag, install_stop_signals, set_title
 from node.store.settings import Settings, load_settings
-from node.supervisor_bind import Place, parse_bind, parse_http
+from node.supervisor_bind import parse_bind
 from node.supervisor_control import answer_clients, bind
 from node.supervisor_http import http_end
+from node.supervisor_log import NodeLog, node_log
 from node.supervisor_options import Options
 from node.supervisor_plan import (
     TRIED_AGAIN,
@@ -59,19 +60,16 @@ _POLL_S_MAX = 1.0
 def serve(options: Options) -> int:
     """Runs a node until SIGTERM or SIGINT; the exit code is 0 after a stop in order.
 
-    Raises BadRequest for options that cannot be, NotAStore, StorePermission, StoreLocked: then
+    Raises BadRequest for settings that cannot be, NotAStore, StorePermission, StoreLocked: then
     nothing was changed. A writer that refuses the store at its first start ends the node with the
     writer's exit code, 5 for a damaged store.
     """
     started_at = time.monotonic()
     settings = load_settings(options.pairs)
-    options.check()
-    place = parse_bind(options.bind)
-    parse_http(options.http)
     set_title("keelog-serve")
     log_to_stderr("supervisor")
     stop = install_stop_signals()
-    _stop_on_hangup(stop)
+    events = node_log(stop)
     _raise_open_files_limit()
     open_directory(options.root)
     lock = StoreLock.acquire(options.root, flock=True, record=False)
@@ -79,10 +77,9 @@ def serve(options: Options) -> int:
         wait_for_orphans(options.root)
         with zmq.Context() as context:
             options = replace(options, pairs=_all_pairs(options))
-            server = bind(context, options.bind)
+            server = bind(context, options.serve.bind)
             try:
-                place = place.with_port_of(server.endpoint)
-                return Supervisor(options, settings, place, server, started_at).run(stop)
+                return Supervisor(options, settings, server, events, started_at).run(stop)
             finally:
                 server.close()
     finally:
@@ -96,16 +93,17 @@ class Supervisor:
         self,
         options: Options,
         settings: Settings,
-        place: Place,
         server: Server,
+        events: NodeLog,
         started_at: float,
     ) -> None:
         self.options = options
         self.settings = settings
-        self.place = place
+        self.place = parse_bind(options.serve.bind).with_port_of(server.endpoint)
         self.server = server
+        self.events = events
         self.children = plan_children(
-            options.queue_workers, options.readers, settings.message_index_enable
+            options.serve.queue_workers, options.serve.readers, settings.message_index_enable
         )
         self._processes: dict[int, Process] = {}
         """By the child's position in `children`."""
@@ -122,11 +120,13 @@ class Supervisor:
         """Until all children have ended after a stop, or the writer refuses the store."""
         if not self.place.is_loopback:
             log.warning(
-                "%s can be reached from other hosts: anybody there can read, write and delete, "
+                "reachable from other hosts: anybody there can read, write and delete, "
                 "there is no authentication yet",
-                self.server.endpoint,
+                extra=fields(endpoint=self.server.endpoint),
             )
-        with http_end(self.options.http, self.view, lambda: self._turned_at) as self._http_url:
+        with http_end(
+            self.options.serve.http, self.view, lambda: self._turned_at
+        ) as self._http_url:
             try:
                 return self._loop(stop)
             finally:
@@ -144,6 +144,7 @@ class Supervisor:
                 return code
             settled = has_settled(self.children, now, self.options.limits)
             self._manager.turn(now, settled, state_line(self.children))
+            self.events.turn(self._processes.values())
             self._wait(stop, now)
 
     def _step(self, now: float) -> int | None:
@@ -166,24 +167,27 @@ class Supervisor:
         try:
             process = Process(self._command(child))
         except OSError as error:
-            log.error("%s cannot be started: %s", child.name, error)  # noqa: TRY400 (no bug of ours)
+            told = fields(process=child.name, cause=error)
+            log.error("process cannot be started", extra=told)  # noqa: TRY400 (no bug of ours)
             note_exit(child, EXIT_FAILED, now, self.options.limits)
             return
         self._processes[number] = process
         note_start(child, process.pid, now)
+        log.debug("process started", extra=fields(process=child.name, process_pid=process.pid))
 
     def _command(self, child: Child) -> list[str]:
         options, place = self.options, self.place
+        shards = str(options.serve.queue_workers)
         arguments = [str(options.root)]
         if child.role is Role.WRITER:
             endpoint = child.endpoint or place.child_endpoint(1)
             arguments += ["--bind", endpoint, "--control-port", str(place.port)]
         elif child.role is Role.QUEUE:
-            arguments += ["--shard", str(child.index), "--shards", str(options.queue_workers)]
+            arguments += ["--shard", str(child.index), "--shards", shards]
         elif child.role is Role.READER:
             endpoint = child.endpoint or place.child_endpoint(2 + child.index)
             arguments += ["--bind", endpoint, "--index", str(child.index)]
-            arguments += ["--shards", str(options.queue_workers)]
+            arguments += ["--shards", shards]
         for pair in options.pairs:
             arguments += ["-X", pair]
         return command(options.modules[child.role], arguments)
@@ -213,35 +217,42 @@ class Supervisor:
                 note_last_words(child, report.reason)
                 continue
             if child.role is Role.WRITER and not child.was_ready:
-                shards = self.options.queue_workers
+                shards = self.options.serve.queue_workers
                 slots = {page_slot(one, shards) for one in self.children}
                 remove_old_pages(self.options.root, slots)
             note_ready(child, report.endpoint)
             if self._was_ready:
-                log.info("%s runs again, pid %d", child.name, process.pid)
+                told = fields(process=child.name, process_pid=process.pid)
+                log.info("process runs again", extra=told)
 
     def _tell_of_exit(self, child: Child, code: int) -> None:
         if (child.state is State.STOPPED and code == 0) or must_end(self.children) is not None:
             return  # in the latter case the writer's own three lines are the last word
-        how = end_of(code)
+        told = {"process": child.name, "end": end_of(code), "cause": child.cause}
         if child.state is State.BACKING_OFF:
-            log.warning("%s ended with %s, is started again", child.name, how)
+            log.warning("process ended and is started again", extra=fields(**told))
         elif child.state is State.DISK_FULL:
-            log.warning("%s waits for room on the disk: %s", child.name, child.cause)
+            log.warning("process waits for room on the disk", extra=fields(**told))
         else:
-            log.error("%s ended with %s: %s", child.name, how, child.state)
+            log.error("process ended", extra=fields(**told, state=child.state))
             if child.role is Role.WRITER:
-                log.error("the node is read-only now: %s", child.cause)
+                log.error("the node is read-only now", extra=fields(cause=child.cause))
 
     def _tell_when_ready(self, now: float) -> None:
         if self._was_ready or not self._is_ready(now):
             return
         self._was_ready = True
         took = now - self._started_at
-        line = f"ready {self.server.endpoint} ({summary(self.children)}) in {took:.1f} s\n"
+        where = ", ".join([summary(self.children), *self._ends()])
+        line = f"ready {self.server.endpoint} ({where}) in {took:.1f} s\n"
         with suppress(OSError):
             sys.stderr.write(line)
             sys.stderr.flush()
+
+    def _ends(self) -> list[str]:
+        """Where else to look: for the ready line."""
+        ends = [f"metrics {self._http_url}/metrics"] if self._http_url else []
+        return ends if self.events.file is None else [*ends, f"log {self.events.file}"]
 
     def _is_ready(self, now: float) -> bool:
         if self._stopping_since is not None or not takes_appends_and_reads(self.children):
@@ -279,7 +290,8 @@ class Supervisor:
     def _kill_late(self) -> None:
         for number, process in self._processes.items():
             if self.children[number].state is State.STOPPING:
-                log.error("%s does not stop and is killed", self.children[number].name)
+                told = fields(process=self.children[number].name)
+                log.error("process does not stop and is killed", extra=told)
                 process.signal(signal.SIGKILL)
                 self._killed = True
 
@@ -318,13 +330,14 @@ class Supervisor:
             root=self.options.root,
             version=self.options.version,
             settings=self.settings,
-            shards=self.options.queue_workers,
+            shards=self.options.serve.queue_workers,
             children=self.children,
             ready=self._is_ready(now),
             stopping=self._stopping_since is not None,
             now=now,
             started_at=self._started_at,
             http_url=self._http_url,
+            log_file=self.events.file,
         )
 
 
@@ -336,12 +349,6 @@ def _all_pairs(options: Options) -> tuple[str, ...]:
     from node.supervisor_sizes import with_found_sizes
 
     return with_found_sizes(options.root, options.pairs)
-
-
-def _stop_on_hangup(stop: StopFlag) -> None:
-    """A closed terminal stops the node in order; `nohup` is left as it is."""
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, lambda _number, _frame: stop.set())
 
 
 def _raise_open_files_limit() -> None:

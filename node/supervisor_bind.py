@@ -43,7 +43,7 @@ def parse_bind(text: str) -> Place:
     match = _TCP.fullmatch(text)
     port = 0 if match is None or match[2] == "*" else int(match[2])
     if match is None or port > _PORT_MAX:
-        raise BadRequest(f"--bind {text[:80]!a} is no address", "write tcp://127.0.0.1:9870")
+        raise BadRequest(f"bind {text[:80]!a} is no address", "write tcp://127.0.0.1:9870")
     return Place(match[1], port, any_port=port == 0)
 
 
@@ -56,5 +56,5 @@ def parse_http(text: str) -> Place | None:
         return None
     match = _HTTP.fullmatch(text)
     if match is None or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"--http {text[:80]!a} is no address", "write 9875 or 127.0.0.1:9875")
+        raise BadRequest(f"http {text[:80]!a} is no address", "write 9875 or 127.0.0.1:9875")
     return Place(match[1] or "127.0.0.1", int(match[2]), any_port=False)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from node.store.event_log import fields
 from node.supervisor_bind import parse_http
 from node.supervisor_status import NodeView
 
@@ -29,15 +30,14 @@ def http_end(
     try:
         end = HttpEnd(place.host, place.port, NodePages(view, turned_at))
     except OSError as error:
-        log.warning(
-            "no metrics and no health pages: cannot listen at %s:%d: %s; the node serves on",
-            *(place.host, place.port, error.strerror or error),
-        )
+        where, why = f"{place.host}:{place.port}", error.strerror or error
+        told = fields(cannot_listen_at=where, why=why)
+        log.warning("no metrics and no health pages; the node serves on", extra=told)
         yield ""
         return
-    log.info("%s has %s", end.url, ", ".join(PATHS))
+    log.info("health and metrics are served", extra=fields(url=end.url, paths=" ".join(PATHS)))
     if not place.is_loopback:
-        log.warning("%s can be read from other hosts", end.url)
+        log.warning("metrics can be read from other hosts", extra=fields(url=end.url))
     try:
         yield end.url
     finally:

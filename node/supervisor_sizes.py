@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from node.store.event_log import fields
 from node.store.index_reader import IndexFolder
 from node.store.open_files import OpenFiles
 from node.store.queue_list import (
@@ -39,7 +40,8 @@ def with_found_sizes(root: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
     for name, value in found.items():
         said = getattr(settings, name)
         if said != value and any(name in pair for pair in pairs):
-            log.warning("%s is %d, as the files of this store have it, not %d", name, value, said)
+            told = fields(setting=name, value=value, said=said)
+            log.warning("a size is as the files of this store have it", extra=told)
     return (*pairs, *(f"{name}={value}" for name, value in found.items()))
 
 
@@ -52,7 +54,7 @@ def _queue_size(root: Path) -> dict[str, int]:
     try:
         size = find_queue_file_bytes(_queue_folders(root), 0)
     except CorruptError as error:
-        log.warning("%s", error)
+        log.warning("the queues' files tell no size", extra=fields(why=error))
         return {}
     return {"mapped_file_size_consume_queue": size} if size else {}
 
@@ -72,7 +74,7 @@ def _index_sizes(root: Path, settings: Settings) -> dict[str, int]:
             try:
                 folder.open([name])
             except CorruptError as error:
-                log.warning("%s", error)
+                log.warning("an index file tells no size", extra=fields(why=error))
                 continue
             slots, entries = folder.geometry
             return {"max_hash_slot_num": slots, "max_index_num": entries}

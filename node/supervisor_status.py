@@ -24,6 +24,8 @@ from node.store.state_page import (
     WorkerPage,
     WorkerState,
 )
+from node.store.stats_page import read_stats
+from node.supervisor_operations import operations
 from node.supervisor_plan import (
     FULL,
     Child,
@@ -60,6 +62,8 @@ class NodeView:
     started_at: float
     http_url: str = ""
     """Where health and metrics are; empty: nowhere."""
+    log_file: Path | None = None
+    """The file that stderr is, when it is one."""
 
 
 def routes(view: NodeView) -> Fields:
@@ -95,6 +99,7 @@ def status(view: NodeView) -> Fields:
         "store": str(view.root),
         "kernel": _kernel(),
         "http": view.http_url or None,
+        "log_file": None if view.log_file is None else str(view.log_file),
         "settings": changed_settings(view.settings),
         "processes": process_rows(view),
         "log": {
@@ -107,6 +112,7 @@ def status(view: NodeView) -> Fields:
             "records": log.records,
         },
         "disk": disk(view.root),
+        "operations": operations(read_stats(view.root)),
         "supervisor": {
             "pid": os.getpid(),
             "state": "stopping" if view.stopping else "running",

@@ -11,6 +11,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from time import monotonic_ns
 
 import zmq
 
@@ -24,7 +25,8 @@ from node.serving import BadFrames, Received, Server
 from node.staging_requests import OPERATIONS as STAGING_OPERATIONS
 from node.store import disk
 from node.store.bells import Context, Sleepers
-from node.store.event_log import log_to_stderr
+from node.store.event_log import fields, log_to_stderr
+from node.store.log_signals import obey_log_signals
 from node.store.process import (
     OOM_WRITER,
     StopFlag,
@@ -42,6 +44,7 @@ from node.store.process import (
 )
 from node.store.settings import Settings, load_settings
 from node.store.state_page import DISK_FULL, RUNNING, STOPPING
+from node.writer_admission import check_append, check_pool, check_runs
 from node.writer_requests import (
     FLUSH_DISK_TIMEOUT,
     PUT_OK,
@@ -52,21 +55,11 @@ from node.writer_requests import (
     pending_send,
 )
 from node.writer_staging import StagingService
+from node.writer_stats import WriterStats
 from node.writer_store import WriterStore, open_writer_store, store_host_of
 from node.writer_topics import answer_other
-from protocol.errors import (
-    BadRequest,
-    MqError,
-    NodeBusy,
-    ServiceNotAvailable,
-)
-from protocol.wire import (
-    Header,
-    check_envelope,
-    refusal,
-    request_id,
-    unpack,
-)
+from protocol.errors import BadRequest, MqError
+from protocol.wire import Header, check_envelope, refusal, request_id, unpack
 
 log = logging.getLogger("keelog.writer")
 
@@ -76,6 +69,7 @@ HEARTBEAT_S = 0.1
 HOUSE_S = 0.01
 """While nobody waits for the disk or a publication, these are looked at so often."""
 DISK_RETRY_S = 1.0
+APPENDS = ("append", "send")
 FOLLOWERS = ("queue-", "index", "reader-")
 """Slots of the processes that may sleep until the log grows."""
 STOP_WAIT_S = 5.0
@@ -92,6 +86,7 @@ class Writer:
         now = time.monotonic()
         self.flushing = FlushServices(store.log, self.settings, now, store.after_flush)
         self.waiting = GroupCommit(self.settings)
+        self.stats = WriterStats(store.root, self.settings.is_sync_flush)
         self.staging = StagingService(store, server, self._put, lambda: self.flushing.flushed)
         self._is_sync = store.settings.is_sync_flush
         self._shows_at_once = store.log.pool is None and not self._is_sync
@@ -116,9 +111,10 @@ class Writer:
     def step(self, now: float) -> None:
         """One turn: a group of requests, and what is due of the rest."""
         self._publish(self.flushing.collect(now))
+        began = monotonic_ns()
         group = self._take_group()
         if group:
-            self._append(group, now)
+            self._append(group, now, began)
         if now >= self._house_at or self.flushing.is_hasty or self._is_watched():
             self._keep_house(now)
 
@@ -132,10 +128,10 @@ class Writer:
         self.staging.step(now, self.stopping)
         is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
         self.flushing.begin(now, self.stopping or is_waited_for)
-        for pending in self.waiting.overdue(now):
-            self._answer(pending, FLUSH_DISK_TIMEOUT, flushed=False)
+        self._answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
         if now - self.last_heartbeat >= HEARTBEAT_S:
             self.store.page.publish(heartbeat_ms=now_ms())
+            self.stats.publish(len(self.waiting))
             self.last_heartbeat = now
             self.workers.look()
             self._look_for_room()
@@ -173,7 +169,7 @@ class Writer:
             if received is None:
                 break
             if isinstance(received, BadFrames):
-                self.server.send(received.peer, refusal(received.request_id, received.error))
+                self._refuse(received.peer, received.request_id, received.error, False)
                 continue
             pending = self._parse(received, size)
             if pending is not None:
@@ -192,78 +188,75 @@ class Writer:
         try:
             header = unpack(received.header)
             operation = check_envelope(header)
-            if operation in ("append", "send"):
+            if operation in APPENDS:
                 if self.stopping or self.waiting.is_full or self.store.retention.full is not None:
-                    self._refuse_appends()
+                    check_append(self.stopping, self.waiting, self.store.retention)
                 if operation == "append":
                     pending = pending_append(received, header)
                 else:
                     pending = pending_send(received, header, self.store.topics, self.store.rules)
                 if self.store.log.pool is not None:
-                    self._check_pool(group_bytes + pending.append.size)
+                    size = group_bytes + pending.append.size
+                    check_pool(self.store.log.pool, self.settings, size)
                 return pending
             if operation in STAGING_OPERATIONS:
-                self._check_runs()
+                check_runs(self.stopping)
                 answered = self.staging.handle(received, header, operation)
                 if answered is not None:
-                    self.server.send(received.peer, answered)
+                    self._answer_other(received.peer, answered)
                 return None
             if received.payload is not None:
                 raise BadRequest(f"{operation[:40]!a} is one frame, two came")
             answered = answer_other(self.store.topics, operation, header, request_id(header))
-            self.server.send(received.peer, answered)
+            self._answer_other(received.peer, answered)
         except MqError as error:
-            self._refuse(received.peer, request_id(header), error)
+            is_append = header.get("op") in APPENDS
+            self._refuse(received.peer, request_id(header), error, is_append)
         return None
 
-    def _refuse(self, peer: bytes, number: int, error: MqError) -> None:
+    def _answer_other(self, peer: bytes, answered: Header) -> None:
+        self.server.send(peer, answered)
+        self.stats.answered_other()
+
+    def _refuse(self, peer: bytes, number: int, error: MqError, is_append: bool) -> None:
+        self.stats.refused(is_append, error)
         if is_disk_full(error) and not self.stopping:
             self.lacks_room = True
             self.store.page.publish(state=DISK_FULL)
         self.server.send(peer, refusal(number, error))
 
-    def _check_pool(self, size: int) -> None:
-        """Raises NodeBusy where a full pool is to be told, and not waited for."""
-        pool = self.store.log.pool
-        fails_fast = self.settings.fast_fail_if_no_buffer_in_store_pool
-        if fails_fast and pool is not None and not pool.fits(size):
-            reason = f"transientStorePool: {pool.used_bytes} bytes wait for a commit"
-            raise NodeBusy(reason, "send it again later")
-
-    def _check_runs(self) -> None:
-        if self.stopping:
-            raise ServiceNotAvailable("the node is stopping", "send it again when it is back")
-
-    def _refuse_appends(self) -> None:
-        """Raises what the node itself has against an append now."""
-        self._check_runs()
-        if self.waiting.is_full:
-            raise NodeBusy(f"{len(self.waiting)} requests wait for the disk", "send it again later")
-        self.store.retention.check_room()
-
     # -- appending and answering --------------------------------------------------------------
 
-    def _append(self, group: list[Pending], now: float) -> None:
+    def _append(self, group: list[Pending], now: float, began: int) -> None:
         requests = [pending.append for pending in group]
+        parsed = monotonic_ns()
         grew, is_lone = self._write(requests, now), len(group) == 1
+        turn = (began, parsed, monotonic_ns())
         if grew and not is_lone:
             self._ring(requests)
+        answered = 0
         for pending in group:
             if pending.append.error is not None:
-                self._refuse(pending.peer, pending.request_id, pending.append.error)
+                self._refuse(pending.peer, pending.request_id, pending.append.error, True)
             elif self._waits(pending):
+                pending.turn = turn
                 self.waiting.put(pending, now)
             else:
                 self._answer(pending, PUT_OK, flushed=False)
+                answered += 1
+        replied = monotonic_ns()
         if grew and is_lone:
             self._ring(requests)
+        self.stats.turn(turn, replied, answered, self.store.appender.records)
 
     def _waits(self, pending: Pending) -> bool:
         return pending.wait == WAIT_FLUSHED or (self._is_sync and pending.wait != WAIT_NONE)
 
     def _put(self, requests: list[AppendRequest], now: float) -> None:
         """As `_append`, for records that nobody waits for."""
+        began = monotonic_ns()
         if self._write(requests, now):
+            self.stats.turn((began, began, monotonic_ns()), 0, 0, self.store.appender.records)
             self._ring(requests)
 
     def _write(self, requests: list[AppendRequest], now: float) -> bool:
@@ -301,11 +294,19 @@ class Writer:
             self._committed(moved.committed)
         if moved.flushed is None:
             return
+        self.stats.flushed(moved.flush_ns)
         self.store.flushed_to(moved.flushed)
         if self.settings.is_sync_flush:
             self._announce(moved.flushed)
-        for pending in self.waiting.flushed(moved.flushed):
-            self._answer(pending, PUT_OK, flushed=True)
+        self._answer_waiting(self.waiting.flushed(moved.flushed), PUT_OK, flushed=True)
+
+    def _answer_waiting(self, waited: list[Pending], status: str, flushed: bool) -> None:
+        if not waited:
+            return
+        ended = monotonic_ns()
+        for pending in waited:
+            self._answer(pending, status, flushed)
+        self.stats.waited(waited, ended, monotonic_ns(), is_late=not flushed)
 
     def _committed(self, offset: int) -> None:
         """The segments hold what is below; readable now, but in SYNC_FLUSH only when flushed."""
@@ -338,12 +339,13 @@ class Writer:
             wait.poll(5)
         self.staging.close()
         self.flushing.close()
+        self.stats.close()
         try:
             self.store.close_cleanly(self.store.workers_are_done())
         except OSError as error:
             if error.errno not in disk.DISK_FULL:
                 raise
-            log.warning("no room for the mark of a clean stop: %s", error)
+            log.warning("no room for the mark of a clean stop", extra=fields(why=error))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -355,6 +357,7 @@ def main(arguments: list[str] | None = None) -> int:
     log_to_stderr("writer")
     stop = install_stop_signals()
     if options.ready_fd is not None:
+        obey_log_signals()
         die_with_parent()
         offer_as_victim(OOM_WRITER)
     root = Path(options.dir).resolve()
@@ -370,9 +373,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.chdir(store.run_dir)
     context: Context = zmq.Context()
     try:
-        workers = Sleepers(
-            context, root, lambda slot: slot.startswith(("queue-", "index", "reader-"))
-        )
+        workers = Sleepers(context, root, lambda slot: slot.startswith(FOLLOWERS))
         server = Server(context, options.bind)
         report_ready(options.ready_fd, server.endpoint)
         Writer(store, server, workers).run(stop)

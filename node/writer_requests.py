@@ -29,6 +29,11 @@ _CRC_MAX = 2**32 - 1
 _RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 
 
+Turn = tuple[int, int, int]
+"""When a turn of the writer's loop began, had read its requests, had appended them: clock's ns."""
+NO_TURN: Turn = (0, 0, 0)
+
+
 @dataclass(slots=True)
 class Pending:
     """One request on its way: who asked, what for, and how long the answer waits."""
@@ -41,6 +46,8 @@ class Pending:
     is_send: bool
     topic: str = ""
     unique_key: str = ""
+    turn: Turn = NO_TURN
+    """Of a request that waits for the disk."""
 
     def answer(self, store_host: Host, epoch: int, status: str, flushed: bool) -> Header:
         """The header of the good answer."""

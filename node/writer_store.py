@@ -12,6 +12,7 @@ from node.pages_ahead import PagesAhead
 from node.recovery import Recovery, Tell, carry_out, examine, tell_nobody
 from node.retention import Retention, Spared
 from node.store import disk
+from node.store.event_log import fields
 from node.store.locks import StoreLock
 from node.store.own_files import (
     Floor,
@@ -260,10 +261,9 @@ def _open_locked(
     save_owner(root, epoch)
     store = WriterStore(lock, page, found, epoch, settings, store_host)
     store.publish_start()
-    log.info(
-        "log recovered: end %d, epoch %d, %d queues, %d ms",
-        *(found.end, epoch, len(found.tails), now_ms() - started),
-    )
+    took_ms = now_ms() - started
+    told = fields(end=found.end, epoch=epoch, queues=len(found.tails), took_ms=took_ms)
+    log.info("log recovered", extra=told)
     return store
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.store import disk
+from node.store.event_log import fields
 
 log = logging.getLogger("keelog.zero_ahead")
 
@@ -136,7 +137,7 @@ class ZeroAhead:
         except OSError as error:
             # Nothing of the log is in danger: the flush itself, with a descriptor of its own, finds
             # out whether the disk still takes what it is given.
-            log.warning("no zeros ahead of the log any more: %s", error)
+            log.warning("no zeros ahead of the log any more", extra=fields(why=error))
 
     def _write_some(self) -> None:
         """Writes and syncs SYNC_BYTES at most of one segment, when it is time."""

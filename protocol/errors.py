@@ -5,7 +5,7 @@ Four families: `RefusedError` (do not repeat it as it is), `BusyError` (repeat i
 Codes are RocketMQ's response codes, so that its users recognise them.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class MqError(Exception):
@@ -23,6 +23,18 @@ class MqError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own way calls the class with `args`, which are not those that it was made of.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[MqError], args: tuple[Any, ...], fields: dict[str, Any]) -> MqError:
+    """An error as it came from another process."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 class RefusedError(MqError):
@@ -120,6 +132,16 @@ class OffsetOutOfRange(RefusedError):
         super().__init__(reason, hint)
         self.earliest = earliest
         self.latest = latest
+
+
+class ClientClosed(RefusedError):
+    """This client, or producer, is closed: it sends nothing any more, however often it is asked."""
+
+    code = 14
+    status = "SERVICE_NOT_AVAILABLE"
+
+    def __init__(self, reason: str = "the client is closed", hint: str = "connect again") -> None:
+        super().__init__(reason, hint)
 
 
 class NodeBusy(BusyError):

@@ -42,12 +42,15 @@ EXEMPT = {
 
 # Who changes files in node/ and workers/ does it through node.store.disk, the storage seam.
 SEAM = "node/store/disk.py"
-# Locks, pages of shared numbers, pipes: no power loss needs to spare them.
+# Locks, pages of shared numbers, pipes, log lines: no power loss needs to spare them.
 BESIDE_THE_SEAM = {
     SEAM,
+    "node/store/event_log.py",
     "node/store/locks.py",
+    "node/store/log_signals.py",
     "node/store/process.py",
     "node/store/state_page.py",
+    "node/store/stats_file.py",
     "node/supervisor_store.py",
 }
 WRITING_CALLS = {

@@ -42,7 +42,7 @@ NOT_OF_A_QUEUE = {
 
 QUEUES = {
     "node/client_pulls.py": "node/client_tail.py::PULLS_MAX",
-    "node/client_append.py": "node/client_producer.py::ProducerSettings.max_in_flight",
+    "node/client_append.py": "node/client_options.py::ProducerSettings.max_in_flight",
     "node/client_io.py": "node/client_io.py::CALLS_MAX",
     "node/client_link.py": "node/client_io.py::CALLS_MAX",
     "node/client_sends.py": "node/client_io.py::CALLS_MAX",

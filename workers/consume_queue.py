@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from node.store.event_log import fields
 from node.store.found_sizes import found_file_bytes
 from node.store.own_files import load_tails
 from node.store.process import raise_file_limit
@@ -304,6 +305,13 @@ class ConsumeQueues:
         if not np.array_equal(stored[np.minimum(at, len(stored) - 1)], units):
             raise QueueBrokenError(queue, "has other units than the log")
 
+    def messages_by_topic(self) -> dict[str, int]:
+        """The ends of the queues of each topic, added up."""
+        sums: dict[str, int] = {}
+        for queue, state in self._ends.items():
+            sums[queue.topic] = sums.get(queue.topic, 0) + (state.end or 0)
+        return sums
+
     def settle(self) -> None:
         """Nothing waits: `apply` writes at once."""
 
@@ -334,11 +342,13 @@ class ConsumeQueues:
         """Once a topic."""
         if topic not in self._warned:
             self._warned.add(topic)
-            log.warning("topic %s: %s", ascii(topic[:80]), why)
+            told = fields(topic=ascii(topic[:80]), why=why)
+            log.warning("not all records of a topic are in queues", extra=told)
 
     @staticmethod
     def _report(queue: Queue, why: str) -> None:
-        log.warning("rebuilding queue %s-%d: %s", queue.topic, queue.queue_id, why)
+        told = fields(topic=queue.topic, queue_id=queue.queue_id, why=why)
+        log.warning("rebuilding a queue", extra=told)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from node.store.disk import DISK_FULL, if_room
+from node.store.event_log import fields
 from node.store.own_files import Progress, save_progress
 from node.store.service_loop import PAGE_BYTES, LoopPace, ServiceLoop
 from node.store.state_page import DISK_FULL as DISK_FULL_STATE
@@ -23,6 +24,7 @@ from protocol.errors import StoreDamaged
 from protocol.queue_unit import UNIT_BYTES
 from protocol.record import DEFAULT_DELAY_LEVELS_MS, Record, Torn
 from workers.feed import Feed, Limits
+from workers.stats import WorkerStats
 
 log = logging.getLogger("keelog.worker")
 
@@ -96,11 +98,12 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which worker this is: its store, its slot, its state page if others look at it."""
+    """Which worker this is: its store, its slot, its pages if others look at it."""
 
     root: Path
     slot: str
     page: WorkerPage | None = None
+    stats: WorkerStats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,8 @@ class Dispatcher:
         self.saved = 0
         self.epoch = 0
         self.is_resuming = False
+        self.records = 0
+        """So many were dispatched."""
         self._feed = feed
         self._handler = handler
         self._short = handler if isinstance(handler, TakesFew) else None
@@ -135,7 +140,6 @@ class Dispatcher:
         self._is_ending = False
         self._pause = breaks.pause
         self._is_over = breaks.is_stopping
-        self._records = 0
         self._applied = 0
         self._flusher = ThreadPoolExecutor(1, "flush")
         self._flush: Future[int] | None = None
@@ -162,7 +166,7 @@ class Dispatcher:
         self.saved = self._save(self.done, limits)
         now = time.monotonic()
         self._flushed_at = self._flush_loop.turned_at = self._flush_loop.thorough_at = now
-        self._saved_records = self._records
+        self._saved_records = self.records
         if self.place.page is not None:
             self.place.page.begin_epoch(self.epoch, dispatched=self.done, saved=self.saved)
             self.place.page.publish(state=RUNNING)
@@ -231,7 +235,8 @@ class Dispatcher:
             raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
         if self._waits_at != damage.position:
             self._waits_at = damage.position
-            log.warning("waits at log offset %d, not flushed yet: %s", damage.position, damage.why)
+            told = fields(offset=damage.position, why=damage.why)
+            log.warning("waits where the log is not flushed yet", extra=told)
         self._flush_if_due()
         self._pause(UNFLUSHED_RETRY_S)
         return False
@@ -259,7 +264,7 @@ class Dispatcher:
     def _apply(self, columns: Columns) -> None:
         requests = dispatch_requests(columns, self._pace.delay_levels_ms)
         self._until_room(lambda: self._handler.apply(requests))
-        self._records += len(requests)
+        self.records += len(requests)
         self._publish_applied()
 
     def _settle(self) -> None:
@@ -282,7 +287,8 @@ class Dispatcher:
                 if error.errno not in DISK_FULL:
                     raise
                 if not waited:
-                    log.warning("disk full at log offset %d: %s", self.done, error)
+                    told = fields(offset=self.done, why=error)
+                    log.warning("waits for room on the disk", extra=told)
                     self._show(DISK_FULL_STATE)
                 waited = True
             self._pause(DISK_FULL_RETRY_S)
@@ -292,7 +298,7 @@ class Dispatcher:
 
     def _advance(self, end: int, records: int) -> None:
         """So many records more are applied, up to `end`."""
-        self._records += records
+        self.records += records
         self._applied = end
         self._publish(end)
 
@@ -303,7 +309,7 @@ class Dispatcher:
     def _publish(self, done: int) -> None:
         self.done = done
         if self.place.page is not None:
-            self.place.page.publish(dispatched=done, records=self._records)
+            self.place.page.publish(dispatched=done, records=self.records)
 
     # Syncing: in a thread, so that a slow disk never holds up what readers wait for.
 
@@ -323,16 +329,18 @@ class Dispatcher:
         least_pages = self._flush_loop.turn(now)
         if least_pages is None:
             return False
-        return (self._records - self._saved_records) * UNIT_BYTES >= least_pages * PAGE_BYTES
+        return (self.records - self._saved_records) * UNIT_BYTES >= least_pages * PAGE_BYTES
 
     def _begin_flush(self) -> None:
-        self._begun = (self.done, self._records)
+        self._begun = (self.done, self.records)
         done, applied, epoch = self.done, self._applied, self.epoch
 
         def flush() -> int:
             begun = time.monotonic()
             synced = self._handler.flush()
             ended = time.monotonic()
+            if self.place.stats is not None:
+                self.place.stats.flushed(int((ended - begun) * 1e9))
             self._rests_until = ended + min(FLUSH_RESTS * (ended - begun), FLUSH_REST_S_MAX)
             limits = self._feed.peek()
             if limits.epoch != epoch or min(synced, limits.flushed) <= self.saved:
@@ -368,4 +376,5 @@ class Dispatcher:
             if error.errno not in DISK_FULL:
                 raise
             return 0
+        log.debug("progress saved", extra=fields(epoch=limits.epoch, offset=offset))
         return offset

@@ -30,8 +30,8 @@ WINDOW_BYTES = 1 << 20
 """Log read at once: it stays in the processor's cache from its copy to its keys."""
 PENDING_KEYS_MAX = 1 << 19
 """Keys that wait in memory, 20 bytes each, for their slots to be written at once."""
-REST_S, TURN_BYTES = 0.02, 4 << 20
-"""Between turns: nobody waits for a key, and many at once cost less."""
+IDLE_S, TURN_BYTES = 0.02, 4 << 20
+"""Nobody waits for a key: the writer need not ring for each record."""
 
 
 class Tail(NamedTuple):
@@ -267,7 +267,7 @@ def main(arguments: list[str] | None = None) -> int:
         folder = IndexFolder(root, geometry, run_dir(root) / f"{SLOT}.new")
         return IndexFiles(root, folder, feed, settings.index_tags_enable)
 
-    pace = TurnPace(REST_S, TURN_BYTES, is_patient=True)
+    pace = TurnPace(batch_bytes=TURN_BYTES, idle_s=IDLE_S, idle_bytes=TURN_BYTES)
     return run_worker(options, Job(SLOT, "keelog-index", make_handler, index_pace, pace=pace))
 
 

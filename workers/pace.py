@@ -21,14 +21,13 @@ class Sleep(NamedTuple):
 
 @dataclass(slots=True)
 class TurnPace:
-    """Of one worker: it rests for `rest_s` between turns, or until `batch_bytes` of log have come.
+    """Of one worker: it rests for `rest_s` between turns, or until `batch_bytes` of log have come;
+    in quiet times for `idle_s`, or until `idle_bytes` have come. Times are of one clock."""
 
-    `is_patient`: in quiet times too. Times are seconds of one clock.
-    """
-
-    rest_s: float = 0.02
+    rest_s: float = 0.1
     batch_bytes: int = 256 * 1024
-    is_patient: bool = False
+    idle_s: float = IDLE_S
+    idle_bytes: int = 1
     busy_until: float = float("-inf")
 
     def worked(self, now: float) -> None:
@@ -37,8 +36,6 @@ class TurnPace:
 
     def sleep(self, done: int, now: float, is_waited_for: bool) -> Sleep:
         """What to do behind a turn that came to log offset `done`."""
-        if self.is_patient:
-            return Sleep(self.rest_s, done + self.batch_bytes)
         if is_waited_for or now >= self.busy_until:
-            return Sleep(IDLE_S, done + 1)
+            return Sleep(self.idle_s, done + self.idle_bytes)
         return Sleep(self.busy_until - now, done + self.batch_bytes)

@@ -14,6 +14,7 @@ from node.store import disk
 from node.store.bells import Bell, Context
 from node.store.event_log import log_to_stderr
 from node.store.locks import FileLock, StoreLock
+from node.store.log_signals import obey_log_signals
 from node.store.process import (
     EXIT_OK,
     OOM_WORKER,
@@ -31,6 +32,7 @@ from node.store.process import (
 from node.store.service_loop import LoopPace
 from node.store.settings import Settings, load_settings
 from node.store.state_page import DAMAGED, STOPPED, WorkerPage, run_dir
+from node.store.topic_counts import TopicCounts
 from protocol.errors import CorruptError, MqError, NotAStore
 from protocol.ids import Queue
 from workers.dispatch import (
@@ -45,6 +47,7 @@ from workers.dispatch import (
 from workers.feed import Feed, LiveFeed, RestingFeed
 from workers.hints import GrowthHints, Rest
 from workers.pace import TurnPace
+from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
 
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
@@ -86,6 +89,7 @@ def run_worker(options: argparse.Namespace, job: Job) -> int:
     log_to_stderr(job.slot)
     stop = install_stop_signals()
     if options.ready_fd is not None:
+        obey_log_signals()
         die_with_parent()
         offer_as_victim(OOM_WORKER)
     set_title(job.title)
@@ -115,6 +119,9 @@ class _Worker:
         os.chdir(run_dir(self._root))
         self._locks = _take_locks(self._root, job, options.once)
         self._page = WorkerPage.create(self._root, job.slot)
+        self._role = job.slot.partition("-")[0]
+        self._stats = WorkerStats(self._root, self._role, job.shard)
+        self._topics: TopicGrowth | None = None
         self._context: Context = zmq.Context()
         self._rest = Rest(Bell(self._context, job.slot), self._page, stop.fd)
         self._growth = None
@@ -129,6 +136,9 @@ class _Worker:
         if self._growth is not None:
             self._growth.close()
         self._context.term()
+        self._stats.close()
+        if self._topics is not None:
+            self._topics.close()
         self._page.close()
         for lock in self._locks:
             lock.release()
@@ -141,7 +151,7 @@ class _Worker:
             return EXIT_OK
         handler = self._job.make_handler(self._root, self._settings, feed)
         dispatcher = Dispatcher(
-            Place(self._root, self._job.slot, self._page),
+            Place(self._root, self._job.slot, self._page, self._stats),
             feed,
             handler,
             Pace(self._job.flush_pace(self._settings), self._settings.delay_levels_ms),
@@ -149,8 +159,10 @@ class _Worker:
         )
         self._dispatcher = dispatcher
         try:
-            self._follow(dispatcher, feed)
+            self._follow(dispatcher, feed, handler)
             dispatcher.finish()
+            if self._topics is not None:
+                self._topics.look_now(dispatcher.records)
         except Stopped:
             dispatcher.close()
         except CorruptError as error:
@@ -163,18 +175,27 @@ class _Worker:
         self._page.publish(state=STOPPED)
         return EXIT_OK
 
-    def _follow(self, dispatcher: Dispatcher, feed: Feed) -> None:
+    def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
         dispatcher.start()
+        topics = None
+        if isinstance(handler, KnowsTopics):
+            counts = TopicCounts(self._root, self._role, self._job.shard)
+            topics = self._topics = TopicGrowth(handler, counts)
         report_ready(self._options.ready_fd)
         pace = self._job.pace
         while not self._stop.is_set:
+            began = time.monotonic_ns()
             worked = dispatcher.turn()
             now = time.monotonic()
             if worked:
+                self._stats.turn(time.monotonic_ns() - began, dispatcher.records)
                 self._tell()
                 pace.worked(now)
             elif self._options.once:
                 break
+            if topics is not None:
+                # Here alone: within a turn a queue that is being rebuilt has no end.
+                topics.look(now, dispatcher.records)
             self._sleep(pace, dispatcher.done, feed, now)
             self._beat()
 
@@ -220,6 +241,7 @@ class _Worker:
         if now - self._beat_at >= HEARTBEAT_S:
             self._beat_at = now
             self._page.publish(heartbeat_ms=now_ms())
+            self._stats.publish()
             if self._growth is not None:
                 self._growth.look()
 

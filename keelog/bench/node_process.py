@@ -16,6 +16,7 @@ import psutil
 from node.children import command, environment
 from node.client import Client
 from node.client_types import ProcessStatus
+from node.store.event_log import FORMAT_VARIABLE
 from protocol.errors import RequestTimeout, ServiceNotAvailable
 
 ANY_DISK = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
@@ -61,7 +62,7 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=talk,
                 stderr=talk,
-                env=environment(),
+                env={**environment(), FORMAT_VARIABLE: "text"},
                 process_group=0,
             )
 

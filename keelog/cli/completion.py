@@ -21,7 +21,8 @@ def completion(shell: str) -> int:
     """Prints the completion script of a shell. Topics are completed from the node, if it runs.
 
     Put it where the shell looks: for bash `eval "$(keelog completion bash)"` in ~/.bashrc, for zsh
-    the same with zsh in ~/.zshrc, for fish the file ~/.config/fish/completions/keelog.fish.
+    the same with zsh in ~/.zshrc, behind compinit, for fish the file
+    ~/.config/fish/completions/keelog.fish.
 
     Example: keelog completion bash
 
@@ -32,7 +33,9 @@ def completion(shell: str) -> int:
 
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the three"
-    click.echo(kind(cli, {}, "keelog", "_KEELOG_COMPLETE").source())
+    script = kind(cli, {}, "keelog", "_KEELOG_COMPLETE").source()
+    # click's script for fish splits at each comma, and so loses the rest of a description.
+    click.echo(script.replace('string split ","', 'string split --max 1 ","'))
     return OK
 
 

@@ -12,8 +12,17 @@ from keelog.cli.config_file import some_lines, whole_file
 from keelog.cli.failures import OK, doing
 from keelog.cli.options import Group, command, node_option, output_options, settings_given_options
 from keelog.cli.output import Output
-from keelog.cli.settings_given import Given, read_file
-from node.store.settings import Settings, load_settings, snake_case
+from keelog.cli.settings_given import (
+    SERVE,
+    STORE,
+    TABLES,
+    Given,
+    kind_of,
+    read_file,
+    serve_settings,
+    store_pairs,
+)
+from node.store.settings import load_settings
 from protocol.errors import MqError
 
 
@@ -39,26 +48,25 @@ def config() -> None:
 def show(origin: bool, node: str, given: tuple[Given, ...], output: Output) -> int:
     """Shows each setting as `keelog serve` with the same options would have it.
 
-    The last of --config, variables KEELOG_STORE__NAME and -X wins. The first row is the node that
-    other commands would talk to: --node, a context named with -c, KEELOG_NODE, KEELOG_CONTEXT,
+    The last of --config, variables KEELOG_STORE__NAME and KEELOG_SERVE__NAME, and -X wins; options
+    of `keelog serve` go before all of them. The first row is the node that other commands would
+    talk to: --node, a context named with -c, KEELOG_NODE, KEELOG_CONTEXT,
     the context in use, or the default.
 
     Example: keelog config show
 
-    Example: keelog config show --origin -X store.flush_disk_type=SYNC_FLUSH
+    Example: keelog config show --origin -X store.flush_disk_type=SYNC_FLUSH -X serve.http=9875
     """
     with doing("cannot show the settings"):
-        settings = load_settings(one.pair for one in given)
-        by_name = {
-            snake_case(one.pair.partition("=")[0].strip().removeprefix("store.")): one
-            for one in given
-        }
+        settings = {SERVE: serve_settings(given), STORE: load_settings(store_pairs(given))}
+    by_name = {(one.table, one.name): one for one in given}
     place = contexts.chosen(click.get_current_context(), node)
     rows = [_row("node", place.url, contexts.DEFAULT_NODE, place.origin, place.where)]
-    for field in dataclasses.fields(Settings):
-        one = by_name.get(field.name, Given("", "default", ""))
-        value = getattr(settings, field.name)
-        rows.append(_row(f"store.{field.name}", value, field.default, one.origin, one.where))
+    for table in TABLES:
+        for field in dataclasses.fields(kind_of(table)):
+            one = by_name.get((table, field.name), Given("", "default", ""))
+            value = getattr(settings[table], field.name)
+            rows.append(_row(f"{table}.{field.name}", value, field.default, one.origin, one.where))
     names = ("setting", "value", "default", "origin", "where") if origin else ("setting", "value")
     output.rows([{name: row[name] for name in names} for row in rows])
     return OK

@@ -5,28 +5,30 @@ import json
 import textwrap
 from collections.abc import Mapping
 
+from keelog.cli.settings_given import TABLES, kind_of
 from keelog.cli.settings_meanings import plain_meaning
-from node.store.settings import Settings
 
 _WIDTH = 96
 _HEAD = """\
 # Settings of a Keelog node: keelog serve DIR --config FILE
-# Times are in ms, sizes in bytes. KEELOG_STORE__NAME and -X store.name=value go before this file.
+# Times are in ms, sizes in bytes. KEELOG_STORE__NAME and -X store.name=value go before this file,
+# KEELOG_SERVE__NAME, -X serve.name=value and options of keelog serve likewise.
 """
 
 
 def whole_file(commented: bool) -> str:
     """A TOML file of all settings with their defaults; `commented`: none of them is in force."""
-    lines = [_HEAD, "[store]"]
-    for field in dataclasses.fields(Settings):
-        lines += [
-            "",
-            textwrap.fill(
-                plain_meaning(field.name), _WIDTH, initial_indent="# ", subsequent_indent="# "
-            ),
-            f"{'# ' if commented else ''}{line_of(field.name, field.default)}",
-        ]
-    return "\n".join(lines) + "\n"
+    lines = [_HEAD]
+    for table in TABLES:
+        lines += [f"[{table}]", ""]
+        for field in dataclasses.fields(kind_of(table)):
+            text = plain_meaning(field.name)
+            lines += [
+                textwrap.fill(text, _WIDTH, initial_indent="# ", subsequent_indent="# "),
+                f"{'# ' if commented else ''}{line_of(field.name, field.default)}",
+                "",
+            ]
+    return "\n".join(lines)
 
 
 def some_lines(values: Mapping[str, object], head: str) -> str:

@@ -291,5 +291,5 @@ def _commands(store: Path) -> list[str]:
         f"  {program} serve {store}",
         f"  echo hello | {program} produce orders --tags paid --key o-17",
         f"  {program} consume orders -o -3 -e",
-        f"  {program} store dump {store} --limit 3",
+        f"  {program} bench send --duration 5s",
     ]

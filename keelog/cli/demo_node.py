@@ -14,6 +14,7 @@ from typing import Self
 import click
 
 from node.children import environment
+from node.store.event_log import FORMAT_VARIABLE
 from protocol.errors import RequestTimeout, ServiceNotAvailable
 
 START_S_MAX = 60.0
@@ -34,7 +35,7 @@ class DemoNode:
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment(),
+            env={**environment(), FORMAT_VARIABLE: "text"},
             process_group=0,
         )
         self._ready: SimpleQueue[str] = SimpleQueue()

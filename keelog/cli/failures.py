@@ -76,6 +76,22 @@ _HINTS: tuple[tuple[type[MqError], str], ...] = (
 _LINE_CHARS_MAX = 2_000
 
 
+class BadValue(click.BadParameter):
+    """A value that is none of its kind; `hint` says how to write one."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class NoCommand(click.UsageError):
+    """A command that is not there; `hint` names the nearest one."""
+
+    def __init__(self, name: str, hint: str, ctx: click.Context) -> None:
+        super().__init__(f"there is no command {name!r}", ctx)
+        self.hint = hint
+
+
 class Partial(MqError):
     """Some of it was done, some was not; or a limit that was asked for was broken."""
 
@@ -164,6 +180,8 @@ def _hint(error: BaseException, command: str) -> str:
     if isinstance(error, MqError):
         default = next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
         return error.hint or default or f"{command or 'keelog'} --help"
+    if isinstance(error, BadValue | NoCommand):
+        return error.hint
     if isinstance(error, click.ClickException):
         return f"{command or 'keelog'} --help"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:

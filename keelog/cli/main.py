@@ -3,6 +3,7 @@
 A command's module is imported when it is asked for, so that `keelog --version` stays fast.
 """
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ COMMANDS = {
     "serve": Lazy("keelog.cli.serve", "serve", "Runs a node on a store directory."),
     "health": Lazy("keelog.cli.node_state", "health", "Tells whether a node is ready."),
     "status": Lazy("keelog.cli.node_state", "status", "Shows a node's processes and offsets."),
-    "top": Lazy("keelog.cli.node_state", "top", "Shows the status again and again, with rates."),
+    "top": Lazy("keelog.cli.top", "top", "Shows what a node does, live."),
     "produce": Lazy("keelog.cli.produce", "produce", "Sends lines or JSON objects from stdin."),
     "consume": Lazy("keelog.cli.consume", "consume", "Prints the messages of a topic."),
     "topic": Lazy("keelog.cli.topic", "topic", "Lists, describes, makes and removes topics."),
@@ -43,6 +44,7 @@ COMMANDS = {
     "config": Lazy("keelog.cli.config", "config", "Shows, checks, writes and imports settings."),
     "context": Lazy("keelog.cli.context", "context", "Gives nodes names."),
     "completion": Lazy("keelog.cli.completion", "completion", "Prints a shell's completion."),
+    "cheat": Lazy("keelog.cli.cheat", "cheat", "Prints commands to paste, by subject."),
     "help": Lazy("keelog.cli.help", "help_", "Explains a command, or exit codes and places."),
 }
 HIDDEN = {
@@ -66,6 +68,16 @@ class LazyGroup(Group):
         command = getattr(importlib.import_module(entry.module), entry.name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but a name that is none gets the nearest one for a hint."""
+        name = args[0]
+        if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name):
+            return super().resolve_command(ctx, args)
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        raise failures.NoCommand(name, f"keelog {near[0]} --help" if near else "keelog --help", ctx)
 
     def invoke(self, ctx: click.Context) -> object:
         """As click does, but a closed pipe is no failure (click would end with 1)."""

@@ -11,8 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import click
-
+from keelog.cli.failures import BadValue
 from keelog.cli.shapes import properties_shape, text_or_b64
 from protocol.record import Record
 
@@ -69,9 +68,9 @@ def _part(match: re.Match[str]) -> bytes | Formatter:
         return b"%" + (f"{{{match['how']}}}".encode() if match["how"] is not None else b"")
     take, write = _LETTERS.get(letter or ""), _HOWS.get(how)
     if take is None or write is None:
-        raise click.BadParameter(
-            f"{match[0]!r} is not known: letters are {' '.join(_LETTERS)}, "
-            "modifiers {hex} {base64} {json}"
+        raise BadValue(
+            f"{match[0]!r} is not known",
+            f"letters are {' '.join(_LETTERS)}, modifiers {{hex}} {{base64}} {{json}}",
         )
     return lambda record: write(take(record))
 

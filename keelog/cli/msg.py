@@ -88,7 +88,10 @@ def find(topic: str, key: str, output: Output, **options: Any) -> int:
         found = client.find(topic, key, **options)
         shapes = (message_shape(message.record, **shape) for message in found)
         if not output.rows(shapes, columns):
-            raise NotFound(f"no message of {topic} has the key {key!r}", "keelog topic ls")
+            raise NotFound(
+                f"no message of {topic} has the key {key!r}",
+                f"keelog consume {topic} -e -f '%o %k\\n'  shows the keys that there are",
+            )
     return OK
 
 

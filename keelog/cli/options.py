@@ -11,7 +11,7 @@ import click
 
 from keelog.cli.contexts import DEFAULT_NODE, NODE_VARIABLE, node_callback
 from keelog.cli.output import FORMATS, Output
-from keelog.cli.settings_given import Given, all_given
+from keelog.cli.settings_given import STORE, Given, all_given
 
 _EXAMPLE = "Example: "
 _FORMAT = "keelog.format"
@@ -159,9 +159,14 @@ def show_shape(ctx: click.Context) -> NoReturn:
 def settings_options(function: Function) -> Function:
     """Adds -X and --config; the command gets `pairs`: `name=value` texts for `load_settings`.
 
-    The TOML file comes first, then KEELOG_STORE__… variables, then -X: the last one wins.
+    The TOML file comes first, then KEELOG_STORE__… variables, then -X: the last one wins. What
+    these say of `keelog serve` is for that alone; only with -X it is an unknown setting here.
     """
-    return _settings(function, "pairs", lambda given: tuple(one.pair for one in given))
+
+    def of_store(given: tuple[Given, ...]) -> tuple[str, ...]:
+        return tuple(one.pair for one in given if one.table == STORE or one.origin == "-X")
+
+    return _settings(function, "pairs", of_store)
 
 
 def settings_given_options(function: Function) -> Function:
@@ -186,7 +191,7 @@ def _settings(
         is_eager=True,
         expose_value=False,
         callback=remember,
-        help="A TOML file with a table [store]; keelog config init prints one.",
+        help="A TOML file of settings; keelog config init prints one.",
     )(function)
     return click.option(
         "-X",

@@ -146,6 +146,8 @@ class _Run:
     def end(self) -> int:
         """0; raises the error, as a partial success when something was stored before."""
         if self._error is None:
+            if not self._stored:
+                click.echo("nothing sent: there was no line on stdin", err=True)
             return OK
         if self._stored:
             hint = "send the lines that have no receipt again"

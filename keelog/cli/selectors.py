@@ -10,6 +10,8 @@ from typing import Literal
 
 import click
 
+from keelog.cli.failures import BadValue
+
 Kind = Literal["start", "end", "offset", "from_start", "from_end", "time"]
 
 _AGO = re.compile(r"-([0-9]+)([smhd])")
@@ -38,8 +40,8 @@ def parse_time(text: str, now: datetime) -> int:
             moment = datetime.fromisoformat(text)
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise click.BadParameter(
-            f"{text!r} is no time: write ms since 1970, 2026-11-20T10:00 or -15m"
+        raise BadValue(
+            f"{text!r} is no time", "write ms since 1970, 2026-11-20T10:00 or -15m"
         ) from None
 
 
@@ -51,8 +53,9 @@ def parse_place(text: str, now: datetime) -> Place:
         return Place("time", parse_time(text[1:], now))
     number = _NUMBER.fullmatch(text)
     if number is None:
-        raise click.BadParameter(
-            f"{text!r} is no place: write start, end, 123, +5, -10, @2026-11-20T10:00 or @-15m"
+        raise BadValue(
+            f"{text!r} is no place",
+            "write start, end, 123, +5, -10, @2026-11-20T10:00 or @-15m: keelog help places",
         )
     return Place(_KINDS[number[1]], int(number[2]))
 

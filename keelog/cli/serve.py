@@ -1,51 +1,45 @@
 """`keelog serve`: a node in the foreground."""
 
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from keelog.cli.contexts import DEFAULT_NODE
 from keelog.cli.failures import doing
-from keelog.cli.options import command, settings_options, version
+from keelog.cli.options import command, settings_given_options, version
+from keelog.cli.settings_given import Given, serve_settings, store_pairs
+from keelog.cli.settings_meanings import SERVE_MEANINGS
+from node.serve_settings import ServeSettings
+
+_METAVARS = {"bind": "URL", "http": "ADDRESS", "readers": "M"}
+
+
+def serve_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Adds an option for each of ServeSettings; None where it is not given."""
+    for field in reversed(fields(ServeSettings)):
+        text = SERVE_MEANINGS[field.name]
+        shown = f"  [default: {field.default}]" if field.default != "" else ""
+        function = click.option(
+            f"--{field.name.replace('_', '-')}",
+            type=type(field.default),
+            metavar=_METAVARS.get(field.name, "N"),
+            help=f"{text[0].upper()}{text[1:]}.{shown}",
+        )(function)
+    return function
 
 
 @command("serve")
 @click.argument("directory", metavar="DIR", type=click.Path(readable=False, path_type=Path))
-@click.option(
-    "--bind", default=DEFAULT_NODE, show_default=True, metavar="URL", help="The control socket."
-)
-@click.option("--queue-workers", default=1, show_default=True, metavar="N")
-@click.option("--readers", default=1, show_default=True, metavar="M")
-@click.option(
-    "--http",
-    default="",
-    envvar="KEELOG_HTTP",
-    metavar="ADDRESS",
-    help="Where /metrics, /livez, /readyz and /healthz are, as 9875 or 0.0.0.0:9875; KEELOG_HTTP"
-    " says it too. Default: nowhere.",
-)
-@click.option(
-    "--restart-limit",
-    default=5,
-    show_default=True,
-    metavar="N",
-    help="A process that ends so often within a minute is given up; 0: never.",
-)
-@settings_options
-def serve(  # noqa: PLR0913  (the options)
-    directory: Path,
-    bind: str,
-    queue_workers: int,
-    readers: int,
-    http: str,
-    restart_limit: int,
-    pairs: tuple[str, ...],
-) -> int:
+@serve_options
+@settings_given_options
+def serve(directory: Path, given: tuple[Given, ...], **options: Any) -> int:
     """Runs a node on the store in DIR, which is made when absent.
 
     It stays in the foreground; SIGTERM or Ctrl-C stops it in order. One line `ready …` on stderr
-    says that appends are accepted. The writer listens one port above --bind, the readers above
-    it; port 0 takes free ones.
+    says that appends are accepted. What an option does not say, --config, a variable
+    KEELOG_SERVE__NAME or -X serve.name may.
 
     Example: keelog serve ./store
 
@@ -57,15 +51,15 @@ def serve(  # noqa: PLR0913  (the options)
     from node.supervisor_options import Options
     from node.supervisor_plan import Limits
 
-    options = Options(
-        root=directory.resolve(),
-        bind=bind,
-        queue_workers=queue_workers,
-        readers=readers,
-        pairs=pairs,
-        http=http,
-        limits=Limits(crashes_max=restart_limit),
-        version=version(),
-    )
     with doing(f"cannot serve {directory}"):
-        return serve(options)
+        said = {name: value for name, value in options.items() if value is not None}
+        asked = replace(serve_settings(given), **said)
+        return serve(
+            Options(
+                root=directory.resolve(),
+                serve=asked,
+                pairs=store_pairs(given),
+                limits=Limits(crashes_max=asked.restart_limit),
+                version=version(),
+            )
+        )

@@ -3,23 +3,43 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol.errors import BadRequest
 
-ENVIRONMENT_PREFIX = "KEELOG_STORE__"
-TABLE = "store"
+if TYPE_CHECKING:
+    from node.serve_settings import ServeSettings
+    from node.store.settings import Settings
+
+STORE, SERVE = "store", "serve"
+TABLES = (SERVE, STORE)
+"""Those of a settings file; the words before a name with -X."""
+SHORT_VARIABLES = {"KEELOG_HTTP": f"{SERVE}.http"}
+"""The long one of the same setting wins."""
+_VARIABLE = re.compile(rf"KEELOG_({'|'.join(TABLES).upper()})__(.+)")
 _KINDS = {bool: "true or false", int: "a whole number", str: "text in quotes"}
 
 
 class Given(NamedTuple):
-    """One setting as it was given: `store.name=value`, and where."""
+    """One setting as it was given: `store.name=value` or `serve.name=value`, and where."""
 
     pair: str
     origin: str
     """file, environment or -X."""
     where: str
     """The file, the variable, or nothing."""
+
+    @property
+    def table(self) -> str:
+        """`store` for a pair that names none."""
+        return SERVE if self.pair.strip().startswith(f"{SERVE}.") else STORE
+
+    @property
+    def name(self) -> str:
+        """The setting's own name, in snake case."""
+        from node.store.settings import snake_case
+
+        return snake_case(self.pair.partition("=")[0].strip().removeprefix(f"{self.table}."))
 
 
 class Problem(NamedTuple):
@@ -42,40 +62,76 @@ def all_given(
     )
 
 
+def store_pairs(given: Sequence[Given]) -> tuple[str, ...]:
+    """For `load_settings`: what was given for a store. Files and variables may speak of more."""
+    return tuple(one.pair for one in given if one.table == STORE)
+
+
+def serve_settings(given: Sequence[Given]) -> "ServeSettings":
+    """What was given for `keelog serve`. Raises BadRequest."""
+    from node.serve_settings import ServeSettings
+    from node.store.settings import changed
+
+    return changed(ServeSettings(), (one.pair for one in given if one.table == SERVE), SERVE)
+
+
 def from_environment(environment: Mapping[str, str]) -> list[Given]:
     """`KEELOG_STORE__FLUSH_DISK_TYPE=x` as `store.flush_disk_type=x`. Raises BadRequest, with the
     variable's name, for one that is no setting or has no value of it."""
-    return [
-        Given(_checked(name, value), "environment", name)
+    short = [
+        Given(_checked(name, f"{setting}={environment[name]}"), "environment", name)
+        for name, setting in SHORT_VARIABLES.items()
+        if name in environment
+    ]
+    return short + [
+        Given(_checked(name, f"{found[1]}.{found[2]}".lower() + f"={value}"), "environment", name)
         for name, value in sorted(environment.items())
-        if name.startswith(ENVIRONMENT_PREFIX)
+        if (found := _VARIABLE.fullmatch(name))
     ]
 
 
-def _checked(variable: str, value: str) -> str:
+def _checked(variable: str, pair: str) -> str:
     """The pair that a variable says."""
-    # Imported here: most command lines have no such variable.
-    from node.store.settings import load_settings
-
-    pair = f"{TABLE}.{variable.removeprefix(ENVIRONMENT_PREFIX).lower()}={value}"
     try:
-        load_settings([pair])
+        _try([pair])
     except BadRequest as error:
         raise BadRequest(f"the variable {variable}: {error.reason}", error.hint) from None
     return pair
 
 
+def _try(pairs: Sequence[str]) -> None:
+    """Raises BadRequest for pairs that are no settings."""
+    # Imported here: most command lines have neither file nor variable.
+    from node.store.settings import load_settings
+
+    given = [Given(pair, "", "") for pair in pairs]
+    load_settings(store_pairs(given))
+    if any(one.table == SERVE for one in given):
+        serve_settings(given)
+
+
+def kind_of(table: str) -> "type[Settings | ServeSettings]":
+    """Names and defaults of a table."""
+    from node.serve_settings import ServeSettings
+    from node.store.settings import Settings
+
+    return ServeSettings if table == SERVE else Settings
+
+
 def from_file(path: Path) -> list[Given]:
-    """The table [store] of a TOML file. Raises BadRequest for the first thing that is wrong."""
-    table, problems = read_file(path)
+    """The tables of a TOML file. Raises BadRequest for the first thing that is wrong."""
+    found, problems = read_file(path)
     for wrong in problems:
         place = f"{path}, line {wrong.line}" if wrong.line else str(path)
         raise BadRequest(f"{place}: {wrong.problem}", wrong.hint)
-    return [Given(f"{TABLE}.{name}={_text(value)}", "file", str(path)) for name, value in table]
+    return [Given(f"{name}={_text(value)}", "file", str(path)) for name, value in found]
 
 
 def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[Problem]]:
-    """The settings of a TOML file, and all that is wrong with it. Raises OSError."""
+    """The settings of a TOML file as (`table.name`, value), and all that is wrong with it.
+
+    Raises OSError.
+    """
     # Imported here: what needs no file does without.
     import tomllib
 
@@ -83,56 +139,64 @@ def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[Problem]]:
     try:
         data = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        found = re.search(r"at line (\d+)", str(error))
-        line = int(found[1]) if found else None
+        place = re.search(r"at line (\d+)", str(error))
+        line = int(place[1]) if place else None
         return [], [Problem("", line, f"it is no TOML: {error}", "keelog config init  shows one")]
     problems = list(_strangers(data, text.decode()))
-    table = data.get(TABLE, {})
-    if not isinstance(table, dict):
-        line = _line_of(text.decode(), TABLE)
-        wrong = Problem(TABLE, line, f"{TABLE} is no table", "write [store] above the settings")
-        return [], [*problems, wrong]
-    for name, value in table.items():
-        fault = _fault_of(name, value)
+    found: list[tuple[str, Any]] = []
+    for name in TABLES:
+        table = data.get(name, {})
+        if isinstance(table, dict):
+            problems += _faults_of(name, table, text.decode())
+            found += [(f"{name}.{key}", value) for key, value in table.items()]
+        else:
+            line, hint = _line_of(text.decode(), name), f"write [{name}] above the settings"
+            problems.append(Problem(name, line, f"{name} is no table", hint))
+    return found, problems
+
+
+def _faults_of(table: str, values: Mapping[str, Any], text: str) -> Iterator[Problem]:
+    for name, value in values.items():
+        fault = _fault_of(table, name, value)
         if fault is not None:
-            line = _line_of(text.decode(), name)
-            problems.append(Problem(name, line, fault.reason, fault.hint))
-    return list(table.items()), problems
+            yield Problem(name, _line_of(text, name), fault.reason, fault.hint)
 
 
 def _strangers(data: Mapping[str, Any], text: str) -> Iterator[Problem]:
-    """What stands outside the table [store]."""
+    """What stands outside the tables."""
     import difflib
 
-    from node.store.settings import Settings, snake_case
+    from node.store.settings import snake_case
 
+    both = " or ".join(f"[{table}]" for table in TABLES)
     for name, value in data.items():
-        if name == TABLE:
+        if name in TABLES:
             continue
+        home = [one for one in TABLES if snake_case(name) in kind_of(one).__dataclass_fields__]
         if isinstance(value, dict):
-            near = difflib.get_close_matches(name, [TABLE], 1)
-            hint = f"did you mean [{TABLE}]?" if near else f"the only table is [{TABLE}]"
+            near = difflib.get_close_matches(name, TABLES, 1)
+            hint = f"did you mean [{near[0]}]?" if near else f"the tables are {both}"
             yield Problem(name, _line_of(text, name), f"there is no table [{name}]", hint)
-        elif snake_case(name) in Settings.__dataclass_fields__:
-            hint = f"put it below a line [{TABLE}]"
+        elif home:
+            hint = f"put it below a line [{home[0]}]"
             yield Problem(name, _line_of(text, name), f"{name} stands in no table", hint)
         else:
-            hint = f"put settings into the table [{TABLE}]"
+            hint = f"put settings into a table, {both}"
             yield Problem(name, _line_of(text, name), f"there is no {name!r}", hint)
 
 
-def _fault_of(name: str, value: object) -> BadRequest | None:
+def _fault_of(table: str, name: str, value: object) -> BadRequest | None:
     """What is wrong with one setting of a file: its name, its kind, or its value."""
-    from node.store.settings import Settings, load_settings, snake_case, unknown_setting
+    from node.store.settings import snake_case, unknown_setting
 
-    field = Settings.__dataclass_fields__.get(snake_case(name))
+    field = kind_of(table).__dataclass_fields__.get(snake_case(name))
     if field is None:
-        return unknown_setting(snake_case(name))
+        return unknown_setting(snake_case(name), kind_of(table))
     kind = type(field.default)
     if type(value) is not kind:
         return BadRequest(f"{name} is {_toml(value)}", f"write {_KINDS[kind]}")
     try:
-        load_settings([f"{name}={_text(value)}"])
+        _try([f"{table}.{name}={_text(value)}"])
     except BadRequest as error:
         return error
     return None
@@ -141,7 +205,7 @@ def _fault_of(name: str, value: object) -> BadRequest | None:
 def _line_of(text: str, name: str) -> int | None:
     """The first line that sets `name`, or heads its table; None when it is written otherwise."""
     word = re.escape(name)
-    pattern = rf"""^\s*(?:\[\s*|{TABLE}\s*\.\s*)?["']?{word}["']?\s*[\]=.]"""
+    pattern = rf"""^\s*(?:\[\s*|(?:{"|".join(TABLES)})\s*\.\s*)?["']?{word}["']?\s*[\]=.]"""
     found = re.search(pattern, text, re.MULTILINE)
     if found is None:
         return None

@@ -1,4 +1,5 @@
-"""What each setting does, in one line: for the table of README.md and for `keelog config init`."""
+"""What each setting does, in one line: for docs/settings.md, for `keelog config init`, and for the
+options of `keelog serve`."""
 
 import re
 
@@ -17,7 +18,7 @@ MEANINGS = {
     "wake_flush_when_put_message": "ASYNC_FLUSH, not timed: each append is such a wake-up",
     "sync_flush_timeout": "ms that an answer waits for the disk; then `FLUSH_DISK_TIMEOUT`",
     "transient_store_pool_enable": "ASYNC_FLUSH: appends go to memory first, and are "
-    "[lost with the process](docs/operations.md#flush-modes) until committed",
+    "[lost with the process](operations.md#flush-modes) until committed",
     "transient_store_pool_size": "its buffers, of 8 MiB or one segment, whichever is less",
     "fast_fail_if_no_buffer_in_store_pool": "pool full: SYSTEM_BUSY; false: wait for the disk",
     "commit_interval_commit_log": "pool: ms between two commits, the writes into the segment",
@@ -38,7 +39,7 @@ MEANINGS = {
     "delete_file_batch_max": "segments that one round deletes at most",
     "max_message_size": "largest body",
     "enabled_append_prop_crc": "seal each record with a checksum over all of it "
-    "([why](docs/decisions/0002-whole-record-checksum.md)); off in RocketMQ",
+    "([why](decisions/0002-whole-record-checksum.md)); off in RocketMQ",
     "auto_create_topic_enable": "make a topic when the first message for it comes",
     "default_topic_queue_nums": "queues of a topic made so",
     "message_delay_level": "delays of the levels of DELAY, for reading delayed messages",
@@ -56,12 +57,23 @@ MEANINGS = {
     "staging_bytes_max": "bytes of staged batches, of all queries together; then NO_PERMISSION",
 }
 
+SERVE_MEANINGS = {
+    "bind": "the control socket; the writer listens one port above, the readers above it; port 0"
+    " takes free ones",
+    "queue_workers": "processes that write the queues; each reads the whole log",
+    "readers": "processes that answer pulls and look-ups",
+    "http": "where /metrics, /livez, /readyz and /healthz are, as 9875 or 0.0.0.0:9875; empty:"
+    " nowhere",
+    "restart_limit": "a process that ends so often within a minute is given up; 0: never",
+}
+"""Those of the table [serve]."""
+
 _LINK = re.compile(r" ?\(\[[^]]*\]\([^)]*\)\)|\[([^]]*)\]\([^)]*\)")
 
 
 def plain_meaning(name: str) -> str:
     """The line of a setting without Markdown. Raises KeyError for one without a meaning."""
-    return _LINK.sub(r"\1", MEANINGS[name]).replace("`", "")
+    return _LINK.sub(r"\1", (MEANINGS | SERVE_MEANINGS)[name]).replace("`", "")
 
 
 def shown(value: object) -> str:

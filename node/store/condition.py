@@ -54,7 +54,7 @@ def check_is_store(root: Path) -> None:
     """Raises NotAStore or StorePermission unless `root` is a folder that looks like a store."""
     try:
         if not root.exists():
-            raise NotAStore(f"{root} does not exist", "check the path")
+            raise NotAStore(f"{root} does not exist", "name the folder that holds commitlog/")
         if not root.is_dir():
             raise NotAStore(f"{root} is a file", "name the folder that holds commitlog/")
         known = (COMMIT_LOG_DIR, CHECKPOINT_FILE, CONSUME_QUEUE_DIR)

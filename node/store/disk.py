@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from node.store.event_log import fields
+
 log = logging.getLogger("keelog.disk")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -28,7 +30,7 @@ def if_room() -> Iterator[None]:
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
-        log.warning("not written, the disk is full: %s", error.filename)
+        log.warning("not written, the disk is full", extra=fields(file=error.filename))
 
 
 def open_file(path: Path, create: bool = False, empty: bool = False, mode: int = 0o644) -> int:

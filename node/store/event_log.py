@@ -1,31 +1,50 @@
 """Logs of a node's processes: one event a line on stderr, never a word of a message.
 
-Text for people, or a JSON object for whoever collects lines.
+Text for people on a terminal, else a JSON object for whoever collects lines; KEELOG_LOG says
+otherwise. An event's name is constant; what belongs to this one stands in `fields`.
 """
 
 import json
 import logging
+import math
 import os
-import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-VARIABLE = "KEELOG_LOG"
-"""`json` in the environment makes JSON of the lines."""
+from protocol.errors import BadRequest
+
+FORMAT_VARIABLE = "KEELOG_LOG"
+"""`text` or `json` in the environment says which, whatever stderr is."""
+FORMATS = ("text", "json")
+STDERR = 2
+REPEAT_S = 10.0
+REPEATED_LINES_MAX = 10
+"""Lines of one event within REPEAT_S; what is more is counted."""
+VALUE_CHARS_MAX = 2_000
+
+
+def fields(**values: object) -> dict[str, Any]:
+    """What belongs to an event, for the `extra` of a logging call: offsets, names, causes."""
+    return {"fields": values}
 
 
 class JsonLines(logging.Formatter):
-    """`ts` (UTC), `level`, `role`, `pid`, `event`; `traceback` for what nobody foresaw."""
+    """`ts` (UTC), `level`, `role`, `pid`, `event`, its fields; `repeated`: so many like it were
+    left out; `traceback` for what nobody foresaw."""
 
     def __init__(self, role: str) -> None:
         super().__init__()
         self._role = role
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever the message holds."""
-        at = datetime.fromtimestamp(record.created, UTC)
+        """One line, whatever the event holds."""
         line = {
-            "ts": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            **{name: _plain(value) for name, value in _fields_of(record)},
+            "ts": _time_of(record),
             "level": record.levelname.lower(),
             "role": self._role,
             "pid": record.process,
@@ -33,18 +52,153 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        first = ("ts", "level", "role", "pid", "event")
+        ordered = {name: line.pop(name) for name in first} | line
+        return json.dumps(ordered, ensure_ascii=False)
+
+
+class TextLines(logging.Formatter):
+    """`ts LEVEL role pid event key=value …`; values with blanks stand in quotes."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, but for the traceback of what nobody foresaw."""
+        words = [_time_of(record), record.levelname, self._role, str(record.process)]
+        words.append(_printable(record.getMessage()))
+        words += [f"{name}={_word(value)}" for name, value in _fields_of(record)]
+        line = " ".join(words)
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+@dataclass(slots=True)
+class _Run:
+    began_at: float
+    lines: int = 1
+    left_out: int = 0
+    last: logging.LogRecord | None = None
+
+
+class Repeats:
+    """Which events are lines: of each name REPEATED_LINES_MAX within REPEAT_S.
+
+    Names are constants of the code, so there are no more runs than that.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, int, str], _Run] = {}
+
+    def admit(self, record: logging.LogRecord, now: float) -> bool:
+        """Whether it is a line; else it is counted."""
+        key = record.name, record.levelno, str(record.msg)
+        run = self._runs.get(key)
+        if run is None:
+            self._runs[key] = _Run(now)
+            return True
+        if run.lines < REPEATED_LINES_MAX:
+            run.lines += 1
+            return True
+        run.left_out += 1
+        run.last = record
+        return False
+
+    def ended(self, now: float) -> Iterator[logging.LogRecord]:
+        """Forgets runs that are over; the last event of each that was left out, with the count."""
+        for key, run in list(self._runs.items()):
+            if now - run.began_at < REPEAT_S:
+                continue
+            self._runs.pop(key, None)
+            if run.last is not None:
+                run.last.repeated = run.left_out
+                yield run.last
+
+
+class _Descriptor:
+    """Written to at once: nothing waits in a buffer, and a signal's handler may write too."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, text: str) -> None:
+        """One call a line, so that lines of several processes do not mix."""
+        # Nobody may read it any more: no reason to end.
+        with suppress(OSError):
+            os.write(self._descriptor, text.encode("utf-8", "backslashreplace"))
+
+    def flush(self) -> None:
+        """There is nothing to flush."""
+
+
+class EventLines(logging.StreamHandler[_Descriptor]):
+    """Writes events; what is repeated is told by its count, with the next line or at the end."""
+
+    def __init__(
+        self, descriptor: int = STDERR, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(_Descriptor(descriptor))
+        self._clock = clock
+        self._repeats = Repeats()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes it, and before it the counts that are due."""
+        now = self._clock()
+        self._write_ended(now)
+        if self._repeats.admit(record, now):
+            super().emit(record)
+
+    def close(self) -> None:
+        """At the process's end: the last counts."""
+        self._write_ended(math.inf)
+        super().close()
+
+    def _write_ended(self, now: float) -> None:
+        for late in self._repeats.ended(now):
+            super().emit(late)
 
 
 def log_to_stderr(role: str) -> None:
     """What a process does first: from INFO on, its events are lines on stderr."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter(role, os.environ))
+    handler = EventLines()
+    handler.setFormatter(formatter(role, os.environ, os.isatty(STDERR)))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-def formatter(role: str, environment: Mapping[str, str]) -> logging.Formatter:
-    """How the lines of a process look."""
-    if environment.get(VARIABLE) == "json":
-        return JsonLines(role)
-    return logging.Formatter(f"%(levelname)s {role.replace('%', '%%')} %(message)s")
+def formatter(role: str, environment: Mapping[str, str], is_terminal: bool) -> logging.Formatter:
+    """How the lines of a process look. Raises BadRequest for a variable that says neither."""
+    wanted = environment.get(FORMAT_VARIABLE) or ("text" if is_terminal else "json")
+    if wanted not in FORMATS:
+        raise BadRequest(f"the variable {FORMAT_VARIABLE} is {wanted[:80]!a}", "use text or json")
+    return JsonLines(role) if wanted == "json" else TextLines(role)
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _fields_of(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+    yield from getattr(record, "fields", {}).items()
+    repeated = getattr(record, "repeated", None)
+    if repeated is not None:
+        yield "repeated", repeated
+
+
+def _plain(value: object) -> object:
+    """Numbers, truth and null as JSON has them; all else as text, not too long."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = str(value)
+    return text if len(text) <= VALUE_CHARS_MAX else f"{text[: VALUE_CHARS_MAX - 1]}…"
+
+
+def _word(value: object) -> str:
+    plain = _plain(value)
+    text = plain if isinstance(plain, str) else json.dumps(plain)
+    is_bare = text.isprintable() and text and not any(sign in ' "=' for sign in text)
+    return text if is_bare else json.dumps(text, ensure_ascii=False)
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)

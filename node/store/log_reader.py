@@ -81,7 +81,7 @@ class LogReader:
         if not self.bounds.start <= offset < self.bounds.end:
             raise NotFound(
                 f"offset {offset} is outside the log, which is [{self.min_offset}, {self.end})",
-                "see the bounds with: keelog store info",
+                "see the bounds with: keelog status, or keelog store info DIR",
             )
         segment = self.segments.find(offset)
         if segment is None:

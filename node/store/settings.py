@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from protocol.errors import BadRequest
 from protocol.sizes import (
@@ -19,8 +19,14 @@ from protocol.sizes import (
 )
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from protocol.index_entry import IndexGeometry
 
+Kind = TypeVar("Kind", bound="DataclassInstance")
+
+STORE = "store"
+"""The table of a settings file, and the word before a name: `-X store.name=value`."""
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
 _RATIOS = (
@@ -170,23 +176,30 @@ def load_settings(pairs: Iterable[str], base: Settings | None = None) -> Setting
 
     Raises BadRequest for an unknown name, with the nearest one, or a value of the wrong kind.
     """
-    settings = base or Settings()
-    kinds = {field.name: type(getattr(settings, field.name)) for field in fields(Settings)}
-    changes: dict[str, int | bool | str] = {}
+    return changed(base or Settings(), pairs, STORE)
+
+
+def changed(settings: Kind, pairs: Iterable[str], table: str) -> Kind:
+    """Settings of any kind with the `name=value` texts applied; the table may stand in front.
+
+    Raises BadRequest as `load_settings`.
+    """
+    kinds = {field.name: type(getattr(settings, field.name)) for field in fields(settings)}
+    changes: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        name = snake_case(name.strip().removeprefix("store."))
+        name = snake_case(name.strip().removeprefix(f"{table}."))
         if not equals:
             raise BadRequest(f"{pair[:80]!a} sets nothing", "write name=value")
         if name not in kinds:
-            raise unknown_setting(name)
+            raise unknown_setting(name, type(settings))
         changes[name] = _value(name, kinds[name], text.strip())
-    return replace(settings, **changes)  # type: ignore[arg-type]
+    return replace(settings, **changes)
 
 
-def unknown_setting(name: str) -> BadRequest:
+def unknown_setting(name: str, kind: "type[DataclassInstance]" = Settings) -> BadRequest:
     """The error for a name that is no setting's, with the nearest one that is."""
-    near = difflib.get_close_matches(name, [field.name for field in fields(Settings)], 1)
+    near = difflib.get_close_matches(name, [field.name for field in fields(kind)], 1)
     hint = f"did you mean {near[0]}?" if near else "see them all with: keelog config init"
     return BadRequest(f"there is no setting {name[:80]!a}", hint)
 

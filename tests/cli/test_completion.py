@@ -1,5 +1,7 @@
 """Completion: scripts of three shells; commands without imports; topics, or silence."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +10,19 @@ import pytest
 
 from keelog.cli.completion import SHELLS
 from keelog.cli.main import COMMANDS, cli, run
-from tests.support.node import RunningNode
+from tests.support.node import RunningNode, wait_until
+from tests.support.shell import Shell
 
 NOWHERE = "tcp://127.0.0.1:9"
+TAB_S = 60.0
+SET_UP = {
+    "bash": (("bash", "--norc", "-i"), 'eval "$(keelog completion bash)"'),
+    "zsh": (
+        ("zsh", "-f", "-i"),
+        'autoload -Uz compinit; compinit -u -D; eval "$(keelog completion zsh)"',
+    ),
+}
+"""How a shell is started at a terminal without anybody's own files, and what its user types."""
 
 
 def completed(
@@ -105,3 +117,55 @@ def test_topics_are_completed_from_the_node_that_the_line_names(
     ]
     assert completed("keelog -c h", monkeypatch, capsys) == ["here"]
     assert completed("keelog context use ", monkeypatch, capsys) == ["here"]
+
+
+def found_here(shell: str) -> str:
+    """The shell's program; skips the test where there is none."""
+    path = shutil.which(shell)
+    if path is None:
+        pytest.skip(f"{shell} is not on the PATH")
+    return path
+
+
+def environment(node: RunningNode) -> dict[str, str]:
+    """That of somebody who has `keelog` on the PATH and talks to this node."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "KEELOG_NODE": node.endpoint}
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("cli-node")
+@pytest.mark.parametrize("shell", SET_UP)
+def test_tab_completes_commands_and_topics_at_a_terminal(shell: str, node: RunningNode) -> None:
+    found_here(shell)
+    node.client.create_topic("typed-in-a-shell", 1, exist_ok=True)
+    command, line = SET_UP[shell]
+    with Shell(command, environment(node)) as typed:
+        typed.run(line, TAB_S)
+        typed.completed("keelog store ver", "keelog store verify", TAB_S)
+        typed.completed("keelog consume typed", "keelog consume typed-in-a-shell", TAB_S)
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("cli-node")
+def test_fish_completes_commands_with_what_they_do_and_topics(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    program = found_here("fish")
+    node.client.create_topic("typed-in-a-shell", 1, exist_ok=True)
+    script = tmp_path / "keelog.fish"
+
+    def offered(line: str) -> str:
+        words = [program, "--no-config", "-c", f'source {script}; complete -C "{line}"']
+        env = environment(node)
+        return subprocess.run(words, capture_output=True, check=True, text=True, env=env).stdout
+
+    script.write_text(
+        subprocess.run(
+            [sys.executable, "-m", "keelog", "completion", "fish"],
+            capture_output=True, check=True, text=True,
+        ).stdout
+    )  # fmt: skip
+    assert offered("keelog stor") == f"store\t{COMMANDS['store'].line}\n"
+    topic = "typed-in-a-shell"
+    wait_until(lambda: offered("keelog consume typed") == f"{topic}\n", "no topic", TAB_S)

@@ -9,10 +9,20 @@ import pytest
 from keelog.cli import broker_conf
 from keelog.cli.broker_conf import import_conf, properties, reason
 from keelog.cli.config_file import whole_file
+from keelog.cli.contexts import DEFAULT_NODE
 from keelog.cli.main import run
-from keelog.cli.settings_given import from_file, read_file
-from keelog.cli.settings_meanings import MEANINGS, plain_meaning
+from keelog.cli.settings_given import (
+    from_environment,
+    from_file,
+    read_file,
+    serve_settings,
+    store_pairs,
+)
+from keelog.cli.settings_meanings import MEANINGS, SERVE_MEANINGS, plain_meaning
+from node import supervisor
+from node.serve_settings import ServeSettings
 from node.store.settings import Settings, load_settings
+from node.supervisor_options import Options
 from protocol.errors import BadRequest
 
 
@@ -40,7 +50,67 @@ def test_each_value_is_shown_with_who_said_it_and_the_last_of_them_wins(
     assert said["store.flush_disk_type"] == ("ASYNC_FLUSH", "default", "")
     assert said["node"] == ("tcp://127.0.0.1:9870", "default", "")
     assert rows["store.max_index_num"]["default"] == Settings().max_index_num
-    assert len(rows) == len(MEANINGS) + 1
+    assert len(rows) == len(MEANINGS) + len(SERVE_MEANINGS) + 1
+
+
+def test_serve_takes_options_before_all_else_then_the_last_of_x_variables_and_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Options] = []
+
+    def serve(options: Options) -> int:
+        asked.append(options)
+        return 0
+
+    monkeypatch.setattr(supervisor, "serve", serve)
+    file = tmp_path / "keelog.toml"
+    file.write_text(
+        "[serve]\nhttp = '1'\nreaders = 2\nqueue_workers = 2\nbind = 'tcp://h:1'\n"
+        "restart_limit = 9\n[store]\nfile_reserved_time = 1\n"
+    )
+    monkeypatch.setenv("KEELOG_HTTP", "2")
+    monkeypatch.setenv("KEELOG_SERVE__READERS", "3")
+    monkeypatch.setenv("KEELOG_SERVE__QUEUE_WORKERS", "3")
+    given = ["--config", str(file), "-X", "serve.queueWorkers=4"]
+    assert run(["serve", str(tmp_path), *given, "--bind", "tcp://h:2"]) == 0
+    (one,) = asked
+    assert one.serve == ServeSettings("tcp://h:2", 4, 3, "2", 9)
+    assert (one.pairs, one.limits.crashes_max) == (("store.file_reserved_time=1",), 9)
+    assert run(["config", "show", "--origin", *given]) == 0
+    rows = map(json.loads, capsys.readouterr().out.splitlines())
+    said = {row["setting"]: (row["value"], row["origin"], row["where"]) for row in rows}
+    assert said["serve.bind"] == ("tcp://h:1", "file", str(file))
+    assert said["serve.queue_workers"] == (4, "-X", "")
+    assert said["serve.readers"] == (3, "environment", "KEELOG_SERVE__READERS")
+    assert said["serve.http"] == ("2", "environment", "KEELOG_HTTP")
+
+
+def test_what_is_said_for_serve_is_nothing_to_those_who_only_read_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "keelog.toml"
+    file.write_text("[serve]\nreaders = 2\n")
+    monkeypatch.setenv("KEELOG_HTTP", "9875")
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    words = ["store", "info", str(tmp_path / "store"), "--config", str(file)]
+    assert run(words) == 0
+    assert run([*words, "-X", "serve.readers=2"]) == 2
+    assert "there is no setting 'serve.readers'" in capsys.readouterr().err
+
+
+def test_a_node_listens_where_commands_look_for_one() -> None:
+    assert ServeSettings().bind == DEFAULT_NODE
+
+
+def test_every_setting_of_serve_has_a_meaning_and_no_meaning_is_left_over() -> None:
+    assert list(SERVE_MEANINGS) == list(ServeSettings.__dataclass_fields__)
+
+
+def test_the_long_variable_of_a_setting_goes_before_the_short_one() -> None:
+    given = from_environment({"KEELOG_SERVE__HTTP": "2", "KEELOG_HTTP": "1"})
+    assert serve_settings(given).http == "2"
+    with pytest.raises(BadRequest, match="the variable KEELOG_HTTP: http 'x' is no address"):
+        from_environment({"KEELOG_HTTP": "x"})
 
 
 @pytest.mark.parametrize(
@@ -64,6 +134,14 @@ def test_each_value_is_shown_with_who_said_it_and_the_last_of_them_wins(
         ("max_index_num = 9\n", 1, "max_index_num", "in no table", "below a line [store]"),
         ("zzz = 9\n", 1, "zzz", "there is no 'zzz'", "[store]"),
         ("store = 3\n", 1, "store", "no table", "[store]"),
+        ("[serv]\nreaders = 2\n", 1, "serv", "no table [serv]", "did you mean [serve]?"),
+        ("[other]\nreaders = 2\n", 1, "other", "no table [other]", "[serve] or [store]"),
+        ("readers = 2\n", 1, "readers", "in no table", "below a line [serve]"),
+        ("[serve]\nreader = 2\n", 2, "reader", "no setting", "did you mean readers?"),
+        ("[serve]\nhttp = 9875\n", 2, "http", "is 9875", "text in quotes"),
+        ("[serve]\nhttp = '99999'\n", 2, "http", "no address", "write 9875"),
+        ("[serve]\nreaders = 65\n", 2, "readers", "outside [1, 64]", ""),
+        ("[serve]\nmax_index_num = 9\n", 2, "max_index_num", "no setting", "config init"),
         ("[store\n", 1, "", "no TOML", "keelog config init"),
         ("[store]\nmax_index_num 9\n", 2, "", "no TOML", "keelog config init"),
     ],
@@ -104,12 +182,13 @@ def test_a_made_file_holds_every_setting_and_changes_none(tmp_path: Path) -> Non
     file = tmp_path / "keelog.toml"
     file.write_text(whole_file(commented=False))
     pairs = [one.pair for one in from_file(file)]
-    assert len(pairs) == len(MEANINGS)
-    assert load_settings(pairs) == Settings()
+    assert len(pairs) == len(MEANINGS) + len(SERVE_MEANINGS)
+    assert load_settings(store_pairs(from_file(file))) == Settings()
+    assert serve_settings(from_file(file)) == ServeSettings()
     file.write_text(whole_file(commented=True))
     assert from_file(file) == []
     awake = whole_file(commented=True).replace("\n# ", "\n")
-    for name in MEANINGS:
+    for name in (*MEANINGS, *SERVE_MEANINGS):
         assert f"\n{name} = " in awake
 
 

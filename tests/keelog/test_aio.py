@@ -2,7 +2,8 @@
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import get_args, get_origin
 
 import pytest
 
@@ -17,20 +18,34 @@ def node() -> Iterator[FakeNode]:
         yield running
 
 
-def test_both_clients_have_the_same_names() -> None:
-    for plain, awaited in (
-        (keelog.Client, keelog.aio.Client),
-        (keelog.Producer, keelog.aio.Producer),
-    ):
-        names = {name for name in vars(plain) if not name.startswith("_")}
-        only_plain = {"timeout", "unanswered", "has_room", "wait_for_room"}
-        assert names - only_plain <= set(vars(awaited))
-        for name in names - only_plain:
-            if inspect.isfunction(vars(plain)[name]):
-                plain_signature = inspect.signature(vars(plain)[name])
-                assert list(inspect.signature(vars(awaited)[name]).parameters) == list(
-                    plain_signature.parameters
-                )
+BOTH = [
+    (keelog.Client, keelog.aio.Client),
+    (keelog.Producer, keelog.aio.Producer),
+]
+
+
+@pytest.mark.parametrize(("plain", "awaited"), BOTH)
+def test_both_clients_have_the_same_names(plain: type, awaited: type) -> None:
+    def public(kind: type) -> dict[str, type]:
+        return {name: type(vars(kind)[name]) for name in vars(kind) if not name.startswith("_")}
+
+    assert public(plain) == public(awaited)
+
+
+@pytest.mark.parametrize(("plain", "awaited"), [(keelog, keelog.aio), *BOTH])
+def test_both_clients_take_the_same_and_answer_the_same(plain: object, awaited: object) -> None:
+    functions = inspect.getmembers(plain, inspect.isfunction)
+    for name, function in functions if plain is not keelog else [("connect", keelog.connect)]:
+        if name.startswith("_"):
+            continue
+        other = getattr(awaited, name)
+        ours, theirs = inspect.signature(function), inspect.signature(other)
+        assert list(theirs.parameters.values()) == list(ours.parameters.values()), name
+        answers, others = ours.return_annotation, theirs.return_annotation
+        if inspect.iscoroutinefunction(other):
+            assert others == answers, name
+        elif get_origin(answers) is Iterator:
+            assert (get_origin(others), get_args(others)) == (AsyncIterator, get_args(answers))
 
 
 def test_a_message_goes_there_and_back(node: FakeNode) -> None:

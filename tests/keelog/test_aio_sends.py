@@ -15,7 +15,7 @@ from keelog.aio_sends import EARLY_RECORDS
 from node.client_calls import Call
 from node.client_sends import UNDER_WAY_MAX
 from protocol import kernel
-from protocol.errors import IllegalMessage, NodeBusy, UnknownTopic
+from protocol.errors import ClientClosed, IllegalMessage, NodeBusy, UnknownTopic
 from tests.support.fake_node import FakeNode, fake_node
 
 
@@ -109,7 +109,7 @@ def test_errors_are_those_of_the_plain_client(node: FakeNode) -> None:
             sends = (mq.send("orders", b"x") for _ in range(3))
             for error in await asyncio.gather(*sends, return_exceptions=True):
                 assert isinstance(error, keelog.SendTimeout)
-        with pytest.raises(keelog.NotConnected):
+        with pytest.raises(keelog.ClientClosed):
             await mq.send("orders", b"x")
 
     asyncio.run(main())
@@ -239,7 +239,7 @@ def test_closing_tells_a_task_that_nobody_knows(
             await mq.close()
         with pytest.raises(keelog.SendTimeout):
             await lost
-        with pytest.raises(keelog.NotConnected):
+        with pytest.raises(keelog.ClientClosed):
             await mq.send("orders", b"x")
 
     asyncio.run(main())
@@ -265,3 +265,14 @@ def test_one_client_may_serve_one_loop_after_the_other(node: FakeNode) -> None:
         assert asyncio.run(mq.send("orders", b"x")).status == "PUT_OK"
     asyncio.run(mq.close())
     assert len(node.stored()) == 2
+
+
+def test_sends_that_fail_at_once_fail_for_every_task(node: FakeNode) -> None:
+    async def main() -> list[Receipt | BaseException]:
+        mq = await keelog.aio.connect(node.url)
+        await mq.send("orders", b"first")
+        await mq.close()
+        sends = (mq.send("orders", b"late") for _ in range(EARLY_RECORDS + 8))
+        return await asyncio.gather(*sends, return_exceptions=True)
+
+    assert {type(outcome) for outcome in asyncio.run(main())} == {ClientClosed}

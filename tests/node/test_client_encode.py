@@ -40,9 +40,9 @@ def encoder(crc: bool) -> Encoder:
 
 def both(crc: bool, topic: str, body: bytes, options: dict[str, Any]) -> Iterator[object]:
     """What each way makes of it: an entry without its time, or the class of the error."""
-    for message in (body, OutgoingMessage(body, **options)):
+    for message, beside in ((body, options), (OutgoingMessage(body, **options), {})):
         try:
-            entry = encoder(crc).entry(topic, message, options, None)  # type: ignore[arg-type]
+            entry = encoder(crc).entry(topic, message, beside, None)  # type: ignore[arg-type]
         except MqError as error:
             yield type(error), str(error)
         else:

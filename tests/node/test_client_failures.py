@@ -211,7 +211,7 @@ def test_closing_ends_calls_of_other_threads(node: FakeNode) -> None:
     def pull() -> None:
         try:
             mq.pull("orders", 0, 0, wait=20.0)
-        except keelog.NotConnected as error:
+        except keelog.ClientClosed as error:
             caught.append(error)
 
     thread = threading.Thread(target=pull)

@@ -3,7 +3,9 @@
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future, as_completed, wait
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 import keelog
 from keelog import OutgoingMessage, Receipt, Retry
 from node.client_batches import Batches
-from protocol.errors import IllegalMessage, NodeBusy
+from protocol.errors import BadRequest, IllegalMessage, NodeBusy
 from tests.support.fake_node import FakeNode
 
 
@@ -224,17 +226,62 @@ def test_leaving_the_producer_sends_what_it_holds(node: FakeNode, mq: keelog.Cli
         future = producer.send_nowait("orders", b"y")
     assert future.done()
     assert {r.body for r in node.stored()} == {b"x", b"y"}
-    with pytest.raises(keelog.NotConnected):
+    with pytest.raises(keelog.ClientClosed):
         producer.send_nowait("orders", b"z")
 
 
-def test_closing_the_client_first_fails_the_futures(node: FakeNode) -> None:
+def test_leaving_the_client_sends_what_its_producers_hold(node: FakeNode) -> None:
+    with keelog.connect(node.url) as mq:
+        future = mq.producer(linger=60).send_nowait("orders", b"x")
+        mq.producer(linger=60).send_oneway("orders", b"y")
+    assert future.done()
+    assert {r.body for r in node.stored()} == {b"x", b"y"}
+
+
+def test_no_future_waits_for_ever_behind_the_end_of_its_client(node: FakeNode) -> None:
     mq = keelog.connect(node.url)
-    producer = mq.producer(linger=60)
-    future = producer.send_nowait("orders", b"x")
-    mq.close()
+    mq.create_topic("orders")
+    producer, early = mq.producer(linger=60), mq.producer()
+    # A done callback cannot wait for an answer, so what is gathered fails.
+    early.send_nowait("orders", b"first").add_done_callback(lambda _: mq.close())
+    gathered = producer.send_nowait("orders", b"x")
+    assert isinstance(gathered.exception(5), keelog.ClientClosed)
+    late = producer.send_nowait("orders", b"y")
+    assert isinstance(late.exception(5), keelog.ClientClosed)
+    with pytest.raises(keelog.ClientClosed):
+        mq.producer()
     producer.close()
-    assert isinstance(future.exception(5), keelog.NotConnected)
+
+
+def test_a_done_callback_that_would_wait_for_ever_is_told_so(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    mq.create_topic("orders")
+    node.delay["append"] = 0.3  # the callback is there before the answer
+    refused: list[str] = []
+    over = threading.Event()
+    with mq.producer() as producer:
+        waiting: list[Callable[[], object]] = [
+            lambda: mq.send("orders", b"1"),
+            lambda: mq.send("orders", b"1", order_by="k"),
+            lambda: producer.send_many("orders", [b"1"]),
+            producer.flush,
+            mq.topics,
+        ]
+
+        def wait_here(_: object) -> None:
+            for call in waiting:
+                with suppress(BadRequest):
+                    call()
+                    continue
+                refused.append("refused")
+            over.set()
+
+        producer.send_nowait("orders", b"0").add_done_callback(wait_here)
+        assert over.wait(5)
+    assert len(refused) == len(waiting)
+    assert len(node.stored()) == 1
+    assert mq.send("orders", b"2").status == "PUT_OK"
 
 
 def test_acks_flushed_asks_for_a_flush(node: FakeNode, mq: keelog.Client) -> None:

@@ -74,7 +74,7 @@ def test_closing_ends_a_read_that_waits(
     def wait() -> None:
         try:
             mq.pull("orders", 0, 0, wait=20.0)
-        except keelog.NotConnected as error:
+        except keelog.ClientClosed as error:
             caught.append(error)
 
     thread = threading.Thread(target=wait)

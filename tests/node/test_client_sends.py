@@ -175,5 +175,5 @@ def test_closing_tells_a_waiting_send_that_nobody_knows(node: FakeNode, warm: bo
     thread.join(5)
     assert not thread.is_alive()
     assert len(caught) == 1
-    with pytest.raises(keelog.NotConnected):
+    with pytest.raises(keelog.ClientClosed):
         mq.send("orders", b"x")

@@ -10,7 +10,7 @@ from itertools import islice
 import pytest
 
 import keelog
-from protocol.errors import NotConnected
+from protocol.errors import ClientClosed
 from tests.support.fake_node import FakeNode
 from tests.support.node import wait_until
 
@@ -172,7 +172,7 @@ def test_closing_the_client_ends_its_followers(node: FakeNode) -> None:
     ended = threading.Event()
 
     def follow() -> None:
-        with pytest.raises(NotConnected):
+        with pytest.raises(ClientClosed):
             next(waiting)
         ended.set()
 
@@ -182,7 +182,7 @@ def test_closing_the_client_ends_its_followers(node: FakeNode) -> None:
     client.close()
     assert ended.wait(5)
     thread.join()
-    with pytest.raises(NotConnected):
+    with pytest.raises(ClientClosed):
         next(resting)
 
 

@@ -111,9 +111,10 @@ def test_a_taken_port_is_one_warning_and_the_node_goes_on(
         http_end(place, lambda: pytest.fail("asked"), lambda: 0.0),
     ):
         assert ask(end, "/a")[0] == 200
-    (line,) = caplog.messages
-    assert line.startswith("no metrics and no health pages: cannot listen at 127.0.0.1:")
-    assert "in use" in line
+    (told,) = caplog.records
+    assert told.message == "no metrics and no health pages; the node serves on"
+    assert vars(told)["fields"]["cannot_listen_at"] == place
+    assert "in use" in vars(told)["fields"]["why"]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_the_error_table_has_the_errors_of_the_code() -> None:
         kind = getattr(errors, name)
         assert (int(code), status) == (kind.code, kind.status), name
         assert (retriable == "yes") == kind.retriable, name
-    sides = {"NotConnected", "SendTimeout", "RequestTimeout"}
+    sides = {"NotConnected", "ClientClosed", "SendTimeout", "RequestTimeout"}
     stores = {"StoreError", "NotAStore", "StoreLocked", "StorePermission"}
     families = {"MqError", "RefusedError", "BusyError", "CorruptError", "OutcomeUnknownError"}
     kinds = {

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"ready (tcp://127\.0\.0\.1:[0-9]+) \((.*)\) in [0-9.]+ s")
 PATIENCE_S = 20.0
+GIVEN_UP = '"state": "given_up"'
 
 
 class Node:
@@ -198,7 +199,7 @@ def test_a_crash_loop_is_given_up_and_shown_and_the_rest_goes_on(
 ) -> None:
     node = start("crashes_max=3", index="exit 1")
     endpoint = node.endpoint()
-    node.wait(lambda: "index worker ended with code 1: given_up" in node.text)
+    node.wait(lambda: '"index worker", "end": "code 1"' in node.text and GIVEN_UP in node.text)
     assert node.events().count("start index") == 3
     health = ask(endpoint, op="health")
     assert health["ready"] is True
@@ -210,7 +211,7 @@ def test_a_writer_in_a_crash_loop_leaves_a_node_that_reads_but_is_not_ready(
 ) -> None:
     node = start("crashes_max=2", writer="exit 1 after 0.3")
     endpoint = node.endpoint()
-    node.wait(lambda: "writer ended with code 1: given_up" in node.text)
+    node.wait(lambda: '"writer", "end": "code 1"' in node.text and GIVEN_UP in node.text)
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVTIMEO, 5000)
@@ -281,7 +282,7 @@ def test_a_child_that_does_not_stop_is_killed(start: Callable[..., Node]) -> Non
     node.endpoint()
     children = node.children()
     assert node.stop() == 1
-    assert "reader 0 does not stop and is killed" in node.text
+    assert '"process does not stop and is killed", "process": "reader 0"' in node.text
     assert not any(child.is_running() for child in children)
 
 

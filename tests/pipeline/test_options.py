@@ -79,7 +79,7 @@ def condition_of(error: SourceError) -> str:
         ({"fetch.inFlight": "many"}, "BAD_OPTION", "whole number"),
         ({"fetch.windowBytes": "5000000"}, "BAD_OPTION", "4194304"),
         ({"fetch.inFlight": "0"}, "BAD_OPTION", "from 1 to 64"),
-        ({"path": "/no/such/store"}, "NOT_A_STORE", "check the path"),
+        ({"path": "/no/such/store"}, "NOT_A_STORE", "name the folder that holds commitlog/"),
         ({"subscribe": "nosuch"}, "UNKNOWN_TOPIC", "one of"),
         ({"assign": '{"unicode": [99]}'}, "UNKNOWN_TOPIC", "one of [0"),
         ({"startingOffsets": '{"nosuch": {"0": 1}}'}, "UNKNOWN_TOPIC", "not read"),

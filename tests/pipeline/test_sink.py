@@ -33,7 +33,7 @@ from pipeline.errors import (
 )
 from pipeline.sink.writers import KeelogStreamWriter, KeelogWriter, Staged
 from pipeline.source import IndexSource, KeelogSource
-from protocol.errors import MqError, NotConnected
+from protocol.errors import ClientClosed, MqError
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = pytest.mark.process
@@ -379,5 +379,5 @@ def test_no_more_frames_are_under_way_than_the_window_has(
 def test_a_closed_client_says_so(node: RunningNode) -> None:
     client = StageClient(node.endpoint, 5.0)
     client.close()
-    with pytest.raises(NotConnected):
+    with pytest.raises(ClientClosed):
         client.publish("q", 0, [])

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from node.store.event_log import log_to_stderr
+from node.store.log_signals import obey_log_signals
 from node.store.process import die_with_parent, install_stop_signals, report_ready
 
 
@@ -20,9 +22,11 @@ def main() -> int:
         parser.add_argument(name)
     parser.add_argument("--ready-fd", type=int)
     options = parser.parse_args()
-    stop = install_stop_signals()
-    die_with_parent()
     slot = _slot(options)
+    log_to_stderr(slot)
+    stop = install_stop_signals()
+    obey_log_signals()
+    die_with_parent()
     behaviour = options.dir / f"behave-{slot}"
     words = behaviour.read_text().split() if behaviour.exists() else ["run"]
     _note(options.dir, f"start {slot} {options.bind or ''}".strip())

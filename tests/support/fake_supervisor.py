@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from node.serve_settings import ServeSettings
 from node.supervisor import serve
 from node.supervisor_options import Options
 from node.supervisor_plan import Limits, Role
@@ -14,8 +15,7 @@ def main() -> int:
     numbers = {name: float(value) for name, _, value in (pair.partition("=") for pair in pairs)}
     options = Options(
         root=Path(root),
-        bind="tcp://127.0.0.1:0",
-        queue_workers=2,
+        serve=ServeSettings(bind="tcp://127.0.0.1:0", queue_workers=2),
         limits=Limits(
             backoff_s_min=numbers.get("backoff_s_min", 0.01),
             crashes_max=int(numbers.get("crashes_max", 5)),

@@ -222,7 +222,7 @@ def assert_reads_and_waits_for_room(node: RunningNode, bodies: list[bytes]) -> N
     with pytest.raises(ServiceNotAvailable, match=r"^disk_full: "):
         client.send("orders", b"refused", queue_id=0)
     assert messages_of(client, "orders") == bodies
-    assert node.stderr.count("writer waits for room") == 1  # not at each try
+    assert node.stderr.count("process waits for room") == 1  # not at each try
 
 
 @pytest.mark.faults

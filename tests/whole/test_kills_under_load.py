@@ -15,7 +15,7 @@ ROUNDS = 1
 COUNT = 6
 
 
-@pytest.mark.process
+@pytest.mark.faults
 @pytest.mark.timeout(240)
 def test_no_acknowledged_message_is_lost_when_workers_and_readers_are_killed(
     tmp_path: Path,

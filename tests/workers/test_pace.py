@@ -30,6 +30,8 @@ def test_who_is_waited_for_never_rests() -> None:
     assert pace.sleep(500, 10.0, is_waited_for=True) == Sleep(IDLE_S, 501)
 
 
-def test_a_patient_one_rests_in_quiet_times_too() -> None:
-    pace = TurnPace(rest_s=0.01, batch_bytes=1000, is_patient=True)
-    assert pace.sleep(500, 10.0, is_waited_for=False) == Sleep(0.01, 1500)
+def test_who_needs_no_ring_for_each_record_looks_now_and_then_in_quiet_times() -> None:
+    pace = TurnPace(rest_s=0.1, batch_bytes=1000, idle_s=0.02, idle_bytes=1000)
+    assert pace.sleep(500, 10.0, is_waited_for=False) == Sleep(0.02, 1500)
+    pace.worked(10.0)
+    assert pace.sleep(600, 10.0, is_waited_for=False) == Sleep(10.1 - 10.0, 1600)

@@ -1,0 +1,70 @@
+"""`keelog cheat`: the examples of all `--help` texts, by subject."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+
+from keelog.cli.failures import OK
+from keelog.cli.options import Command, command
+
+
+class Subject(NamedTuple):
+    """What somebody wants to do, and the commands for it; a group stands for all of its own."""
+
+    what: str
+    commands: tuple[str, ...]
+
+
+SUBJECTS = {
+    "node": Subject("start a node, see how it is", ("serve", "health", "status", "top", "diag")),
+    "messages": Subject("send, read, find messages", ("produce", "consume", "msg")),
+    "topics": Subject("list, make, remove topics", ("topic",)),
+    "store": Subject("read, check, mend, export a directory, without a node", ("store",)),
+    "settings": Subject("settings files, and names for nodes", ("config", "context")),
+    "load": Subject("put a node under load", ("bench",)),
+    "spark": Subject("Spark jobs on a store", ("spark",)),
+    "rocketmq": Subject("for hands that know mqadmin, and a broker's files", ("mqadmin", "demo")),
+    "help": Subject("help, examples, completion", ("help", "cheat", "completion")),
+}
+
+
+@command("cheat")
+@click.argument("subject", required=False, type=click.Choice(list(SUBJECTS)))
+def cheat(subject: str | None) -> int:
+    """Prints commands to paste, by subject; without a subject it lists the subjects.
+
+    They are the examples of the commands' --help.
+
+    Example: keelog cheat
+
+    Example: keelog cheat messages
+    """
+    if subject is None:
+        width = max(map(len, SUBJECTS))
+        for name, entry in SUBJECTS.items():
+            click.echo(f"keelog cheat {name.ljust(width)}  {entry.what}")
+        return OK
+    blocks = [
+        "\n".join((f"# keelog {path}: {one.get_short_help_str(100)}", *one.examples))
+        for name in SUBJECTS[subject].commands
+        for path, one in _leaves(name)
+    ]
+    click.echo("\n\n".join(blocks))
+    return OK
+
+
+def _leaves(name: str) -> Iterator[tuple[str, Command]]:
+    """A command, or the commands of a group, with all of their words."""
+    # Imported here: it imports this module.
+    from keelog.cli.main import cli
+
+    context = click.Context(cli)
+    found = cli.get_command(context, name)
+    if isinstance(found, Command):
+        yield name, found
+    elif isinstance(found, click.Group):
+        for below in found.list_commands(context):
+            one = found.get_command(context, below)
+            assert isinstance(one, Command), f"{name} {below}"
+            yield f"{name} {below}", one

@@ -1,0 +1,122 @@
+"""What the processes of a node count: each family of metrics, and its series in each role's page.
+
+Declared once: the pages' layout, `/metrics` and whoever reads pages follow from here.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+from protocol.errors import MqError
+
+OK = "OK"
+FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+CODES = (
+    OK,
+    FLUSH_DISK_TIMEOUT,
+    *("INVALID_PARAMETER", "REQUEST_CODE_NOT_SUPPORTED", "MESSAGE_ILLEGAL"),
+    *("PROPERTIES_SIZE_EXCEEDED", "TOPIC_NOT_EXIST", "NO_PERMISSION", "QUERY_NOT_FOUND"),
+    *("PULL_OFFSET_MOVED", "SYSTEM_BUSY", "SERVICE_NOT_AVAILABLE", "STORE_DAMAGED"),
+    MqError.status,
+)
+"""Good answers, and the statuses of refusals (`protocol/errors.py`); the last is for all others."""
+
+OTHER = "other"
+APPEND = "append"
+WRITER_OPS = (APPEND, OTHER)
+"""`append` stands for `send` too."""
+READER_OPS = ("pull", "get", "find", "offsets", "seek", "fetch", OTHER)
+STAGES = ("queue", "append", "flush", "reply")
+REASONS = ("full", "flow", "not_ready", "too_large", "no_topic", "bad")
+FLUSH_MODES = ("sync", "async")
+LOOKUPS = ("hit", "miss")
+
+
+class Kind(Enum):
+    """What the numbers of a series are. Histograms keep durations in ns."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    SECONDS = "histogram of durations"
+    SIZES = "histogram of counts"
+
+
+class Family(NamedTuple):
+    """A metric. Counters are written without their `_total`."""
+
+    name: str
+    kind: Kind
+    text: str
+
+
+REQUESTS = Family("keelog_requests", Kind.COUNTER, "Requests answered, by the answer's code.")
+REJECTED = Family("keelog_send_rejected", Kind.COUNTER, "Appends that were refused.")
+IN_FLIGHT = Family("keelog_requests_in_flight", Kind.GAUGE, "Appends that wait for the disk.")
+DURATION = Family(
+    "keelog_request_duration_seconds", Kind.SECONDS, "From the socket to the sent answer."
+)
+STAGE = Family(
+    "keelog_request_stage_duration_seconds",
+    Kind.SECONDS,
+    "Stages of an append's way to its answer.",
+)
+LOG_APPEND = Family(
+    "keelog_commitlog_append_duration_seconds", Kind.SECONDS, "Check and write of a group."
+)
+LOG_FLUSH = Family("keelog_commitlog_flush_duration_seconds", Kind.SECONDS, "Flushes of the log.")
+LOG_BATCH = Family("keelog_commitlog_batch_messages", Kind.SIZES, "Messages of a group.")
+INDEX_LOOKUPS = Family("keelog_index_lookups", Kind.COUNTER, "Pages that were looked for by key.")
+DAMAGE_FOUND = Family(
+    "keelog_damage_found", Kind.COUNTER, "Reads that met bytes which fail their checks."
+)
+DISPATCH = Family(
+    "keelog_dispatch_duration_seconds", Kind.SECONDS, "A worker's turns that found something."
+)
+DISPATCH_FLUSH = Family(
+    "keelog_dispatch_flush_duration_seconds", Kind.SECONDS, "Syncs of queues or index."
+)
+DISPATCHED = Family("keelog_dispatched_messages", Kind.COUNTER, "Records that workers took up.")
+
+
+class Series(NamedTuple):
+    """One line of numbers: a family with values for its labels."""
+
+    family: Family
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+def series(family: Family, **labels: str) -> Series:
+    """The series of a family that has these labels, in the order of the family's declaration."""
+    return Series(family, tuple(labels.items()))
+
+
+def _requests(ops: tuple[str, ...]) -> list[Series]:
+    return [series(REQUESTS, op=op, code=code) for op in ops for code in CODES]
+
+
+def _dispatch(target: str) -> tuple[Series, ...]:
+    families = (DISPATCH, DISPATCH_FLUSH, DISPATCHED)
+    return tuple(series(family, target=target) for family in families)
+
+
+WRITER, READER, QUEUE, INDEX = "writer", "reader", "queue", "index"
+SERIES: dict[str, tuple[Series, ...]] = {
+    WRITER: (
+        *_requests(WRITER_OPS),
+        *(series(REJECTED, reason=reason) for reason in REASONS),
+        series(IN_FLIGHT, op=APPEND),
+        series(DURATION, op=APPEND),
+        *(series(STAGE, op=APPEND, stage=stage) for stage in STAGES),
+        series(LOG_APPEND),
+        *(series(LOG_FLUSH, mode=mode) for mode in FLUSH_MODES),
+        series(LOG_BATCH),
+    ),
+    READER: (
+        *_requests(READER_OPS),
+        *(series(DURATION, op=op) for op in READER_OPS),
+        *(series(INDEX_LOOKUPS, result=result) for result in LOOKUPS),
+        series(DAMAGE_FOUND),
+    ),
+    QUEUE: _dispatch("cq"),
+    INDEX: _dispatch("index"),
+}
+"""By role, in the order of the page."""
