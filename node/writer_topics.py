@@ -33,7 +33,4 @@ def answer_other(table: TopicTable, operation: str, header: Header, number: int)
         return answer(number, topic=name, queues=topic.write_queues, created=created)
     if operation == "delete_topic":
         return answer(number, topic=name, deleted=table.delete(name))
-    raise UnknownOperation(
-        f"the writer knows no operation {operation[:40]!a}",
-        "name the node's own address, as keelog serve prints it; this is its writer's",
-    )
+    raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")

@@ -1,4 +1,4 @@
-"""Fills the settings table of README.md from `node/store/settings.py`.
+"""Fills the settings table of docs/settings.md from `node/store/settings.py`.
 
 `python -m scripts.make_settings_table` rewrites it, `--check` only says whether it is stale.
 """
@@ -11,7 +11,7 @@ from keelog.cli.settings_meanings import MEANINGS, shown
 from node.store.settings import Settings
 from scripts.generated_page import write_or_check
 
-PAGE = Path(__file__).resolve().parents[1] / "README.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
 _PART = re.compile(r"(<!-- generated: settings -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -44,9 +44,9 @@ def missing_places(text: str, root: Path) -> list[str]:
     return missing
 
 
-def test_every_place_that_architecture_names_exists() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    assert not missing_places(text, ROOT)
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/development.md"])
+def test_every_place_that_the_page_names_exists(page: str) -> None:
+    assert not missing_places((ROOT / page).read_text(), ROOT)
 
 
 def test_every_relative_link_in_the_documents_leads_somewhere() -> None:

@@ -1,5 +1,5 @@
-"""What each setting does, in one line: for the table of README.md, for `keelog config init`, and
-for the options of `keelog serve`."""
+"""What each setting does, in one line: for docs/settings.md, for `keelog config init`, and for the
+options of `keelog serve`."""
 
 import re
 
@@ -18,7 +18,7 @@ MEANINGS = {
     "wake_flush_when_put_message": "ASYNC_FLUSH, not timed: each append is such a wake-up",
     "sync_flush_timeout": "ms that an answer waits for the disk; then `FLUSH_DISK_TIMEOUT`",
     "transient_store_pool_enable": "ASYNC_FLUSH: appends go to memory first, and are "
-    "[lost with the process](docs/operations.md#flush-modes) until committed",
+    "[lost with the process](operations.md#flush-modes) until committed",
     "transient_store_pool_size": "its buffers, of 8 MiB or one segment, whichever is less",
     "fast_fail_if_no_buffer_in_store_pool": "pool full: SYSTEM_BUSY; false: wait for the disk",
     "commit_interval_commit_log": "pool: ms between two commits, the writes into the segment",
@@ -39,7 +39,7 @@ MEANINGS = {
     "delete_file_batch_max": "segments that one round deletes at most",
     "max_message_size": "largest body",
     "enabled_append_prop_crc": "seal each record with a checksum over all of it "
-    "([why](docs/decisions/0002-whole-record-checksum.md)); off in RocketMQ",
+    "([why](decisions/0002-whole-record-checksum.md)); off in RocketMQ",
     "auto_create_topic_enable": "make a topic when the first message for it comes",
     "default_topic_queue_nums": "queues of a topic made so",
     "message_delay_level": "delays of the levels of DELAY, for reading delayed messages",

@@ -12,7 +12,7 @@ import pytest
 from keelog.bench.results import Result
 from keelog.cli.main import run
 from tests.support.node import RunningNode
-from tests.test_readme import agrees, steps
+from tests.support.pages import agrees, steps
 
 STREAM = {"summary", "steady", "seconds", "distribution"}
 SUMMARY = {

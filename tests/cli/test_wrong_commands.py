@@ -139,7 +139,7 @@ def test_what_a_node_refuses_is_told_with_what_to_try(
     for wrong in WITH_A_NODE:
         words = [str(node.root) if word == STORE else word for word in wrong.line.split()]
         assert_says(typed(words, b"\n"), wrong)
-    wrong = Wrong("status", 1, "knows no operation 'routes'", "name the node's own address")
+    wrong = Wrong("status", 2, "is a process of a node", "keelog serve says it is ready at")
     for process in node.client.status().processes:
         if process.endpoint:
             assert_says(typed(["status", "--node", process.endpoint], b""), wrong)

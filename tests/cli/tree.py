@@ -1,6 +1,7 @@
 """All commands of `keelog`, by walking the tree."""
 
 from collections.abc import Iterator
+from functools import cache
 
 import click
 
@@ -13,6 +14,7 @@ def commands() -> dict[str, Command | Group]:
     return dict(_below(cli, ""))
 
 
+@cache
 def leaves() -> dict[str, Command]:
     """Every command that does something."""
     return {path: one for path, one in commands().items() if isinstance(one, Command)}
@@ -41,3 +43,14 @@ def help_of(path: str) -> str:
         assert found is not None
         context = click.Context(found, info_name=word, parent=context)
     return context.get_help()
+
+
+def assert_is_read(words: list[str]) -> None:
+    """The command is there, and takes these words."""
+    text = f"{' '.join(words)} "
+    path = max((path for path in leaves() if text.startswith(f"{path} ")), key=len, default="")
+    assert path, text
+    one = leaves()[path]
+    one.make_context(path, words[len(path.split()) :], resilient_parsing=True)
+    known = {name for param in one.params for name in (*param.opts, *param.secondary_opts)}
+    assert {word for word in words if word.startswith("--")} <= known, words

@@ -15,6 +15,7 @@ from tests.support.damaged_store import Whole, make_store
 from tests.support.node import RunningNode
 
 TEXT = PAGE.read_text(encoding="utf-8")
+README = PAGE.parents[1] / "README.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SMALL = ("mapped_file_size_commit_log=1048576", "max_index_num=1000")
 OPTION = re.compile(r"^\| `([\w.]+)`(?:, `([\w.]+)`)? \| ([\w, ]+) \|", re.MULTILINE)
@@ -37,6 +38,11 @@ def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> 
         for name, place in places.items():
             blocks = [block.replace(name, place) for block in blocks]
         assert len(blocks) >= 4
+        blocks += [
+            block.replace('"store"', places['"store"'])
+            for block in BLOCK.findall(README.read_text(encoding="utf-8"))
+            if "local_session" in block
+        ]
         for block in blocks:
             exec(compile(block, str(PAGE), "exec"), names)
         node.wait_dispatched()
