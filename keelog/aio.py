@@ -333,8 +333,12 @@ class Producer:
         return await asyncio.to_thread(send_many)
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Waits until `send_nowait` takes a message. Raises NodeBusy after `timeout` seconds."""
-        if not self._producer.has_room():
+        """Waits until `send_nowait` takes a message at once.
+
+        Raises NodeBusy after `timeout` seconds without room (None: the producer's own).
+        """
+        # Another task may be quicker, so it is looked at again: behind this look nobody else runs.
+        while not self._producer.has_room():
             await asyncio.to_thread(self._producer.drain, timeout)
 
     async def flush(self, timeout: float | None = None) -> None:

@@ -235,7 +235,11 @@ class Client:
         return run(self._core, self._core.create_topic(topic, queues, options))
 
     def delete_topic(self, topic: str, timeout: float | None = None) -> bool:
-        """Deletes a topic, and all of its messages for readers; returns whether it was there."""
+        """Deletes a topic's entry; returns whether it was there.
+
+        Stored messages stay until retention deletes them. A topic that is made anew, as by a send,
+        goes on where its queues ended.
+        """
         return run(self._core, operations.delete_topic(topic, self._core.deadline(timeout)))
 
     def offsets(

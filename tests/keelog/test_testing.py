@@ -1,5 +1,7 @@
 """`keelog.testing` and the fixtures of pytest: a node for tests of programs that use Keelog."""
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +34,24 @@ def test_a_process_that_a_test_kills_is_started_again(
     assert "signal 9" in keelog_node.log_end
     with pytest.raises(ValueError, match="no process 'readers'"):
         keelog_node.kill_process("readers")
+
+
+PROGRAM = """
+import sys, keelog
+client = keelog.connect(sys.argv[1])
+client.producer(linger=60).send_oneway(sys.argv[2], b"last words")
+"""
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("keelog_node")
+def test_the_end_of_a_program_sends_what_it_holds(
+    keelog_node: TestNode, keelog_client: keelog.Client, keelog_topic: str
+) -> None:
+    words = [sys.executable, "-c", PROGRAM, keelog_node.endpoint, keelog_topic]
+    subprocess.run(words, check=True, timeout=60)
+    message = next(keelog_client.tail(keelog_topic, "earliest"))
+    assert message.body == b"last words"
 
 
 @pytest.mark.process
