@@ -37,7 +37,8 @@ class Sender(NamedTuple):
 
 
 class Producer:
-    """Gathers messages into batches; safe for many threads. Leaving it as a context flushes.
+    """Gathers messages into batches; safe for many threads. Leaving it as a context, or its client,
+    sends what it holds and waits for the answers. Made by `Client.producer`.
 
     Messages of one queue are stored in the order of the calls, unless a batch had to be repeated
     (see `Retry`). Those of `send_nowait` that name no queue go into one queue a batch, which the
@@ -104,9 +105,11 @@ class Producer:
 
         The fastest way in: messages are encoded as a whole, and receipts made when asked for.
 
-            future = producer.send_batch("orders", [b"one", b"two"], tags="paid", keys=["o1", "o2"])
-            receipt = future.result()      # BatchReceipt: queue_id, queue_offset, ...
-            receipt[1].msg_id              # a Receipt like that of send
+        >>> with client.producer() as producer:
+        ...     future = producer.send_batch("nuts", [b"one", b"two"], keys=["n-1", "n-2"])
+        >>> receipt = future.result()  # a BatchReceipt
+        >>> receipt.status, len(receipt), receipt[1].queue_offset  # [1]: a Receipt, as of send
+        ('PUT_OK', 2, 1)
 
         Several batches may be under way (`max_batches`). `keys` has one item a message, a key or
         several. Without `queue_id` and `order_by` the node takes the topic's queues in turn, one a

@@ -1,7 +1,7 @@
 """`/metrics`: what a node tells Prometheus, from its pages, its processes and its disk.
 
 RocketMQ's names and labels where the meaning is RocketMQ's, `keelog_` for all else, in base units.
-No label holds a topic, a key or an address.
+Topics are the only labels that users choose, a bounded number; keys and addresses are none.
 """
 
 import os
@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from node.metrics_stats import stats_families
+from node.metrics_topics import TopicFamilies
 from node.metrics_totals import HighWater, RunTotals
 from node.oldest_message import OldestMessage
 from node.store.own_files import QUARANTINE_DIR, own_dir
@@ -80,6 +81,7 @@ class NodeCollector(Collector):
         self._requests = RunTotals()
         self._cpu = RunTotals()
         self._appended = HighWater()
+        self._by_topic = TopicFamilies(_NODE_LABELS)
         self._oldest: OldestMessage | None = None
         self._topics: TopicsFile | None = None
 
@@ -107,7 +109,9 @@ class NodeCollector(Collector):
         used = (space.f_blocks - space.f_bfree) * space.f_frsize
         followers = [row for row in look.rows if row["role"] in _TARGETS.values()]
         behind = max((row["lag_bytes"] for row in followers), default=0)
-        yield _rocketmq_counter("rocketmq_messages_in", "Messages appended to the log.", records)
+        text = "Messages appended to the log."
+        yield CounterMetricFamily("keelog_commitlog_messages", text, records)
+        yield from self._by_topic.collect(look.view.root)
         yield _rocketmq_counter("rocketmq_throughput_in", "Bytes appended to the log.", appended)
         yield _storage("size", "Bytes used on the file system of the store.", used)
         yield _storage("flush_behind_bytes", "Bytes not flushed yet.", log.appended - log.flushed)

@@ -52,6 +52,7 @@ from node.store.state_page import (
 from node.store.stats_page import StatsPage
 from node.store.stats_series import READER
 from node.store.store import open_live
+from node.store.topic_counts import TopicCounts
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest, CorruptError, MqError, NotAStore, ServiceNotAvailable
 
@@ -117,7 +118,8 @@ class Reader:
             site.shards,
         )
         self._stats = StatsPage(site.root, READER, site.number)
-        self.service.stats = ReaderStats(self._stats.counts)
+        self._topics = TopicCounts(site.root, READER, site.number)
+        self.service.stats = ReaderStats(self._stats.counts, self._topics)
         self._epoch = 0
         self._unfit_since: float | None = None
         self._waits_until = 0.0
@@ -266,6 +268,7 @@ class Reader:
             dispatched=self.service.store.followed,
         )
         self._stats.publish()
+        self._topics.publish()
 
     def _stop(self) -> None:
         self._refresh(time.monotonic())
@@ -283,6 +286,7 @@ class Reader:
     def close(self) -> None:
         """Closes sockets, pages and files."""
         self._stats.close()
+        self._topics.close()
         self.server.close()
         self._hints.close()
         self._workers.close()

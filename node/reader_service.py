@@ -34,7 +34,7 @@ from node.reader_requests import (
     parse_seek,
 )
 from node.reader_stats import ReaderStats
-from node.reader_tail_desk import Send, TailDesk
+from node.reader_tail_desk import TailDesk
 from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
 from node.store.pull import nothing
@@ -59,6 +59,7 @@ SCANS_AT_ONCE = 64
 UNDECIDED_MS = 1_000
 """How long a pull that does not wait is kept until the end of its queue is known."""
 
+Send = Callable[[bytes, Header, Payload | None], bool]
 T = TypeVar("T")
 _Looked = dict[tuple[int, str, int, int], PullResult | None]
 _OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
@@ -143,9 +144,9 @@ class ReaderService:
         self.stats.refused(operation, error.status)
         self._send(peer, refusal(number, error), None)
 
-    def _send_pull(self, peer: bytes, header: Header, payload: Payload | None) -> bool:
-        self.stats.pulled(header)
-        return self._send(peer, header, payload)
+    def _send_pull(self, held: Held, header: Header, payload: Payload | None) -> bool:
+        self.stats.pulled(held.queue.topic, header, payload)
+        return self._send(held.peer, header, payload)
 
     def _answer(self, operation: str, header: Header, now: float) -> Answer:
         if operation == "ping":
@@ -208,7 +209,7 @@ class ReaderService:
             self.holds.add(held)
             return
         found = pull_answer(result)
-        self._send_pull(peer, answer(number, **found.fields), found.payload)
+        self._send_pull(held, answer(number, **found.fields), found.payload)
 
     def follow(self, now: float) -> None:
         """Answers the held pulls that the log's end has messages for."""
@@ -350,7 +351,7 @@ class ReaderService:
 
     def _finish(self, held: Held, header: Header, payload: Payload | None) -> None:
         self.holds.remove(held)
-        if not self._send_pull(held.peer, header, payload):
+        if not self._send_pull(held, header, payload):
             self.holds.forget(held.peer)
 
 

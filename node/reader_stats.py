@@ -2,6 +2,7 @@
 once. A pull that waits is in no duration: it waits because it was told to.
 """
 
+from node.serving import Payload
 from node.store.stats_page import Counts
 from node.store.stats_series import (
     CODES,
@@ -15,6 +16,7 @@ from node.store.stats_series import (
     READER_OPS,
     REQUESTS,
 )
+from node.store.topic_counts import TopicCounts
 from protocol.errors import CorruptError
 from protocol.wire import Header
 
@@ -24,24 +26,27 @@ PULL = "pull"
 class ReaderStats:
     """Counts for the reader's one thread."""
 
-    def __init__(self, counts: Counts | None = None) -> None:
-        """Without the counts of a page it counts for nobody."""
+    def __init__(self, counts: Counts | None = None, topics: TopicCounts | None = None) -> None:
+        """Without the counts of a page it counts for nobody; `topics` are those of messages."""
         self._counts = counts = Counts(READER) if counts is None else counts
         self._numbers = counts.numbers
         self._ok = {op: counts.place(REQUESTS, op=op, code=OK) for op in READER_OPS}
         self._durations = {op: counts.place(DURATION, op=op) for op in READER_OPS}
         self._pull_ok = self._ok[PULL]
         self._hit, self._miss = (counts.place(INDEX_LOOKUPS, result=one) for one in LOOKUPS)
+        self._topics = topics
         self.pulls = 0
         """Answers to pulls that were given."""
 
-    def pulled(self, header: Header) -> None:
+    def pulled(self, topic: str, header: Header, payload: Payload | None) -> None:
         """A pull is answered, or refused."""
         self.pulls += 1
-        if header["ok"]:
-            self._numbers[self._pull_ok] += 1
-        else:
+        if not header["ok"]:
             self.refused(PULL, header["error"]["status"])
+            return
+        self._numbers[self._pull_ok] += 1
+        if payload is not None and self._topics is not None:
+            self._topics.add(topic, header["count"], len(payload))
 
     def answered(self, operation: str, took: int) -> None:
         """Any other request was answered well."""

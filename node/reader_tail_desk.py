@@ -17,14 +17,15 @@ from protocol.wire import Header, answer, refusal
 
 HELD_STREAMS_MAX = 40_000
 """While more pulls than that are held, each has one answer: there is room for those who wait."""
-Send = Callable[[bytes, Header, Payload | None], bool]
+SendPull = Callable[[Held, Header, Payload | None], bool]
+"""Sends the answer to a pull; False when its peer is gone."""
 _Answers = dict[tuple[int, str, int, int], tuple[Taken, Answer]]
 
 
 class TailDesk:
     """What the log's end can answer. It shares the held pulls with whoever answers the others."""
 
-    def __init__(self, holds: HoldList, send: Send) -> None:
+    def __init__(self, holds: HoldList, send: SendPull) -> None:
         self.tail = LogTail()
         self._holds = holds
         self._send = send
@@ -51,7 +52,7 @@ class TailDesk:
             self._holds.add(held)
             self._hand_out(held, taken, found)
         else:
-            self._send(held.peer, answer(held.request_id, **found.fields), found.payload)
+            self._send(held, answer(held.request_id, **found.fields), found.payload)
         return True
 
     def follow(self, store: LiveStore, now: float) -> None:
@@ -73,7 +74,7 @@ class TailDesk:
                 answers[key] = taken, tail_answer(taken, self.min_offset(store, held.queue))
             except MqError as error:
                 self._holds.remove(held)
-                self._send(held.peer, refusal(held.request_id, error), None)
+                self._send(held, refusal(held.request_id, error), None)
                 return
         taken, found = answers[key]
         if taken.records or not held.pull.wait_ms:
@@ -89,7 +90,7 @@ class TailDesk:
             header["more"] = True
         else:
             self._holds.remove(held)
-        if not self._send(held.peer, header, found.payload):
+        if not self._send(held, header, found.payload):
             self._holds.forget(held.peer)
 
     def min_offset(self, store: LiveStore, queue: Queue) -> int:

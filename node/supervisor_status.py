@@ -24,6 +24,8 @@ from node.store.state_page import (
     WorkerPage,
     WorkerState,
 )
+from node.store.stats_page import read_stats
+from node.supervisor_operations import operations
 from node.supervisor_plan import (
     FULL,
     Child,
@@ -110,6 +112,7 @@ def status(view: NodeView) -> Fields:
             "records": log.records,
         },
         "disk": disk(view.root),
+        "operations": operations(read_stats(view.root)),
         "supervisor": {
             "pid": os.getpid(),
             "state": "stopping" if view.stopping else "running",

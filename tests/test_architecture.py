@@ -50,7 +50,7 @@ BESIDE_THE_SEAM = {
     "node/store/log_signals.py",
     "node/store/process.py",
     "node/store/state_page.py",
-    "node/store/stats_page.py",
+    "node/store/stats_file.py",
     "node/supervisor_store.py",
 }
 WRITING_CALLS = {

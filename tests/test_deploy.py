@@ -50,7 +50,7 @@ def test_every_panel_of_the_board_has_a_query_and_a_place() -> None:
     board = json.loads(BOARD.read_text())
     assert [one["name"] for one in board["templating"]["list"]] == ["ds", "instance"]
     rows = [one["title"] for one in board["panels"] if one["type"] == "row"]
-    assert rows == ["Is it fine?", "Rates", "Storage", "Lag", "Processes"]
+    assert rows == ["Is it fine?", "Rates", "Latency stages", "Storage", "Lag", "Processes"]
     panels = [one for one in board["panels"] if one["type"] != "row"]
     for panel in panels:
         assert panel["datasource"]["uid"] == "${ds}"
@@ -62,7 +62,7 @@ def test_every_panel_of_the_board_has_a_query_and_a_place() -> None:
 
 def test_every_alert_says_what_is_wrong_and_how_bad_it_is() -> None:
     rules = load(ALERTS)["groups"][0]["rules"]
-    assert len({rule["alert"] for rule in rules}) == len(rules) == 8
+    assert len({rule["alert"] for rule in rules}) == len(rules) == 10
     for rule in rules:
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert {"summary", "description"} == rule["annotations"].keys()
@@ -75,6 +75,18 @@ def test_promtool_takes_the_rules() -> None:
     done = subprocess.run(
         [promtool, "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_fires_when_it_should_and_only_then() -> None:
+    alerts = load(DEPLOY / "prometheus" / "alerts_test.yml")["tests"]
+    told = json.dumps(alerts)
+    assert all(rule["alert"] in told for rule in load(ALERTS)["groups"][0]["rules"])
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not on the PATH (Debian: apt-get install prometheus)")
+    words = [promtool, "test", "rules", str(DEPLOY / "prometheus" / "alerts_test.yml")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

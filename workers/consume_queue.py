@@ -305,6 +305,13 @@ class ConsumeQueues:
         if not np.array_equal(stored[np.minimum(at, len(stored) - 1)], units):
             raise QueueBrokenError(queue, "has other units than the log")
 
+    def messages_by_topic(self) -> dict[str, int]:
+        """The ends of the queues of each topic, added up."""
+        sums: dict[str, int] = {}
+        for queue, state in self._ends.items():
+            sums[queue.topic] = sums.get(queue.topic, 0) + (state.end or 0)
+        return sums
+
     def settle(self) -> None:
         """Nothing waits: `apply` writes at once."""
 

@@ -32,6 +32,7 @@ from node.store.process import (
 from node.store.service_loop import LoopPace
 from node.store.settings import Settings, load_settings
 from node.store.state_page import DAMAGED, STOPPED, WorkerPage, run_dir
+from node.store.topic_counts import TopicCounts
 from protocol.errors import CorruptError, MqError, NotAStore
 from protocol.ids import Queue
 from workers.dispatch import (
@@ -46,7 +47,7 @@ from workers.dispatch import (
 from workers.feed import Feed, LiveFeed, RestingFeed
 from workers.hints import GrowthHints, Rest
 from workers.pace import TurnPace
-from workers.stats import WorkerStats
+from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
 
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
@@ -118,7 +119,9 @@ class _Worker:
         os.chdir(run_dir(self._root))
         self._locks = _take_locks(self._root, job, options.once)
         self._page = WorkerPage.create(self._root, job.slot)
-        self._stats = WorkerStats(self._root, job.slot.partition("-")[0], job.shard)
+        self._role = job.slot.partition("-")[0]
+        self._stats = WorkerStats(self._root, self._role, job.shard)
+        self._topics: TopicGrowth | None = None
         self._context: Context = zmq.Context()
         self._rest = Rest(Bell(self._context, job.slot), self._page, stop.fd)
         self._growth = None
@@ -134,6 +137,8 @@ class _Worker:
             self._growth.close()
         self._context.term()
         self._stats.close()
+        if self._topics is not None:
+            self._topics.close()
         self._page.close()
         for lock in self._locks:
             lock.release()
@@ -154,8 +159,10 @@ class _Worker:
         )
         self._dispatcher = dispatcher
         try:
-            self._follow(dispatcher, feed)
+            self._follow(dispatcher, feed, handler)
             dispatcher.finish()
+            if self._topics is not None:
+                self._topics.look_now(dispatcher.records)
         except Stopped:
             dispatcher.close()
         except CorruptError as error:
@@ -168,8 +175,12 @@ class _Worker:
         self._page.publish(state=STOPPED)
         return EXIT_OK
 
-    def _follow(self, dispatcher: Dispatcher, feed: Feed) -> None:
+    def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
         dispatcher.start()
+        topics = None
+        if isinstance(handler, KnowsTopics):
+            counts = TopicCounts(self._root, self._role, self._job.shard)
+            topics = self._topics = TopicGrowth(handler, counts)
         report_ready(self._options.ready_fd)
         pace = self._job.pace
         while not self._stop.is_set:
@@ -182,6 +193,9 @@ class _Worker:
                 pace.worked(now)
             elif self._options.once:
                 break
+            if topics is not None:
+                # Here alone: within a turn a queue that is being rebuilt has no end.
+                topics.look(now, dispatcher.records)
             self._sleep(pace, dispatcher.done, feed, now)
             self._beat()
 

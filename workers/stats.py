@@ -1,11 +1,62 @@
 """What a worker counts: turns that found something, the records in them, and syncs; times in ns."""
 
+import time
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from node.store.stats_page import StatsPage
 from node.store.stats_series import DISPATCH, DISPATCH_FLUSH, DISPATCHED, INDEX
+from node.store.topic_counts import TopicCounts
 
+TOPICS_EVERY_S = 1.0
+TOPICS_TIME_SHARE = 0.001
+"""At most this part of a worker's time goes into adding up the ends of its queues."""
 _TARGETS = {INDEX: "index"}
+
+
+@runtime_checkable
+class KnowsTopics(Protocol):
+    """A handler that can say how many messages it has placed."""
+
+    def messages_by_topic(self) -> dict[str, int]:
+        """What its queues hold and have held, by topic."""
+
+
+class TopicGrowth:
+    """Counts what comes to each topic, from the ends of its queues: a message costs nothing."""
+
+    def __init__(self, handler: KnowsTopics, counts: TopicCounts) -> None:
+        """`handler` has resumed: what it knows by now was counted before."""
+        self._handler = handler
+        self._counts = counts
+        self._known = handler.messages_by_topic()
+        self._seen = 0
+        self._due_at = 0.0
+
+    def look(self, now: float, records: int) -> None:
+        """Counts what has come since the last look, when it is time for one again.
+
+        `records`: all that were dispatched; while there are no more, nothing has come.
+        """
+        if now >= self._due_at and records != self._seen:
+            self.look_now(records)
+            took = time.monotonic() - now
+            self._due_at = now + max(TOPICS_EVERY_S, took / TOPICS_TIME_SHARE)
+
+    def look_now(self, records: int) -> None:
+        """As `look`, whether it is time or not."""
+        self._seen = records
+        found = self._handler.messages_by_topic()
+        for topic, messages in found.items():
+            grown = messages - self._known.get(topic, 0)
+            if grown > 0:  # less than before after a cut of the log
+                self._counts.add(topic, grown)
+        self._known = found
+        self._counts.publish()
+
+    def close(self) -> None:
+        """Shows the last counts."""
+        self._counts.close()
 
 
 class WorkerStats:

@@ -1,18 +1,13 @@
 """Stats pages: what each process slot has counted, over all its restarts.
 
-One mapped file a slot, `keelog/run/stats/<role>-<index>`: 8-byte numbers in the machine's order, a
-header of two (magic with the layout's version; CRC of what is counted), then those of
-`stats_series.SERIES`. Its one writer counts in memory and stores what has changed now and then, so
-a kill loses the last moment; each store is one aligned number, never torn. Whoever opens a page
-that is not of this layout, or not plausible, takes it as missing; the slot's owner replaces it.
+One file a slot, `keelog/run/stats/<role>-<index>`, with the numbers of `stats_series.SERIES`. Its
+one writer counts in memory and stores what has changed now and then: a kill loses the last moment.
 
 A histogram is BUCKETS numbers: bucket n, up to the last, counts values below 2**n and not below
 2**(n - 1); the last number is the sum of all values.
 """
 
 import logging
-import mmap
-import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -21,26 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from node.store.state_page import run_dir
+from node.store.stats_file import PLAUSIBLE_BELOW, StatsFile, read_numbers, replace, stats_dir
 from node.store.stats_series import SERIES, Family, Kind, Series, series
 
 log = logging.getLogger("keelog.stats")
 
-STATS_DIR = "stats"
-STATS_MAGIC = 0x4B45454C4F475301
-"""KEELOGS, layout 1."""
 BUCKETS = 64
 SUM = BUCKETS - 1
 """Where in a histogram the sum stands. No value reaches 2**62."""
-_HEADER = 2
-_PAGE_BYTES = 4096
-_PLAUSIBLE_BELOW = 1 << 63
 _SLOT = re.compile(r"([a-z]{1,16})-(\d{1,9})")
-
-
-def stats_dir(root: Path) -> Path:
-    """Where the pages are."""
-    return run_dir(root) / STATS_DIR
 
 
 def _width(one: Series) -> int:
@@ -69,11 +53,6 @@ def _layout(role: str) -> int:
     return zlib.crc32("\n".join((role, str(BUCKETS), *names)).encode())
 
 
-def _file_bytes(role: str) -> int:
-    size = (_HEADER + _number_count(role)) * 8
-    return -(-size // _PAGE_BYTES) * _PAGE_BYTES
-
-
 class Counts:
     """The numbers of one process, in memory. Add to `numbers` at a series' place."""
 
@@ -97,8 +76,7 @@ class StatsPage:
     def __init__(self, root: Path, role: str, index: int) -> None:
         """Goes on from what the slot counted before; gauges begin at 0."""
         self.counts = Counts(role)
-        self._map: mmap.mmap | None = None
-        self._numbers: memoryview | None = None
+        self._file: StatsFile | None = None
         path = stats_dir(root) / f"{role}-{index}"
         try:
             self._open(path)
@@ -108,42 +86,31 @@ class StatsPage:
 
     def _open(self, path: Path) -> None:
         role = self.counts.role
-        kept = _read(path, role)
-        if kept is None:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _replace(path, role)
-        else:
-            self.counts.numbers[:] = kept
-            for one, place in _places(role).items():
-                if one.family.kind is Kind.GAUGE:
-                    self.counts.numbers[place] = 0
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            self._map = mmap.mmap(descriptor, _file_bytes(role), access=mmap.ACCESS_WRITE)
-        finally:
-            os.close(descriptor)
-        self._numbers = memoryview(self._map).cast("Q")
-        self._stored = self._numbers[_HEADER : _HEADER + len(self.counts.numbers)].tolist()
+        if _read(path, role) is None:
+            replace(path, _layout(role), _number_count(role))
+        self._file = StatsFile(path, _layout(role), _number_count(role))
+        self._stored = self._file.numbers.tolist()
+        self.counts.numbers[:] = self._stored
+        for one, place in _places(role).items():
+            if one.family.kind is Kind.GAUGE:
+                self.counts.numbers[place] = 0
         self.publish()
 
     def publish(self) -> None:
         """Shows what has been counted since the last time."""
-        if self._numbers is None:
+        if self._file is None or self._stored == self.counts.numbers:
             return
-        numbers, stored = self._numbers, self._stored
-        if stored == self.counts.numbers:
-            return
+        numbers, stored = self._file.numbers, self._stored
         for place, value in enumerate(self.counts.numbers):
             if value != stored[place]:
-                numbers[_HEADER + place] = stored[place] = value
+                numbers[place] = stored[place] = value
 
     def close(self) -> None:
         """Shows the last counts and gives the mapping back; the file stays."""
         self.publish()
-        if self._numbers is not None and self._map is not None:
-            self._numbers.release()
-            self._map.close()
-            self._numbers = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def __enter__(self) -> Self:
         return self
@@ -152,41 +119,10 @@ class StatsPage:
         self.close()
 
 
-def _replace(path: Path, role: str) -> None:
-    """An empty page, in place of whatever is there. Raises OSError."""
-    temporary = path.with_name(path.name + ".new")
-    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o600)
-    try:
-        # With a block behind every byte: a store into a hole of a full disk ends the process.
-        os.posix_fallocate(descriptor, 0, _file_bytes(role))
-        head = memoryview(bytearray(_HEADER * 8)).cast("Q")
-        head[0], head[1] = STATS_MAGIC, _layout(role)
-        os.pwrite(descriptor, head, 0)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-
-
 def _read(path: Path, role: str) -> Sequence[int] | None:
     """The numbers of a page; None where there is none of this layout, or it cannot be."""
-    size = _file_bytes(role)
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        if os.fstat(descriptor).st_size != size:
-            return None
-        # Mapped, as a read may tear a number that is being stored.
-        with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped:
-            numbers = memoryview(mapped).cast("Q").tolist()
-    finally:
-        os.close(descriptor)
-    if numbers[:_HEADER] != [STATS_MAGIC, _layout(role)]:
-        return None
-    found = numbers[_HEADER : _HEADER + _number_count(role)]
-    return found if max(found) < _PLAUSIBLE_BELOW else None
+    found = read_numbers(path, _layout(role), _number_count(role))
+    return found if found is not None and max(found) < PLAUSIBLE_BELOW else None
 
 
 class Histogram(NamedTuple):

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 from node.reader_hints import News
 from node.reader_service import ReaderService
+from node.reader_stats import ReaderStats
 from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
 from node.store.pull_types import TransferLimits
 from node.store.state_page import RUNNING, STARTING
+from node.store.stats_page import SUM, Counts
+from node.store.stats_series import DURATION, INDEX_LOOKUPS, READER, REQUESTS, SERIES, Family, Kind
 from node.store.store import open_live
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest
@@ -80,6 +83,20 @@ class Desk:
         self.store: LiveStore = open_live(living.root, living.shards, living.settings)
         self.service = ReaderService(
             self.store, TopicsFile(living.root), TransferLimits(), self._send, living.shards
+        )
+
+        self.counts = Counts(READER)
+        self.service.stats = ReaderStats(self.counts)
+
+    def counted(self, family: Family, **labels: str) -> int:
+        """The numbers of a family's series that have these labels, added up; of times how many."""
+        return sum(
+            sum(self.counts.numbers[place : place + SUM])
+            if family.kind is Kind.SECONDS
+            else self.counts.numbers[place]
+            for one in SERIES[READER]
+            if one.family is family and labels.items() <= dict(one.labels).items()
+            for place in [self.counts.place(family, **dict(one.labels))]
         )
 
     def _send(self, peer: bytes, header: Header, payload: Payload | None) -> bool:
@@ -241,6 +258,7 @@ def test_a_damaged_record_fails_its_own_request_and_no_other(golden_copy: GetSto
     for op in ("get", "pull"):
         reply = reader.get(op, **wanted)
         assert reply.error == "MessageDamaged"
+        assert reader.counted(REQUESTS, op=op, code="STORE_DAMAGED") == 1
         assert reply.header["error"]["offset"] == place
         assert reply.header["error"]["queue_offset"] == bad["queueOffset"]
         assert reply.header["error"]["next_offset"] == bad["queueOffset"] + 1
@@ -284,6 +302,10 @@ def test_an_unknown_topic_and_an_unknown_key_are_different_answers(desk: OpenDes
     assert (none.error, none.header["count"], none.header["cursor"]) == ("", 0, None)
     assert none.payload is None
     assert reader.get("find", topic=topic, key="k", cursor="no cursor").error == "BadRequest"
+    assert reader.counted(REQUESTS, op="find", code="TOPIC_NOT_EXIST") == 1
+    assert reader.counted(REQUESTS, op="find", code="OK") == 1
+    assert reader.counted(INDEX_LOOKUPS, result="miss") == 1
+    assert reader.counted(INDEX_LOOKUPS, result="hit") == 0
 
 
 # Topics and offsets
@@ -407,7 +429,7 @@ def test_any_request_is_answered_refused_or_held(
     held = len(fuzzed.service.holds)
     assert len(fuzzed.sent) - before == 1 - held
     fuzzed.service.stop()
-    assert len(fuzzed.sent) == before + 1
+    assert len(fuzzed.sent) == before + 1 == fuzzed.counted(REQUESTS)
     assert fuzzed.sent[-1].error in (
         "", "BadRequest", "NotFound", "UnknownTopic", "UnknownOperation",
     )  # fmt: skip
@@ -421,7 +443,7 @@ def test_any_bytes_are_refused_or_answered(
     before = len(fuzzed.sent)
     fuzzed.service.handle(Received(b"p", header, payload), fuzzed.now)
     fuzzed.service.stop()
-    assert len(fuzzed.sent) == before + 1
+    assert len(fuzzed.sent) == before + 1 == fuzzed.counted(REQUESTS)
 
 
 # Held pulls
@@ -484,6 +506,8 @@ def test_a_held_pull_is_answered_when_its_queue_has_grown(waiting: tuple[Desk, S
     assert reply.header["status"] == "FOUND"
     assert [record.physical_offset for record in reply.records] == [where.before]
     assert len(reader.service.holds) == 0
+    # It waited because it was told to.
+    assert (reader.counted(REQUESTS, op="pull"), reader.counted(DURATION)) == (1, 0)
 
 
 def test_a_held_pull_is_found_when_every_hint_was_lost(waiting: tuple[Desk, Spot]) -> None:

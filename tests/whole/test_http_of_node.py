@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,13 +152,42 @@ def test_metrics_say_what_was_appended_and_how_far_the_others_are(watched: Watch
     node = watched.node
     node.wait_dispatched()
     log = node.log_state()
-    assert watched.value("rocketmq_messages_in_total") == log.records == 50
+    assert watched.value("keelog_commitlog_messages_total") == log.records == 50
     assert watched.value("rocketmq_throughput_in_total") == log.appended
     assert watched.value("keelog_commitlog_max_offset_bytes") == log.appended
     assert watched.value("keelog_dispatch_lag_bytes", target="cq") == 0
     assert watched.value("rocketmq_topic_number") == 1
     assert 0 <= watched.value("rocketmq_storage_message_reserve_time") < 600_000
     assert watched.value("keelog_process_resident_memory_bytes", role="writer") > 2**20
+
+
+def test_messages_are_counted_by_topic_when_they_come_and_when_they_go(watched: Watched) -> None:
+    def counted(name: str) -> float:
+        return watched.value(f"rocketmq_{name}_total", topic="orders")
+
+    orders = watched.node.client.tail("orders", "earliest")
+    assert [message.topic for message in islice(orders, 50)] == ["orders"] * 50
+    wait_until(lambda: counted("messages_in") == 50, "what came is not counted")
+    wait_until(lambda: counted("messages_out") == 50, "what went is not counted")
+    assert counted("throughput_out") > 50 * 100
+
+
+def test_the_stages_of_all_appends_make_up_their_durations(watched: Watched) -> None:
+    def value(name: str, **labels: str) -> float:
+        return watched.value(name, op="append", **labels)
+
+    def waited() -> float:
+        return value(f"{stage}_count", stage="flush")
+
+    total, stage = "keelog_request_duration_seconds", "keelog_request_stage_duration_seconds"
+    before = waited()
+    watched.node.client.send("orders", b"flushed", acks="flushed")
+    wait_until(lambda: waited() == before + 1, "the append that waited is not counted")
+    requests = value("keelog_requests_total", code="OK")
+    for one in ("queue", "append", "reply"):
+        assert value(f"{stage}_count", stage=one) == value(f"{total}_count") == requests
+    parts = [value(f"{stage}_sum", stage=one) for one in ("queue", "append", "flush", "reply")]
+    assert sum(parts) == pytest.approx(value(f"{total}_sum"))
 
 
 def with_a_queue(node: RunningNode) -> RunningNode:
@@ -233,7 +263,7 @@ def test_the_file_for_support_holds_numbers_and_no_word_of_a_message(
 def test_counters_keep_growing_when_the_writer_is_started_again(watched: Watched) -> None:
     node = watched.node
     before = watched.scrape()
-    (messages,) = [key for key in before if key[0] == "rocketmq_messages_in_total"]
+    (messages,) = [key for key in before if key[0] == "keelog_commitlog_messages_total"]
     node.kill("writer")
     watched.wait_restarted("writer")
     node.client.send("orders", b"after")
@@ -242,7 +272,7 @@ def test_counters_keep_growing_when_the_writer_is_started_again(watched: Watched
     shrunk = {
         key: (before[key], after[key])
         for key in before
-        if key[0].endswith("_total") and after[key] < before[key]
+        if key[0].endswith(("_total", "_bucket", "_sum", "_count")) and after[key] < before[key]
     }
     assert not shrunk
 

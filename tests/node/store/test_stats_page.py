@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.store import stats_page as module
-from node.store.stats_page import BUCKETS, SUM, Counts, StatsPage, read_stats, stats_dir
+from node.store.stats_file import stats_dir
+from node.store.stats_page import BUCKETS, SUM, Counts, StatsPage, read_stats
 from node.store.stats_series import (
     APPEND,
     CODES,
