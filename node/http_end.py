@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from node.store.event_log import fields
+
 log = logging.getLogger("keelog.http")
 
 HTTP_CONNECTIONS_MAX = 16
@@ -93,7 +95,9 @@ class _Server(socketserver.TCPServer):
         try:
             self.finish_request(request, client_address)
         except OSError as error:
-            log.debug("%s: %s", client_address, error)  # it went away, or is too slow
+            # It went away, or is too slow.
+            told = fields(peer=client_address, why=error)
+            log.debug("a connection of the HTTP end is given up", extra=told)
         finally:
             with self._lock:
                 del self._open[request]

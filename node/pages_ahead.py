@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
+from node.store.event_log import fields
+
 log = logging.getLogger("keelog.pages_ahead")
 
 AHEAD_BYTES = 8 << 20
@@ -62,7 +64,7 @@ class PagesAhead:
                 self._follow(self._place)
         except OSError as error:
             # Nothing of the log is in danger: appends get their pages themselves.
-            log.warning("no pages ahead of the log any more: %s", error)
+            log.warning("no pages ahead of the log any more", extra=fields(why=error))
 
     def _follow(self, place: Place) -> None:
         """Asks for pages until the log has left this segment."""

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from node.store.event_log import fields
 from node.store.stats_file import PLAUSIBLE_BELOW, StatsFile, read_numbers, replace, stats_dir
 from node.store.stats_series import SERIES, Family, Kind, Series, series
 
@@ -82,7 +83,8 @@ class StatsPage:
             self._open(path)
         except OSError as error:
             # A full disk, or one that has become read-only, must not end what still serves.
-            log.warning("counts are not kept: %s: %s", path, error.strerror or error)
+            told = fields(file=path, why=error.strerror or error)
+            log.warning("counts are not kept", extra=told)
 
     def _open(self, path: Path) -> None:
         role = self.counts.role

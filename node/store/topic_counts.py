@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from node.store.event_log import fields
 from node.store.stats_file import PLAUSIBLE_BELOW, StatsFile, read_numbers, replace, stats_dir
 
 log = logging.getLogger("keelog.stats")
@@ -53,7 +54,8 @@ class TopicCounts:
                 kept = {}
             self._file = StatsFile(path, _LAYOUT, _NUMBERS)
         except OSError as error:
-            log.warning("counts by topic are not kept: %s: %s", path, error.strerror or error)
+            told = fields(file=path, why=error.strerror or error)
+            log.warning("counts by topic are not kept", extra=told)
             return
         self._other = list(kept.pop(OTHER_TOPICS, (0, 0)))
         self._named = {topic: list(count) for topic, count in kept.items()}
