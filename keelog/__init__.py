@@ -19,12 +19,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from node.client import Client, connect
     from node.client_batch_receipt import BatchReceipt
+    from node.client_batches import BatchOptions
     from node.client_calls import Retry
     from node.client_many import Failure, SendManyError
-    from node.client_message import Message, OutgoingMessage
+    from node.client_message import Message, MessageOptions, OutgoingMessage
+    from node.client_options import (
+        CreateTopicOptions,
+        FindOptions,
+        GetOptions,
+        ProducerOptions,
+        PullOptions,
+        SeekOptions,
+        SendOptions,
+    )
     from node.client_producer import Producer
     from node.client_pull import PullResult
     from node.client_routes import Routes
+    from node.client_tail import TailOptions
     from node.client_types import (
         DiskStatus,
         Health,
@@ -65,20 +76,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BadRequest",
+    "BatchOptions",
     "BatchReceipt",
     "BusyError",
     "Client",
     "ClientClosed",
     "CorruptError",
+    "CreateTopicOptions",
     "DiskStatus",
     "Failure",
+    "FindOptions",
     "ForkedClient",
+    "GetOptions",
     "Health",
     "HealthCheck",
     "IllegalMessage",
     "LogStatus",
     "Message",
     "MessageDamaged",
+    "MessageOptions",
     "MessageTooLarge",
     "MqError",
     "NodeBusy",
@@ -91,7 +107,9 @@ __all__ = [
     "OutgoingMessage",
     "ProcessStatus",
     "Producer",
+    "ProducerOptions",
     "PropertiesTooLarge",
+    "PullOptions",
     "PullResult",
     "QueueOffsets",
     "Receipt",
@@ -99,10 +117,13 @@ __all__ = [
     "RequestTimeout",
     "Retry",
     "Routes",
+    "SeekOptions",
     "SendManyError",
+    "SendOptions",
     "SendTimeout",
     "ServiceNotAvailable",
     "StoreDamaged",
+    "TailOptions",
     "TopicCreated",
     "TopicInfo",
     "UnknownOperation",

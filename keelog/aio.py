@@ -1,5 +1,18 @@
 """The client for asyncio: the names of `keelog`, with `await`, `async with` and `async for`.
 
+>>> import asyncio
+>>> import keelog.aio
+>>> async def send_and_read():
+...     async with keelog.aio.connect() as client:
+...         await asyncio.gather(*(client.send("limes", b"%d" % n, queue_id=0) for n in range(3)))
+...         async for message in client.tail("limes", "earliest"):
+...             return message.queue_offset, message.topic
+>>> asyncio.run(send_and_read())
+(0, 'limes')
+
+A client may be used by several loops, one after the other or in threads of their own. A task
+that is cancelled gives up waiting; its message may be stored all the same.
+
 The loop carries plain sends itself, all else is done by the client's own I/O thread; nothing here
 blocks the event loop.
 """
@@ -55,7 +68,8 @@ __all__ = ["Client", "Producer", "connect"]
 def connect(
     url: str | None = None, timeout: float | None = None, retry: Retry | None = None
 ) -> "Client":
-    """As `keelog.connect`: use it with `async with`, or await it."""
+    """As `keelog.connect`: use it with `async with`, or await it. Until then nothing is reached,
+    and nobody there is an error of the first call."""
     return Client(ClientCore(url, timeout, retry))
 
 
@@ -75,7 +89,8 @@ async def run(core: ClientCore, operation: Operation[T]) -> T:
 
 
 class Client:
-    """What `connect` returns. Every method is that of `keelog.Client`."""
+    """What `connect` returns. Every method is that of `keelog.Client`, whose words and errors hold;
+    those that wait there are awaited here."""
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
@@ -163,7 +178,7 @@ class Client:
     async def create_topic(
         self, topic: str, queues: int = 8, **options: Unpack[CreateTopicOptions]
     ) -> TopicCreated:
-        """Makes a topic. An existing one stays; without `exist_ok` it is an error (BadRequest)."""
+        """Makes a topic, or gives it this number of queues; `exist_ok=False` refuses the latter."""
         return await run(self._core, self._core.create_topic(topic, queues, options))
 
     async def delete_topic(self, topic: str, timeout: float | None = None) -> bool:
@@ -262,8 +277,12 @@ class Client:
 
 
 class Producer:
-    """Gathers messages into batches. `send_nowait` never waits: it raises NodeBusy when
-    `max_in_flight` messages have no answer; `await drain()` between sends prevents that."""
+    """Gathers messages into batches, as `keelog.Producer`.
+
+    `send_nowait` and `send_batch` never wait, whatever `when_full` says: they raise NodeBusy when
+    `max_in_flight` messages, or `max_batches` batches, have no answer. `await drain()` between
+    sends prevents the former.
+    """
 
     def __init__(self, producer: PlainProducer) -> None:
         self._producer = producer
@@ -314,8 +333,12 @@ class Producer:
         return await asyncio.to_thread(send_many)
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Waits until `send_nowait` takes a message. Raises NodeBusy after `timeout` seconds."""
-        if not self._producer.has_room():
+        """Waits until `send_nowait` takes a message at once.
+
+        Raises NodeBusy after `timeout` seconds without room (None: the producer's own).
+        """
+        # Another task may be quicker, so it is looked at again: behind this look nobody else runs.
+        while not self._producer.has_room():
             await asyncio.to_thread(self._producer.drain, timeout)
 
     async def flush(self, timeout: float | None = None) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from numbers import Real
 from typing import Any, Literal, TypedDict
 
 from node.client_message import MessageOptions
@@ -84,7 +85,8 @@ class SeekOptions(TypedDict, total=False):
 
 
 class CreateTopicOptions(TypedDict, total=False):
-    """With `exist_ok=False` an existing topic is an error. `perm`: 2 write, 4 read, 6 both."""
+    """With `exist_ok=False` a topic that is there is an error, else it gets the queues asked for.
+    `perm`: 2 write, 4 read, 6 both, which is the default."""
 
     exist_ok: bool
     perm: int
@@ -92,7 +94,7 @@ class CreateTopicOptions(TypedDict, total=False):
 
 
 class ProducerOptions(TypedDict, total=False):
-    """See ProducerSettings."""
+    """See `Client.producer`."""
 
     linger: float
     batch_bytes: int
@@ -166,7 +168,7 @@ def check_endpoint(endpoint: object) -> None:
 
 def check_seconds(name: str, value: object) -> None:
     """Raises BadRequest for what is no time to wait."""
-    if not isinstance(value, int | float) or not 0 <= value <= TIMEOUT_S_MAX:
+    if not isinstance(value, Real) or not 0 <= float(value) <= TIMEOUT_S_MAX:
         raise BadRequest(
             f"{name} is {value!r}, not a number of seconds from 0 to {TIMEOUT_S_MAX:.0f}",
             "0 does not wait; leave it out for the default",

@@ -37,7 +37,8 @@ class Sender(NamedTuple):
 
 
 class Producer:
-    """Gathers messages into batches; safe for many threads. Leaving it as a context flushes.
+    """Gathers messages into batches; safe for many threads. Leaving it as a context, or its client,
+    sends what it holds and waits for the answers. Made by `Client.producer`.
 
     Messages of one queue are stored in the order of the calls, unless a batch had to be repeated
     (see `Retry`). Those of `send_nowait` that name no queue go into one queue a batch, which the
@@ -62,7 +63,8 @@ class Producer:
         self._gathered: _Gathered | None = None
         self._batch = self._new_batch()
         self._unanswered = 0
-        self._sealed = 0
+        self._due = 0.0
+        self._has_timer = False
         self._closed = False
         self._failed = 0
 
@@ -104,9 +106,11 @@ class Producer:
 
         The fastest way in: messages are encoded as a whole, and receipts made when asked for.
 
-            future = producer.send_batch("orders", [b"one", b"two"], tags="paid", keys=["o1", "o2"])
-            receipt = future.result()      # BatchReceipt: queue_id, queue_offset, ...
-            receipt[1].msg_id              # a Receipt like that of send
+        >>> with client.producer() as producer:
+        ...     future = producer.send_batch("nuts", [b"one", b"two"], keys=["n-1", "n-2"])
+        >>> receipt = future.result()  # a BatchReceipt
+        >>> receipt.status, len(receipt), receipt[1].queue_offset  # [1]: a Receipt, as of send
+        ('PUT_OK', 2, 1)
 
         Several batches may be under way (`max_batches`). `keys` has one item a message, a key or
         several. Without `queue_id` and `order_by` the node takes the topic's queues in turn, one a
@@ -306,16 +310,27 @@ class Producer:
             )
 
     def _linger(self) -> None:
-        """With the lock held: what is gathered from now on goes in a moment."""
-        number = self._sealed
+        """With the lock held: what is gathered from now on goes in a moment.
 
-        def lingered() -> None:
-            with self._lock:
-                if number == self._sealed:
-                    self._seal()
+        One timer for all batches: each one's own would wake the I/O thread, which then waits for
+        the interpreter while this thread gathers, and sees the next answer only behind that.
+        """
+        self._due = monotonic() + self._settings.linger
+        if not self._has_timer:
+            self._look_when_due()
 
-        if not self._io.call_at(monotonic() + self._settings.linger, lingered):
+    def _look_when_due(self) -> None:
+        self._has_timer = self._io.call_at(self._due, self._lingered)
+        if not self._has_timer:
             self._seal()
+
+    def _lingered(self) -> None:
+        with self._lock:
+            self._has_timer = False
+            if monotonic() >= self._due:
+                self._seal()
+            elif self._gathered is not None or self._batch.entries:
+                self._look_when_due()
 
     def _seal(self) -> None:
         """With the lock held: sends what is gathered."""
@@ -329,7 +344,6 @@ class Producer:
             batch.deadline = monotonic() + self._settings.timeout
         else:
             return
-        self._sealed += 1
         if not self._appender.send(batch):
             batch.fail(ClientClosed())
 

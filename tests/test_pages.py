@@ -19,6 +19,7 @@ PAGES = sorted(
 )
 RUN_BY = {
     ("README.md", "console python text"): "tests/test_readme.py",
+    ("docs/client.md", "python text"): "tests/keelog/test_examples.py",
     ("docs/load-testing.md", "console python"): "tests/cli/test_bench.py",
     ("docs/spark.md", "python"): "tests/pipeline/test_spark_doc.py",
     ("docs/operations.md", "bash"): "tests/whole/test_backup.py",

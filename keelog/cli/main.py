@@ -31,7 +31,7 @@ COMMANDS = {
     "serve": Lazy("keelog.cli.serve", "serve", "Runs a node on a store directory."),
     "health": Lazy("keelog.cli.node_state", "health", "Tells whether a node is ready."),
     "status": Lazy("keelog.cli.node_state", "status", "Shows a node's processes and offsets."),
-    "top": Lazy("keelog.cli.node_state", "top", "Shows the status again and again, with rates."),
+    "top": Lazy("keelog.cli.top", "top", "Shows what a node does, live."),
     "produce": Lazy("keelog.cli.produce", "produce", "Sends lines or JSON objects from stdin."),
     "consume": Lazy("keelog.cli.consume", "consume", "Prints the messages of a topic."),
     "topic": Lazy("keelog.cli.topic", "topic", "Lists, describes, makes and removes topics."),

@@ -86,43 +86,12 @@ def status(node: str, output: Output) -> int:
 def show_status(client: keelog.Client, output: Output) -> None:
     """Asks for the status and writes it."""
     answer = dict(client.status().raw)
+    # For two looks, which `keelog top` takes.
+    answer["operations"] = [
+        {name: value for name, value in row.items() if name != "buckets"}
+        for row in answer.get("operations", ())
+    ]
     output.document(answer, table=_table(answer["processes"]), title=_title(answer))
-
-
-@command("top")
-@node_option
-@click.option("--once", is_flag=True, help="Ends after the first look.")
-@click.option("--interval", default=1.0, show_default=True, metavar="SECONDS")
-@output_options
-def top(node: str, once: bool, interval: float, output: Output) -> int:
-    """Shows the status again and again, with what was appended each second.
-
-    Example: keelog top
-
-    Example: keelog top --once --json
-    """
-    with doing(f"cannot ask the node at {node} for its status"), keelog.connect(node) as client:
-        before, asked_at = dict(client.status().raw), time.monotonic()
-        while True:
-            time.sleep(interval)
-            answer, now = dict(client.status().raw), time.monotonic()
-            answer["rates"] = rates(before, answer, now - asked_at)
-            shown = ", ".join(f"{name} {value:,.0f}" for name, value in answer["rates"].items())
-            if output.is_terminal and output.format == "table" and not once:
-                click.clear()
-            output.document(answer, _table(answer["processes"]), f"{_title(answer)}{shown}\n")
-            if once:
-                return OK
-            before, asked_at = answer, now
-
-
-def rates(before: dict[str, Any], after: dict[str, Any], seconds: float) -> dict[str, float]:
-    """What grew between two answers, a second; 0 when the node was restarted between them."""
-    grown = {
-        f"{name}_per_s": after["log"][field] - before["log"][field]
-        for name, field in (("records", "records"), ("appended_bytes", "appended"))
-    }
-    return {name: round(max(0, count) / seconds, 1) for name, count in grown.items()}
 
 
 def _title(answer: dict[str, Any]) -> str:

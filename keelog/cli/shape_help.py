@@ -154,6 +154,7 @@ STATUS: Shape = {
     "http": "text: where metrics and health pages are, or null",
     "log_file": "text: the file that the node's log goes to, or null",
     "settings": ["NAME=VALUE: those that differ from their defaults"],
+    "origins": [{"setting": "text", "origin": "file, environment, -X or option", "where": "text"}],
     "processes": [PROCESS],
     "log": {
         "min": "integer",
@@ -165,6 +166,15 @@ STATUS: Shape = {
         "records": "integer",
     },
     "disk": {"free_bytes": "integer", "used_ratio": "number: 0 to 1"},
+    "operations": [
+        {
+            "op": "text: append, pull, …, log_flush",
+            "requests": "integer",
+            "failed": "integer: answered otherwise than OK",
+            "p50_ms": "number, or null: of all of them",
+            "p99_ms": "number, or null",
+        }
+    ],
     "supervisor": {
         "pid": "integer",
         "state": "text",
@@ -172,6 +182,21 @@ STATUS: Shape = {
         "rss_bytes": "integer",
         "cpu_s": "number",
     },
+}
+TOP: Shape = STATUS | {
+    "interval_s": "number",
+    "rates": {"records_per_s": "number", "appended_bytes_per_s": "number"},
+    "operations": [
+        {
+            "op": "text",
+            "per_s": "number",
+            "failed_per_s": "number",
+            "p50_ms": "number, or null: of the interval",
+            "p99_ms": "number, or null: of the interval",
+        }
+    ],
+    "dispatch_lag_bytes": {"queues": "integer", "index": "integer"},
+    "processes": [PROCESS | {"cpu_percent": "number: of one processor, or null"}],
 }
 EXPORT: Shape = {
     "out": "text",
@@ -238,7 +263,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
         },
     ),
     "status": (STATUS,),
-    "top": (STATUS | {"rates": {"records_per_s": "number", "appended_bytes_per_s": "number"}},),
+    "top": (TOP,),
     "diag": (
         {
             "path": "text",

@@ -115,6 +115,24 @@ def test_a_producer_drains_between_sends(node: FakeNode) -> None:
     asyncio.run(scenario())
 
 
+def test_tasks_that_drain_at_once_all_find_room(node: FakeNode) -> None:
+    async def scenario() -> None:
+        async with keelog.aio.connect(node.url) as mq:
+            await mq.create_topic("orders")
+            async with mq.producer(max_in_flight=2, linger=0) as producer:
+
+                async def send(name: int) -> None:
+                    for _ in range(5):
+                        await producer.drain()
+                        producer.send_oneway("orders", b"%d" % name)
+
+                await asyncio.gather(*(send(name) for name in range(10)))
+            assert producer.failed == 0
+
+    asyncio.run(scenario())
+    assert len(node.stored()) == 50
+
+
 def test_a_full_producer_never_blocks_the_loop(node: FakeNode) -> None:
     async def scenario() -> None:
         node.delay["append"] = 0.2

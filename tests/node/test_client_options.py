@@ -39,6 +39,12 @@ def test_what_is_no_time_is_refused_and_the_client_goes_on(
     assert mq.topics() == []
 
 
+@pytest.mark.parametrize("timeout", [5, 5.0, np.float32(5), np.int64(5)])
+def test_any_number_of_seconds_is_a_time(mq: keelog.Client, timeout: Any) -> None:
+    assert mq.send("orders", b"x", timeout=timeout).status == "PUT_OK"
+    assert len(mq.topics(timeout)) == 1
+
+
 @pytest.mark.parametrize(
     "use",
     [

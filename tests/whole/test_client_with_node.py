@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -153,11 +152,8 @@ def test_asyncio_works_alike(node: RunningNode) -> None:
     asyncio.run(scenario())
 
 
-def test_sends_and_followers_live_through_the_restart_of_every_process(tmp_path: Path) -> None:
-    with (
-        RunningNode(tmp_path / "store", SMALL) as node,
-        keelog.connect(node.endpoint, timeout=30.0) as mq,
-    ):
+def test_sends_and_followers_live_through_the_restart_of_every_process(node: RunningNode) -> None:
+    with keelog.connect(node.endpoint, timeout=30.0) as mq:
         mq.create_topic("orders", queues=2)
         stored = [mq.send("orders", b"before")]
         follower = mq.tail("orders", "earliest")

@@ -31,6 +31,10 @@ def test_without_a_compiler_the_wheel_is_for_any_machine(
         assert (found.filename or "").endswith("-py3-none-any.whl")
         assert f"protocol/{kernel.FILE}" not in found.namelist()
         assert "protocol/kernel.py" in found.namelist()
+        # Where the public names come from, or a user's checker takes them all for Any.
+        assert {f"{name}/py.typed" for name in ("keelog", "node", "protocol")} < {*found.namelist()}
+        (points,) = (name for name in found.namelist() if name.endswith("/entry_points.txt"))
+        assert b"[pytest11]" in found.read(points)
 
 
 @pytest.mark.process

@@ -1,0 +1,65 @@
+"""What `import keelog` promises: each name is there, is explained, and stands on the page."""
+
+import inspect
+import pydoc
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keelog
+import keelog.aio
+import keelog.testing
+
+PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+BASES = {"MqError", "RefusedError", "BusyError", "CorruptError", "OutcomeUnknownError"}
+ERRORS = {
+    name: kind
+    for name in keelog.__all__
+    if inspect.isclass(kind := getattr(keelog, name)) and issubclass(kind, keelog.MqError)
+}
+
+
+def public(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Functions, properties and classes of an object, by their full names."""
+    for name, member in vars(owner).items():
+        is_ours = inspect.isfunction(member) or isinstance(member, property | classmethod)
+        if is_ours and not name.startswith("_"):
+            yield f"{owner.__name__}.{name}", member
+
+
+def test_every_public_name_is_explained() -> None:
+    classes = [getattr(keelog, name) for name in keelog.__all__]
+    classes += [keelog.aio.Client, keelog.aio.Producer, keelog.testing.TestNode]
+    told = {kind.__name__: kind for kind in classes}
+    for kind in filter(inspect.isclass, classes):
+        told |= dict(public(kind))
+    generated = re.compile(r"\w+\(.*\)$")  # what dataclass and NamedTuple write
+    silent = [
+        name
+        for name, thing in told.items()
+        if not (text := inspect.getdoc(thing)) or generated.match(text.splitlines()[0])
+    ]
+    assert not silent
+
+
+def test_help_shows_what_there_is_before_anything_was_used() -> None:
+    assert set(keelog.__all__) == set(dir(keelog))
+    text = pydoc.plain(pydoc.render_doc(keelog))
+    assert all(re.search(rf"\b{name}\b", text) for name in keelog.__all__)
+
+
+def test_the_page_has_every_error_and_says_whether_it_may_be_retried() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("## Errors")[2]
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (yes|no) \|", table, re.MULTILINE)
+    shown = {name: answer == "yes" for names, answer in rows for name in re.findall(r"\w+", names)}
+    assert shown == {n: kind.retriable for n, kind in ERRORS.items() if n not in BASES}
+
+
+@pytest.mark.parametrize("name", ["Client", "Producer"])
+def test_the_page_names_no_call_that_is_not_there(name: str) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for called in set(re.findall(rf"\b{name.lower()}\.(\w+)\(", text)):
+        assert hasattr(getattr(keelog, name), called), called

@@ -1,0 +1,88 @@
+"""`keelog.testing` and the fixtures of pytest: a node for tests of programs that use Keelog."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import keelog
+from keelog.pytest_plugin import pytest_runtest_makereport
+from keelog.testing import TestNode
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("keelog_node")
+@pytest.mark.parametrize("odd", ["a b/c", "ü", "x" * 300])
+def test_each_test_has_a_topic_of_its_own_whatever_its_name(
+    keelog_client: keelog.Client, keelog_topic: str, odd: str
+) -> None:
+    assert keelog_topic not in {topic.topic for topic in keelog_client.topics()}
+    assert keelog_client.send(keelog_topic, odd.encode()).queue_offset == 0
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("keelog_node")
+def test_a_process_that_a_test_kills_is_started_again(
+    keelog_node: TestNode, keelog_client: keelog.Client, keelog_topic: str
+) -> None:
+    receipt = keelog_client.send(keelog_topic, b"x")
+    keelog_node.kill_process("reader")
+    assert keelog_client.get(receipt.msg_id).body == b"x"
+    assert "signal 9" in keelog_node.log_end
+    with pytest.raises(ValueError, match="no process 'readers'"):
+        keelog_node.kill_process("readers")
+
+
+PROGRAM = """
+import sys, keelog
+client = keelog.connect(sys.argv[1])
+client.producer(linger=60).send_oneway(sys.argv[2], b"last words")
+"""
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("keelog_node")
+def test_the_end_of_a_program_sends_what_it_holds(
+    keelog_node: TestNode, keelog_client: keelog.Client, keelog_topic: str
+) -> None:
+    words = [sys.executable, "-c", PROGRAM, keelog_node.endpoint, keelog_topic]
+    subprocess.run(words, check=True, timeout=60)
+    message = next(keelog_client.tail(keelog_topic, "earliest"))
+    assert message.body == b"last words"
+
+
+@pytest.mark.process
+def test_a_node_that_cannot_start_says_why_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with (
+        pytest.raises(keelog.ServiceNotAvailable, match="there is no setting 'flush_disk_typ'"),
+        TestNode(settings={"flush_disk_typ": "SYNC_FLUSH"}),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_what_the_node_said_stands_beside_a_test_that_failed(failed: bool) -> None:
+    item = SimpleNamespace(funcargs={"keelog_node": SimpleNamespace(log_end="a segment is full")})
+    report = SimpleNamespace(failed=failed, sections=[])
+    hook = pytest_runtest_makereport(item)  # type: ignore[arg-type]
+    next(hook)
+    with pytest.raises(StopIteration):
+        hook.send(report)
+    assert report.sections == ([("keelog node", "a segment is full")] if failed else [])
+
+
+def test_tests_without_the_node_have_the_reports_that_they_had() -> None:
+    report = SimpleNamespace(failed=True, sections=[])
+    hook = pytest_runtest_makereport(SimpleNamespace(funcargs={}))  # type: ignore[arg-type]
+    next(hook)
+    with pytest.raises(StopIteration) as over:
+        hook.send(report)
+    assert over.value.value is report
+    assert report.sections == []
