@@ -50,10 +50,12 @@ _NODE_S_MAX = 5.0
 _PACKAGES = ("keelog", "pyzmq", "msgpack", "psutil", "numpy", "click", "rich", "prometheus-client")
 _PREFIX = "KEELOG_"
 _SECRET = re.compile(
-    r"(?i)((?:password|passwd|secret|token|credential|authorization|(?:access|secret|api)[-_]?key)"
-    r"[\"']?\s*[=:]\s*(?:bearer\s+|basic\s+)?)[^\s,;]+"
+    r"(?i)((?:passw(?:or)?d|passphrase|secret|token|credential|authorization|cookie|signature"
+    r"|(?:access|api|private|session)[-_]?key)[\w-]*\\*[\"']?[ \t]*[=:][ \t]*)"
+    r"(?:(\\*)([\"'])(?:(?!\3).)*\3?|(?:bearer[ \t]+|basic[ \t]+)?[^\s\"']+)"
 )
 _USER_IN_URL = re.compile(r"(//)[^/\s@]+@")
+NAME_THE_STORE = "name the store: keelog diag ./store -o FILE  (or a node that runs: --node URL)"
 
 
 class Bundle:
@@ -64,14 +66,21 @@ class Bundle:
         self.problems: list[str] = []
 
     def add(self, name: str, gather: Callable[[], object]) -> None:
-        """Adds what `gather` answers: bytes as they are, all else as JSON."""
+        """Adds what `gather` answers: text as it is, all else as JSON; credentials nowhere."""
         try:
             found = gather()
         except (MqError, OSError) as error:
-            self.problems.append(f"{name}: {type(error).__name__}: {error}")
+            self.lacks(f"{name}: {type(error).__name__}: {error}")
             return
-        text = json.dumps(found, indent=1, ensure_ascii=False, default=str).encode() + b"\n"
-        self.files[name] = found if isinstance(found, bytes) else text
+        if isinstance(found, bytes):
+            self.files[name] = redacted(found.decode("utf-8", "replace")).encode()
+        else:
+            text = json.dumps(_cleaned(found), indent=1, ensure_ascii=False, default=str)
+            self.files[name] = f"{text}\n".encode()
+
+    def lacks(self, problem: str) -> None:
+        """Notes what could not be had."""
+        self.problems.append(redacted(problem))
 
     def write(self, path: Path) -> None:
         """Writes a new file, for its owner alone. Raises FileExistsError."""
@@ -88,8 +97,9 @@ class Bundle:
 def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     """Looks at the node, its store and the machine.
 
-    `store` is for a node that does not run. Raises NotConnected when nobody answers and no store
-    is named: then there is nothing to look at.
+    `store` is for a node that does not run; `log_file` for one whose log goes elsewhere than into
+    a file. Raises NotConnected when nobody answers and no store is named: then there is nothing to
+    look at.
     """
     bundle, pids = Bundle(), []
     bundle.add("versions.json", versions)
@@ -100,8 +110,9 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
             health = dict(client.health().raw)
     except MqError as error:
         if store is None:
+            error.hint = NAME_THE_STORE
             raise
-        bundle.problems.append(f"no status and no metrics, nobody answers at {node}: {error}")
+        bundle.lacks(f"no status and no metrics, nobody answers at {node}: {error}")
     else:
         store = store or Path(status["store"])
         rows = [*status["processes"], status["supervisor"]]
@@ -109,8 +120,13 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
         bundle.add("status.json", lambda: status)
         bundle.add("health.json", lambda: health)
         bundle.add("settings.json", lambda: status["settings"])
+        bundle.add("origins.json", lambda: status.get("origins"))
+        known = status.get("log_file")
+        if log_file is None and known is None:
+            bundle.lacks("log.txt: the node's log goes into no file; name one with --log")
+        log_file = log_file or (None if known is None else Path(known))
         if status["http"] is None:
-            bundle.problems.append("metrics.txt: the node was started without --http")
+            bundle.lacks("metrics.txt: the node was started without --http")
         else:
             bundle.add("metrics.txt", lambda: metrics_text(status["http"]))
     bundle.add("processes.json", lambda: process_table(pids))
@@ -118,7 +134,7 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     if store is not None and store.is_dir():
         _add_store(bundle, store)
     elif store is not None:
-        bundle.problems.append(f"{store} is not on this machine")
+        bundle.lacks(f"{store} is not on this machine")
     if log_file is not None:
         bundle.add("log.txt", lambda: last_lines(log_file))
     return bundle
@@ -245,12 +261,27 @@ def quarantine_numbers(store: Path) -> list[Fields]:
 
 
 def last_lines(path: Path) -> bytes:
-    """The end of a log, without what looks like a credential. Raises OSError."""
+    """The end of a log. Raises OSError."""
     with path.open(encoding="utf-8", errors="replace") as file:
         kept = deque((line[:LOG_LINE_CHARS_MAX].rstrip("\n") for line in file), LOG_LINES_MAX)
-    return "".join(f"{redacted(line)}\n" for line in kept).encode()
+    return "".join(f"{line}\n" for line in kept).encode()
 
 
-def redacted(line: str) -> str:
-    """A line without the values of passwords, tokens and keys, and without users of URLs."""
-    return _USER_IN_URL.sub(r"\1***@", _SECRET.sub(r"\1***", line))
+def redacted(text: str) -> str:
+    """Text without the values of passwords, tokens and keys, and without users of URLs."""
+    return _USER_IN_URL.sub(r"\1***@", _SECRET.sub(r"\1\2\3***\3", text))
+
+
+def _cleaned(found: object) -> object:
+    """The same, in all texts of a structure; a text below a name like `password` goes whole."""
+    match found:
+        case str():
+            return redacted(found)
+        case Mapping():
+            return {
+                name: "***" if _SECRET.search(f"{name}=x") else _cleaned(value)
+                for name, value in found.items()
+            }
+        case list() | tuple():
+            return [_cleaned(one) for one in found]
+    return found

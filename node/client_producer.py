@@ -63,7 +63,8 @@ class Producer:
         self._gathered: _Gathered | None = None
         self._batch = self._new_batch()
         self._unanswered = 0
-        self._sealed = 0
+        self._due = 0.0
+        self._has_timer = False
         self._closed = False
         self._failed = 0
 
@@ -309,16 +310,27 @@ class Producer:
             )
 
     def _linger(self) -> None:
-        """With the lock held: what is gathered from now on goes in a moment."""
-        number = self._sealed
+        """With the lock held: what is gathered from now on goes in a moment.
 
-        def lingered() -> None:
-            with self._lock:
-                if number == self._sealed:
-                    self._seal()
+        One timer for all batches: each one's own would wake the I/O thread, which then waits for
+        the interpreter while this thread gathers, and sees the next answer only behind that.
+        """
+        self._due = monotonic() + self._settings.linger
+        if not self._has_timer:
+            self._look_when_due()
 
-        if not self._io.call_at(monotonic() + self._settings.linger, lingered):
+    def _look_when_due(self) -> None:
+        self._has_timer = self._io.call_at(self._due, self._lingered)
+        if not self._has_timer:
             self._seal()
+
+    def _lingered(self) -> None:
+        with self._lock:
+            self._has_timer = False
+            if monotonic() >= self._due:
+                self._seal()
+            elif self._gathered is not None or self._batch.entries:
+                self._look_when_due()
 
     def _seal(self) -> None:
         """With the lock held: sends what is gathered."""
@@ -332,7 +344,6 @@ class Producer:
             batch.deadline = monotonic() + self._settings.timeout
         else:
             return
-        self._sealed += 1
         if not self._appender.send(batch):
             batch.fail(ClientClosed())
 

@@ -338,6 +338,7 @@ class Supervisor:
             started_at=self._started_at,
             http_url=self._http_url,
             log_file=self.events.file,
+            origins=self.options.origins,
         )
 
 

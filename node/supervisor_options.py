@@ -1,6 +1,6 @@
 """What a supervisor is asked for, and which module each kind of process runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,8 @@ class Options:
     root: Path
     serve: ServeSettings = field(default_factory=ServeSettings)
     pairs: tuple[str, ...] = ()
+    origins: Sequence[Mapping[str, str]] = ()
+    """Which settings were given, and by whom: `setting`, `origin`, `where`."""
     limits: Limits = field(default_factory=Limits)
     version: str = ""
     modules: Mapping[Role, str] = field(default_factory=lambda: MODULES)

@@ -4,6 +4,7 @@ Offsets come from the pages that the processes publish, memory and CPU time from
 """
 
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,6 +65,8 @@ class NodeView:
     """Where health and metrics are; empty: nowhere."""
     log_file: Path | None = None
     """The file that stderr is, when it is one."""
+    origins: Sequence[Mapping[str, str]] = ()
+    """Which settings were given, and by whom."""
 
 
 def routes(view: NodeView) -> Fields:
@@ -101,6 +104,7 @@ def status(view: NodeView) -> Fields:
         "http": view.http_url or None,
         "log_file": None if view.log_file is None else str(view.log_file),
         "settings": changed_settings(view.settings),
+        "origins": [dict(one) for one in view.origins],
         "processes": process_rows(view),
         "log": {
             "min": log.min_offset,

@@ -24,7 +24,8 @@ from keelog.cli.output import Output
     "log_file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What the node wrote to stderr: its last 1000 lines go in, credentials blacked out.",
+    help="What the node wrote to stderr: its last 1000 lines go in, credentials blacked out. Not"
+    " needed where stderr is a file: the node knows it.",
 )
 @node_option
 @output_options

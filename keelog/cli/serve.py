@@ -1,6 +1,6 @@
 """`keelog serve`: a node in the foreground."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import click
 
 from keelog.cli.failures import doing
 from keelog.cli.options import command, settings_given_options, version
-from keelog.cli.settings_given import Given, serve_settings, store_pairs
+from keelog.cli.settings_given import SERVE, Given, serve_settings, store_pairs
 from keelog.cli.settings_meanings import SERVE_MEANINGS
 from node.serve_settings import ServeSettings
 
@@ -28,6 +28,17 @@ def serve_options(function: Callable[..., int]) -> Callable[..., int]:
             help=f"{text[0].upper()}{text[1:]}.{shown}",
         )(function)
     return function
+
+
+def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, str]]:
+    """Who said what, for the node's status; the last of a name counts, an option before all."""
+    said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
+    for name in options:
+        said[f"{SERVE}.{name}"] = ("option", f"--{name.replace('_', '-')}")
+    return [
+        {"setting": name, "origin": origin, "where": where}
+        for name, (origin, where) in said.items()
+    ]
 
 
 @command("serve")
@@ -59,6 +70,7 @@ def serve(directory: Path, given: tuple[Given, ...], **options: Any) -> int:
                 root=directory.resolve(),
                 serve=asked,
                 pairs=store_pairs(given),
+                origins=origins(given, said),
                 limits=Limits(crashes_max=asked.restart_limit),
                 version=version(),
             )

@@ -154,6 +154,7 @@ STATUS: Shape = {
     "http": "text: where metrics and health pages are, or null",
     "log_file": "text: the file that the node's log goes to, or null",
     "settings": ["NAME=VALUE: those that differ from their defaults"],
+    "origins": [{"setting": "text", "origin": "file, environment, -X or option", "where": "text"}],
     "processes": [PROCESS],
     "log": {
         "min": "integer",

@@ -76,6 +76,12 @@ def test_serve_takes_options_before_all_else_then_the_last_of_x_variables_and_fi
     (one,) = asked
     assert one.serve == ServeSettings("tcp://h:2", 4, 3, "2", 9)
     assert (one.pairs, one.limits.crashes_max) == (("store.file_reserved_time=1",), 9)
+    told = {row["setting"]: (row["origin"], row["where"]) for row in one.origins}
+    assert told["serve.bind"] == ("option", "--bind")
+    assert told["serve.queue_workers"] == ("-X", "")
+    assert told["serve.http"] == ("environment", "KEELOG_HTTP")
+    assert told["store.file_reserved_time"] == ("file", str(file))
+    assert "store.max_index_num" not in told
     assert run(["config", "show", "--origin", *given]) == 0
     rows = map(json.loads, capsys.readouterr().out.splitlines())
     said = {row["setting"]: (row["value"], row["origin"], row["where"]) for row in rows}

@@ -37,20 +37,44 @@ def test_a_file_that_is_there_is_left_alone(golden: GetStore, tmp_path: Path) ->
     assert out.read_text() == "mine"
 
 
-def test_with_neither_node_nor_store_there_is_no_file(tmp_path: Path) -> None:
+def test_with_neither_node_nor_store_there_is_no_file_and_the_store_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "diag.zip"
     assert run(["diag", "-o", str(out), "--node", NOWHERE]) == 4
     assert not out.exists()
+    assert "try: name the store: keelog diag ./store -o FILE" in capsys.readouterr().err
+
+
+def test_a_nodes_address_with_a_credential_is_told_without_it(
+    golden: GetStore, tmp_path: Path
+) -> None:
+    out = tmp_path / "diag.zip"
+    url = "tcp://me:s3cret-word@127.0.0.1:9"
+    words = ["diag", str(golden("small-clean")), "-o", str(out), "--node", url, "--json"]
+    result = CliRunner().invoke(cli, words, standalone_mode=False)
+    assert result.exception is None
+    with zipfile.ZipFile(out) as zip_:
+        for name in zip_.namelist():
+            assert b"s3cret-word" not in zip_.read(name), name
+    assert "s3cret-word" not in result.stdout
 
 
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
         ("password=abc rest", "password=*** rest"),
-        ("Authorization: Bearer abc", "Authorization: Bearer ***"),
-        ('"secret_key": "abc"', '"secret_key": ***'),
+        ("Authorization: Bearer abc rest", "Authorization: *** rest"),
+        ('{"secret_key": "abc", "a": 1}', '{"secret_key": "***", "a": 1}'),
+        ("DB_PASSWORD=a,b;c&d rest", "DB_PASSWORD=*** rest"),
+        ("AWS_SECRET_ACCESS_KEY='it is \"x\"' rest", "AWS_SECRET_ACCESS_KEY='***' rest"),
+        (r'cause="token=\"a b\" x"', r'cause="token=\"***" x"'),
+        ("SECRET_KEY_BASE = abc", "SECRET_KEY_BASE = ***"),
+        ("GET /x?api_key=abc&y=1 HTTP/1.1", "GET /x?api_key=*** HTTP/1.1"),
         ("at https://me:abc@host/x", "at https://***@host/x"),
+        ("tcp://:abc@host:1 and s3://bucket/x", "tcp://***@host:1 and s3://bucket/x"),
         ("tokens were counted: 3", "tokens were counted: 3"),
+        ("password:", "password:"),
         ("INFO writer log recovered: end 0", "INFO writer log recovered: end 0"),
     ],
 )

@@ -38,6 +38,21 @@ def test_a_lone_message_goes_when_it_has_lingered(mq: keelog.Client) -> None:
         assert time.monotonic() - begin >= 0.04
 
 
+def test_a_message_behind_a_batch_that_went_lingers_from_its_own_time(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    mq.create_topic("orders")
+    with mq.producer(linger=0.2, batch_bytes=2_000) as producer:
+        for _ in range(2):  # behind a quiet time the same holds
+            first = producer.send_nowait("orders", b"x" * 1_500)
+            time.sleep(0.1)
+            begin = time.monotonic()
+            second = producer.send_nowait("orders", b"y" * 1_500)
+            assert first.result(5).status == "PUT_OK"
+            assert second.result(5).status == "PUT_OK"
+            assert time.monotonic() - begin >= 0.19
+
+
 def test_a_full_batch_does_not_linger(node: FakeNode, mq: keelog.Client) -> None:
     mq.create_topic("orders")
     with mq.producer(linger=60, batch_bytes=2_000) as producer:

@@ -197,31 +197,43 @@ def with_a_queue(node: RunningNode) -> RunningNode:
     return node
 
 
-def test_the_file_for_support_holds_numbers_and_no_word_of_a_message(
+SECRETS = {
+    "body": "s3cret-body",
+    "key": "s3cret-key",
+    "name": "s3cret_name",
+    "tag": "s3cret-tag",
+    "value": "s3cret-value",
+    "credential": "s3cret-token",
+}
+VARIABLES = ("KEELOG_TOKEN", "KEELOG_PASSWORD", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY")
+
+
+def send_secrets(node: RunningNode, stop: threading.Event) -> None:
+    while not stop.is_set():
+        node.client.send(
+            "orders",
+            SECRETS["body"].encode(),
+            keys=SECRETS["key"],
+            tags=SECRETS["tag"],
+            properties={SECRETS["name"]: SECRETS["value"]},
+        )
+
+
+@pytest.fixture
+def support_files(
     watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secrets = {"body": "s3cret-body", "key": "s3cret-key", "value": "s3cret-value"}
-    secrets |= {"name": "s3cret_name", "tag": "s3cret-tag", "credential": "s3cret-token"}
-    monkeypatch.setenv("KEELOG_TOKEN", secrets["credential"])
+) -> dict[str, str]:
+    """What `keelog diag` gathers while somebody sends; everything that is secret is around it."""
+    token, node = SECRETS["credential"], with_a_queue(watched.node)
+    for variable in VARIABLES:
+        monkeypatch.setenv(variable, token)
     log = tmp_path / "node.log"
-    token, node = secrets["credential"], with_a_queue(watched.node)
     log.write_text(
         f"password={token}\nsent to http://me:{token}@host/\nAuthorization: Bearer {token}\n"
+        f'{{"event": "x", "api_key": "{token}", "why": "tcp://:{token}@host:1"}}\n'
     )
-    stop = threading.Event()
-
-    def load() -> None:
-        while not stop.is_set():
-            node.client.send(
-                "orders",
-                secrets["body"].encode(),
-                keys=secrets["key"],
-                tags=secrets["tag"],
-                properties={secrets["name"]: secrets["value"]},
-            )
-
-    out = tmp_path / "diag.zip"
-    sender = threading.Thread(target=load)
+    out, stop = tmp_path / "diag.zip", threading.Event()
+    sender = threading.Thread(target=send_secrets, args=(node, stop))
     sender.start()
     try:
         words = ["diag", "-o", str(out), "--log", str(log), "--node", node.endpoint, "--json"]
@@ -236,8 +248,15 @@ def test_the_file_for_support_holds_numbers_and_no_word_of_a_message(
     with zipfile.ZipFile(out) as zip_:
         files = {name: zip_.read(name).decode() for name in zip_.namelist()}
     assert list(files) == answer["files"]
+    return files
+
+
+def test_the_file_for_support_holds_numbers_and_no_word_of_a_message(
+    watched: Watched, support_files: dict[str, str]
+) -> None:
+    files = support_files
     for name, text in files.items():
-        assert not [secret for secret in secrets.values() if secret in text], name
+        assert not [secret for secret in SECRETS.values() if secret in text], name
     assert "rocketmq_messages_in_total" in files["metrics.txt"]
     assert "KEELOG_TOKEN" in files["environment.json"]
     assert files["log.txt"].splitlines()[0] == "password=***"
@@ -248,10 +267,14 @@ def test_the_file_for_support_holds_numbers_and_no_word_of_a_message(
     } <= listed
     settings = json.loads(files["settings.json"])
     assert "mapped_file_size_commit_log=1048576" in settings
+    origins = {row["setting"]: row["where"] for row in json.loads(files["origins.json"])}
+    assert origins["serve.http"] == "KEELOG_HTTP"
+    assert "store.mapped_file_size_commit_log" in origins
     assert json.loads(files["status.json"])["http"] == watched.url
     names = {row["name"] for row in json.loads(files["processes.json"])}
     assert {"keelog-serve", "keelog-writer", "keelog-queue-0"} <= names
     assert json.loads(files["store/own.json"])["owner_epoch"] is not None
+    assert "physic_msg_timestamp" in files["store/checkpoint.json"]
     assert json.loads(files["store/pages.json"]).keys() == {
         "log",
         "queue-0-of-1",
