@@ -10,17 +10,30 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from node.store import disk
 from node.store.event_log import fields
 from node.store.state_page import run_dir
 from node.transient_store_pool import CommitJob, TransientStorePool
-from node.zero_ahead import ZeroAhead
 from protocol.errors import ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.record import FILLER_BYTES, filler
 
 log = logging.getLogger("keelog.commit_log")
+
+
+class Ahead(Protocol):
+    """Who prepares what an append will find; positions count from the segment's start."""
+
+    def begin(self, path: Path, size: int, position: int) -> None:
+        """Goes on in this segment, of which `position` bytes are the log's."""
+
+    def claim(self, stop: int) -> None:
+        """Called before anything is written to the segment: all below `stop` is the caller's."""
+
+    def close(self) -> None:
+        """Ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,7 @@ class CommitLog:
     """Appends bytes at the log's end and rolls segments. Knows nothing of what is in them.
 
     With a pool what is appended stays in memory until it is committed; without one every append is.
-    `ahead` writes zeros over what comes next; `close` ends it.
+    `ahead` prepares what comes next; `close` ends it.
     """
 
     def __init__(
@@ -84,7 +97,7 @@ class CommitLog:
         segment_bytes: int,
         end: int,
         pool: TransientStorePool | None = None,
-        ahead: ZeroAhead | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         self.root = root
         self.segment_bytes = segment_bytes

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from node.append import Appender
 from node.broker_checkpoint import BrokerCheckpoint, live_workers
-from node.commit_log import CommitLog
+from node.commit_log import Ahead, CommitLog
+from node.pages_ahead import PagesAhead
 from node.recovery import Recovery, Tell, carry_out, examine, tell_nobody
 from node.retention import Retention, Spared
 from node.store import disk
@@ -74,8 +75,10 @@ class WriterStore:
         self.rules = AppendRules(settings.max_message_size, settings.enabled_append_prop_crc)
         self.topics = TopicTable(TopicsFile(self.root), settings, found.tails, now_ms)
         pool = make_pool(settings)
-        is_flushed_often = settings.is_sync_flush and pool is None
-        ahead = make_ahead(self.root, found.segment_bytes) if is_flushed_often else None
+        ahead: Ahead | None = None
+        if pool is None:
+            is_sync = settings.is_sync_flush
+            ahead = make_ahead(self.root, found.segment_bytes) if is_sync else PagesAhead()
         self.log = CommitLog(self.root, found.segment_bytes, found.end, pool, ahead)
         self.log.open_tail()
         self.appender = Appender(

@@ -1,0 +1,159 @@
+"""Pages ahead of the log's end: asked for where the log will come, and never waited for."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from node.commit_log import CommitLog
+from node.pages_ahead import (
+    AHEAD_BYTES,
+    LEAD_BYTES,
+    STEP_BYTES,
+    PagesAhead,
+    Place,
+    next_pages,
+)
+
+SEGMENT_BYTES = 32 << 20
+WAIT_S = 20.0
+START = 12_345
+PLACE = Place(Path("segment"), SEGMENT_BYTES, START)
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.001)
+
+
+class Asked:
+    """What the kernel was asked for: name of the file, start and end."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.parts: list[tuple[str, int, int]] = []
+        self._real = os.posix_fadvise
+        patch.setattr(os, "posix_fadvise", self._ask)
+
+    def _ask(self, descriptor: int, start: int, size: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_WILLNEED
+        self._real(descriptor, start, size, advice)
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        self.parts.append((name, start, start + size))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(monkeypatch)
+
+
+@pytest.fixture
+def ahead() -> Iterator[PagesAhead]:
+    made = PagesAhead()
+    yield made
+    made.close()
+
+
+def make_file(path: Path) -> Path:
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, SEGMENT_BYTES)
+    return path
+
+
+def all_steps(claimed: int, done: int) -> list[int]:
+    steps = []
+    while (start := next_pages(PLACE, claimed, done)) is not None:
+        steps.append(start)
+        done = start + STEP_BYTES
+    return steps
+
+
+def test_little_is_asked_for_while_the_log_grew_little() -> None:
+    assert all_steps(START, START) == []
+    assert all_steps(START + STEP_BYTES, START) == []
+    grown = START + 2 * STEP_BYTES
+    assert all_steps(grown, START) == [grown + LEAD_BYTES]
+
+
+def test_pages_are_asked_for_once_each_and_so_far_ahead_at_most() -> None:
+    claimed = START + 2 * AHEAD_BYTES
+    steps = all_steps(claimed, START)
+    assert steps[0] == claimed + LEAD_BYTES
+    assert {after - before for before, after in pairwise(steps)} == {STEP_BYTES}
+    end = steps[-1] + STEP_BYTES
+    assert claimed + AHEAD_BYTES - STEP_BYTES < end <= claimed + AHEAD_BYTES
+    assert all_steps(claimed, end) == []
+    assert all_steps(claimed + STEP_BYTES, end) == [end]
+
+
+def test_a_log_that_overtakes_is_met_again_ahead_of_its_end() -> None:
+    done, claimed = START + STEP_BYTES, START + 3 * AHEAD_BYTES
+    assert next_pages(PLACE, claimed, done) == claimed + LEAD_BYTES
+
+
+def test_nothing_is_asked_for_behind_the_segments_end() -> None:
+    claimed = SEGMENT_BYTES - 3 * STEP_BYTES
+    assert max(all_steps(claimed, START)) + STEP_BYTES <= SEGMENT_BYTES
+    assert all_steps(SEGMENT_BYTES, START) == []
+
+
+def test_pages_come_ahead_of_a_growing_log_and_no_byte_of_it_changes(
+    ahead: PagesAhead, asked: Asked, tmp_path: Path
+) -> None:
+    path = make_file(tmp_path / "segment")
+    ahead.begin(path, SEGMENT_BYTES, 0)
+    threads = threading.active_count()
+    ahead.claim(STEP_BYTES - 1)
+    assert threading.active_count() == threads, "a thread for a log that hardly grows"
+    ahead.claim(2 * AHEAD_BYTES)
+    until(lambda: bool(asked.parts) and asked.parts[-1][2] > 3 * AHEAD_BYTES - STEP_BYTES)
+    ahead.close()
+    assert min(start for _, start, _ in asked.parts) >= 2 * AHEAD_BYTES
+    assert path.stat().st_size == SEGMENT_BYTES
+    assert path.read_bytes() == bytes(SEGMENT_BYTES)
+
+
+def test_after_a_roll_pages_of_the_new_segment_come(
+    ahead: PagesAhead, asked: Asked, tmp_path: Path
+) -> None:
+    for name in ("old", "new"):
+        ahead.begin(make_file(tmp_path / name), SEGMENT_BYTES, 0)
+        ahead.claim(2 * STEP_BYTES)
+        until(lambda name=name: name in [part[0] for part in asked.parts])  # type: ignore[misc]
+    begun = [part[0] for part in asked.parts].index("new")
+    ahead.claim(4 * STEP_BYTES)
+    until(lambda: len(asked.parts) > begun + 1)
+    assert {part[0] for part in asked.parts[begun:]} == {"new"}
+
+
+def test_without_the_file_there_are_no_pages_and_appends_go_on(
+    ahead: PagesAhead, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ahead.begin(tmp_path / "missing", SEGMENT_BYTES, 0)
+    ahead.claim(STEP_BYTES)
+    until(lambda: "no pages ahead" in caplog.text)
+    ahead.claim(3 * STEP_BYTES)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_rolls_and_closes_with_pages_ahead(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "keelog" / "run").mkdir(parents=True)
+    segment_bytes = 8 * STEP_BYTES
+    log = CommitLog(tmp_path, segment_bytes, 0, None, PagesAhead())
+    log.open_tail()
+    pieces = [bytes([number]) * (segment_bytes // 5) for number in range(1, 8)]
+    starts = []
+    for piece in pieces:
+        log.make_room(len(piece))
+        starts.append(log.append(piece))
+    log.close(unlink_next=True)
+    for start, piece in zip(starts, pieces, strict=True):
+        path = tmp_path / "commitlog" / f"{start - start % segment_bytes:020d}"
+        at = start % segment_bytes
+        assert path.read_bytes()[at : at + len(piece)] == piece
