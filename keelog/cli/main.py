@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from keelog.cli import contexts, failures
-from keelog.cli.options import Group, debug_wanted, show_version
+from keelog.cli.options import Group, debug_wanted, no_color_option, show_version
 from protocol.errors import MqError
 
 if TYPE_CHECKING:
@@ -136,6 +136,9 @@ def cli(debug: bool) -> None:
 
     Example: keelog store verify ./store
     """
+
+
+cli.params.append(no_color_option())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -91,7 +91,7 @@ def show_status(client: keelog.Client, output: Output) -> None:
         {name: value for name, value in row.items() if name != "buckets"}
         for row in answer.get("operations", ())
     ]
-    output.document(answer, table=_table(answer["processes"]), title=_title(answer))
+    output.document(answer, table=_table(answer["processes"], output.wide), title=_title(answer))
 
 
 def _title(answer: dict[str, Any]) -> str:
@@ -108,8 +108,8 @@ def _title(answer: dict[str, Any]) -> str:
     )
 
 
-def _table(processes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each process; endpoints only where they fit into a line."""
+def _table(processes: Iterable[dict[str, Any]], wide: bool) -> list[dict[str, Any]]:
+    """A row for each process; endpoints only where they fit into a line, or when asked for."""
     width = shutil.get_terminal_size(fallback=(_WIDTH_FOR_ENDPOINTS, 0)).columns
     return [
         {
@@ -122,7 +122,7 @@ def _table(processes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             "uptime": f"{row['uptime_s']:.0f} s",
             "memory": size(row["rss_bytes"]),
             "cpu": "" if row["cpu_s"] is None else f"{row['cpu_s']:.1f} s",
-            **({"endpoint": row["endpoint"]} if width >= _WIDTH_FOR_ENDPOINTS else {}),
+            **({"endpoint": row["endpoint"]} if wide or width >= _WIDTH_FOR_ENDPOINTS else {}),
         }
         for row in processes
     ]

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from keelog.cli.contexts import DEFAULT_NODE, NODE_VARIABLE, node_callback
-from keelog.cli.output import FORMATS, Output
+from keelog.cli.output import FORMATS, Output, forbid_colour
 from keelog.cli.settings_given import STORE, Given, all_given
 
 _EXAMPLE = "Example: "
@@ -68,15 +68,29 @@ class _WithExamples:
                     formatter.write(f"{' ' * formatter.current_indent}{example}\n")
 
 
+def no_color_option() -> click.Option:
+    """`--no-color`: of `keelog` itself, and of each command."""
+
+    def forbid(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+        if wanted and not ctx.resilient_parsing:
+            forbid_colour(os.environ)
+
+    text = "Prints no colours and nothing bold, as with the variable NO_COLOR."
+    return click.Option(
+        ["--no-color"], is_flag=True, is_eager=True, expose_value=False, callback=forbid, help=text
+    )
+
+
 class Command(_WithExamples, click.Command):
-    """A command with --debug, so that it may stand at the end of the line too."""
+    """A command with --debug and --no-color, so that they may stand at the end of the line too."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self.take_examples()
-        self.params.append(
-            click.Option(["--debug"], is_flag=True, expose_value=False, help="Shows tracebacks.")
-        )
+        self.params += [
+            no_color_option(),
+            click.Option(["--debug"], is_flag=True, expose_value=False, help="Shows tracebacks."),
+        ]
 
 
 class Group(_WithExamples, click.Group):
@@ -90,7 +104,7 @@ class Group(_WithExamples, click.Group):
 
 
 def command(name: str | None = None, **keywords: Any) -> Callable[[Callable[..., Any]], Command]:
-    """As `click.command`, with --debug."""
+    """As `click.command`, with --debug and --no-color."""
     return click.command(name, cls=Command, **keywords)
 
 
@@ -107,7 +121,7 @@ def node_option(function: Function) -> Function:
 
 
 def output_options(function: Function) -> Function:
-    """Adds --format, --json and --jsonl; the command gets `output: Output`."""
+    """Adds --format, --json, --jsonl and --wide; the command gets `output: Output`."""
 
     def remember(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
         def note(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -129,13 +143,25 @@ def output_options(function: Function) -> Function:
 
 
 def format_option(function: Function) -> Function:
-    """Adds --format alone, where --jsonl is about what is read; the command gets `output`."""
+    """Adds --format and --wide, where --jsonl is about what is read; the command gets `output`."""
+
+    def widen(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+        output = ctx.params.get("output")
+        if wanted and isinstance(output, Output):
+            output.wide = True
 
     def convert(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Output:
         if value == "help" and not ctx.resilient_parsing:
             show_shape(ctx)
         return Output(value or ctx.meta.get(_FORMAT))
 
+    function = click.option(
+        "--wide",
+        is_flag=True,
+        expose_value=False,
+        callback=widen,
+        help="Cuts nothing off a table, however narrow the terminal is.",
+    )(function)
     return click.option(
         "--format",
         "output",

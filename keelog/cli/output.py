@@ -1,15 +1,16 @@
 """Rows and documents on stdout, as a table, JSON, JSON lines or CSV.
 
 Rows are written as they come. A closed pipe raises BrokenPipeError, which ends the command
-quietly with 0.
+quietly with 0. Cells are cut, and heads bold, on a terminal alone.
 """
 
 import csv
 import io
 import itertools
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, BinaryIO
 
 FORMATS = ("table", "json", "jsonl", "csv")
@@ -19,6 +20,18 @@ _TABLE_ROWS_AT_ONCE = 500
 """Widths are found for this many rows, so that a long table needs no more memory than that."""
 _CELL_CHARS_MAX = 60
 _LIVE_WIDTH = 10
+NO_COLOR = "NO_COLOR"
+"""Set and not empty, it forbids colours and bold (no-color.org); `--no-color` sets it."""
+
+
+def is_plain(environment: Mapping[str, str]) -> bool:
+    """Whether a terminal is to get no escape sequences."""
+    return bool(environment.get(NO_COLOR)) or environment.get("TERM") == "dumb"
+
+
+def forbid_colour(environment: MutableMapping[str, str]) -> None:
+    """For everything in this process that heeds the variable, and for its children."""
+    environment[NO_COLOR] = "1"
 
 
 class Output:
@@ -27,6 +40,8 @@ class Output:
     def __init__(self, chosen: str | None = None, stream: BinaryIO | None = None) -> None:
         self._given = stream
         self.format = chosen or ("table" if self.is_terminal else "jsonl")
+        self.wide = False
+        """Nothing of a table is cut or left out."""
 
     @property
     def stream(self) -> BinaryIO:
@@ -65,7 +80,7 @@ class Output:
             self._put(_line(document))
         else:
             rows = list(table) or [
-                {"field": name, "value": _cell(document[name])} for name in document
+                {"field": name, "value": _flat(document[name])} for name in document
             ]
             if title and self.format == "table":
                 self._put(title + "\n")
@@ -108,11 +123,13 @@ class Output:
 
     def _write_table(self, rows: Iterator[Row], columns: Sequence[str], live: bool) -> None:
         size = 1 if live else _TABLE_ROWS_AT_ONCE
+        chars_max = _CELL_CHARS_MAX if self.is_terminal and not self.wide else None
+        is_fancy = self.is_terminal and not self.wide and not live and not is_plain(os.environ)
         widths: dict[str, int] = {}
         while chunk := list(itertools.islice(rows, size)):
             names = columns or list(chunk[0])
-            cells = [[_cell(row.get(name)) for name in names] for row in chunk]
-            if self.is_terminal and not live and not widths and len(chunk) < size:
+            cells = [[_cell(row.get(name), chars_max) for name in names] for row in chunk]
+            if is_fancy and not widths and len(chunk) < size:
                 self._put(_rich_table(names, cells))
                 return
             head = not widths
@@ -157,11 +174,11 @@ def _flat(value: object) -> str:
     return str(value)
 
 
-def _cell(value: object) -> str:
-    """As `_flat`, safe for a terminal (no control characters) and not too long."""
+def _cell(value: object, chars_max: int | None) -> str:
+    """As `_flat`, safe for a terminal (no control characters) and, where asked, not too long."""
     text = _flat(value)
-    if len(text) > _CELL_CHARS_MAX:
-        text = text[: _CELL_CHARS_MAX - 1] + "…"
+    if chars_max is not None and len(text) > chars_max:
+        text = text[: chars_max - 1] + "…"
     return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
 
 

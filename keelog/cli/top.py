@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import click
@@ -23,6 +24,8 @@ from protocol.errors import MqError
 Fields = dict[str, Any]
 
 INTERVAL_S_MIN = 0.05
+SCREEN_WAITS_S = 2.0
+"""For an answer; meanwhile no key is heard."""
 END = "q"
 _HINT = "; s: by the next, q: end"
 
@@ -60,12 +63,12 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> in
     """
     with doing(f"cannot ask the node at {node} for its status"), keelog.connect(node) as client:
 
-        def look() -> Fields:
-            return dict(client.status().raw)
+        def look(timeout_s: float | None = None) -> Fields:
+            return dict(client.status(timeout_s).raw)
 
         is_live = output.is_terminal and output.format == "table" and not once
         if is_live and os.environ.get("TERM") != "dumb":
-            Screen(look, node, interval, sort).run()
+            Screen(partial(look, SCREEN_WAITS_S), node, interval, sort).run()
             return OK
         for shown in _looks(look, interval, sort):
             if output.format == "table":

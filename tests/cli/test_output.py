@@ -3,11 +3,13 @@
 import csv
 import io
 import json
+import os
 from typing import Any
 
 import pytest
 
-from keelog.cli.output import Output
+from keelog.cli.main import run
+from keelog.cli.output import Output, is_plain
 
 ROWS: list[dict[str, Any]] = [
     {"topic": "a", "queue_id": 0, "keys": ["k", "ü"], "body": "line\n"},
@@ -67,3 +69,81 @@ def test_a_document_as_a_table_lists_its_fields() -> None:
     stream = io.BytesIO()
     Output("table", stream).document({"ok": True})
     assert stream.getvalue().decode().splitlines() == ["field  value", "ok     true"]
+
+
+LONG: dict[str, Any] = {"a": "x" * 100, "b": 1}
+
+
+class Watched(Output):
+    """An output that a person watches."""
+
+    is_terminal = True
+
+
+def on_a_terminal(wide: bool = False) -> str:
+    stream = io.BytesIO()
+    output = Watched("table", stream)
+    output.wide = wide
+    output.rows([LONG])
+    return stream.getvalue().decode()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich asks the real stdout, which is none here
+    return monkeypatch
+
+
+def test_long_cells_are_cut_on_a_terminal_alone(terminal: pytest.MonkeyPatch) -> None:
+    assert "x" * 59 + "…" in on_a_terminal()
+    assert LONG["a"] in written("table", [LONG])
+    assert LONG["a"] in written("csv", [LONG])
+
+
+def test_a_wide_table_is_cut_nowhere(terminal: pytest.MonkeyPatch) -> None:
+    assert on_a_terminal(wide=True).splitlines() == ["a" + " " * 101 + "b", f"{LONG['a']}  1"]
+
+
+def test_a_head_is_bold_on_a_terminal(terminal: pytest.MonkeyPatch) -> None:
+    assert "\x1b[1m" in on_a_terminal()
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_who_wants_no_colours_gets_no_escape_sequence(
+    terminal: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    terminal.setenv(name, value)
+    assert "\x1b" not in on_a_terminal()
+    assert "x" * 59 + "…" in on_a_terminal()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--no-color", "config", "show"), ("config", "show", "--no-color"), ("config", "show")],
+)
+def test_no_color_is_the_variable_before_and_behind_a_command(
+    words: tuple[str, ...], terminal: pytest.MonkeyPatch
+) -> None:
+    assert run(words) == 0
+    assert is_plain(os.environ) == ("--no-color" in words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--wide", "--format", "table"), ("--format", "table", "--wide"), ("--format", "table")],
+)
+def test_wide_may_stand_on_either_side_of_the_format(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+
+    def rows(output: Output, *_: object) -> int:
+        found.append(output.wide)
+        return 0
+
+    monkeypatch.setattr(Output, "rows", rows)
+    assert run(["config", "show", *words]) == 0
+    assert found == ["--wide" in words]
