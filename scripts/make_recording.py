@@ -40,6 +40,8 @@ _TYPED_S, _PAUSE_S, _REST_S_MAX = 0.035, 0.9, 2.5
 _END_S_MAX = 60.0
 _STYLED = re.compile(r"\x1b\[[0-9;]*m")
 """Bold and its end: the picture has one weight."""
+_WORDS = re.compile(r"\S+(?: \S+)*")
+"""What one element of the picture holds: programs disagree on what wider gaps are."""
 _CHAR_PX, _LINE_PX, _EDGE_PX = 7.83, 18, 16
 _STYLE = """\
 text{font:13px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#d6dde6}
@@ -168,10 +170,14 @@ def draw(events: list[Event]) -> str:
     shown = pieces(events)
     rows = max(piece.row for piece in shown) + 1
     wide, high = round(COLUMNS * _CHAR_PX + 2 * _EDGE_PX), rows * _LINE_PX + 2 * _EDGE_PX
-    texts = "\n".join(map(_text, shown))
+    texts = "\n".join(
+        _text(Piece(piece.row, piece.column + words.start(), words[0], piece.at_s))
+        for piece in shown
+        for words in _WORDS.finditer(piece.text)
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}"'
-        f' width="{wide}" xml:space="preserve">\n'
+        f' width="{wide}">\n'
         f"<style>{_STYLE}</style>\n"
         f'<rect width="{wide}" height="{high}" rx="8" fill="#161b22"/>\n{texts}\n</svg>\n'
     )
@@ -180,7 +186,7 @@ def draw(events: list[Event]) -> str:
 def _text(piece: Piece) -> str:
     x = round(_EDGE_PX + piece.column * _CHAR_PX, 1)
     y = _EDGE_PX + (piece.row + 1) * _LINE_PX - 5
-    kind = "t p" if piece.text == PROMPT else "t"
+    kind = "t p" if piece.text == PROMPT.strip() and not piece.column else "t"
     # The width is given, so that columns stand below each other in any font.
     length = round(len(piece.text) * _CHAR_PX, 1)
     return (

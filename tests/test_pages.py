@@ -44,7 +44,7 @@ LEFT_OUT = (
     (r"error: the writer of", "needs a disk that fails: tests/whole/test_faults_disk_errors.py"),
     (
         r"error: cannot read orders",
-        "needs damage under a node: tests/whole/test_repair_with_node.py",
+        "needs damage under a node: tests/node/store/test_read_paths.py",
     ),
     (r"error: cannot send to orders", "needs a full disk: tests/whole/test_faults_full_disk.py"),
     (r"\$ keelog status", "needs a disk that fails: tests/whole/test_faults_disk_errors.py"),

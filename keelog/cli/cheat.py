@@ -30,7 +30,7 @@ SUBJECTS = {
 
 
 @command("cheat")
-@click.argument("subject", required=False, type=click.Choice(list(SUBJECTS)))
+@click.argument("subject", required=False, metavar="[SUBJECT]", type=click.Choice(list(SUBJECTS)))
 def cheat(subject: str | None) -> int:
     """Prints commands to paste, by subject; without a subject it lists the subjects.
 

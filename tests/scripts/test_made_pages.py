@@ -78,3 +78,10 @@ def test_long_lines_are_wrapped_and_each_piece_has_its_time() -> None:
         Piece(2, 0, "end", 2.0),
     ]
     assert "animation-delay:2.00s" in draw(events)
+
+
+def test_the_picture_keeps_columns_without_counting_on_spaces() -> None:
+    drawn = draw([Event(0.0, "a b   c")])
+    assert re.findall(r">([^<>]+)</text>", drawn) == ["a b", "c"]
+    first, second = (float(x) for x in re.findall(r' x="([\d.]+)"', drawn))
+    assert second - first == pytest.approx(6 * make_recording._CHAR_PX, abs=0.2)
