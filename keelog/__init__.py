@@ -1,6 +1,7 @@
 """The front door: what users import.
 
-`connect` for a node, `keelog.aio` for the same with asyncio, `keelog.store` for directories.
+`connect` for a node, `keelog.aio` for the same with asyncio, `keelog.store` for directories,
+`keelog.testing` for tests with a real node.
 
 >>> import keelog
 >>> with keelog.connect() as client:

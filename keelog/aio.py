@@ -123,7 +123,7 @@ class Client:
         self, topic: str, body: Body | OutgoingMessage, **options: Unpack[SendOptions]
     ) -> Receipt:
         """Stores one message and waits for its receipt."""
-        if (options or type(body) is not bytes) and goes_alone(body, options):
+        if goes_alone(body, options):
             return await run(self._core, self._core.send_alone(topic, body, options))
         # Looked at once: another thread may use the client in its own loop.
         loop, sends = asyncio.get_running_loop(), self._sends

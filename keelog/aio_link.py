@@ -15,11 +15,9 @@ import zmq
 
 from node.client_calls import Answer, Call, Role, at_deadline, when_closed
 from node.client_io import IoThread
-from node.client_link import NOBLOCK, Link
+from node.client_link import NOBLOCK, RECEIVE_MAX, Link
 from node.client_own_link import OwnLink
 
-TURN_ANSWERS_MAX = 8
-"""Answers taken in one turn of the loop: the tasks that they are for go on at once."""
 CLOSE_S = 1.0
 """Another thread that closes the link waits so long for the loop to let go of it."""
 
@@ -58,7 +56,7 @@ class LoopLink(OwnLink):
             self._settle(link, list(link.receive()), link.take_lost())
 
     def _take_answers(self, link: Link) -> None:
-        for _ in range(TURN_ANSWERS_MAX):
+        for _ in range(RECEIVE_MAX):
             if link.closed or not link.has_answer():
                 return
             with suppress(zmq.Again):

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from keelog.aio_link import LoopLink
-from keelog.aio_resume import ReceiptFuture, end_all
 from node.client_batch import Entry, Results
 from node.client_batch_receipt import BatchReceipt
 from node.client_calls import Call
@@ -29,6 +28,8 @@ from protocol.errors import MqError, NodeBusy
 EARLY_RECORDS = 32
 """While the node has nothing of this loop to do, so many messages wait for no others: it stores
 them while the other tasks have their turns."""
+
+ReceiptFuture = asyncio.Future[Receipt]
 
 
 @dataclass(slots=True, eq=False)
@@ -56,14 +57,17 @@ class _Gathered:
     # In the loop.
 
     def _resolve(self, futures: list[ReceiptFuture], results: Results) -> None:
+        if isinstance(results, MqError):
+            for future in futures:
+                if not future.done():
+                    future.set_exception(results)
+        else:
+            for future, receipt in zip(futures, results, strict=True):
+                if not future.done():
+                    future.set_result(receipt)
         self.unanswered -= len(futures)
         if not self.unanswered:
             self.sends.answered(self)
-        outcomes = [results] * len(futures) if isinstance(results, MqError) else results
-        try:
-            end_all(futures, outcomes)
-        finally:
-            self.sends.go()
 
 
 class LoopSends:
@@ -74,7 +78,7 @@ class LoopSends:
         self.loop = loop
         self._link = LoopLink(core.io, loop)
         core.adopt(self._link)
-        self._arrived: deque[tuple[asyncio.Future[Receipt], Receipt | MqError]] = deque()
+        self._arrived: deque[tuple[ReceiptFuture, Receipt | MqError]] = deque()
         self._told = False
         self._open: dict[str, _Gathered] = {}
         self._full: list[_Gathered] = []
@@ -87,16 +91,14 @@ class LoopSends:
         """Ends the link of the loop. What has no answer fails."""
         self._core.drop(self._link)
 
-    def send(
-        self, topic: str, body: Body | OutgoingMessage, options: SendOptions
-    ) -> asyncio.Future[Receipt]:
+    def send(self, topic: str, body: Body | OutgoingMessage, options: SendOptions) -> ReceiptFuture:
         """Begins a send that does not go alone. Raises IllegalMessage and its kinds, NodeBusy."""
         gathered = self._open.get(topic) if type(topic) is str else None
         if gathered is None or gathered.columns.take(topic, body, options) == NOT_TAKEN:
             gathered = self._begin(topic, body, options)
             if gathered is None:
                 return self._send_by_itself(topic, body, options)
-        future = ReceiptFuture(loop=self.loop)
+        future: ReceiptFuture = self.loop.create_future()
         futures = gathered.futures
         futures.append(future)
         rows = len(futures)
@@ -108,13 +110,13 @@ class LoopSends:
         if not self._is_due:
             # Behind the other tasks of this turn.
             self._is_due = True
-            self.loop.call_soon(self.go)
+            self.loop.call_soon(self._go)
         return future
 
     def _send_by_itself(
         self, topic: str, body: Body | OutgoingMessage, options: SendOptions
-    ) -> asyncio.Future[Receipt]:
-        future: asyncio.Future[Receipt] = self.loop.create_future()
+    ) -> ReceiptFuture:
+        future: ReceiptFuture = self.loop.create_future()
         self._core.send(topic, body, options, partial(self._put, future))
         return future
 
@@ -137,10 +139,10 @@ class LoopSends:
         gathered = self._open[topic] = _Gathered(self, columns, self._core.deadline(None))
         return gathered
 
-    def go(self) -> None:
+    def _go(self) -> None:
         """Sends what waits, or leaves that to an answer, which is awaited for a moment only."""
         if not self._is_due:
-            return
+            return  # it went early
         if self._under_way < UNDER_WAY_MAX:
             self._send_all()
         elif self._timer is None:
@@ -167,24 +169,21 @@ class LoopSends:
         return gathered.in_loop
 
     def on_loop(self, action: Callable[..., None], *arguments: object) -> None:
-        """From any thread; runs it where no task of the loop runs. The loop may be closed by now:
-        then nobody waits for the outcome."""
-        if not self._link.is_here():
-            with suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(action, *arguments)
-        elif asyncio.current_task(self.loop) is None:
+        """From any thread. The loop may be closed by now: then nobody waits for the outcome."""
+        if self._link.is_here():
             action(*arguments)
-        else:
-            self.loop.call_soon(action, *arguments)
+            return
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(action, *arguments)
 
     def answered(self, gathered: _Gathered) -> None:
         """All rows of one request have their outcomes."""
         self._under_way -= 1
         self._elsewhere -= not gathered.in_loop
         if self._is_due:
-            self.go()
+            self._go()
 
-    def _put(self, future: asyncio.Future[Receipt], outcome: Receipt | MqError) -> None:
+    def _put(self, future: ReceiptFuture, outcome: Receipt | MqError) -> None:
         """On the I/O thread: brings outcomes of single messages to the loop, many at a time."""
         self._arrived.append((future, outcome))
         if not self._told:

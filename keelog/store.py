@@ -1,5 +1,113 @@
-"""Store directories without a node: Keelog's own and those of a RocketMQ broker, read-only."""
+"""Store directories without a node: Keelog's own and those of a RocketMQ broker, read-only.
 
-from node.store.store import Store, open_store
+    from keelog.store import open_store
 
-__all__ = ["Store", "open_store"]
+    with open_store("./store") as store:
+        for message in store.scan(topic="orders"):
+            print(message.queue_offset, message.body)
+
+What is shown is the store as it is after recovery; nothing is locked or written. Of a directory
+that a node runs on it is what was there when it was opened.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from node.client_message import Message
+from node.client_operations import FIND_PAGE, TIME_MS_MAX, milliseconds
+from node.client_options import Time, check_limit
+from node.store.dead_store import DeadStore
+from node.store.find import FindRequest
+from node.store.find import find as find_page
+from node.store.settings import Settings
+from protocol.columns import Columns
+from protocol.errors import BadRequest, NotFound, StoreDamaged
+from protocol.message_id import parse_offset_message_id
+
+__all__ = ["OpenStore", "open_store"]
+
+
+def open_store(path: Path | str, settings: Settings | None = None) -> "OpenStore":
+    """Opens a directory, to be closed again: use it with `with`.
+
+    File sizes are found from the files; `settings` says them where there is none. Raises NotAStore,
+    StoreDamaged, StorePermission.
+    """
+    return OpenStore(Path(path), settings or Settings())
+
+
+class OpenStore(DeadStore):
+    """What `open_store` returns.
+
+    Times are datetimes (without a zone: local time) or ms since 1970.
+    """
+
+    def scan(
+        self, topic: str | None = None, since: Time | None = None, until: Time | None = None
+    ) -> Iterator[Message]:
+        """Every message in the order of the log, each with its checksum verified; of one topic, or
+        stored between two times, both included.
+
+        Raises StoreDamaged at a record that is damaged: `keelog store verify` finds all of them.
+        """
+        times = milliseconds(since, 0), milliseconds(until, TIME_MS_MAX)
+        for columns in self.log.columns(self.log.min_offset):
+            for row in _wanted(columns, topic, times):
+                yield Message(columns.piece(columns.start, columns.size, row), is_whole=True)
+        if (stopped := self.log.stopped) is not None:
+            where = str(self.log.segment_at(stopped.position).path)
+            raise StoreDamaged(where, stopped.position, stopped.why, "keelog store verify")
+
+    def get(self, msg_id: str | None = None, *, physical_offset: int | None = None) -> Message:
+        """One message, by its offset message id or its place in the log. Raises NotFound,
+        StoreDamaged, BadRequest."""
+        if (msg_id is None) == (physical_offset is None):
+            raise BadRequest("get needs msg_id or physical_offset", "name one message")
+        if msg_id is not None:
+            physical_offset = parse_offset_message_id(msg_id)[1]
+        assert physical_offset is not None
+        record = self.log.look_up(physical_offset)
+        if msg_id is not None and record.message_id != msg_id.upper():
+            raise NotFound(f"no record has the id {msg_id}: at its place is {record.message_id}")
+        return Message(record.raw)
+
+    def find(
+        self,
+        topic: str,
+        key: str,
+        since: Time | None = None,
+        until: Time | None = None,
+        *,
+        limit: int | None = None,
+        unique: bool = False,
+    ) -> Iterator[Message]:
+        """Messages with a key, newest first; all without `limit`. `unique` looks at unique keys
+        alone. Raises UnknownTopic."""
+        check_limit(limit)
+        begin, end = milliseconds(since, 0), milliseconds(until, TIME_MS_MAX)
+        cursor, left = None, limit
+        while left is None or left > 0:
+            size = FIND_PAGE if left is None else min(left, FIND_PAGE)
+            page = find_page(
+                self,
+                FindRequest(topic, key, begin, end, limit=size, cursor=cursor, unique=unique),
+            )
+            yield from (Message(record.raw) for record in page.records)
+            left = None if left is None else left - len(page.records)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+
+def _wanted(columns: Columns, topic: str | None, times: tuple[int, int]) -> list[int]:
+    """The rows of one topic, or of all, that were stored between two times."""
+    stored = columns.store_timestamp
+    wanted = (stored >= times[0]) & (stored <= times[1])
+    if topic is None:
+        return np.flatnonzero(wanted).tolist()
+    name = topic.encode()
+    starts, lengths = columns.topic_start, columns.topic_length
+    rows: list[int] = np.flatnonzero(wanted & (lengths == len(name))).tolist()
+    return [row for row in rows if columns.piece(starts, lengths, row) == name]

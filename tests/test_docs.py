@@ -60,6 +60,12 @@ def test_every_relative_link_in_the_documents_leads_somewhere() -> None:
     assert not broken
 
 
+def test_the_index_leads_to_every_page_and_decision() -> None:
+    index = ROOT / "docs" / "README.md"
+    named = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
+    assert {*ROOT.glob("docs/**/*.md")} - {index} <= named
+
+
 SAMPLE = """
 LIMIT: int = 1
 if LIMIT:

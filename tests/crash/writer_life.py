@@ -81,6 +81,7 @@ class HandJob:
         self._after: Callable[[], None] | None = None
         self._done: Any = None
         self._error: OSError | None = None
+        self.took_ns = 0
         HandJob.made.append(self)
 
     @property

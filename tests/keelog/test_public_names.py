@@ -11,6 +11,7 @@ import pytest
 
 import keelog
 import keelog.aio
+import keelog.store
 import keelog.testing
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
@@ -33,6 +34,7 @@ def public(owner: Any) -> Iterator[tuple[str, Any]]:
 def test_every_public_name_is_explained() -> None:
     classes = [getattr(keelog, name) for name in keelog.__all__]
     classes += [keelog.aio.Client, keelog.aio.Producer, keelog.testing.TestNode]
+    classes += [keelog.store.OpenStore]
     told = {kind.__name__: kind for kind in classes}
     for kind in filter(inspect.isclass, classes):
         told |= dict(public(kind))

@@ -9,6 +9,7 @@ from typing import assert_type
 
 import keelog
 import keelog.aio
+from keelog.store import open_store
 from keelog.testing import TestNode
 
 
@@ -29,6 +30,13 @@ def plain(node: TestNode, body: memoryview, since: datetime) -> None:
             assert_type(producer.send_batch("t", [b"x"]), Future[keelog.BatchReceipt])
             assert_type(producer.send_many("t", [b"x"]), list[keelog.Receipt])
     assert_type(node.connect(), keelog.Client)
+
+
+def without_a_node() -> None:
+    with open_store("./store") as store:
+        assert_type(store.scan(topic="t", since=0), Iterator[keelog.Message])
+        assert_type(store.get("id"), keelog.Message)
+        assert_type(store.find("t", "k", limit=3), Iterator[keelog.Message])
 
 
 async def awaited() -> None:

@@ -135,8 +135,9 @@ def test_without_workers_a_stop_is_not_called_clean(
 
 
 def test_a_second_writer_ends_with_6_and_changes_nothing(writer: WriterProcess) -> None:
-    while not (writer.root / "commitlog" / f"{16 * 1024 * 1024:020d}").exists():
-        time.sleep(0.01)  # the next segment is prepared in a thread
+    late = [f"commitlog/{16 * 1024 * 1024:020d}", "keelog/run/stats/writer-0"]
+    while not all((writer.root / name).exists() for name in late):
+        time.sleep(0.01)  # the next segment is prepared in a thread, the page behind the readiness
     before = {path: path.stat().st_mtime_ns for path in writer.root.rglob("*") if path.is_file()}
     with WriterProcess(writer.root) as second:
         assert second.wait() == 6

@@ -107,7 +107,8 @@ def test_who_has_python_alone_gets_through_the_first_hour_by_copy_and_paste(
     # The page's `export PATH=…`, for each of the commands that follow.
     env = {**bare, "PATH": f"{clone / '.venv' / 'bin'}:{bare['PATH']}"}
     with serving(todo[at].command, clone, env) as said:
-        assert agrees("…\n" + todo[at].expected.replace(") in", "…) in"), said)
+        # It also names the file that stderr is here.
+        assert agrees(todo[at].expected.replace(") in", "…) in"), said), said
         tell(f"{time.monotonic() - begun:7.1f} s  from the clone to a node that is ready")
         wrong += run_all(todo[at + 1 :], clone, env)
     assert not wrong, "\n\n".join(wrong)

@@ -30,11 +30,11 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
 class Watched(NamedTuple):
-    """A node, where its pages are, and the socket of its service manager."""
+    """A node, where its pages are, and what its service manager has heard."""
 
     node: RunningNode
     url: str
-    manager: socket.socket
+    heard: list[str]
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -80,12 +80,19 @@ class Watched(NamedTuple):
         return any(value == limit if match[2] == "==" else value > limit for value in values)
 
 
+def listen(manager: socket.socket, heard: list[str]) -> None:
+    """At once, as the kernel keeps ten datagrams: a node that starts slowly says more than that."""
+    while data := manager.recv(4096):
+        heard.append(data.decode() + "\n")
+
+
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     root = tmp_path_factory.mktemp("http")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(root / "notify"))
-        manager.settimeout(30)
+        heard: list[str] = []
+        threading.Thread(target=listen, args=(manager, heard), daemon=True).start()
         env = {
             "KEELOG_HTTP": "127.0.0.1:0",
             "NOTIFY_SOCKET": str(root / "notify"),
@@ -99,13 +106,17 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             url = node.client.status().raw["http"]
             assert f"metrics {url}/metrics)" in node.stderr  # the ready line says where
             node.client.producer().send_many("orders", [b"x" * 100] * 50)
-            yield Watched(node, url, manager)
+            yield Watched(node, url, heard)
+        manager.shutdown(socket.SHUT_RDWR)
 
 
 def test_the_service_manager_hears_of_start_readiness_and_life(watched: Watched) -> None:
-    heard = ""
-    while not ("READY=1" in heard and heard.count("WATCHDOG=1") > 1):
-        heard += watched.manager.recv(4096).decode() + "\n"
+    def is_told() -> bool:
+        heard = "".join(watched.heard)
+        return "READY=1" in heard and heard.count("WATCHDOG=1") > 1
+
+    wait_until(is_told, "the service manager has not heard of it")
+    heard = "".join(watched.heard)
     assert heard.index("EXTEND_TIMEOUT_USEC=") < heard.index("READY=1")
     assert "STATUS=all processes run" in heard
 
