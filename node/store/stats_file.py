@@ -38,6 +38,8 @@ class StatsFile:
             replace(path, layout, count)
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
+            # A copied store may have holes here, too.
+            os.posix_fallocate(descriptor, 0, _file_bytes(count))
             self._map = mmap.mmap(descriptor, _file_bytes(count), access=mmap.ACCESS_WRITE)
         finally:
             os.close(descriptor)

@@ -66,11 +66,17 @@ def fields_that_the_servers_take() -> set[str]:
 
 def operations_that_the_servers_know() -> set[str]:
     found: set[object] = set()
+    named = {
+        getattr(node.targets[0], "id", ""): node.value
+        for node in trees()
+        if isinstance(node, ast.Assign)
+    }
     for node in trees():
         if isinstance(node, ast.MatchValue) and isinstance(node.value, ast.Constant):
             found.add(node.value.value)
         if isinstance(node, ast.Compare) and getattr(node.left, "id", "") == "operation":
-            for one in ast.walk(node):
+            compared = [named.get(getattr(one, "id", ""), one) for one in node.comparators]
+            for one in (part for whole in compared for part in ast.walk(whole)):
                 if isinstance(one, ast.Constant):
                     found.add(one.value)
     return {name for name in found if isinstance(name, str)}
