@@ -67,9 +67,9 @@ def fields_that_the_servers_take() -> set[str]:
 def operations_that_the_servers_know() -> set[str]:
     found: set[object] = set()
     named = {
-        getattr(node.targets[0], "id", ""): node.value
+        node.targets[0].id: node.value
         for node in trees()
-        if isinstance(node, ast.Assign)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
     for node in trees():
         if isinstance(node, ast.MatchValue) and isinstance(node.value, ast.Constant):
