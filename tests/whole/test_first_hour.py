@@ -45,7 +45,8 @@ def bare(tmp_path: Path) -> dict[str, str]:
     home = tmp_path / "home"
     home.mkdir()
     kept = {name: text for name, text in os.environ.items() if KEPT.fullmatch(name)}
-    return {**kept, "HOME": str(home), "PATH": str(programs), "TERM": "dumb", "KEELOG_LOG": "text"}
+    window = {"TERM": "dumb", "COLUMNS": "80", "KEELOG_LOG": "text"}
+    return {**kept, **window, "HOME": str(home), "PATH": str(programs)}
 
 
 def tell(line: str) -> None:
