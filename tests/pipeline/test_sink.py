@@ -298,7 +298,11 @@ def test_a_writer_killed_in_mid_publication_goes_on_and_nothing_is_twice_or_miss
             ),
             "the publication does not begin",
         )
-        engine.node.kill("writer")
+        killed = [engine.node.kill("writer")]
+        wait_until(
+            lambda killed=killed: engine.node.pids().get("writer") != killed,  # type: ignore[misc]
+            "the supervisor does not see the death",
+        )
         engine.node.wait_all_run()
     commit.join(120)
     stop.set()
