@@ -81,7 +81,8 @@ def prepare_follow(job: Job) -> Prepared:
     """Follows its queues until the last message of each has come.
 
     Streams: `end_to_end` from the intended send time, `from_send` from the real one; what a queue
-    lacks, repeats or confuses is a failure of `end_to_end`.
+    lacks, repeats or confuses is a failure of `end_to_end`. Both end with the last message that was
+    sent to be measured; the one that tells the end comes later, by what the bench takes to send it.
     """
     load = job.workload
     streams = job.stream("end_to_end"), job.stream("from_send")
@@ -128,6 +129,7 @@ def follow(
         last[who] = stamp.number
         note(now - stamp.due_ns, len(body))
         sample(now - stamp.sent_ns)
+        streams[0].last_ns = streams[1].last_ns = now
 
 
 def prepare_finds(job: Job) -> Prepared:

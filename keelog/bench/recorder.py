@@ -24,6 +24,8 @@ class Recorder:
         self._failures: Counter[str] = Counter()
         self._counted: Callable[[], tuple[int, int]] | None = None
         self._before = (0, 0)
+        self.last_ns: int | None = None
+        """When the last message came, by the monotonic clock, where waiting for more is no work."""
 
     def note(self, latency_ns: int, size: int) -> None:
         """A request was answered; `size` are the bytes of its bodies."""
@@ -59,6 +61,7 @@ class Recorder:
             "bytes": size,
             "failures": dict(failures),
             "latency": histogram.as_dict(),
+            "last": self.last_ns,
         }
 
 

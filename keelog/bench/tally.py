@@ -17,41 +17,49 @@ EARLY_NS = 10_000_000
 
 
 @dataclass(slots=True)
+class _Share:
+    """The part of one process; `idle_ns` of its `ns` lie behind its last message."""
+
+    ns: int = 0
+    idle_ns: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+    def add(self, row: Row, figures: dict[str, Any]) -> None:
+        self.ns += row.end - row.start
+        self.messages += figures["messages"]
+        self.bytes += figures["bytes"]
+        last_ns = figures["last"]
+        self.idle_ns = 0 if last_ns is None else min(row.end - last_ns, self.ns)
+
+
+@dataclass(slots=True)
 class _Sum:
-    """Messages of some time; `spans` are the ns of each process in it."""
+    """Messages of some time."""
 
     messages: int = 0
     bytes: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     latency: Histogram = field(default_factory=Histogram)
-    by_member: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0, 0]))
-    """For each process its ns, messages and bytes."""
+    by_member: dict[str, _Share] = field(default_factory=lambda: defaultdict(_Share))
 
     def add(self, row: Row, figures: dict[str, Any], latency: Histogram) -> None:
         self.messages += figures["messages"]
         self.bytes += figures["bytes"]
         self.failures.update(figures["failures"])
         self.latency.merge(latency)
-        mine = self.by_member[row.member]
-        mine[0] += row.end - row.start
-        mine[1] += figures["messages"]
-        mine[2] += figures["bytes"]
+        self.by_member[row.member].add(row, figures)
 
-    @property
-    def seconds(self) -> float:
-        """The longest time of a process."""
-        return max((ns for ns, _, _ in self.by_member.values()), default=0) / SECOND_NS
-
-    def rates(self) -> tuple[float, float]:
+    def _rates(self, spans: list[tuple[int, _Share]]) -> tuple[float, float]:
         """Messages and bytes a second, of all processes together, each by its own clock."""
-        spans = [mine for mine in self.by_member.values() if mine[0]]
         return (
-            sum(messages * SECOND_NS / ns for ns, messages, _ in spans),
-            sum(size * SECOND_NS / ns for ns, _, size in spans),
+            sum(mine.messages * SECOND_NS / ns for ns, mine in spans if ns),
+            sum(mine.bytes * SECOND_NS / ns for ns, mine in spans if ns),
         )
 
     def second(self, at: float) -> Second:
-        rate, speed = self.rates()
+        """All of its time counts: who waits in it may have more to come."""
+        rate, speed = self._rates([(mine.ns, mine) for mine in self.by_member.values()])
         figures = self.latency.figures()
         return Second(
             at, self.messages, round(rate, 1), round(speed / 1e6, 3),
@@ -59,9 +67,11 @@ class _Sum:
         )  # fmt: skip
 
     def summary(self) -> Summary:
-        rate, speed = self.rates()
+        """The time of each process up to its last message; `seconds` is the longest."""
+        spans = [(mine.ns - mine.idle_ns, mine) for mine in self.by_member.values()]
+        rate, speed = self._rates(spans)
         return Summary(
-            seconds=round(self.seconds, 3),
+            seconds=round(max((ns for ns, _ in spans), default=0) / SECOND_NS, 3),
             messages=self.messages,
             messages_per_s=round(rate, 1),
             mb_per_s=round(speed / 1e6, 3),

@@ -1,6 +1,8 @@
 """What a load counts: histograms, plans of open loops, rows of many processes, comparisons."""
 
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,10 @@ from keelog.bench.histogram import Histogram
 from keelog.bench.job import Job
 from keelog.bench.limits import Limits, differences, regressions
 from keelog.bench.pace import Pace
+from keelog.bench.read_roles import follow
 from keelog.bench.recorder import Recorder
 from keelog.bench.results import Result, Stream, Summary
+from keelog.bench.stamps import END, Stamp
 from keelog.bench.tally import Tally
 from keelog.bench.units import bytes_of, count_of, seconds_of, share_of
 from keelog.bench.workload import Workload
@@ -120,6 +124,68 @@ def test_rates_of_processes_add_up_and_the_warm_up_is_left_out() -> None:
     assert stream.steady.max_ms == 1.0 < 9.0 == stream.summary.max_ms
     assert stream.steady.mb_per_s == pytest.approx(0.003)
     assert [one.messages for one in stream.seconds] == [180, 50]
+
+
+def _follower_row(start: float, end: float, messages: int, last: float | None) -> Row:
+    recorder = Recorder()
+    for _ in range(messages):
+        recorder.note(1000, 100)
+    recorder.last_ns = None if last is None else int(last * SECOND)
+    return Row("f", int(start * SECOND), int(end * SECOND), {"end_to_end": recorder.take()})
+
+
+def _followed(*rows: tuple[float, float, int, float | None]) -> Stream:
+    tally = Tally(0, 1.0)
+    for row in rows:
+        tally.add(_follower_row(*row))
+    return tally.streams()["end_to_end"]
+
+
+def test_the_wait_for_the_word_that_all_was_sent_is_no_part_of_a_followers_rate() -> None:
+    found = _followed(
+        (0.0, 1.0, 500, 0.9), (1.0, 2.0, 500, 1.9), (2.0, 3.0, 400, 2.8), (3.0, 4.0, 0, 2.8),
+        (4.0, 4.3, 0, 2.8),
+    )  # fmt: skip
+    assert (found.steady.seconds, found.steady.messages_per_s) == (1.8, 500)
+    assert (found.summary.seconds, found.summary.messages_per_s) == (2.8, 500)
+    assert found.steady.mb_per_s == 0.05
+
+
+def test_a_follower_that_falls_behind_has_the_rate_at_which_messages_came() -> None:
+    found = _followed(
+        (0.0, 1.0, 500, 0.9), (1.0, 2.0, 100, 1.1), (2.0, 3.0, 0, 1.1), (3.0, 4.0, 100, 4.0),
+    )  # fmt: skip
+    assert (found.steady.seconds, found.steady.messages_per_s) == (3.0, 66.7)
+    assert [one.messages_per_s for one in found.seconds] == [500, 100, 0, 100]
+
+
+def test_a_follower_to_whom_nothing_came_behind_the_warm_up_has_no_rate() -> None:
+    found = _followed((0.0, 1.0, 500, 0.9), (1.0, 2.0, 0, 0.9))
+    assert (found.steady.seconds, found.steady.messages_per_s) == (0.0, 0)
+    assert _followed((0.0, 1.0, 0, None), (1.0, 2.0, 0, None)).steady.messages_per_s == 0
+
+
+class TailOfOneQueue:
+    """A client whose tail brings three messages and then the word that there are no more."""
+
+    last_sent_ns = 0
+
+    def tail(self, *_: object, **__: object) -> Iterator[SimpleNamespace]:
+        for offset, number in enumerate((0, 1, 2, END)):
+            if number == END:
+                self.last_sent_ns = time.monotonic_ns()
+            body = Stamp(time.monotonic_ns(), time.monotonic_ns(), 0, number).body(b"")
+            yield SimpleNamespace(body=body, queue_id=0, queue_offset=offset)
+
+
+def test_the_streams_of_a_follower_end_with_the_last_message_that_counts() -> None:
+    client, streams = TailOfOneQueue(), (Recorder(), Recorder())
+    began = time.monotonic_ns()
+    follow(client, "t", [0], streams, True)  # type: ignore[arg-type]
+    for stream in streams:
+        last = stream.take()["last"]
+        assert last is not None
+        assert began <= last <= client.last_sent_ns
 
 
 def test_what_comes_behind_its_second_still_counts_in_the_sums() -> None:
