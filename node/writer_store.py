@@ -37,6 +37,7 @@ from node.topic_table import TopicTable
 from node.transient_store_pool import make_pool
 from node.writer_page import show_durable
 from node.zero_ahead import make_ahead
+from protocol import kernel
 from protocol.errors import NotAStore, StorePermission
 from protocol.message_id import Host, parse_host
 from protocol.names import (
@@ -261,6 +262,8 @@ def _open_locked(
     save_owner(root, epoch)
     store = WriterStore(lock, page, found, epoch, settings, store_host)
     store.publish_start()
+    if kernel.unfit():
+        log.warning("the compiled kernel is not used", extra=fields(cause=kernel.unfit()))
     took_ms = now_ms() - started
     told = fields(end=found.end, epoch=epoch, queues=len(found.tails), took_ms=took_ms)
     log.info("log recovered", extra=told)

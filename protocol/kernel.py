@@ -1,7 +1,8 @@
 """Loads the compiled twin of the columns' hot loops, `kernel.c`, where the installation built it.
 
-`active()` is the kernel or None; whoever gets None does the same work with numpy. The environment
-variable KEELOG_KERNEL=off leaves it out. It is loaded by ctypes, with plain buffers: every function
+`active()` is the kernel or None; whoever gets None does the same work with numpy. `unfit()` says
+why a library that is there is not used: it may be an earlier version's. The environment variable
+KEELOG_KERNEL=off leaves it out. It is loaded by ctypes, with plain buffers: every function
 checks its lengths itself, and the interpreter's lock is free meanwhile.
 """
 
@@ -25,6 +26,7 @@ SWITCH = "KEELOG_KERNEL"
 ABI = 8
 """As KERNEL_ABI in kernel.c: a library of another one is not used."""
 FILE = "_kernel.so"
+BUILD_AGAIN = "build it again: make -B setup in a clone, else pip install --force-reinstall keelog"
 
 CRC_TABLES, CRC_FOLDING, CRC_WIDE_FOLDING = range(3)
 """How checksums are made, as in enum crc_way: which is best is the processor's affair."""
@@ -205,16 +207,17 @@ def path() -> str:
     return f"{__file__.rpartition('/')[0]}/{FILE}"
 
 
-def _load() -> Kernel | None:
+def load(library: str) -> tuple[Kernel | None, str]:
+    """The kernel, or why the library that is there is none of ours; neither where nothing is."""
     if os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false"):
-        return None
+        return None, ""
     try:
-        return Kernel(path())
-    except (OSError, KernelMismatchError):
-        return None
+        return Kernel(library), ""
+    except (OSError, KernelMismatchError) as error:
+        return None, str(error) if os.access(library, os.F_OK) else ""
 
 
-_active: Kernel | None = _load()
+_active, _unfit = load(path())
 
 
 def active() -> Kernel | None:
@@ -222,10 +225,16 @@ def active() -> Kernel | None:
     return _active
 
 
+def unfit() -> str:
+    """Why a library that is there is not used, and what mends that; else empty."""
+    return f"{_unfit}; {BUILD_AGAIN}" if _unfit else ""
+
+
 def describe() -> str:
-    """What runs, for people: `compiled, carry-less CRC`, `compiled` or `numpy`."""
+    """What runs, for people: `compiled, carry-less CRC`, `compiled` or `numpy`, and behind a colon
+    `unfit()`."""
     if _active is None:
-        return "numpy"
+        return f"numpy: {unfit()}" if _unfit else "numpy"
     return "compiled, carry-less CRC" if _active.crc_way else "compiled"
 
 

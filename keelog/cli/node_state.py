@@ -97,11 +97,13 @@ def show_status(client: keelog.Client, output: Output) -> None:
 def _title(answer: dict[str, Any]) -> str:
     log, disk = answer["log"], answer["disk"]
     ready = "ready" if answer["ready"] else "not ready"
-    mode = answer["mode"]
+    mode, kernel = answer["mode"], answer["kernel"]
+    unfit = f"kernel: {kernel}\n"
     refused = f"{mode}: appends are refused, reads go on. {answer['cause']}\n"
     return (
         f"{answer['store']}: {ready}, epoch {log['epoch']}\n"
         f"{'' if mode == 'normal' else refused}"
+        f"{unfit if ': ' in kernel else ''}"
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
         f"flushed {log['flushed']}, readable {log['readable']}\n"
         f"disk: {size(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used\n"

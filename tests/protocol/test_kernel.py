@@ -253,7 +253,8 @@ def test_the_environment_turns_it_off() -> None:
     assert done.stdout.strip() == "numpy"
 
 
-def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
+@pytest.fixture
+def other_version(tmp_path: Path) -> str:
     for source in SOURCE.parent.glob("kernel*.c"):
         text = source.read_text()
         (tmp_path / source.name).write_text(text.replace(MINE, f"KERNEL_ABI {kernel.ABI + 1}"))
@@ -262,5 +263,33 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
     if "no C compiler" in why:
         pytest.skip(why)
     assert why == ""
-    with pytest.raises(kernel.KernelMismatchError, match=f"ABI {kernel.ABI + 1}, not {kernel.ABI}"):
-        Kernel(str(tmp_path / "kernel.so"))
+    return str(tmp_path / "kernel.so")
+
+
+def test_a_library_of_another_version_is_refused(other_version: str) -> None:
+    why = f"ABI {kernel.ABI + 1}, not {kernel.ABI}"
+    with pytest.raises(kernel.KernelMismatchError, match=why):
+        Kernel(other_version)
+    found, told = kernel.load(other_version)
+    assert found is None
+    assert told.endswith(why)
+
+
+@pytest.mark.parametrize("content", [b"", b"no library", b"\x7fELF" + bytes(60)])
+def test_a_file_that_is_no_library_is_told_of_and_one_that_is_absent_is_not(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "kernel.so"
+    assert kernel.load(str(path)) == (None, "")
+    path.write_bytes(content)
+    found, why = kernel.load(str(path))
+    assert found is None
+    assert str(path) in why
+
+
+def test_a_library_that_does_not_fit_is_no_concern_of_who_turned_it_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernel.so").touch()
+    monkeypatch.setenv(kernel.SWITCH, "off")
+    assert kernel.load(str(tmp_path / "kernel.so")) == (None, "")
