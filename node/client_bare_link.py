@@ -79,8 +79,9 @@ class BareLink:
         return bool(self._unsent) or self._state is _State.CONNECTING
 
     def is_stale(self, now: float) -> bool:
-        """Whether it was silent for so long that the node may be about to end it."""
-        return now - self._spoke_at > STALE_S
+        """Whether nothing is under way, and it was silent for so long that the node may be about to
+        end it."""
+        return not self.in_flight and now - self._spoke_at > STALE_S
 
     def wait_at_most(self, seconds: float) -> None:
         """How long `receive` waits, where it is told to."""
@@ -241,7 +242,8 @@ class BareLink:
         except OSError:
             self._state = _State.LOST
             return
-        self._spoke_at = monotonic()
+        if sent:
+            self._spoke_at = monotonic()
         if kept:
             del kept[:sent]
             return

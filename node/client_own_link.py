@@ -33,7 +33,7 @@ class OwnLink:
     def _link_up(self) -> BareLink | None:
         """The link to the process that the routes name, when it is up; begins one otherwise."""
         link, usable, now = self._link, self._usable(), monotonic()
-        if link is not None and (not link.in_flight or link.is_stale(now)):
+        if link is not None and not link.in_flight:
             self._take_answers(link)  # a connection that was lost meanwhile is found so
             link = self._link
         if link is None or link.endpoint not in usable or link.is_stale(now):

@@ -128,6 +128,9 @@ def test_who_was_silent_for_long_is_stale(
     assert not link.is_stale(time.monotonic())
     time.sleep(0.4)
     assert link.is_stale(time.monotonic())
+    link.in_flight[1] = call_of(1)
+    assert not link.is_stale(time.monotonic()), "somebody waits for it"
+    del link.in_flight[1]
     until(link, lambda: not link.is_stale(time.monotonic()))  # a PING came, and was answered
     link.close()
 
