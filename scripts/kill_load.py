@@ -6,7 +6,6 @@ message says who sent it, and all of it follows from that: who checks needs no c
 
 import os
 import random
-import signal
 import struct
 import time
 from array import array
@@ -25,6 +24,7 @@ from node.client_calls import Retry
 from node.client_message import OutgoingMessage
 from node.client_types import Receipt
 from protocol.errors import MqError, OutcomeUnknownError
+from scripts.helper_process import obey_the_parent_alone
 
 TOPICS = ("kill-orders", "kill-events", "kill-audit")
 QUEUES = 4
@@ -146,7 +146,7 @@ def _outgoing(producer: int, number: int, sent: Sent) -> OutgoingMessage:
 
 def send(endpoint: str, producer: int, path: Path, stop: Event) -> None:
     """Sends until `stop` is set, whatever becomes of the node; then waits for what is under way."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    obey_the_parent_alone()
     notes = Notes(path)
     way = _send_repeating if is_repeating(producer) else _send_pipelined
     with connect(endpoint, timeout=10.0, retry=Retry(max_attempts=1)) as client:
@@ -190,7 +190,7 @@ def _send_repeating(client: Client, producer: int, notes: Notes, stop: Event) ->
 
 def read_along(endpoint: str, path: Path, stop: Event) -> None:
     """Pulls all queues in turn until `stop` is set, whatever becomes of the node."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    obey_the_parent_alone()
     notes = Notes(path)
     positions = dict.fromkeys(((t, q) for t in range(len(TOPICS)) for q in range(QUEUES)), 0)
     with connect(endpoint, timeout=10.0, retry=Retry(max_attempts=1)) as client:

@@ -1,7 +1,6 @@
 """What sends to a node under load, and what reads along: functions for processes of their own."""
 
 import json
-import signal
 import struct
 import time
 from array import array
@@ -19,6 +18,7 @@ from node.client import Client, connect
 from node.client_types import Receipt
 from protocol.errors import MqError, OutcomeUnknownError
 from protocol.record import SHORT_HEAD
+from scripts.helper_process import obey_the_parent_alone
 
 BATCHED, SINGLE = "load-batched", "load-single"
 """Each way of sending has its own topic: the order of the one says nothing about the other's."""
@@ -81,7 +81,7 @@ class Receipts:
 
 def produce(endpoint: str, producer: int, result: Path, stop: Event) -> None:
     """Sends at full speed until `stop` is set, then saves what it was told."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    obey_the_parent_alone()
     receipts = Receipts()
     with (
         connect(endpoint, timeout=30.0) as client,
@@ -125,7 +125,7 @@ def send_last(client: Client, producer: int) -> Ints:
 
 def follow(endpoint: str, last_producer: int, result: Path) -> None:
     """Reads along until it has seen the last message of each queue; saves what went wrong."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    obey_the_parent_alone()
     ends = [0] * QUEUES
     faults: list[str] = []
     unfinished = set(range(QUEUES))

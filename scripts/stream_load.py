@@ -4,7 +4,6 @@ A body says who sent it as which message; receipts are written down as `kill_loa
 """
 
 import random
-import signal
 import struct
 import time
 from concurrent.futures import Future
@@ -17,6 +16,7 @@ from node.client_calls import Retry
 from node.client_message import OutgoingMessage
 from node.client_types import Receipt
 from protocol.errors import MqError, OutcomeUnknownError
+from scripts.helper_process import obey_the_parent_alone
 from scripts.kill_load import ACKNOWLEDGED, REFUSED, UNKNOWN, Notes
 
 SOURCE_TOPIC = "stream-in"
@@ -48,7 +48,7 @@ def is_repeating(producer: int) -> bool:
 
 def send(endpoint: str, producer: int, path: Path, pace_s: float, stop: Event) -> None:
     """Sends one message each `pace_s` until `stop` is set, whatever becomes of the node."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    obey_the_parent_alone()
     notes = Notes(path)
     way = _send_repeating if is_repeating(producer) else _send_pipelined
     with connect(endpoint, timeout=10.0, retry=Retry(max_attempts=1)) as client:

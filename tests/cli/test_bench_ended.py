@@ -22,6 +22,19 @@ LOAD = "keelog.bench.load_process"
 END_S = 60.0
 
 
+@pytest.fixture(autouse=True)
+def usual_signals() -> Iterator[None]:
+    """As a terminal has them, whatever the tests were started by."""
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, signal.SIG_DFL),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @contextmanager
 def running(
     words: list[str], folder: Path, count: int
