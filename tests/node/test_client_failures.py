@@ -13,6 +13,7 @@ import zmq
 import keelog
 import keelog.aio
 from keelog import Retry
+from node import client_own_link
 from protocol.errors import NodeBusy, ServiceNotAvailable
 from protocol.wire import refusal
 from tests.support.fake_node import FakeNode
@@ -110,9 +111,13 @@ def test_a_client_lives_through_a_time_without_descriptors(
     def none_left(*_: object) -> NoReturn:
         raise zmq.ZMQError(errno.EMFILE)
 
+    def none_left_of_its_own(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
     with keelog.connect(node.url) as mq:
         with monkeypatch.context() as patch:
             patch.setattr(zmq.Context if missing == "socket" else zmq.Socket, missing, none_left)
+            patch.setattr(client_own_link, "BareLink", none_left_of_its_own)
             for use in (
                 lambda: mq.send("orders", b"x"),
                 lambda: next(mq.tail("orders")),
