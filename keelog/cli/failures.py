@@ -10,14 +10,8 @@ from types import TracebackType
 
 import click
 
-from pipeline.errors import (
-    BadOption,
-    CorruptRecord,
-    SourceError,
-    StoreDamagedError,
-    StoreLockedError,
-    UnknownOption,
-)
+from pipeline import errors as spark_errors
+from pipeline.errors import SourceError
 from protocol.errors import (
     BadRequest,
     BusyError,
@@ -55,11 +49,16 @@ _CODES: tuple[tuple[type[MqError], int], ...] = (
     (StoreLocked, LOCKED),
     (BusyError, LOCKED),
     (BadRequest, USAGE),
-    (CorruptRecord, DAMAGED),
-    (StoreDamagedError, DAMAGED),
-    (StoreLockedError, LOCKED),
-    (BadOption, USAGE),
-    (UnknownOption, USAGE),
+    (spark_errors.UnknownTopic, NOT_FOUND),
+    (spark_errors.NodeUnreachable, UNREACHABLE),
+    (spark_errors.CorruptRecord, DAMAGED),
+    (spark_errors.StoreDamagedError, DAMAGED),
+    (spark_errors.StoreLockedError, LOCKED),
+    (spark_errors.ExportBusy, LOCKED),
+    (spark_errors.NodeBusyError, LOCKED),
+    (spark_errors.BadOption, USAGE),
+    (spark_errors.UnknownOption, USAGE),
+    (spark_errors.UnknownColumn, USAGE),
 )
 _HINTS: tuple[tuple[type[MqError], str], ...] = (
     (NotConnected, "keelog serve DIR  (or name another node with --node)"),

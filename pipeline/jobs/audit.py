@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import SparkSession
 
+from node.store.condition import check_is_store
 from node.store.dead_store import DeadStore
 from node.store.findings import Findings
 from node.store.index_file import IndexFile
@@ -83,6 +84,15 @@ def audit(
     is what it reports.
     """
     began = time.monotonic()
+    root = check_audit(path)
+    with naming_conditions(), DeadStore(root, settings or Settings(), strict=False) as store:
+        work = _Audit(spark, store)
+        report = work.run(range_bytes)
+        return AuditResult(root, report, work.ranges, work.repaired, time.monotonic() - began)
+
+
+def check_audit(path: Path | str) -> Path:
+    """The folder of a store that can be audited. Raises BadOption, NotAStoreError."""
     at = place_of(path)
     if at.way is Way.OBJECTS:
         raise BadOption(
@@ -90,11 +100,9 @@ def audit(
             " files at many places",
             "a copy on a file system, or the bucket mounted",
         )
-    root = Path(at.root)
-    with naming_conditions(), DeadStore(root, settings or Settings(), strict=False) as store:
-        work = _Audit(spark, store)
-        report = work.run(range_bytes)
-        return AuditResult(root, report, work.ranges, work.repaired, time.monotonic() - began)
+    with naming_conditions():
+        check_is_store(Path(at.root))
+    return Path(at.root)
 
 
 class _Audit:
