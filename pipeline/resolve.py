@@ -3,7 +3,6 @@
 Runs once for a DataFrame, on the driver's machine. The ends that it finds are the ends of the read.
 """
 
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pipeline.bounds import (
     offsets_for,
 )
 from pipeline.errors import UnknownTopic, naming_conditions
+from pipeline.log import log
 from pipeline.options import SourceOptions
 from pipeline.parts import IndexPart, LogPart, Part, QueuePart, Task
 from pipeline.plan import Limits, Range, log_borders, plan_partitions, share
@@ -31,8 +31,6 @@ from pipeline.tables import INDEX, MESSAGES
 from protocol.ids import Queue
 from protocol.index_entry import INDEX_ENTRY
 from protocol.queue_unit import FILLER_SIZE
-
-log = logging.getLogger("keelog.pipeline")
 
 BORDER_SEARCH_BYTES = 16 << 20
 """How far behind the wished place of a border a record is looked for."""

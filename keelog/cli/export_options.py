@@ -11,6 +11,7 @@ from keelog.cli.failures import BadValue
 from keelog.cli.selectors import parse_time
 from pipeline.jobs.export_options import ExportOptions
 from pipeline.options import SETTING_PREFIX
+from protocol.addresses import without_credentials
 
 if TYPE_CHECKING:
     from pipeline.jobs.export import ExportResult
@@ -85,6 +86,11 @@ def told_by(pairs: tuple[str, ...], by: str, allow_loss: bool, **chosen: Any) ->
     if allow_loss:
         source["failOnDataLoss"] = "false"
     return ExportOptions(source=source, by_topic=by == "topic", **chosen)
+
+
+def shown(result: "ExportResult") -> dict[str, Any]:
+    """As JSON."""
+    return {**result._asdict(), "out": without_credentials(result.out)}
 
 
 def summary(result: "ExportResult") -> str:

@@ -12,6 +12,7 @@ import click
 
 from pipeline import errors as spark_errors
 from pipeline.errors import SourceError
+from protocol.addresses import without_credentials
 from protocol.errors import (
     BadRequest,
     BusyError,
@@ -107,7 +108,7 @@ def doing(what: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except (MqError, OSError) as error:
-        error.add_note(what)
+        error.add_note(without_credentials(what))
         raise
 
 
@@ -206,5 +207,6 @@ def command_of(argv: list[str]) -> str:
 
 
 def _one_line(text: str) -> str:
-    cleaned = "".join(sign if sign.isprintable() else " " for sign in text)
+    shown = without_credentials(text)
+    cleaned = "".join(sign if sign.isprintable() else " " for sign in shown)
     return cleaned if len(cleaned) <= _LINE_CHARS_MAX else cleaned[:_LINE_CHARS_MAX] + "…"

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keelog.cli.export_options import export_options, store_argument, summary, told_by
+from keelog.cli.export_options import export_options, shown, store_argument, summary, told_by
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
@@ -48,4 +48,4 @@ def export(
             return asked.run(what, lambda session: by_tasks(session, parts, order))
 
         result = run_export(store, ExportFolder.at(out), told, engine)
-    output.document(result._asdict(), title=summary(result))
+    output.document(shown(result), title=summary(result))

@@ -12,6 +12,7 @@ from keelog.cli.output import Output
 from keelog.cli.spark_options import Asked, session_options
 from pipeline.jobs.places import check_can_write
 from pipeline.options import SETTING_PREFIX, parse_options
+from protocol.addresses import without_credentials
 
 if TYPE_CHECKING:
     from pipeline.jobs.stats_figures import Figures
@@ -68,7 +69,9 @@ def stats(
         from pipeline.jobs.stats_report import render
 
         with doing(f"cannot write {report}"):
-            report.write_text(render(figures, f"Keelog store {store}"), encoding="utf-8")
+            report.write_text(
+                render(figures, f"Keelog store {without_credentials(store)}"), encoding="utf-8"
+            )
     if output.format == "table":
         show_tables(figures, output)
     else:

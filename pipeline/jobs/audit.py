@@ -33,7 +33,7 @@ from pipeline.jobs.audit_range import (
     audit_range,
 )
 from pipeline.jobs.audit_stitch import AuditStitch
-from pipeline.jobs.places import place_of, without_secrets
+from pipeline.jobs.places import place_of
 from pipeline.jobs.scan import RANGE_BYTES, plan_ranges
 from pipeline.jobs.tasks import run_tasks
 from pipeline.parts import LogAt
@@ -96,7 +96,7 @@ def check_audit(path: Path | str) -> Path:
     at = place_of(path)
     if at.way is Way.OBJECTS:
         raise BadOption(
-            f"{without_secrets(at.root)} is in an object store: an audit looks into queue and index"
+            f"{at.root} is in an object store: an audit looks into queue and index"
             " files at many places",
             "a copy on a file system, or the bucket mounted",
         )

@@ -50,10 +50,3 @@ def _check_can_add(folder: Path) -> None:
             pass
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(folder)) from None
-
-
-def without_secrets(root: str) -> str:
-    """An address without the user and password that may stand in front of the bucket."""
-    scheme, separator, rest = root.partition("://")
-    bucket, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{bucket.rpartition('@')[2]}{slash}{path}" if separator else root

@@ -34,7 +34,7 @@ from pipeline.errors import (
 from pipeline.jobs.building import KEYS_DIR, Building
 from pipeline.jobs.local_target import LocalTarget
 from pipeline.jobs.object_target import ObjectTarget
-from pipeline.jobs.places import check_can_make, place_of, without_secrets
+from pipeline.jobs.places import check_can_make, place_of
 from pipeline.jobs.rebuild_range import RangeJob, RangeReport, rebuild_range
 from pipeline.jobs.rebuild_shuffle import Shuffled, shuffle_ranges
 from pipeline.jobs.scan import (
@@ -160,14 +160,12 @@ def _check_ways(store: StoreAt, target: StoreAt | None, plan: Plan) -> None:
         raise BadOption(f"there is no plan {plan!r}", " or ".join(PLANS))
     if target is None and store.way is Way.OBJECTS:
         raise BadOption(
-            f"{without_secrets(store.root)} is in an object store, where nothing can be switched"
-            " in",
+            f"{store.root} is in an object store, where nothing can be switched in",
             "--out with a new folder, or with an address of its own and --plan shuffle",
         )
     if target is not None and target.way is Way.OBJECTS and plan == "inplace":
         raise BadOption(
-            f"{without_secrets(target.root)} is in an object store, which writes whole objects"
-            " alone",
+            f"{target.root} is in an object store, which writes whole objects alone",
             "--plan shuffle",
         )
     _check_is_new(target)
