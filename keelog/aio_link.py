@@ -1,8 +1,7 @@
 """A connection to the writer that an event loop carries itself.
 
 Handing a request to the I/O thread and its answer back costs two changes of threads, and each of
-them waits for the interpreter's lock. Here the loop watches ZeroMQ's descriptor. That tells only
-when something new has come, and sending takes note of it too, so the socket is asked behind both.
+them waits for the interpreter's lock. Here the loop watches the connection.
 """
 
 import asyncio
@@ -11,13 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 
-import zmq
-
-from node.client_calls import Answer, Call, Role, at_deadline, when_closed
+from node.client_bare_link import BareLink
+from node.client_calls import Call, Role, at_deadline, when_closed
 from node.client_io import IoThread
-from node.client_link import NOBLOCK, RECEIVE_MAX, Link
 from node.client_own_link import OwnLink
 
+LOOK_S = 2.0
+"""While answers are waited for: so often it is looked whether the node is still there."""
 CLOSE_S = 1.0
 """Another thread that closes the link waits so long for the loop to let go of it."""
 
@@ -30,6 +29,7 @@ class LoopLink(OwnLink):
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._watches_room = False
 
     def carry(self, call: Call) -> bool:
         """Begins a call; its `done` will be called once, in the loop, or on the I/O thread where
@@ -40,30 +40,31 @@ class LoopLink(OwnLink):
         call.id = next(self._ids)
         if not link.send(call):
             return False
-        if self._timer is None or call.deadline < self._timer_at:
+        if link.wants_to_send:
+            self._watch_room(link)
+        if self._timer is None:
+            self._wake_at(min(call.deadline, monotonic() + LOOK_S))
+        elif call.deadline < self._timer_at:
             self._wake_at(call.deadline)
-        if link.has_answer():
-            self._loop.call_soon(self._take_answers, link)
         return True
 
-    def _begun(self, link: Link) -> None:
-        self._loop.add_reader(link.socket.FD, self._take_answers, link)
-        self._loop.add_reader(link.monitor.FD, self._read_news, link)
+    def _begun(self, link: BareLink) -> None:
+        self._loop.add_reader(link.fd, self._look, link)
+        self._watch_room(link)
 
-    def _read_news(self, link: Link) -> None:
-        if not link.closed and link.news().lost:
-            # What has come counts, also when the connection is lost by now.
-            self._settle(link, list(link.receive()), link.take_lost())
+    def _watch_room(self, link: BareLink) -> None:
+        """Until the network has taken everything."""
+        if not link.closed and not self._watches_room:
+            self._watches_room = True
+            self._loop.add_writer(link.fd, self._look, link)
 
-    def _take_answers(self, link: Link) -> None:
-        for _ in range(RECEIVE_MAX):
-            if link.closed or not link.has_answer():
-                return
-            with suppress(zmq.Again):
-                found = link.receive_one(NOBLOCK)
-                if found is not None:
-                    self._answered(*found)
-        self._loop.call_soon(self._take_answers, link)
+    def _look(self, link: BareLink) -> None:
+        if link.closed:
+            return
+        self._take_answers(link)
+        if self._watches_room and not link.closed and not link.wants_to_send:
+            self._watches_room = False
+            self._loop.remove_writer(link.fd)
 
     def _wake_at(self, when: float) -> None:
         if self._timer is not None:
@@ -78,36 +79,44 @@ class LoopLink(OwnLink):
         if link is None:
             return
         now = monotonic()
+        link.keep_alive(now)
+        if link.is_lost:
+            self._lose_all(link)
+            return
         for call in [call for call in link.in_flight.values() if call.deadline <= now]:
             del link.in_flight[call.id]
             call.done(at_deadline(call, link.endpoint))
         if link.in_flight:
-            self._wake_at(min(call.deadline for call in link.in_flight.values()))
+            first = min(call.deadline for call in link.in_flight.values())
+            self._wake_at(min(first, now + LOOK_S))
 
-    def _drop(self) -> None:
-        link, self._link = self._link, None
-        if link is None:
-            return
-        if not self._loop.is_closed():
-            self._loop.remove_reader(link.socket.FD)
-            self._loop.remove_reader(link.monitor.FD)
-        # What has come counts.
-        answers, lost = list(link.receive()), link.take_lost()
-        link.close()
+    def _lose_all(self, link: BareLink) -> None:
+        self._unwatch(link)
+        lost = link.take_lost()
+        super()._lose_all(link)
         if self._closing:
-            for call, answer in answers:
-                self._answered(call, answer)
             for call in lost:
                 call.done(when_closed(call, failed=False))
-        elif answers or lost:
+        elif lost:
             # Soon: who learns an outcome may send the next message, and so come back to here.
-            self._loop.call_soon(self._settle, link, answers, lost)
+            self._loop.call_soon(self._settle, link, lost)
 
-    def _settle(self, link: Link, answers: list[tuple[Call, Answer]], lost: list[Call]) -> None:
-        for call, answer in answers:
-            self._answered(call, answer)
+    def _settle(self, link: BareLink, lost: list[Call]) -> None:
         for call in lost:
             self._lose(link, call)
+
+    def _unwatch(self, link: BareLink) -> None:
+        if not self._loop.is_closed() and not link.closed:
+            self._loop.remove_reader(link.fd)
+            self._loop.remove_writer(link.fd)
+        self._watches_room = False
+
+    def _drop(self) -> None:
+        link = self._link
+        if link is not None:
+            # What has come counts.
+            link.receive(self._answered)
+            self._lose_all(link)
 
     def close(self) -> None:
         """Ends the calls that are under way, and the connection. Harmless when repeated."""

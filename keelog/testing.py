@@ -36,7 +36,8 @@ class TestNode:
     """A node, as a context: ready inside, gone behind it, with all that it stored.
 
     It has a writer, a queue worker, an index worker and a reader, each a process of its own, on
-    free ports of 127.0.0.1. Its disk never counts as full. A start takes a second or two, so let
+    free ports of 127.0.0.1. It ends with the process that started it, whatever ends that, and not
+    with the thread. Its disk never counts as full. A start takes a second or two, so let
     tests share one, each with a topic of its own.
     """
 

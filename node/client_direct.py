@@ -1,19 +1,24 @@
 """A connection to the writer, or a reader, by which a lone thread carries its request itself.
 
 Handing a request to the I/O thread and its answer back costs two changes of threads, much of what a
-lone send or look-up takes.
+lone send or look-up takes. So does waking up a processor that sleeps: who waits for an answer that
+comes soon does not let it.
 """
 
+import os
+import sys
 import threading
 from time import monotonic
 
-import zmq
-
+from node.client_bare_link import BareLink
 from node.client_calls import Call, Role, at_deadline, when_closed
 from node.client_io import IoThread
-from node.client_link import NOBLOCK, RECEIVE_MAX, Link
 from node.client_own_link import OwnLink
 
+AWAKE_S = 0.0003
+"""So long one looks for the answer before one sleeps."""
+ASLEEP_CALLS = 15
+"""After an answer that took longer, so many calls sleep at once."""
 SLICE_S = 0.05
 """A wait for an answer is cut into such, to see a lost connection, or the client's end."""
 
@@ -24,6 +29,8 @@ class Direct(OwnLink):
     def __init__(self, io: IoThread, role: Role = Role.WRITER) -> None:
         super().__init__(io, role)
         self._lock = threading.Lock()
+        # With one processor whoever looks for the answer keeps the node from giving it.
+        self._asleep_calls = 0 if len(os.sched_getaffinity(0)) > 1 else sys.maxsize
 
     def carry(self, call: Call) -> bool:
         """Carries a call to its end, or as far as where the I/O thread goes on with it.
@@ -48,42 +55,33 @@ class Direct(OwnLink):
         finally:
             self._lock.release()
 
-    def _begun(self, link: Link) -> None:
-        link.socket.setsockopt(zmq.RCVTIMEO, int(SLICE_S * 1000))
-
-    def _wait(self, link: Link, call: Call) -> None:
-        while True:
-            left_s = call.deadline - monotonic()
+    def _wait(self, link: BareLink, call: Call) -> None:
+        self._look_awake(link, call)
+        while call.id in link.in_flight:
+            now = monotonic()
+            left_s = call.deadline - now
             if left_s <= 0:
                 call.done(at_deadline(call, link.endpoint))
-                return
-            flags = 0
-            if left_s < SLICE_S:
-                link.socket.poll(int(left_s * 1000) + 1)
-                flags = NOBLOCK
-            if self._take_answer(link, call, flags):
-                return
-            if link.has_news() and link.news().lost:
-                # What has come counts, also when the connection is lost by now.
-                if not self._take_answer(link, call, NOBLOCK):
-                    self._lose(link, call)
                 return
             if self._closing:
                 call.done(when_closed(call, failed=False))
                 return
+            link.wait_at_most(min(left_s, SLICE_S))
+            self._take_answers(link, wait=True)
+            link.keep_alive(now)
 
-    def _take_answer(self, link: Link, call: Call, flags: int) -> bool:
-        """Whether the call's answer came. Late answers of other calls are passed over."""
-        for _ in range(RECEIVE_MAX):
-            try:
-                found = link.receive_one(flags)
-            except zmq.Again:
-                return False
-            if found is not None and found[0] is call:
-                self._answered(call, found[1])
-                return True
-            flags = NOBLOCK
-        return False
+    def _look_awake(self, link: BareLink, call: Call) -> None:
+        """Looks for the answer for AWAKE_S, behind all others who want the processor."""
+        if self._asleep_calls:
+            self._asleep_calls -= 1
+            return
+        end = monotonic() + AWAKE_S
+        while call.id in link.in_flight:
+            os.sched_yield()
+            self._take_answers(link)
+            if monotonic() > end:
+                self._asleep_calls = ASLEEP_CALLS
+                return
 
     def close(self) -> None:
         """Ends the call that is under way, soon, and the connection. Harmless when repeated."""

@@ -106,10 +106,6 @@ class IoThread:
         if not self.post(take_on):
             call.done(when_closed(call, self._failed))
 
-    def make_link(self, endpoint: str) -> Link:
-        """A link of the caller's own; it must be closed before `stop`."""
-        return Link(self._context, endpoint)
-
     def call_at(self, when: float, action: Action) -> bool:
         """Runs `action` then, or at the client's end if that comes before; False when closed."""
         return self.post(lambda: self.at(when, action))
@@ -207,7 +203,7 @@ class IoThread:
     def _link(self, endpoint: str) -> Link:
         link = self._links.get(endpoint)
         if link is None:
-            link = self._links[endpoint] = self.make_link(endpoint)
+            link = self._links[endpoint] = Link(self._context, endpoint)
             self._poller.register(link.socket, zmq.POLLIN)
             self._poller.register(link.monitor, zmq.POLLIN)
         return link

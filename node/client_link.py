@@ -33,7 +33,6 @@ RECEIVE_MAX = 512
 
 NOBLOCK = int(zmq.NOBLOCK)
 _ONLY_FRAME, _FIRST_FRAME = NOBLOCK, int(zmq.NOBLOCK | zmq.SNDMORE)
-_POLLIN, _EVENTS_OPTION = int(zmq.POLLIN), zmq.EVENTS
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
@@ -63,14 +62,13 @@ class Link:
         self.ever_connected = False
         self.refusals = 0
         self.closed = False
-        self.watched = _POLLIN
+        self.watched = int(zmq.POLLIN)
         self._pack = HeaderPacker()
         self.socket = context.socket(zmq.DEALER)
         self._set_options()
         # What `socket.send` calls once it has looked for options that a DEALER does not have.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         self.monitor = self.socket.get_monitor_socket(_EVENTS)
-        self._monitored = [(self.monitor, _POLLIN)]
         try:
             self.socket.connect(endpoint)
         except zmq.ZMQError as error:
@@ -130,18 +128,15 @@ class Link:
         """The answers that have come, each with its call. Frames of no answer are skipped."""
         for _ in range(RECEIVE_MAX):
             try:
-                found = self.receive_one(NOBLOCK)
+                found = self._receive_one()
             except zmq.Again:
                 return
             if found is not None:
                 yield found
 
-    def receive_one(self, flags: int) -> tuple[Call, Answer] | None:
-        """The next answer and its call; None when it is none. Raises zmq.Again.
-
-        `flags` 0 waits for it, as long as the socket's RCVTIMEO says.
-        """
-        frame = self.socket.recv(flags, copy=False)
+    def _receive_one(self) -> tuple[Call, Answer] | None:
+        """The next answer and its call; None when it is none. Raises zmq.Again."""
+        frame = self.socket.recv(NOBLOCK, copy=False)
         header_frame, more = frame.bytes, frame.more
         payload: bytes | memoryview = b""
         while more:
@@ -155,14 +150,6 @@ class Link:
             return None
         call = self.in_flight.pop(header.get("id", 0), None)
         return None if call is None else (call, Answer(header, payload))
-
-    def has_answer(self) -> bool:
-        """Whether an answer has come that nobody has taken."""
-        return bool(int(self.socket.getsockopt(_EVENTS_OPTION)) & _POLLIN)
-
-    def has_news(self) -> bool:
-        """Whether the monitor has seen something since `news`."""
-        return bool(zmq.zmq_poll(self._monitored, 0))
 
     def news(self) -> LinkNews:
         """Reads what the monitor has seen."""

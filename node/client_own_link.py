@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from itertools import count
 from time import monotonic
 
+from node.client_bare_link import BareLink
 from node.client_calls import Answer, Call, GiveUp, RepeatAfter, Role, after_loss, after_refusal
 from node.client_io import IoThread
-from node.client_link import Link
+from node.client_link import RECONNECT_MS
 from protocol.errors import MqError
 from protocol.wire import raise_refusal
 
@@ -24,21 +25,36 @@ class OwnLink:
     def __init__(self, io: IoThread, role: Role) -> None:
         self._io = io
         self._role = role
-        self._link: Link | None = None
+        self._link: BareLink | None = None
         self._ids = count(1)
+        self._again_at = 0.0
         self._closing = False
 
-    def _link_up(self) -> Link | None:
+    def _link_up(self) -> BareLink | None:
         """The link to the process that the routes name, when it is up; begins one otherwise."""
-        link, usable = self._link, self._usable()
-        if link is None or link.endpoint not in usable:
+        link, usable, now = self._link, self._usable(), monotonic()
+        if link is not None and not link.in_flight:
+            self._take_answers(link)  # a connection that was lost meanwhile is found so
+            link = self._link
+        if link is None or link.endpoint not in usable or link.is_stale(now):
             self._drop()
-            link = self._connect(usable[os.getpid() % len(usable)]) if usable else None
-            if link is None:
-                return None
-        if link.has_news():
-            self._read_news(link)
-        return link if link.connected else None
+            link = self._connect(usable[os.getpid() % len(usable)], now) if usable else None
+        return link if link is not None and link.is_up else None
+
+    def _take_answers(self, link: BareLink, wait: bool = False) -> None:
+        """Takes what has come, and in the end that it was lost."""
+        link.receive(self._answered, wait)
+        if link.is_lost:
+            self._lose_all(link)
+
+    def _lose_all(self, link: BareLink) -> None:
+        """The connection is gone; its calls go on elsewhere, or fail."""
+        if self._link is link:
+            self._link = None
+            self._again_at = monotonic() + RECONNECT_MS / 1_000
+        link.close()
+        for call in link.take_lost():
+            self._lose(link, call)
 
     def _usable(self) -> Sequence[str]:
         """Any reader answers any question, so one is kept as long as it is there."""
@@ -49,20 +65,20 @@ class OwnLink:
             return routes.readers
         return () if routes.writer is None else (routes.writer,)
 
-    def _connect(self, endpoint: str) -> Link | None:
+    def _connect(self, endpoint: str, now: float) -> BareLink | None:
+        if now < self._again_at:
+            return None
+        self._again_at = now + RECONNECT_MS / 1_000
         try:
-            link = self._link = self._io.make_link(endpoint)
-        except MqError:
+            link = BareLink(endpoint)
+        except (OSError, ValueError):
             return None  # the I/O thread says it to whoever asks
+        self._link = link
         self._begun(link)
-        return link
+        return self._link
 
-    def _begun(self, link: Link) -> None:
+    def _begun(self, link: BareLink) -> None:
         """Prepares a new link."""
-
-    def _read_news(self, link: Link) -> None:
-        """Takes in what the monitor has seen."""
-        link.news()
 
     def _drop(self) -> None:
         link, self._link = self._link, None
@@ -80,7 +96,7 @@ class OwnLink:
         else:
             call.done(answer)
 
-    def _lose(self, link: Link, call: Call) -> None:
+    def _lose(self, link: BareLink, call: Call) -> None:
         call.sent = False
         call.maybe_done = not call.repeatable
         why = f"the connection to {link.endpoint} was lost"

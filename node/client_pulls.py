@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 
-import zmq
-
+from node.client_bare_link import BareLink
 from node.client_calls import (
     Answer,
     Call,
@@ -25,7 +24,6 @@ from node.client_calls import (
     when_closed,
 )
 from node.client_io import IoThread
-from node.client_link import Link
 from node.client_own_link import OwnLink
 
 SLICE_S = 0.2
@@ -85,25 +83,26 @@ class Pulls(OwnLink):
         is_kept = link is not None and link.endpoint in readers
         return readers if is_kept or len(readers) == 1 else ()
 
-    def _begun(self, link: Link) -> None:
-        link.socket.setsockopt(zmq.RCVTIMEO, int(SLICE_S * 1000))
-        link.monitor.poll(int(CONNECT_S * 1000))
+    def _begun(self, link: BareLink) -> None:
+        link.wait_at_most(CONNECT_S)
+        deadline = monotonic() + CONNECT_S
+        while not link.is_up and not link.is_lost and monotonic() < deadline:
+            link.receive(self._answered, wait=True)
+        if link.is_lost:
+            self._lose_all(link)
 
-    def _receive(self, link: Link, seconds: float, now: float) -> None:
-        """Waits for one answer, a slice at most."""
+    def _receive(self, link: BareLink, seconds: float, now: float) -> None:
+        """Waits for answers, a slice at most."""
         if now >= self._looked_at + SLICE_S:
             self._looked_at = now
-            self._look_after(link, now)
-        if seconds < SLICE_S and not link.socket.poll(max(1, int(seconds * 1000))):
-            return
-        try:
-            found = link.receive_one(0)
-        except zmq.Again:
-            return
-        if found is not None:
-            self._take(*found)
+            link.keep_alive(now)
+            for call in [call for call in link.in_flight.values() if call.deadline <= now]:
+                del link.in_flight[call.id]
+                call.done(at_deadline(call, link.endpoint))
+        link.wait_at_most(seconds)
+        self._take_answers(link, wait=True)
 
-    def _take(self, call: Call, answer: Answer) -> None:
+    def _answered(self, call: Call, answer: Answer) -> None:
         offset = call.fields["offset"]
         if answer.header.get("offset", offset) != offset:
             # The node gave up some that nobody took for long.
@@ -116,29 +115,9 @@ class Pulls(OwnLink):
             # Where it is repeated from, should the rest not come.
             call.fields = {**call.fields, "offset": answer.header["next_begin_offset"]}
             link.in_flight[call.id] = call
-        self._answered(call, answer)
+        super()._answered(call, answer)
         if goes_on:
             call.sent = True
-
-    def _look_after(self, link: Link, now: float) -> None:
-        """Calls whose time is up, and a connection that was lost."""
-        if link.has_news():
-            self._read_news(link)
-        for call in [call for call in link.in_flight.values() if call.deadline <= now]:
-            del link.in_flight[call.id]
-            call.done(at_deadline(call, link.endpoint))
-
-    def _read_news(self, link: Link) -> None:
-        if not link.news().lost:
-            return
-        # What has come counts, also when the connection is lost by now.
-        for found in link.receive():
-            self._take(*found)
-        self._lose_all(link)
-
-    def _lose_all(self, link: Link) -> None:
-        for call in link.take_lost():
-            self._lose(link, call)
 
     def _act(self, call: Call, decision: RepeatAfter | GiveUp) -> None:
         call.fields = {k: value for k, value in call.fields.items() if k != "stream"}

@@ -16,6 +16,7 @@ from dataclasses import replace
 import zmq
 
 from node.children import Process, command
+from node.lifeline import stop_at_end_of
 from node.service_manager import ServiceManager
 from node.serving import Server
 from node.store.event_log import fields, log_to_stderr
@@ -58,7 +59,8 @@ _POLL_S_MAX = 1.0
 
 
 def serve(options: Options) -> int:
-    """Runs a node until SIGTERM or SIGINT; the exit code is 0 after a stop in order.
+    """Runs a node until SIGTERM, SIGINT, or the end of the process that it is for; the exit code
+    is 0 after a stop in order.
 
     Raises BadRequest for settings that cannot be, NotAStore, StorePermission, StoreLocked: then
     nothing was changed. A writer that refuses the store at its first start ends the node with the
@@ -69,6 +71,8 @@ def serve(options: Options) -> int:
     set_title("keelog-serve")
     log_to_stderr("supervisor")
     stop = install_stop_signals()
+    if options.while_pid is not None:
+        stop_at_end_of(options.while_pid, stop)
     events = node_log(stop)
     _raise_open_files_limit()
     open_directory(options.root)

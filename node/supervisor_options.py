@@ -26,4 +26,6 @@ class Options:
     """Which settings were given, and by whom: `setting`, `origin`, `where`."""
     limits: Limits = field(default_factory=Limits)
     version: str = ""
+    while_pid: int | None = None
+    """The node stops when this process ends."""
     modules: Mapping[Role, str] = field(default_factory=lambda: MODULES)

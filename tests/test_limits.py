@@ -44,6 +44,7 @@ QUEUES = {
     "node/client_pulls.py": "node/client_tail.py::PULLS_MAX",
     "node/client_append.py": "node/client_options.py::ProducerSettings.max_in_flight",
     "node/client_io.py": "node/client_io.py::CALLS_MAX",
+    "node/client_bare_link.py": "node/client_bare_link.py::UNSENT_BYTES_MAX",
     "node/client_link.py": "node/client_io.py::CALLS_MAX",
     "node/client_sends.py": "node/client_io.py::CALLS_MAX",
     "node/client_tail.py": "node/client_tail.py::PULLS_MAX",

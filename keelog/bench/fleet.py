@@ -124,12 +124,6 @@ class Fleet:
         if said["say"] == "gone" and not member.is_done:
             raise LoadFailed(f"{member.name} ended with {member.process.wait()}", "see stderr")
 
-    def stop(self) -> None:
-        """Asks all to end early: they finish what is under way."""
-        for member in self.members:
-            assert member.process.stdin is not None
-            member.process.stdin.close()
-
     def __enter__(self) -> Self:
         return self
 

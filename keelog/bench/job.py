@@ -71,9 +71,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job that is ready to begin: `work` from a moment on, and what ends it early."""
+    """A job that is ready to begin: `work` from a moment on."""
 
     work: Callable[[int], None]
-    stop: Callable[[], None]
     generator_cpu_s_per_million: float | None = None
     """CPU seconds for a million messages that are the load's own, not the client's."""

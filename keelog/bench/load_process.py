@@ -1,15 +1,19 @@
 """One process of a load: `python -m keelog.bench.load_process`, started by `keelog.bench.fleet`.
 
 It talks in lines of JSON: reads its job, says that it is ready, reads the moment to begin, says a
-row of figures each second, and that it is done. When its stdin ends, it stops.
+row of figures each second, and that it is done. Its stdin ends when the bench does, whatever ended
+that: then it ends too, at once.
 """
 
 import json
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, TextIO
 
 from keelog.bench.job import SECOND_NS, Job, Prepared
@@ -34,8 +38,8 @@ class Talk:
         self._lock = threading.Lock()
 
     def say(self, what: str, **fields: Any) -> None:
-        """One line."""
-        with self._lock:
+        """One line. That nobody hears it any more is for who reads stdin to find."""
+        with self._lock, suppress(BrokenPipeError):
             self._out.write(json.dumps({"say": what, **fields}) + "\n")
             self._out.flush()
 
@@ -52,9 +56,11 @@ def tell_seconds(job: Job, talk: Talk, start_ns: int, over: threading.Event) -> 
         before = now
 
 
-def _stop_at_the_end_of(stdin: TextIO, stop: Callable[[], None]) -> None:
-    stdin.read()
-    stop()
+def _hear(stdin: TextIO, lines: "SimpleQueue[str]") -> None:
+    for line in stdin:
+        lines.put(line)
+    # Nobody waits for the figures, and a follower waits for messages that nobody will send.
+    os._exit(1)
 
 
 def main() -> int:
@@ -62,14 +68,13 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wake_up_in_time()
     talk = Talk(sys.stdout)
-    job = Job.parse(sys.stdin.readline())
+    heard: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_hear, args=(sys.stdin, heard), daemon=True).start()
+    job = Job.parse(heard.get())
     try:
         prepared = ROLES[job.role](job)
         talk.say("ready", generator=prepared.generator_cpu_s_per_million)
-        line = sys.stdin.readline()
-        if not line:
-            return 1
-        run(job, prepared, talk, int(json.loads(line)["go"]))
+        run(job, prepared, talk, int(json.loads(heard.get())["go"]))
     except MqError as error:
         talk.say("failed", error=type(error).__name__, reason=error.reason, hint=error.hint)
         return 1
@@ -80,8 +85,6 @@ def main() -> int:
 def run(job: Job, prepared: Prepared, talk: Talk, start_ns: int) -> None:
     """The work, with a row of figures each second."""
     over = threading.Event()
-    ear = threading.Thread(target=_stop_at_the_end_of, args=(sys.stdin, prepared.stop), daemon=True)
-    ear.start()
     teller = threading.Thread(target=tell_seconds, args=(job, talk, start_ns, over))
     sleep_until(start_ns)
     teller.start()

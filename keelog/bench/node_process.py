@@ -36,7 +36,10 @@ _PORTS = range(20_000, 32_000)
 
 
 class Node:
-    """`keelog serve`; what it says goes to a file beside the store, one for all its starts."""
+    """`keelog serve`; what it says goes to a file beside the store, one for all its starts.
+
+    It stops when the process ends that began it, whatever ends that.
+    """
 
     def __init__(
         self, root: Path, settings: Sequence[str], *, queue_workers: int = 1, readers: int = 2
@@ -58,7 +61,7 @@ class Node:
             self._talk_start = talk.tell()
             # A group of its own: Ctrl-C reaches the load alone, which stops the node in order.
             self._process = subprocess.Popen(
-                self._command,
+                [*self._command, "--while-pid", str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=talk,
                 stderr=talk,

@@ -28,10 +28,6 @@ class Pace:
         self._count = _LAST_NS if count is None else count
         self._taken = itertools.count()
 
-    def stop(self) -> None:
-        """No more requests."""
-        self._end_ns = 0
-
     def next(self) -> int | None:
         """When the next request is to go out; None: no more."""
         number = next(self._taken)

@@ -21,7 +21,7 @@ def prepare_reads(job: Job) -> Prepared:
 
     Its stream is `consume`; nothing is timed in it.
     """
-    load, over = job.workload, [False]
+    load = job.workload
     consumed = job.stream("consume")
     counts = [0, 0]
     consumed.count_by(lambda: (counts[0], counts[1]))
@@ -34,7 +34,7 @@ def prepare_reads(job: Job) -> Prepared:
         end_ns = job.end_ns(start_ns)
 
         def is_over() -> bool:
-            return over[0] or (load.count is None and time.monotonic_ns() >= end_ns)
+            return load.count is None and time.monotonic_ns() >= end_ns
 
         with client:
             while not is_over():
@@ -43,10 +43,7 @@ def prepare_reads(job: Job) -> Prepared:
                 if load.count is not None:
                     return
 
-    def stop() -> None:
-        over[0] = True
-
-    return Prepared(work, stop)
+    return Prepared(work)
 
 
 def _stored(
@@ -97,10 +94,7 @@ def prepare_follow(job: Job) -> Prepared:
         with client:
             follow(client, topic, mine, streams, is_ordered)
 
-    def stop() -> None:
-        """Nothing to do: the last messages end it."""
-
-    return Prepared(work, stop)
+    return Prepared(work)
 
 
 def follow(
@@ -142,7 +136,7 @@ def prepare_finds(job: Job) -> Prepared:
     A look-up ends when it has found the message: until then the index may be behind. What is looked
     up is any stored message; drawing it counts in the loop, not in the latency.
     """
-    load, over = job.workload, [False]
+    load = job.workload
     finds = job.stream("find")
     client = keelog.connect(job.endpoint, timeout=load.timeout)
     dice = random.Random(job.number)
@@ -151,17 +145,14 @@ def prepare_finds(job: Job) -> Prepared:
     def work(start_ns: int) -> None:
         pace = Pace(start_ns, SECOND_NS / load.finds, job.end_ns(start_ns), None)
         with client:
-            while not over[0] and (due := pace.next()) is not None:
+            while (due := pace.next()) is not None:
                 sleep_until(due)
                 asked = _any_message(client, topic, dice)
                 if asked is not None:
                     began = time.monotonic_ns()
                     _look_up(client, topic, asked, finds, began)
 
-    def stop() -> None:
-        over[0] = True
-
-    return Prepared(work, stop)
+    return Prepared(work)
 
 
 def _any_message(client: keelog.Client, topic: str, dice: random.Random) -> keelog.Message | None:

@@ -53,7 +53,9 @@ def node_for(load: Workload) -> Iterator[Place]:
             if node.is_running:
                 node.stop()
         except BaseException:
-            node.kill()
+            # A store that stays is one to work on; nobody waits for the flush of one that goes.
+            if not (kept and node.is_running and node.stop() == 0):
+                node.kill()
             raise
     finally:
         if not kept:

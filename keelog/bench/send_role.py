@@ -43,13 +43,11 @@ def prepare_sends(job: Job) -> Prepared:
     )
     dry = dry_run_cpu_s_per_million(job, make)
     make = requests_of(job, bodies)  # numbers begin with 0 again
-    paces: list[Pace] = []
     mean = sum(map(len, bodies)) / len(bodies)
     client = None if load.callers == "tasks" else keelog.connect(job.endpoint, load.timeout)
 
     def work(start_ns: int) -> None:
         pace = job.pace(start_ns)
-        paces.append(pace)
         if client is None:
             asyncio.run(_send_in_tasks(job, make, pace, streams))
             return
@@ -60,11 +58,7 @@ def prepare_sends(job: Job) -> Prepared:
             else:
                 _send_through_a_producer(job, client, make, pace, streams, mean)
 
-    def stop() -> None:
-        for pace in paces:
-            pace.stop()
-
-    return Prepared(work, stop, dry)
+    return Prepared(work, dry)
 
 
 def requests_of(job: Job, bodies: list[bytes]) -> Make:

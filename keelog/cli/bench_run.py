@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from keelog.cli.bench_options import Options, limits_of, workload_of
 from keelog.cli.failures import OK, Partial, doing
+from keelog.cli.interrupts import ending_in_order
 from keelog.cli.output import Output
 from protocol.errors import MqError
 
@@ -34,7 +35,7 @@ def run_load(kind: str, options: Options) -> int:
             check_pictures()
         from keelog.bench.running import run
 
-        with telling() as tell:
+        with ending_in_order(), telling() as tell:
             result = run(load, tell)
         result.limits_broken = limits.broken_by(result)
         _write(result, options)

@@ -19,6 +19,7 @@ from keelog.cli.demo_node import DemoNode
 from keelog.cli.demo_spark import INSTALL, is_spark_there, spark_topics
 from keelog.cli.demo_store import Input, find_store, outgoing, read_store, same
 from keelog.cli.failures import OK, doing
+from keelog.cli.interrupts import ending_in_order
 from keelog.cli.node_state import show_status
 from keelog.cli.options import command, output_options
 from keelog.cli.output import Output
@@ -91,7 +92,7 @@ def demo(sources: Sequence[str], directory: Path | None, spark: bool | None, out
     place = directory or Path(tempfile.mkdtemp(prefix="keelog-demo-"))
     summary = Summary(store=str(place / "store"))
     differences: list[str] = []
-    with doing("the demo failed"):
+    with doing("the demo failed"), ending_in_order():
         found = _read(sources, summary)
         with DemoNode(place / "store", SETTINGS) as node:
             with keelog.connect(node.endpoint(), timeout=_TIMEOUT_S) as client:

@@ -1,5 +1,6 @@
 """The node of the demo: `keelog serve` as a process of its own."""
 
+import os
 import re
 import signal
 import subprocess
@@ -31,7 +32,7 @@ class DemoNode:
         pairs = [word for pair in (*_ANY_DISK, *settings) for word in ("-X", pair)]
         command = [sys.executable, "-P", "-m", "keelog", "serve", str(store)]
         self._process = subprocess.Popen(
-            [*command, "--bind", "tcp://127.0.0.1:0", *pairs],
+            [*command, "--bind", "tcp://127.0.0.1:0", "--while-pid", str(os.getpid()), *pairs],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

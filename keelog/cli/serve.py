@@ -44,8 +44,14 @@ def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, st
 @command("serve")
 @click.argument("directory", metavar="DIR", type=click.Path(readable=False, path_type=Path))
 @serve_options
+@click.option(
+    "--while-pid",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Stops in order when this process ends, however it does.",
+)
 @settings_given_options
-def serve(directory: Path, given: tuple[Given, ...], **options: Any) -> int:
+def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **options: Any) -> int:
     """Runs a node on the store in DIR, which is made when absent.
 
     It stays in the foreground; SIGTERM or Ctrl-C stops it in order. One line `ready …` on stderr
@@ -73,5 +79,6 @@ def serve(directory: Path, given: tuple[Given, ...], **options: Any) -> int:
                 origins=origins(given, said),
                 limits=Limits(crashes_max=asked.restart_limit),
                 version=version(),
+                while_pid=while_pid,
             )
         )

@@ -50,7 +50,10 @@ _LAST_WORDS_CHARS_MAX = 1000
 
 
 def die_with_parent(signal_number: int = signal.SIGTERM) -> None:
-    """Asks the kernel for a signal when the parent ends; exits when it has ended already."""
+    """Asks the kernel for a signal when the parent ends; exits when it has ended already.
+
+    It comes with the end of the thread that started us: for parents that do so in their main one.
+    """
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
     if os.getppid() != parent or parent == 1:

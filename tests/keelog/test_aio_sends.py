@@ -12,6 +12,7 @@ import keelog.aio
 from keelog import Receipt
 from keelog.aio_link import LoopLink
 from keelog.aio_sends import EARLY_RECORDS
+from node import client_bare_link
 from node.client_calls import Call
 from node.client_sends import UNDER_WAY_MAX
 from protocol import kernel
@@ -219,6 +220,26 @@ def test_the_loop_finds_a_writer_that_came_back(
     asyncio.run(main())
     bodies = [record.body for record in node.stored()]
     assert (bodies.count(b"lost"), bodies.count(b"after")) == (1, 1)
+
+
+@pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+def test_a_node_that_takes_its_time_keeps_its_connection_while_others_send(
+    node: FakeNode, carried: Carried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is silent for long is given up only when nothing is under way."""
+
+    async def main() -> None:
+        async with keelog.aio.connect(node.url, timeout=10.0) as mq:
+            await send_until_carried(mq, carried)
+            monkeypatch.setattr(client_bare_link, "STALE_S", 0.1)
+            node.delay["append"] = 0.5
+            first = asyncio.create_task(mq.send("orders", b"1"))
+            await asyncio.sleep(0.3)
+            second = await mq.send("orders", b"2")
+            assert (await first).status == second.status == "PUT_OK"
+            assert carried == [True, True]
+
+    asyncio.run(main())
 
 
 @pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")

@@ -75,10 +75,6 @@ def test_a_plan_ends_in_time_even_when_it_is_behind() -> None:
     now = time.monotonic_ns()
     behind = Pace(now - 100 * SECOND, SECOND, now - 1, None)
     assert behind.next() is None
-    stopped = Pace(now, 0.0, LATER, None)
-    assert stopped.next() is not None
-    stopped.stop()
-    assert stopped.next() is None
 
 
 @pytest.mark.parametrize(("count", "batch"), [(1000, 1), (1001, 10), (7, 100)])

@@ -1,16 +1,20 @@
 """`keelog.testing` and the fixtures of pytest: a node for tests of programs that use Keelog."""
 
+import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 import keelog
 from keelog.pytest_plugin import pytest_runtest_makereport
 from keelog.testing import TestNode
+from tests.support.node import wait_until
 
 
 @pytest.mark.process
@@ -65,6 +69,50 @@ def test_a_node_that_cannot_start_says_why_and_leaves_nothing(
     ):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+TEST_THAT_HANGS = """
+def test_of_a_user(keelog_node, tmp_path_factory):
+    print("pids", *(child.pid for _, child in keelog_node._started().children()), flush=True)
+    input()
+"""
+
+
+@pytest.mark.process
+def test_a_node_does_not_outlive_a_pytest_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "test_user.py").write_text(TEST_THAT_HANGS)
+    words = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", str(tmp_path)]
+    with subprocess.Popen(
+        [*words, "--basetemp", str(tmp_path / "tmp")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as killed:
+        assert killed.stdout is not None
+        said = next(line for line in killed.stdout if "pids" in line)
+        node = psutil.Process(killed.pid).children(recursive=True)
+        assert {one.pid for one in node} > {int(word) for word in said.split()[1:]}
+        killed.kill()
+    assert psutil.wait_procs(node, 60)[1] == []
+
+
+@pytest.mark.process
+def test_a_node_outlives_the_thread_that_started_it() -> None:
+    node = TestNode()
+    starter = threading.Thread(target=node.start)
+    starter.start()
+    starter.join()
+    task = Path(f"/proc/self/task/{starter.native_id}")
+    wait_until(lambda: not task.exists(), "the thread does not end")
+    try:
+        with node.connect() as client:
+            # A signal that came with its end is seen by the supervisor's turn behind the first.
+            states = {client.status().raw["supervisor"]["state"] for _ in range(3)}
+            assert states == {"running"}
+            assert client.send("orders", b"x").status == "PUT_OK"
+    finally:
+        node.stop()
 
 
 @pytest.mark.parametrize("failed", [True, False])

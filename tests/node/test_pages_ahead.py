@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from node.commit_log import CommitLog
 from node.pages_ahead import (
     AHEAD_BYTES,
     LEAD_BYTES,
@@ -18,6 +17,7 @@ from node.pages_ahead import (
     Place,
     next_pages,
 )
+from tests.support.rolling_log import check_that_it_rolls
 
 SEGMENT_BYTES = 32 << 20
 WAIT_S = 20.0
@@ -142,18 +142,4 @@ def test_without_the_file_there_are_no_pages_and_appends_go_on(
 
 
 def test_a_log_rolls_and_closes_with_pages_ahead(tmp_path: Path) -> None:
-    (tmp_path / "commitlog").mkdir()
-    (tmp_path / "keelog" / "run").mkdir(parents=True)
-    segment_bytes = 8 * STEP_BYTES
-    log = CommitLog(tmp_path, segment_bytes, 0, None, PagesAhead())
-    log.open_tail()
-    pieces = [bytes([number]) * (segment_bytes // 5) for number in range(1, 8)]
-    starts = []
-    for piece in pieces:
-        log.make_room(len(piece))
-        starts.append(log.append(piece))
-    log.close(unlink_next=True)
-    for start, piece in zip(starts, pieces, strict=True):
-        path = tmp_path / "commitlog" / f"{start - start % segment_bytes:020d}"
-        at = start % segment_bytes
-        assert path.read_bytes()[at : at + len(piece)] == piece
+    check_that_it_rolls(tmp_path, 8 * STEP_BYTES, PagesAhead(), 4)

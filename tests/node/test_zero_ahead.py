@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from node import zero_ahead
-from node.commit_log import CommitLog
 from node.store import disk
 from node.zero_ahead import AHEAD_BYTES, PAGE_BYTES, SYNC_BYTES, ZeroAhead, make_ahead
+from tests.support.rolling_log import check_that_it_rolls
 
 SEGMENT_BYTES = 16 << 20
 DIRT = b"\xee"
@@ -123,21 +123,7 @@ def test_a_disk_that_takes_no_zeros_stops_them_and_no_append(
 
 
 def test_a_log_rolls_and_closes_with_zeros_ahead(tmp_path: Path) -> None:
-    (tmp_path / "commitlog").mkdir()
-    (tmp_path / "keelog" / "run").mkdir(parents=True)
-    log = CommitLog(tmp_path, SEGMENT_BYTES, 0, None, ZeroAhead())
-    log.open_tail()
-    pieces = [bytes([number]) * (SEGMENT_BYTES // 3) for number in range(1, 5)]
-    starts = []
-    for piece in pieces:
-        log.make_room(len(piece))
-        starts.append(log.append(piece))
-    log.close(unlink_next=True)
-    files = sorted((tmp_path / "commitlog").iterdir())
-    data = b"".join(path.read_bytes() for path in files)
-    assert all(
-        data[at : at + len(piece)] == piece for at, piece in zip(starts, pieces, strict=True)
-    )
+    check_that_it_rolls(tmp_path, SEGMENT_BYTES, ZeroAhead(), 3)
 
 
 def test_small_segments_get_no_zeros(tmp_path: Path) -> None:

@@ -96,9 +96,9 @@ def shape(text: str) -> str:
 def agrees(expected: str, actual: str) -> bool:
     """Whether this was printed, as far as the page says it."""
     lines = shape(expected).split("\n")
-    pattern = "\n".join("(?s:.*)" if line == "…" else re.escape(line) for line in lines)
+    pattern = "".join(r"(?s:\n.*)?" if line == "…" else rf"\n{re.escape(line)}" for line in lines)
     pattern = pattern.replace("…", ".*")
-    return re.fullmatch(pattern, shape(actual)) is not None
+    return re.fullmatch(pattern, f"\n{shape(actual)}") is not None
 
 
 def printed(command: str, folder: Path, variables: Mapping[str, str]) -> str:

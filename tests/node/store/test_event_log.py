@@ -165,11 +165,19 @@ def test_an_event_now_and_then_is_never_left_out(lines: Lines) -> None:
     assert len(lines.new()) == REPEATED_LINES_MAX * 3
 
 
-def test_nobody_who_reads_a_log_is_no_reason_to_end() -> None:
+def test_nobody_who_reads_a_log_is_no_reason_to_end(capfd: pytest.CaptureFixture[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     handler = EventLines(writing)
     handler.setFormatter(TextLines("writer"))
-    handler.handle(event())
+    handler.handle(event("nobody reads this"))
+    reading, other = os.pipe()
+    os.dup2(other, writing)
+    os.close(other)
+    handler.handle(event("somebody reads again"))
     handler.close()
     os.close(writing)
+    with os.fdopen(reading) as lines:
+        (line,) = lines
+    assert "somebody reads again" in line
+    assert capfd.readouterr().err == "", "a handler that fails prints a traceback"

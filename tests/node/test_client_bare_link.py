@@ -1,0 +1,247 @@
+"""A socket that speaks ZMTP, against libzmq's ROUTER and against peers that misbehave."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import zmq
+
+from node import client_bare_link
+from node.client_bare_link import BareLink
+from node.client_calls import Answer, Call, Role
+from protocol import wire, zmtp
+
+WAIT_S = 10.0
+Found = list[tuple[Call, Answer]]
+
+
+@pytest.fixture
+def router() -> Iterator["zmq.Socket[bytes]"]:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.HEARTBEAT_IVL, 100)
+        router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1_000)
+        router.setsockopt(zmq.RCVTIMEO, int(WAIT_S * 1000))
+        yield router
+
+
+def bound(router: "zmq.Socket[bytes]", address: str = "tcp://127.0.0.1:*") -> str:
+    router.bind(address)
+    return router.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def until(link: BareLink, is_so: Callable[[], bool]) -> Found:
+    """Receives until it is so."""
+    found: Found = []
+    deadline = time.monotonic() + WAIT_S
+    link.wait_at_most(0.05)
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come"
+        link.receive(lambda call, answer: found.append((call, answer)), wait=True)
+    return found
+
+
+def up(endpoint: str) -> BareLink:
+    link = BareLink(endpoint)
+    until(link, lambda: link.is_up or link.is_lost)
+    assert link.is_up
+    return link
+
+
+def call_of(number: int, payload: bytes | None = None) -> Call:
+    return Call(Role.WRITER, "append", {"n": number}, 0.0, payload, id=number)
+
+
+def answer_all(router: "zmq.Socket[bytes]", count: int) -> list[list[bytes]]:
+    """Sends back what came."""
+    asked = [router.recv_multipart() for _ in range(count)]
+    for peer, header, *payload in asked:
+        number = wire.unpack(header)["id"]
+        router.send_multipart([peer, wire.pack({"v": 1, "id": number, "ok": True}), *payload])
+    return asked
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:*", "tcp://[::1]:*", "ipc"])
+def test_requests_and_answers_pass_as_they_are(
+    router: "zmq.Socket[bytes]", address: str, tmp_path: Path
+) -> None:
+    if address == "ipc":
+        address = f"ipc://{tmp_path}/socket"
+    router.setsockopt(zmq.IPV6, int("[" in address))
+    link = up(bound(router, address))
+    for number, payload in enumerate([None, b"", b"x" * 255, b"y" * 65_535, b"z" * 65_536], 1):
+        assert link.send(call_of(number, payload))
+    asked = answer_all(router, 5)
+    assert [wire.unpack(header)["n"] for _, header, *_ in asked] == [1, 2, 3, 4, 5]
+    found = until(link, lambda: not link.in_flight)
+    sizes = [len(answer.payload) for _, answer in found]
+    assert sizes == [0, 0, 255, 65_535, 65_536]
+    assert [bytes(answer.payload[:1]) for _, answer in found] == [b"", b"", b"x", b"y", b"z"]
+    link.close()
+
+
+def test_what_the_network_does_not_take_at_once_is_sent_later(
+    router: "zmq.Socket[bytes]",
+) -> None:
+    router.setsockopt(zmq.RCVHWM, 1)
+    link = up(bound(router))
+    payload = b"0123456789abcdef" * (4 << 16)
+    numbers = range(1, 13)
+    sent = [number for number in numbers if link.send(call_of(number, payload))]
+    assert link.wants_to_send
+    assert 0 < len(sent) < len(numbers), "all of that is not kept"
+    found: Found = []
+    for _ in sent:
+        while not router.poll(0):
+            link.receive(lambda call, answer: found.append((call, answer)))
+        ((_, _, came),) = answer_all(router, 1)
+        assert came == payload
+    found += until(link, lambda: not link.in_flight)
+    assert [call.id for call, _ in found] == sent
+    assert all(answer.payload == payload for _, answer in found)
+    link.close()
+
+
+def test_a_peer_that_pings_hears_something_while_answers_are_awaited(
+    router: "zmq.Socket[bytes]",
+) -> None:
+    """The router ends a connection from which it hears nothing for a second."""
+    link = up(bound(router))
+    link.send(call_of(1))
+    (asked,) = [router.recv_multipart()]
+    begun = time.monotonic()
+    until(link, lambda: time.monotonic() > begun + 2.5)
+    router.send_multipart([asked[0], wire.pack({"v": 1, "id": 1, "ok": True})])
+    ((call, _),) = until(link, lambda: not link.in_flight)
+    assert call.id == 1
+    link.close()
+
+
+def test_who_was_silent_for_long_is_stale(
+    router: "zmq.Socket[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_bare_link, "STALE_S", 0.3)
+    link = up(bound(router))
+    assert not link.is_stale(time.monotonic())
+    time.sleep(0.4)
+    assert link.is_stale(time.monotonic())
+    link.in_flight[1] = call_of(1)
+    assert not link.is_stale(time.monotonic()), "somebody waits for it"
+    del link.in_flight[1]
+    until(link, lambda: not link.is_stale(time.monotonic()))  # a PING came, and was answered
+    link.close()
+
+
+def test_a_peer_that_has_gone_is_noticed_with_its_calls(router: "zmq.Socket[bytes]") -> None:
+    link = up(bound(router))
+    calls = [call_of(1), call_of(2)]
+    for call in calls:
+        link.send(call)
+    answer_all(router, 1)
+    time.sleep(0.2)
+    router.close(1_000)
+    found = until(link, lambda: link.is_lost)
+    assert [call for call, _ in found] == calls[:1]
+    assert link.take_lost() == calls[1:]
+    assert not link.send(call_of(3))
+    link.close()
+
+
+def test_a_peer_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_bare_link, "_PING_S", 0.1)
+    monkeypatch.setattr(client_bare_link, "_ANSWER_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        link = BareLink(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        peer, _ = server.accept()
+        with peer:
+            peer.sendall(zmtp.GREETING + zmtp.ready(b"ROUTER"))
+            until(link, lambda: link.is_up)
+            link.send(call_of(1))
+            begun = time.monotonic()
+            while not link.is_lost:
+                assert time.monotonic() < begun + WAIT_S
+                link.keep_alive(time.monotonic())
+                time.sleep(0.02)
+            assert time.monotonic() > begun + 0.3
+            said = peer.recv(4096)
+            assert said.endswith(zmtp.PING)
+        link.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        zmtp.GREETING + zmtp.command(b"ERROR", b"\x03bad"),
+        zmtp.GREETING + zmtp.ready(b"ROUTER") + zmtp.head(2**40, more=False),
+    ],
+)
+def test_a_peer_that_is_no_node_is_left(said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        link = BareLink(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        peer, _ = server.accept()
+        with peer:
+            peer.sendall(said)
+            until(link, lambda: link.is_lost)
+        link.close()
+
+
+def test_frames_that_are_no_answer_are_passed_over(router: "zmq.Socket[bytes]") -> None:
+    link = up(bound(router))
+    link.send(call_of(1))
+    peer, _ = router.recv_multipart()
+    router.send_multipart([peer, b"no msgpack"])
+    router.send_multipart([peer, wire.pack({"v": 1, "id": 77, "ok": True})])
+    router.send_multipart([peer, wire.pack({"v": 1, "id": 1, "ok": True}), b"a", b"b"])
+    ((_, answer),) = until(link, lambda: not link.in_flight)
+    assert answer.payload == b"b"
+    link.close()
+
+
+@pytest.mark.parametrize("endpoint", ["udp://127.0.0.1:1", "tcp://localhost:1", "tcp://[::1]:x"])
+def test_what_cannot_be_connected_to_at_once_is_left_to_others(endpoint: str) -> None:
+    """Names, too: looking them up takes time."""
+    with pytest.raises((OSError, ValueError)):
+        BareLink(endpoint)
+
+
+def test_where_nobody_listens_a_link_is_lost_at_once() -> None:
+    with suppress(ConnectionRefusedError):
+        link = BareLink("tcp://127.0.0.1:1")
+        until(link, lambda: link.is_lost)
+        link.close()
+
+
+def test_the_end_of_a_connection_is_seen_behind_what_came_before_it(
+    router: "zmq.Socket[bytes]",
+) -> None:
+    link = up(bound(router))
+    time.sleep(0.3)  # a PING or two wait to be read
+    router.close(0)
+    time.sleep(0.1)
+    link.receive(lambda call, answer: None)
+    assert link.is_lost
+    link.close()
+
+
+@pytest.mark.parametrize("moment", ["send", "receive"])
+def test_a_link_that_was_interrupted_is_lost(
+    router: "zmq.Socket[bytes]", monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Nobody knows then how much of a frame was sent, or taken."""
+    link = up(bound(router))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(link, "_put" if moment == "send" else "_receive_into", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        if moment == "send":
+            link.send(call_of(1))
+        else:
+            link.receive(lambda call, answer: None)
+    assert link.is_lost
+    link.close()

@@ -1,0 +1,73 @@
+"""`keelog serve --while-pid`: a node that runs for another process."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node.lifeline import stop_at_end_of
+from node.store.own_files import is_clean
+from node.store.process import StopFlag
+from protocol.errors import BadRequest
+from tests.support.node import wait_until
+
+END_S = 60.0
+UNTIL_INPUT_ENDS = [sys.executable, "-c", "input()"]
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(UNTIL_INPUT_ENDS, stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_the_end_of_a_process_that_nobody_waits_for_is_seen(other: subprocess.Popen[bytes]) -> None:
+    stop = StopFlag()
+    stop_at_end_of(other.pid, stop)
+    assert not stop.is_set
+    other.kill()
+    wait_until(lambda: stop.is_set, "the end of the process is not seen")
+
+
+@pytest.mark.parametrize("pid", [(1 << 31) - 1, 1 << 40])
+def test_a_process_that_is_none_is_refused(pid: int) -> None:
+    with pytest.raises(BadRequest, match=f"there is no process {pid}"):
+        stop_at_end_of(pid, StopFlag())
+
+
+def serve(root: Path, pid: int) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "keelog", "serve", str(root), "--bind", "tcp://127.0.0.1:0"]
+    words += ["--while-pid", str(pid), "-X", "mapped_file_size_commit_log=16777216"]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.process
+def test_a_node_stops_in_order_when_the_process_ends_that_it_is_for(
+    tmp_path: Path, other: subprocess.Popen[bytes]
+) -> None:
+    with serve(tmp_path / "store", other.pid) as node:
+        assert node.stderr is not None
+        said = next(line for line in node.stderr if line.startswith("ready"))
+        assert node.poll() is None, said
+        other.kill()
+        assert node.wait(END_S) == 0
+        assert "the process that this node runs for has ended" in node.stderr.read()
+    assert is_clean(tmp_path / "store")
+
+
+@pytest.mark.process
+def test_a_node_for_a_process_that_has_ended_touches_nothing(
+    tmp_path: Path, other: subprocess.Popen[bytes]
+) -> None:
+    other.kill()
+    other.wait()
+    with serve(tmp_path / "store", other.pid) as node:
+        assert node.wait(END_S) == 2
+        assert node.stderr is not None
+        lines = node.stderr.read().splitlines()
+    assert [line.split(":")[0] for line in lines] == ["error", "cause", "try"]
+    assert lines[1] == f"cause: there is no process {other.pid}"
+    assert not (tmp_path / "store").exists()
