@@ -51,7 +51,7 @@ from protocol.errors import (
 )
 from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR
-from protocol.wire import Header, answer, check_envelope, refusal, request_id, unpack
+from protocol.wire import Header, answer, check_envelope, id_within, refusal, request_id, unpack
 
 HEADER_BYTES_MAX = 128 * 1024
 """No request to a reader needs more."""
@@ -126,6 +126,7 @@ class ReaderService:
                 return
             found = self._again(lambda: self._answer(operation, header, now))
         except MqError as error:
+            number = number or id_within(received.header)
             self._refuse(received.peer, number, operation, error)
         else:
             self._send(received.peer, answer(number, **found.fields), found.payload)
@@ -139,7 +140,7 @@ class ReaderService:
             try:
                 number = request_id(unpack(received.header, HEADER_BYTES_MAX))
             except BadRequest:
-                number = 0
+                number = id_within(received.header)
         self._refuse(received.peer, number, "", error)
 
     def _refuse(self, peer: bytes, number: int, operation: str, error: MqError) -> None:

@@ -368,10 +368,11 @@ def test_what_is_no_request_gets_a_typed_refusal(desk: OpenDesk) -> None:
     service.handle(Received(b"p", pack({"v": 1, "id": 4, "op": "ping"}), b"payload"), 0)
     service.handle(Received(b"p", pack({"op": "x" * 200_000}), None), 0)
     service.handle(BadFrames(b"p", 5, BadRequest("frames")), 0)
-    kinds = [(reply.header["id"], reply.error) for reply in reader.sent[-5:]]
+    service.handle(Received(b"p", pack({"id": 6, "topics": ["t"] * 1_001}), None), 0)
+    kinds = [(reply.header["id"], reply.error) for reply in reader.sent[-6:]]
     assert kinds == [
         (0, "BadRequest"), (3, "UnknownOperation"), (4, "BadRequest"), (0, "BadRequest"),
-        (5, "BadRequest"),
+        (5, "BadRequest"), (6, "BadRequest"),
     ]  # fmt: skip
 
 
