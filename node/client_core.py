@@ -351,6 +351,9 @@ def _stop(
         for producer in () if io.on_thread() else tuple(producers):
             producer.close()
     finally:
-        for carrier in tuple(carriers):
+        ending = tuple(carriers)
+        for carrier in ending:
+            carrier.give_way()
+        for carrier in ending:
             carrier.close()
         io.stop(CLOSE_TIMEOUT_S)

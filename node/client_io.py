@@ -26,7 +26,7 @@ from node.client_calls import (
     at_deadline,
     when_closed,
 )
-from node.client_link import Link
+from node.client_link import Link, wake_fd
 from node.client_routes import Routes
 from node.client_timers import Action, Timer, Timers
 from protocol.errors import MqError, NodeBusy, NotConnected
@@ -44,13 +44,14 @@ class IoThread:
     """Runs calls. Everything but `post`, `call` and `stop` belongs to the thread itself."""
 
     def __init__(self, endpoint: str, retry: Retry) -> None:
-        """Starts the thread, which connects to `endpoint`. Raises BadRequest for a bad address."""
+        """Starts the thread, which connects to `endpoint`. Raises BadRequest for a bad address, and
+        NotConnected where nothing more can be opened."""
         self.retry = retry
         self.routes: Routes | None = None
         self.control = endpoint
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake_fd = wake_fd()
         self._poller.register(self._wake_fd, zmq.POLLIN)
         self._links: dict[str, Link] = {}
         self._timers = Timers()
@@ -157,7 +158,7 @@ class IoThread:
             self._finish(call, error)
             return
         link.pending.append(call)
-        link.send_pending()
+        link.send_pending(self._finish)
 
     def _wait_for_routes(self, call: Call) -> None:
         """Until there is a process that answers it; a node that says why not has refused it."""
@@ -302,7 +303,7 @@ class IoThread:
 
     def _push(self, link: Link) -> None:
         """Sends what waits. POLLOUT is watched only while ZeroMQ's own queue is full."""
-        link.send_pending()
+        link.send_pending(self._finish)
         full = link.pending and link.connected
         wanted = zmq.POLLIN | zmq.POLLOUT if full else zmq.POLLIN
         if link.watched != wanted:

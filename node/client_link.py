@@ -4,6 +4,7 @@ ZMQ_IMMEDIATE keeps requests out of ZeroMQ's queues while there is no connection
 `pending` was certainly not sent, what is in `in_flight` may have been.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from node.client_calls import Answer, Call
-from protocol.errors import BadRequest
+from protocol.errors import BadRequest, MqError, NotConnected
 from protocol.wire import VERSION, HeaderPacker, unpack_answer
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
@@ -54,7 +55,8 @@ class Link:
     """A DEALER socket, the calls that wait for it, and those that wait for its answers."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> None:
-        """Starts to connect. Raises BadRequest for an address that cannot be."""
+        """Starts to connect. Raises BadRequest for an address that cannot be, NotConnected where
+        the process may open no more sockets."""
         self.endpoint = endpoint
         self.pending: deque[Call] = deque()
         self.in_flight: dict[int, Call] = {}
@@ -64,11 +66,9 @@ class Link:
         self.closed = False
         self.watched = int(zmq.POLLIN)
         self._pack = HeaderPacker()
-        self.socket = context.socket(zmq.DEALER)
-        self._set_options()
+        self.socket, self.monitor = self._open(context)
         # What `socket.send` calls once it has looked for options that a DEALER does not have.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
-        self.monitor = self.socket.get_monitor_socket(_EVENTS)
         try:
             self.socket.connect(endpoint)
         except zmq.ZMQError as error:
@@ -78,7 +78,23 @@ class Link:
                 "write tcp://127.0.0.1:9870",
             ) from None
 
-    def _set_options(self) -> None:
+    def _open(
+        self, context: "zmq.Context[zmq.Socket[bytes]]"
+    ) -> "tuple[zmq.Socket[bytes], zmq.Socket[bytes]]":
+        """The socket and its monitor, or neither. Raises NotConnected."""
+        try:
+            socket = context.socket(zmq.DEALER)
+        except zmq.ZMQError as error:
+            raise _none_left(error) from None
+        try:
+            self._set_options(socket)
+            return socket, socket.get_monitor_socket(_EVENTS)
+        except zmq.ZMQError as error:
+            socket.disable_monitor()
+            socket.close(0)
+            raise _none_left(error) from None
+
+    def _set_options(self, socket: "zmq.Socket[bytes]") -> None:
         for option, value in (
             (zmq.IMMEDIATE, 1),
             (zmq.LINGER, LINGER_MS),
@@ -92,10 +108,10 @@ class Link:
             (zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX),
             (zmq.IPV6, int("[" in self.endpoint)),
         ):
-            self.socket.setsockopt(option, value)
+            socket.setsockopt(option, value)
 
-    def send_pending(self) -> None:
-        """Hands waiting calls to ZeroMQ until it takes no more.
+    def send_pending(self, refuse: Callable[[Call, MqError], None]) -> None:
+        """Hands waiting calls to ZeroMQ until it takes no more; what cannot be packed is refused.
 
         Only while the monitor has seen the connection come up and not go down: ZeroMQ reports the
         end of a connection a moment before it takes its queue away, and what is put in there in
@@ -103,12 +119,21 @@ class Link:
         """
         while self.pending and self.connected:
             call = self.pending[0]
-            if not call.finished and not self.send(call):
-                return
+            error: MqError | None = None
+            try:
+                if not call.finished and not self.send(call):
+                    return
+            except BadRequest as unpackable:
+                error = unpackable
             self.pending.popleft()
+            if error is not None:
+                refuse(call, error)  # Last: who learns it may begin another call.
 
     def send(self, call: Call) -> bool:
-        """Hands one call to ZeroMQ; False when that takes no more."""
+        """Hands one call to ZeroMQ; False when that takes no more.
+
+        Raises BadRequest for fields that msgpack cannot hold; nothing was sent then.
+        """
         payload = call.payload
         header = self._pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
         more = _ONLY_FRAME if payload is None else _FIRST_FRAME
@@ -185,3 +210,18 @@ class Link:
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
         self.socket.close()
+
+
+def wake_fd() -> int:
+    """A descriptor that wakes who polls it. Raises NotConnected."""
+    try:
+        return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    except OSError as error:
+        raise _none_left(error) from None
+
+
+def _none_left(error: zmq.ZMQError | OSError) -> NotConnected:
+    return NotConnected(
+        f"no socket can be opened: {error.strerror}",
+        "one client serves all threads of a program; else raise the limit: ulimit -n",
+    )

@@ -44,7 +44,10 @@ def milliseconds(time: "datetime | int | None", default: int) -> int:
     if time is None:
         return default
     if isinstance(time, datetime):
-        return int(time.timestamp() * 1000)
+        try:
+            return int(time.timestamp() * 1000)
+        except (ValueError, OverflowError) as error:  # local time before the year 1
+            raise BadRequest(f"{time!r} is no time: {error}", "give it a zone, or ms") from None
     if not isinstance(time, int) or isinstance(time, bool):
         raise BadRequest(f"{time!r} is no time", "use a datetime, or whole ms since 1970")
     return time
@@ -52,7 +55,7 @@ def milliseconds(time: "datetime | int | None", default: int) -> int:
 
 def affinity(topic: str, queue_id: int) -> int:
     """A number that is the same for all pulls of one queue."""
-    return zlib.crc32(f"{topic}-{queue_id}".encode())
+    return zlib.crc32(f"{topic}-{queue_id}".encode(errors="replace"))
 
 
 def routes(deadline: float) -> Operation[Answer]:

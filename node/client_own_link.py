@@ -108,6 +108,9 @@ class OwnLink:
         else:
             self._io.resume(call, decision.delay)
 
+    def give_way(self) -> None:
+        """Before `close`, where many are closed: they let go at the same time."""
+
     def close(self) -> None:
         """Ends the calls that are under way, and the connection. Harmless when repeated."""
         raise NotImplementedError

@@ -187,8 +187,9 @@ class Producer:
     def close(self) -> None:
         """Flushes and takes no more messages. Harmless when repeated, and in a forked child, where
         the messages are the parent's."""
-        if self._closed:
+        if self._closed and not self.unanswered and not self._batches.unanswered:
             return
+        # Also when another thread is closing it: who closes the client waits for these answers.
         self._closed = True
         with suppress(ForkedClient):
             self.flush()

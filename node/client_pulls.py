@@ -64,7 +64,7 @@ class Pulls(OwnLink):
             if now >= deadline:
                 return None
             link = self._link
-            if link is None or not link.in_flight:
+            if link is None or not link.in_flight or self._closing:
                 try:
                     return self._arrived.get(timeout=deadline - now)
                 except queue.Empty:
@@ -127,6 +127,10 @@ class Pulls(OwnLink):
         if self._link is not None:
             self._lose_all(self._link)
         super()._drop()
+
+    def give_way(self) -> None:
+        """Whoever waits lets go of the socket within a slice, so that `close` need not wait."""
+        self._closing = True
 
     def close(self) -> None:
         """Ends the pulls under way, soon, and the connection. Harmless when repeated."""

@@ -62,11 +62,22 @@ class TailSettings(NamedTuple):
         """From options. Raises BadRequest for names that nobody knows."""
         if unknown := options.keys() - set(cls._fields):
             raise BadRequest(f"tail has no option {', '.join(sorted(unknown))}")
-        if not 1 <= options.get("in_flight", 1) <= PULLS_MAX:
-            raise BadRequest(f"in_flight is {options['in_flight']}", f"use 1 to {PULLS_MAX}")
-        queues = options.get("queues")
-        chosen = None if queues is None else frozenset(queues)
-        return cls(**{**options, "queues": chosen})  # type: ignore[arg-type]
+        in_flight = options.get("in_flight", 1)
+        if not isinstance(in_flight, int) or not 1 <= in_flight <= PULLS_MAX:
+            raise BadRequest(f"in_flight is {in_flight!r}", f"use 1 to {PULLS_MAX}")
+        return cls(**{**options, "queues": _queue_ids(options.get("queues"))})  # type: ignore[arg-type]
+
+
+def _queue_ids(queues: object) -> frozenset[int] | None:
+    """Of the option `queues`. Raises BadRequest: no queue has such a number, so it would read none
+    and say nothing."""
+    if queues is None:
+        return None
+    if isinstance(queues, Iterable):
+        chosen = frozenset(queues)
+        if all(isinstance(queue_id, int) for queue_id in chosen):
+            return chosen
+    raise BadRequest(f"queues is {queues!r}", "give a list of numbers: queues=[0]")
 
 
 @dataclass(slots=True)
@@ -104,9 +115,18 @@ class Tail:
                 self._add(queue, offset)
 
     def look_for_queues(self, now: float, deadline: float) -> Operation[None]:
-        """Takes up queues that were added since; they are read from their start."""
+        """Takes up queues that were added since; they are read from their start.
+
+        A node that cannot say so now is asked again later: how long it may be away is a matter of
+        the pulls.
+        """
         self._looked_at = now
-        found = yield from offsets(self._topic, None, deadline)
+        try:
+            found = yield from offsets(self._topic, None, deadline)
+        except MqError as error:
+            if not error.retriable:
+                raise
+            return
         for queue in found:
             if self._wants(queue.queue_id) and queue.queue_id not in self._places:
                 self._add(queue, queue.min_offset)

@@ -23,6 +23,7 @@ from protocol.wire import (
     HEADER_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
     HeaderPacker,
+    id_within,
     pack,
     refusal,
     request_id,
@@ -343,4 +344,4 @@ def _id_of(header: bytes) -> int:
     try:
         return request_id(unpack(header))
     except BadRequest:
-        return 0
+        return id_within(header)

@@ -13,7 +13,7 @@ from protocol.errors import (
     ServiceNotAvailable,
     UnknownOperation,
 )
-from protocol.wire import Header, answer, check_envelope, refusal, request_id, unpack
+from protocol.wire import Header, answer, check_envelope, id_within, refusal, request_id, unpack
 
 CONTROL_FRAME_BYTES_MAX = 64 * 1024
 _ANSWERS_AT_ONCE = 100
@@ -64,4 +64,4 @@ def _answer(
             "ask routes where the writer and the readers are",
         )
     except MqError as error:
-        return refusal(number, error)
+        return refusal(number or id_within(frame), error)

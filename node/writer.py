@@ -59,7 +59,7 @@ from node.writer_stats import WriterStats
 from node.writer_store import WriterStore, open_writer_store, store_host_of
 from node.writer_topics import answer_other
 from protocol.errors import BadRequest, MqError
-from protocol.wire import Header, check_envelope, refusal, request_id, unpack
+from protocol.wire import Header, check_envelope, id_within, refusal, request_id, unpack
 
 log = logging.getLogger("keelog.writer")
 
@@ -210,8 +210,8 @@ class Writer:
             answered = answer_other(self.store.topics, operation, header, request_id(header))
             self._answer_other(received.peer, answered)
         except MqError as error:
-            is_append = header.get("op") in APPENDS
-            self._refuse(received.peer, request_id(header), error, is_append)
+            number = request_id(header) or id_within(received.header)
+            self._refuse(received.peer, number, error, header.get("op") in APPENDS)
         return None
 
     def _answer_other(self, peer: bytes, answered: Header) -> None:

@@ -117,7 +117,7 @@ def check_message(message: Message, crc: bool, max_message_bytes: int) -> bytes:
     if len(message.body) > max_message_bytes:
         raise MessageTooLarge(
             f"the body has {len(message.body)} bytes, {max_message_bytes} are allowed",
-            "split the body, or raise maxMessageSize",
+            "split the body, or raise max_message_size",
         )
     properties = message_properties(message)
     if crc:

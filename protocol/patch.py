@@ -216,7 +216,7 @@ def _check_record(row: int, record: Record, rules: AppendRules) -> None:
         raise MessageTooLarge(
             f"{where}: the body has {head.body_length} bytes, "
             f"{rules.max_message_bytes} are allowed",
-            "split the body, or raise maxMessageSize",
+            "split the body, or raise max_message_size",
         )
     _check_properties(where, record.properties_raw)
     if has_crc_property(record.properties_raw) != rules.crc:

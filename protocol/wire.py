@@ -4,6 +4,7 @@ docs/protocol.md is the text for people. Everything that arrives is bounded befo
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeGuard
 
 import msgpack
@@ -25,6 +26,8 @@ ITEMS_MAX = 4_096
 TEXT_BYTES_MAX = 512 * 1024
 """All text in a request's header: one wide character makes its string four times as large."""
 REQUEST_ID_MAX = 2**63 - 1
+ID_WITHIN_BYTES = 1024
+"""So far a header is searched for its id when it cannot be unpacked."""
 
 Header = dict[str, Any]
 
@@ -150,6 +153,21 @@ def request_id(header: Header) -> int:
     """The request's id, 0 when it has no usable one, so that every answer can name it."""
     value = header.get("id")
     return value if _is_request_id(value) else 0
+
+
+def id_within(frame: bytes | memoryview) -> int:
+    """The id at the beginning of a header that `unpack` refuses, so that who asked learns why.
+
+    0 when none stands before what is wrong, within ID_WITHIN_BYTES.
+    """
+    unpacker = msgpack.Unpacker(**_REQUEST_RULES)
+    unpacker.feed(bytes(frame[:ID_WITHIN_BYTES]))
+    with suppress(ValueError, TypeError, msgpack.UnpackException, RecursionError):
+        for _ in range(unpacker.read_map_header()):
+            if unpacker.unpack() == "id":
+                return request_id({"id": unpacker.unpack()})
+            unpacker.skip()
+    return 0
 
 
 def _is_request_id(value: Any) -> TypeGuard[int]:

@@ -1,13 +1,19 @@
 """What the client does when the node is busy, silent, restarted or gone."""
 
+import asyncio
+import errno
 import threading
 import time
 from contextlib import suppress
+from typing import Any, NoReturn
 
 import pytest
+import zmq
 
 import keelog
+import keelog.aio
 from keelog import Retry
+from node import client_own_link
 from protocol.errors import NodeBusy, ServiceNotAvailable
 from protocol.wire import refusal
 from tests.support.fake_node import FakeNode
@@ -71,6 +77,57 @@ def test_a_node_that_says_why_it_has_no_writer_is_believed(
     node.writer_error = None
     node.start_process("writer", same_port=False)
     assert mq.send("orders", b"after").status == "PUT_OK"
+
+
+def test_what_cannot_be_sent_is_an_error_of_its_call_alone(node: FakeNode) -> None:
+    lone_surrogate: Any = "\udc80"
+
+    async def ask_at_once() -> list[BaseException | list[keelog.Message]]:
+        async with keelog.aio.connect(node.url) as aio:
+
+            async def find(key: Any) -> list[keelog.Message]:
+                return [message async for message in aio.find("orders", key)]
+
+            await aio.send("orders", b"x", keys="k")
+            keys = [lone_surrogate, "k", object(), "k"]
+            return await asyncio.gather(*map(find, keys), return_exceptions=True)
+
+    with keelog.connect(node.url) as mq:
+        unpackable: Any
+        for unpackable in (lone_surrogate, object()):
+            with pytest.raises(keelog.BadRequest, match="not for the wire"):
+                mq.create_topic(unpackable)
+            with pytest.raises(keelog.BadRequest, match="not for the wire"):
+                mq.pull(unpackable, 0, 0)
+        assert mq.send("orders", b"x").status == "PUT_OK"
+    found = asyncio.run(ask_at_once())
+    assert [type(one) for one in found] == [keelog.BadRequest, list, keelog.BadRequest, list]
+
+
+@pytest.mark.parametrize("missing", ["socket", "get_monitor_socket"])
+def test_a_client_lives_through_a_time_without_descriptors(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    def none_left(*_: object) -> NoReturn:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    def none_left_of_its_own(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with keelog.connect(node.url) as mq:
+        with monkeypatch.context() as patch:
+            patch.setattr(zmq.Context if missing == "socket" else zmq.Socket, missing, none_left)
+            patch.setattr(client_own_link, "BareLink", none_left_of_its_own)
+            for use in (
+                lambda: mq.send("orders", b"x"),
+                lambda: next(mq.tail("orders")),
+                mq.topics,
+                lambda: keelog.connect(node.url),
+            ):
+                with pytest.raises(keelog.NotConnected, match="no socket can be opened: "):
+                    use()
+        assert mq.send("orders", b"x").status == "PUT_OK"
+        assert len(mq.topics()) == 1
 
 
 def test_a_refused_message_is_not_sent_again(node: FakeNode, mq: keelog.Client) -> None:

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Callable
+from datetime import datetime
 from math import inf, nan
 from typing import Any
 
@@ -14,6 +15,7 @@ from keelog import BadRequest
 from tests.support.fake_node import FakeNode
 
 Use = Callable[[Any, Any], object]
+BEFORE_TIME = datetime(1, 1, 1)  # noqa: DTZ001
 
 
 @pytest.mark.parametrize("timeout", [-1, nan, inf, "5", 1e9])
@@ -56,6 +58,11 @@ def test_any_number_of_seconds_is_a_time(mq: keelog.Client, timeout: Any) -> Non
         lambda mq, _: mq.find("orders", "k", since="now"),
         lambda mq, _: mq.seek("orders", 0, 0, colour=1),
         lambda mq, _: mq.seek("orders", 0, "now"),
+        lambda mq, _: mq.seek("orders", 0, BEFORE_TIME),
+        lambda mq, _: mq.find("orders", "k", since=BEFORE_TIME),
+        lambda mq, _: mq.tail("orders", queues=0),
+        lambda mq, _: mq.tail("orders", queues="01"),
+        lambda mq, _: mq.tail("orders", in_flight="1"),
         lambda mq, _: mq.create_topic("orders", colour=1),
         lambda mq, _: mq.tail("orders", colour=1),
         lambda mq, _: mq.producer(colour=1),

@@ -15,6 +15,7 @@ from keelog import OutgoingMessage, Receipt, Retry
 from node.client_batches import Batches
 from protocol.errors import BadRequest, IllegalMessage, NodeBusy
 from tests.support.fake_node import FakeNode
+from tests.support.node import wait_until
 
 
 def test_messages_of_one_moment_share_a_batch(node: FakeNode, mq: keelog.Client) -> None:
@@ -251,6 +252,20 @@ def test_leaving_the_client_sends_what_its_producers_hold(node: FakeNode) -> Non
         mq.producer(linger=60).send_oneway("orders", b"y")
     assert future.done()
     assert {r.body for r in node.stored()} == {b"x", b"y"}
+
+
+def test_leaving_the_client_waits_for_a_producer_that_another_thread_leaves(
+    node: FakeNode,
+) -> None:
+    node.delay["append"] = 0.5
+    with keelog.connect(node.url) as mq:
+        producer = mq.producer(linger=60)
+        future = producer.send_nowait("orders", b"x")
+        leaving = threading.Thread(target=producer.close)
+        leaving.start()
+        wait_until(lambda: bool(node.operations("append")), "the other thread flushes")
+    assert future.result(0).status == "PUT_OK"
+    leaving.join(10)
 
 
 def test_no_future_waits_for_ever_behind_the_end_of_its_client(node: FakeNode) -> None:

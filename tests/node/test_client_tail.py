@@ -4,13 +4,15 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 
 import pytest
 
 import keelog
-from protocol.errors import ClientClosed
+from node import client_pulls, client_tail
+from protocol.errors import ClientClosed, ServiceNotAvailable, UnknownTopic
 from tests.support.fake_node import FakeNode
 from tests.support.node import wait_until
 
@@ -128,6 +130,23 @@ def test_a_follower_lives_through_the_restart_of_the_reader(
     timer.join()
 
 
+def test_a_follower_lives_through_a_node_that_cannot_say_where_its_queues_are(
+    node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_tail, "QUEUES_S", 0.0)
+    mq.send("orders", b"first", queue_id=0)
+    with keelog.connect(node.url, retry=keelog.Retry(max_attempts=1)) as follower:
+        found = follower.tail("orders", "earliest")
+        assert next(found).body == b"first"
+        node.refuse["offsets"] = [ServiceNotAvailable("away") for _ in range(3)]
+        mq.send("orders", b"second", queue_id=0)
+        assert next(found).body == b"second"
+        assert len(node.refuse["offsets"]) < 3
+        node.refuse["offsets"] = [UnknownTopic("deleted")]
+        with pytest.raises(UnknownTopic):
+            next(found)
+
+
 def test_a_stream_goes_on_where_it_was_when_its_reader_is_restarted(
     node: FakeNode, mq: keelog.Client
 ) -> None:
@@ -184,6 +203,30 @@ def test_closing_the_client_ends_its_followers(node: FakeNode) -> None:
     thread.join()
     with pytest.raises(ClientClosed):
         next(resting)
+
+
+def test_closing_the_client_ends_its_followers_all_at_the_same_time(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_pulls, "SLICE_S", 1.0)
+    node.hold_pulls = True
+    client = keelog.connect(node.url, timeout=30.0)
+    client.create_topic("orders", queues=1)
+
+    def follow() -> None:
+        with suppress(ClientClosed):
+            next(client.tail("orders"))
+
+    followers = [threading.Thread(target=follow) for _ in range(10)]
+    for follower in followers:
+        follower.start()
+    wait_until(lambda: len(node.operations("pull")) == 10, "all wait")
+    begin = time.monotonic()
+    client.close()
+    assert time.monotonic() - begin < 4  # one after the other: ten slices
+    for follower in followers:
+        follower.join(10)
+    assert not any(follower.is_alive() for follower in followers)
 
 
 def test_a_topic_that_is_not_there_is_an_error(mq: keelog.Client) -> None:

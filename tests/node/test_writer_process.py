@@ -184,6 +184,12 @@ def test_bad_frames_get_one_typed_error_and_the_connection_goes_on(
     assert client.ask("send", topic="t", queue=0, body=b"after")["queue_offset"] == 0
 
 
+def test_a_request_over_a_limit_of_lists_is_refused_by_its_id(client: RawClient) -> None:
+    for field in ({"keys": ["k"] * 1_001}, {"properties": {str(n): "" for n in range(1_001)}}):
+        refusal = client.ask("send", topic="t", queue=0, body=b"x", **field)
+        assert refusal["error"]["kind"] == "BadRequest"
+
+
 BAD_SENDS: dict[str, tuple[dict[str, Any], str]] = {
     "an empty topic": ({"topic": ""}, "IllegalMessage"),
     "a topic of 128 bytes": ({"topic": "x" * 128}, "IllegalMessage"),

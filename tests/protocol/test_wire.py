@@ -30,6 +30,7 @@ from protocol.wire import (
     VERSION,
     answer,
     check_envelope,
+    id_within,
     pack,
     raise_refusal,
     refusal,
@@ -361,3 +362,18 @@ def test_a_size_over_64_bits_does_not_pass_as_a_number() -> None:
 
 def test_a_message_error_stays_a_refusal() -> None:
     assert issubclass(IllegalMessage, RefusedError)
+
+
+def test_the_id_is_found_before_what_is_wrong_with_a_header() -> None:
+    long = list(range(LIST_ITEMS_MAX + 1))
+    assert id_within(pack({"v": 1, "op": "send", "id": 7, "keys": long})) == 7
+    assert id_within(pack({"v": 1, "nested": {"id": 3}, "id": 7})[:-1] + b"\x08") == 8
+    assert id_within(pack({"id": 2**64 - 1})) == id_within(pack({"id": "7"})) == 0
+    assert id_within(pack({"keys": long, "id": 7})) == 0
+    assert id_within(pack({"op": "x" * 2_000, "id": 7})) == 0
+
+
+@given(st.binary(max_size=64) | HEADERS.map(pack))
+def test_any_bytes_have_an_id_or_none(frame: bytes) -> None:
+    assert 0 <= id_within(frame) <= REQUEST_ID_MAX
+    assert id_within(b"\x91" * 2_000) == 0
