@@ -106,7 +106,7 @@ class ConsumeQueues:
         self._ends, self._rebuilt, self._broken, self.applied = {}, set(), set(), 0
         queues = [queue for queue in self._files.queues() if self._shard.owns(queue)]
         vouched = None
-        if self._files.root.is_dir():
+        if queues:  # None at all: somebody deleted them, or there was no message yet.
             vouched = vouched_for_shard(self._root, *self._shard)
         broken = {queue for queue in load_unfinished(self._root) if self._shard.owns(queue)}
         if vouched is None:

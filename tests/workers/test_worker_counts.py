@@ -13,7 +13,7 @@ from node.store.own_files import PROGRESS_DIR, Tails, own_dir, save_tails
 from node.store.state_page import queue_slot
 from protocol.encode import Message
 from protocol.errors import StoreDamaged
-from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, offset_file_name
+from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from tests.workers.bench_of_workers import Running, expected
 from tests.workers.living_log import LivingLog, derived
 
@@ -90,6 +90,46 @@ def test_an_empty_garbled_or_missing_progress_is_made_anew(
     kept = derived(log.root)
     assert kept == {name: value for name, value in expected(log).items() if name in kept}
     assert kept
+
+
+@pytest.mark.parametrize("with_folder", [True, False])
+def test_queues_that_were_deleted_come_back_without_a_snapshot_of_their_ends(
+    tmp_path: Path, with_folder: bool
+) -> None:
+    """As after a kill of the whole node. The worker that comes second finds the first one's."""
+    log = LivingLog(tmp_path / "store")
+    log.grow(60)
+    live(log, 2, ["save and kill"] * 4)
+    before = queue_files(derived(log.root))
+    assert before
+    shutil.rmtree(log.root / CONSUME_QUEUE_DIR)
+    if with_folder:
+        (log.root / CONSUME_QUEUE_DIR).mkdir()
+    live(log, 2, ["stop"] * 4)
+    log.close()
+    assert queue_files(derived(log.root)) == before
+
+
+@pytest.mark.parametrize("with_folder", [True, False])
+def test_index_files_that_were_deleted_come_back(tmp_path: Path, with_folder: bool) -> None:
+    """Whoever deletes them deletes the folder, or all that is in it."""
+    log = LivingLog(tmp_path / "store")
+    log.grow(60)
+    worker = Running(log, "index")
+    worker.start()
+    worker.catch_up()
+    worker.stop()
+    before = derived(log.root)
+    assert before
+    shutil.rmtree(log.root / INDEX_DIR)
+    if with_folder:
+        (log.root / INDEX_DIR).mkdir()
+    again = Running(log, "index")
+    again.start()
+    again.catch_up()
+    again.stop()
+    log.close()
+    assert derived(log.root) == before
 
 
 def test_a_progress_ahead_of_its_queue_gets_the_queue_rebuilt(tmp_path: Path) -> None:
