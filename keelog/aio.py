@@ -19,22 +19,21 @@ blocks the event loop.
 
 import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from time import monotonic
 from types import TracebackType
-from typing import NoReturn, Self, TypeVar, Unpack
+from typing import NoReturn, Self, Unpack
 
+from keelog.aio_follow import Messages, Results
+from keelog.aio_run import run
 from keelog.aio_sends import LoopSends
 from node import client_operations as operations
 from node.client_batch_receipt import BatchReceipt
 from node.client_batches import BatchOptions
-from node.client_calls import Outcome, Retry
+from node.client_calls import Retry
 from node.client_core import ClientCore, goes_alone
 from node.client_find import Find
 from node.client_message import Body, Message, MessageOptions, OutgoingMessage
-from node.client_operations import Operation
 from node.client_options import (
     CreateTopicOptions,
     FindOptions,
@@ -47,7 +46,7 @@ from node.client_options import (
 from node.client_producer import Producer as PlainProducer
 from node.client_pull import PullResult
 from node.client_routes import Routes
-from node.client_tail import Start, Tail, TailOptions
+from node.client_tail import Start, TailOptions
 from node.client_types import (
     Health,
     NodeStatus,
@@ -56,11 +55,6 @@ from node.client_types import (
     TopicCreated,
     TopicInfo,
 )
-from protocol.errors import MqError
-
-T = TypeVar("T")
-TURN_S_MAX = 1.0
-"""How long a follower sleeps at most before it looks around again."""
 
 __all__ = ["Client", "Producer", "connect"]
 
@@ -71,21 +65,6 @@ def connect(
     """As `keelog.connect`: use it with `async with`, or await it. Until then nothing is reached,
     and nobody there is an error of the first call."""
     return Client(ClientCore(url, timeout, retry))
-
-
-async def run(core: ClientCore, operation: Operation[T]) -> T:
-    """Carries an operation out, awaiting each of its calls."""
-    try:
-        call = next(operation)
-        while True:
-            try:
-                answer = await asyncio.wrap_future(core.start(call))
-            except MqError as error:
-                call = operation.throw(error)
-            else:
-                call = operation.send(answer)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
 
 
 class Client:
@@ -154,14 +133,17 @@ class Client:
     def tail(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
     ) -> AsyncIterator[Message]:
-        """Iterates over the messages of all queues, in order within each queue."""
-        return self._messages(self._core.tail(topic, options), start)
+        """Iterates over the messages of all queues, in order within each queue.
+
+        A task that is cancelled while it waits, as by a timeout, may go on with it later.
+        """
+        return Messages(Results(self._core, self._core.tail(topic, options), start))
 
     def consume(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
     ) -> AsyncIterator[PullResult]:
         """As `tail`, but whole answers: for many messages, as bytes, columns or messages."""
-        return self._results(self._core.consume(topic, options), start)
+        return Results(self._core, self._core.consume(topic, options), start)
 
     async def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
         """One message. Raises NotFound."""
@@ -236,44 +218,6 @@ class Client:
         while not find.done:
             for message in await run(self._core, find.page()):
                 yield message
-
-    async def _messages(self, tail: Tail, start: Start) -> AsyncIterator[Message]:
-        async for result in self._results(tail, start):
-            for message in result.messages:
-                yield message
-
-    async def _results(self, tail: Tail, start: Start) -> AsyncIterator[PullResult]:
-        """Answers come through a queue, one for each pull under way at most."""
-        core = self._core
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[tuple[int, Outcome]] = asyncio.Queue()
-
-        def put(queue_id: int, outcome: Outcome) -> None:
-            # The loop may be closed by now: then nobody waits for the answer.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(arrived.put_nowait, (queue_id, outcome))
-
-        await run(core, tail.begin(start, monotonic(), core.deadline(None)))
-        result: PullResult | None = None
-        while not tail.finished or result is not None:
-            now = monotonic()
-            if tail.should_look(now):
-                await run(core, tail.look_for_queues(now, core.deadline(None)))
-            for queue_id, call in tail.due(now):
-                call.done = partial(put, queue_id)
-                core.check()
-                core.io.call(call)
-            if result is not None:
-                # Behind the calls: the node reads on while the caller works.
-                yield result
-                result = None
-                continue
-            try:
-                async with asyncio.timeout(tail.sleep(now, TURN_S_MAX)):
-                    queue_id, outcome = await arrived.get()
-            except TimeoutError:
-                continue
-            result = tail.take(queue_id, outcome, monotonic())
 
 
 class Producer:

@@ -37,6 +37,7 @@ from node.store.state_page import (
     run_dir,
 )
 from protocol import kernel
+from protocol.addresses import without_credentials
 from protocol.errors import MqError
 
 Fields = dict[str, Any]
@@ -54,7 +55,6 @@ _SECRET = re.compile(
     r"|(?:access|api|private|session)[-_]?key)[\w-]*\\*[\"']?[ \t]*[=:][ \t]*)"
     r"(?:(\\*)([\"'])(?:(?!\3).)*\3?|(?:bearer[ \t]+|basic[ \t]+)?[^\s\"']+)"
 )
-_USER_IN_URL = re.compile(r"(//)[^/\s@]+@")
 NAME_THE_STORE = "name the store: keelog diag ./store -o FILE  (or a node that runs: --node URL)"
 
 
@@ -269,7 +269,7 @@ def last_lines(path: Path) -> bytes:
 
 def redacted(text: str) -> str:
     """Text without the values of passwords, tokens and keys, and without users of URLs."""
-    return _USER_IN_URL.sub(r"\1***@", _SECRET.sub(r"\1\2\3***\3", text))
+    return without_credentials(_SECRET.sub(r"\1\2\3***\3", text))
 
 
 def _cleaned(found: object) -> object:

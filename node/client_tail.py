@@ -106,7 +106,10 @@ class Tail:
         self._looked_at = 0.0
 
     def begin(self, start: Start, now: float, deadline: float) -> Operation[None]:
-        """Asks where the queues are, and where in them to start."""
+        """Asks where the queues are, and where in them to start; from the beginning when it was
+        given up before."""
+        self._places.clear()
+        self._ready.clear()
         self._looked_at = now
         found = yield from offsets(self._topic, None, deadline)
         for queue in found:

@@ -151,6 +151,8 @@ class Reader:
             received = self.server.receive()
             if received is None:
                 break
+            if self._pages.readable() != self.service.store.log.end:
+                self._refresh(now)  # it may be from who was told so by the writer just now
             self.service.handle(received, now)
         self._follow(now)
         if news is None:

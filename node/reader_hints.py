@@ -79,6 +79,8 @@ def parse_hint(message: bytes) -> Hint | None:
     """None for what is no hint."""
     try:
         shard, number, named = msgpack.unpackb(message, max_ext_len=0)
+        if not isinstance(named, list):
+            return None
         queues = [Queue(str(topic), int(queue_id)) for topic, queue_id in named]
         return Hint(int(shard), int(number), queues)
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException):

@@ -46,9 +46,11 @@ from protocol.errors import (
     CorruptError,
     MqError,
     ServiceNotAvailable,
+    StoreDamaged,
     UnknownOperation,
 )
 from protocol.ids import Queue, shard_of
+from protocol.names import COMMIT_LOG_DIR
 from protocol.wire import Header, answer, check_envelope, id_within, refusal, request_id, unpack
 
 HEADER_BYTES_MAX = 128 * 1024
@@ -234,11 +236,25 @@ class ReaderService:
             raise
         if end is not None and end > result.max_offset:
             result = replace(result, max_offset=end)
-        if is_final or not self.store.is_behind(queue):
+        is_waiting = is_waiting_status(result, wanted.offset)
+        if is_waiting or result.status in _OF_THE_END:
+            self._check_worker(queue)
+        if is_final or is_waiting or not self.store.is_behind(queue):
             return result
-        if is_waiting_status(result, wanted.offset) or result.status not in _OF_THE_END:
-            return result
-        return None
+        return None if result.status in _OF_THE_END else result
+
+    def _check_worker(self, queue: Queue) -> None:
+        """Raises StoreDamaged where nobody knows what the queue has behind its last unit: a worker
+        that stopped before damage is not started again."""
+        damaged_at = self.store.damaged_at(queue)
+        if damaged_at is not None:
+            raise StoreDamaged(
+                str(self.store.root / COMMIT_LOG_DIR),
+                damaged_at,
+                f"the worker of queue {queue.queue_id} of {queue.topic} stopped before damage:"
+                " later messages are in no queue",
+                "stop the node, then: keelog store repair DIR",
+            )
 
     def _leave_undecided(self, held: Held) -> None:
         held.undecided_below = self.store.log.end if self.store.knows_log else 0

@@ -50,7 +50,7 @@ def repair_log(root: Path, plan: LogPlan, settings: Settings) -> None:
 
 
 def move_strangers(root: Path, steps: list[Step]) -> None:
-    """Takes files that belong to no store out of `consumequeue/` and `index/`."""
+    """Takes files that belong to no store out of `config/`, `consumequeue/` and `index/`."""
     for step in steps:
         if isinstance(step, MoveFile):
             _move(root, step)

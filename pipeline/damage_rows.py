@@ -1,6 +1,5 @@
 """What happens at damage and at loss: an error, nothing, or a row that tells of it."""
 
-import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -8,10 +7,10 @@ import pyarrow as pa
 
 from pipeline.arrays import arrow_schema
 from pipeline.errors import CorruptRecord, DataLoss
+from pipeline.log import log
 from pipeline.parts import Task
 from pipeline.tables import DAMAGE
-
-log = logging.getLogger("keelog.pipeline")
+from protocol.addresses import without_credentials
 
 _INT_MAX = 2**31 - 1
 
@@ -54,7 +53,7 @@ def on_damage(task: Task, place: DamagedPlace) -> Iterator[pa.RecordBatch]:
         "physicalOffset": place.physical_offset,
         "storeSize": min(place.size, _INT_MAX),
         "node": task.store.node,
-        DAMAGE.name: f"{place.where}: {place.why}",
+        DAMAGE.name: without_credentials(f"{place.where}: {place.why}"),
     }
     schema = arrow_schema(task.columns)
     arrays = [pa.array([known.get(field.name)], field.type) for field in schema]

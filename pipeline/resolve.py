@@ -3,7 +3,6 @@
 Runs once for a DataFrame, on the driver's machine. The ends that it finds are the ends of the read.
 """
 
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,17 +20,17 @@ from pipeline.bounds import (
     offsets_for,
 )
 from pipeline.errors import UnknownTopic, naming_conditions
+from pipeline.log import log
 from pipeline.options import SourceOptions
 from pipeline.parts import IndexPart, LogPart, Part, QueuePart, Task
 from pipeline.plan import Limits, Range, log_borders, plan_partitions, share
-from pipeline.stores.opening import open_selected
+from pipeline.stores.access import Way
+from pipeline.stores.opening import check_stores, open_selected
 from pipeline.stores.planned_store import PlannedStore
 from pipeline.tables import INDEX, MESSAGES
 from protocol.ids import Queue
 from protocol.index_entry import INDEX_ENTRY
 from protocol.queue_unit import FILLER_SIZE
-
-log = logging.getLogger("keelog.pipeline")
 
 BORDER_SEARCH_BYTES = 16 << 20
 """How far behind the wished place of a border a record is looked for."""
@@ -64,6 +63,22 @@ def plan_parts(options: SourceOptions) -> list[Part]:
         if options.table is MESSAGES and options.selection.is_everything:
             return list(_log_parts(stores, options))
         return list(_queue_parts(stores, options))
+
+
+def check_read(options: SourceOptions) -> None:
+    """Raises what can be told without planning: no store, no such topic, a node that is away.
+
+    Object stores are not looked into.
+    """
+    check_stores(options.stores)
+    ways, named = {at.way for at in options.stores}, options.selection.named_topics
+    if Way.OBJECTS in ways or (named is None and Way.NODE not in ways):
+        return
+    with naming_conditions(), ExitStack() as stack:
+        stores = [stack.enter_context(open_selected(at, options)) for at in options.stores]
+        for store in stores:
+            store.settle()
+        check_topics(stores, options)
 
 
 def _warn_of_tear(store: PlannedStore) -> None:

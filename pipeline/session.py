@@ -79,6 +79,13 @@ def _not_said_already(conf: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in conf.items() if not said.contains(name)}
 
 
+def check_engine() -> None:
+    """Raises JavaMissing and IncompatiblePyspark as a session would, without making one."""
+    check_pyspark()
+    if _SUBMITTED not in os.environ:
+        find_java(os.environ)
+
+
 def check_pyspark(version: str | None = None) -> None:
     """Raises IncompatiblePyspark unless the sources run on this release, or the installed one."""
     if version is None:

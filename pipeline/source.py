@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pipeline.errors import BadMode, UnknownColumn
+from pipeline.errors import BadMode, BadOption, UnknownColumn
 
 if TYPE_CHECKING:
     from pipeline.bound_options import Use
@@ -45,6 +45,12 @@ class KeelogSource(DataSource):
         from pipeline.stores.opening import check_stores
         from pipeline.tables import ddl
 
+        if "provider" in self.options:
+            # Spark 4.3 hands it over at CREATE TABLE, and to a read of that table no option at all.
+            raise BadOption(
+                "a table of Spark's catalog keeps no options for a Python source",
+                f"CREATE TEMPORARY VIEW name USING {self.name()} OPTIONS (path '…')",
+            )
         # Spark asks before it has said whether rows are to be read once or followed.
         parsed = self._parsed("any")
         check_stores(parsed.stores)

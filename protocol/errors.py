@@ -7,12 +7,14 @@ Codes are RocketMQ's response codes, so that its users recognise them.
 
 from typing import Any, ClassVar
 
+from protocol.addresses import without_credentials
+
 
 class MqError(Exception):
     """Anything that Keelog raises on purpose.
 
     `code` is RocketMQ's response code, `status` its PutMessageStatus where one fits,
-    `hint` one sentence that says what to try.
+    `hint` one sentence that says what to try. Neither shows credentials of addresses in them.
     """
 
     code: ClassVar[int] = 1
@@ -20,9 +22,9 @@ class MqError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(self, reason: str, hint: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.hint = hint
+        self.reason = without_credentials(reason)
+        self.hint = without_credentials(hint)
+        super().__init__(self.reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own way calls the class with `args`, which are not those that it was made of.

@@ -103,10 +103,10 @@ class ConsumeQueues:
     def resume_from(self) -> int:
         """Drops units that nothing vouches for, rebuilds queues that are not whole, syncs."""
         limits = self._feed.limits()
-        self._ends, self._rebuilt, self._broken = {}, set(), set()
+        self._ends, self._rebuilt, self._broken, self.applied = {}, set(), set(), 0
         queues = [queue for queue in self._files.queues() if self._shard.owns(queue)]
         vouched = None
-        if self._files.root.is_dir():
+        if queues:  # None at all: somebody deleted them, or there was no message yet.
             vouched = vouched_for_shard(self._root, *self._shard)
         broken = {queue for queue in load_unfinished(self._root) if self._shard.owns(queue)}
         if vouched is None:
@@ -143,13 +143,16 @@ class ConsumeQueues:
         return max(min(covered, default=0), 0)
 
     def _is_logged(self, queue: Queue, position: int, unit: QueueUnit) -> bool:
-        """Whether a unit names a record of its queue; an expired record is believed."""
+        """Whether a unit names a record of its queue; an expired record is believed.
+
+        So is one whose checksum alone does not agree: its unit is right, and who reads it is told.
+        """
         try:
             record = self._feed.record_at(unit.physical_offset)
         except NotFound:
             return unit.physical_offset < self._feed.limits().min_offset
         except StoreDamaged:
-            return False
+            return self._feed.holds_damaged(unit.physical_offset)
         # A position below the record's offset is a queue whose offsets once jumped.
         found = (record.topic, record.head.queue_id, record.size)
         return found == (queue.topic, queue.queue_id, unit.size) and (

@@ -153,12 +153,19 @@ class Dispatcher:
         self._waits_at = -1
 
     def start(self) -> None:
-        """Resumes: at the start, and whenever the log has begun a new epoch."""
+        """Resumes: at the start, and whenever the log has begun a new epoch.
+
+        Raises StoreDamaged, with all that was there before and is vouched for published.
+        """
         self._await_flush()
         self.is_resuming = True
         while True:
             limits = self._feed.limits()
-            self.done = min(self._handler.resume_from(), limits.readable)
+            try:
+                self.done = min(self._handler.resume_from(), limits.readable)
+            except StoreDamaged:
+                self._begin_epoch(limits.epoch, min(self._handler.applied, limits.readable), 0)
+                raise
             if self._feed.limits().epoch == limits.epoch:
                 break
         self.is_resuming = False
@@ -167,9 +174,13 @@ class Dispatcher:
         now = time.monotonic()
         self._flushed_at = self._flush_loop.turned_at = self._flush_loop.thorough_at = now
         self._saved_records = self.records
+        self._begin_epoch(self.epoch, self.done, self.saved)
         if self.place.page is not None:
-            self.place.page.begin_epoch(self.epoch, dispatched=self.done, saved=self.saved)
             self.place.page.publish(state=RUNNING)
+
+    def _begin_epoch(self, epoch: int, dispatched: int, saved: int) -> None:
+        if self.place.page is not None:
+            self.place.page.begin_epoch(epoch, dispatched=dispatched, saved=saved)
 
     def turn(self) -> bool:
         """Dispatches what is readable, until it is time to stop; answers whether there was any.

@@ -63,6 +63,9 @@ class Feed(Protocol):
     def record_at(self, offset: int) -> Record:
         """One verified record. Raises NotFound, StoreDamaged."""
 
+    def holds_damaged(self, offset: int) -> bool:
+        """Whether a record stands there, in its place and whole but for its checksum."""
+
     def path_at(self, offset: int) -> Path:
         """The segment that holds an offset, for messages."""
 
@@ -96,6 +99,10 @@ class _LogFeed:
 
     def record_at(self, offset: int) -> Record:
         return self.log.record_at(offset)
+
+    def holds_damaged(self, offset: int) -> bool:
+        found = self.log.peek(offset)
+        return isinstance(found, Torn) and found.kind == "bad_crc"
 
     def path_at(self, offset: int) -> Path:
         found = self.log.segments.find(offset)

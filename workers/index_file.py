@@ -63,9 +63,9 @@ class IndexFiles:
     def resume_from(self) -> int:
         """Cuts the files back to what can be vouched for, syncs, answers where to go on."""
         limits = self._feed.limits()
-        is_kept = self._folder.root.is_dir()
         self._folder.make_root()
         self._folder.drop_unfinished()
+        is_kept = bool(self._folder.names()) or not self._begins_with_keys(limits.min_offset)
         vouched = vouched_offset(self._root, SLOT) if is_kept else 0
         if vouched is None:
             start = self._resume_unvouched(limits.readable)
@@ -75,6 +75,15 @@ class IndexFiles:
         self.applied = self._gathered = max(start, limits.min_offset)
         self._folder.sync()
         return self.applied
+
+    def _begins_with_keys(self, min_offset: int) -> bool:
+        """Whether the log's first record has keys: then no file at all means that somebody deleted
+        them, as the last one always stays."""
+        try:
+            record = self._feed.record_at(min_offset)
+        except (NotFound, StoreDamaged):
+            return False
+        return bool(plain_index_keys(record.topic, record.unique_key, record.keys, ""))
 
     def _resume_unvouched(self, readable: int) -> int:
         """Another owner's files: the last one counts only after a clean stop.

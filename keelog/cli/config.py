@@ -23,6 +23,7 @@ from keelog.cli.settings_given import (
     store_pairs,
 )
 from node.store.settings import load_settings
+from protocol.addresses import without_credentials
 from protocol.errors import MqError
 
 
@@ -61,7 +62,11 @@ def show(origin: bool, node: str, given: tuple[Given, ...], output: Output) -> i
         settings = {SERVE: serve_settings(given), STORE: load_settings(store_pairs(given))}
     by_name = {(one.table, one.name): one for one in given}
     place = contexts.chosen(click.get_current_context(), node)
-    rows = [_row("node", place.url, contexts.DEFAULT_NODE, place.origin, place.where)]
+    rows = [
+        _row(
+            "node", without_credentials(place.url), contexts.DEFAULT_NODE, place.origin, place.where
+        )
+    ]
     for table in TABLES:
         for field in dataclasses.fields(kind_of(table)):
             one = by_name.get((table, field.name), Given("", "default", ""))

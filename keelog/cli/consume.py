@@ -95,8 +95,8 @@ def read_to_end(
 ) -> Iterator[keelog.Message]:
     """From the first place to the last one, queue by queue; without a last one to the end of the
     log as it is now. `tell` hears how many offsets are done, and how many there are."""
-    if wanted.last is None or wanted.last.kind != "offset":
-        wait_until_dispatched(client)
+    to_the_end = wanted.last is None or wanted.last.kind != "offset"
+    is_damaged = to_the_end and not wait_until_dispatched(client)
     spans = [(queue.queue_id, span_of(client, wanted, queue)) for queue in _queues(client, wanted)]
     total = sum(end - start for _, (start, end) in spans)
     before = 0
@@ -105,6 +105,10 @@ def read_to_end(
             tell(before + message.queue_offset - start, total)
             yield message
         before += end - start
+    if is_damaged:
+        # The node says which queues have more than their worker could place.
+        for queue_id, (_, end) in spans:
+            client.pull(wanted.topic, queue_id, end, max_messages=1)
 
 
 def span_of(client: keelog.Client, wanted: Wanted, queue: keelog.QueueOffsets) -> tuple[int, int]:
@@ -116,15 +120,21 @@ def span_of(client: keelog.Client, wanted: Wanted, queue: keelog.QueueOffsets) -
     return start, max(start, end)
 
 
-def wait_until_dispatched(client: keelog.Client) -> None:
-    """Until the queues hold all that the log held at the call, for some seconds at most."""
+def wait_until_dispatched(client: keelog.Client) -> bool:
+    """Until the queues hold all that the log held at the call, for some seconds at most.
+
+    False when a queue worker stopped before damage: then some will not.
+    """
     deadline = time.monotonic() + _CATCH_UP_S
     end = client.status().log.readable
     while time.monotonic() < deadline:
         workers = [one for one in client.status().processes if one.role == "queue"]
+        if any(worker.state == "damaged" for worker in workers):
+            return False
         if all(worker.offset is not None and worker.offset >= end for worker in workers):
-            return
+            break
         time.sleep(_PAUSE_S)
+    return True
 
 
 def _read(

@@ -8,6 +8,7 @@ from keelog.cli.contexts import Context, check_name, complete_names, load, path_
 from keelog.cli.failures import OK, doing
 from keelog.cli.options import Group, command, output_options
 from keelog.cli.output import Output
+from protocol.addresses import without_credentials
 from protocol.errors import BadRequest
 
 
@@ -36,7 +37,7 @@ def ls(output: Output) -> int:
         (
             {
                 "name": name,
-                "node": one.node,
+                "node": without_credentials(one.node),
                 "description": one.description,
                 "current": name == contexts.current,
             }

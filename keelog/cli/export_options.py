@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from keelog.cli.failures import BadValue
 from keelog.cli.selectors import parse_time
 from pipeline.jobs.export_options import ExportOptions
 from pipeline.options import SETTING_PREFIX
+from protocol.addresses import without_credentials
 
 if TYPE_CHECKING:
     from pipeline.jobs.export import ExportResult
@@ -75,13 +77,20 @@ def store_argument(function: Function) -> Function:
 
 
 def told_by(pairs: tuple[str, ...], by: str, allow_loss: bool, **chosen: Any) -> ExportOptions:
-    """What the options of a command line ask for."""
+    """What the options of a command line ask for. Raises BadValue for times in wrong order."""
+    if None not in (chosen["from_ms"], chosen["to_ms"]) and chosen["from_ms"] > chosen["to_ms"]:
+        raise BadValue("--from is later than --to: no message is stored in between", "swap them")
     source = {}
     for name, _, value in (pair.partition("=") for pair in pairs):
         source[f"{SETTING_PREFIX}{name.removeprefix(SETTING_PREFIX)}"] = value
     if allow_loss:
         source["failOnDataLoss"] = "false"
     return ExportOptions(source=source, by_topic=by == "topic", **chosen)
+
+
+def shown(result: "ExportResult") -> dict[str, Any]:
+    """As JSON."""
+    return {**result._asdict(), "out": without_credentials(result.out)}
 
 
 def summary(result: "ExportResult") -> str:

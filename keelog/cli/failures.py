@@ -10,14 +10,9 @@ from types import TracebackType
 
 import click
 
-from pipeline.errors import (
-    BadOption,
-    CorruptRecord,
-    SourceError,
-    StoreDamagedError,
-    StoreLockedError,
-    UnknownOption,
-)
+from pipeline import errors as spark_errors
+from pipeline.errors import SourceError
+from protocol.addresses import without_credentials
 from protocol.errors import (
     BadRequest,
     BusyError,
@@ -55,11 +50,16 @@ _CODES: tuple[tuple[type[MqError], int], ...] = (
     (StoreLocked, LOCKED),
     (BusyError, LOCKED),
     (BadRequest, USAGE),
-    (CorruptRecord, DAMAGED),
-    (StoreDamagedError, DAMAGED),
-    (StoreLockedError, LOCKED),
-    (BadOption, USAGE),
-    (UnknownOption, USAGE),
+    (spark_errors.UnknownTopic, NOT_FOUND),
+    (spark_errors.NodeUnreachable, UNREACHABLE),
+    (spark_errors.CorruptRecord, DAMAGED),
+    (spark_errors.StoreDamagedError, DAMAGED),
+    (spark_errors.StoreLockedError, LOCKED),
+    (spark_errors.ExportBusy, LOCKED),
+    (spark_errors.NodeBusyError, LOCKED),
+    (spark_errors.BadOption, USAGE),
+    (spark_errors.UnknownOption, USAGE),
+    (spark_errors.UnknownColumn, USAGE),
 )
 _HINTS: tuple[tuple[type[MqError], str], ...] = (
     (NotConnected, "keelog serve DIR  (or name another node with --node)"),
@@ -108,7 +108,7 @@ def doing(what: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except (MqError, OSError) as error:
-        error.add_note(what)
+        error.add_note(without_credentials(what))
         raise
 
 
@@ -207,5 +207,6 @@ def command_of(argv: list[str]) -> str:
 
 
 def _one_line(text: str) -> str:
-    cleaned = "".join(sign if sign.isprintable() else " " for sign in text)
+    shown = without_credentials(text)
+    cleaned = "".join(sign if sign.isprintable() else " " for sign in shown)
     return cleaned if len(cleaned) <= _LINE_CHARS_MAX else cleaned[:_LINE_CHARS_MAX] + "…"

@@ -7,10 +7,12 @@ import click
 
 from keelog.cli import failures
 from keelog.cli.export_options import store_argument
+from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.spark_options import Asked, session_options
 from node.store.settings import load_settings
+from pipeline.jobs.places import check_can_make
 
 
 @command()
@@ -37,6 +39,14 @@ def audit(
     """
     settings = load_settings(pairs)
 
+    def check() -> None:
+        from pipeline.jobs.audit import check_audit
+
+        check_audit(store)
+        if folder is not None:
+            with doing(f"cannot write {folder}"):
+                check_can_make(folder)
+
     def job(spark: Any) -> dict[str, Any]:
         from pipeline.jobs.audit import audit as audit_store
         from pipeline.jobs.audit_report import write_report
@@ -46,7 +56,7 @@ def audit(
             write_report(result, folder)
         return result.shape()
 
-    shape = asked.run(f"cannot audit the store {store}", job)
+    shape = asked.run(f"cannot audit the store {store}", job, check)
     title = (
         f"{'no damage' if shape['ok'] else 'DAMAGE'}: {shape['commit_log']['records']} records,"
         f" {shape['queues']['units']} units, {shape['index']['entries']} index entries"

@@ -4,13 +4,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keelog.cli.export_options import export_options, store_argument, summary, told_by
+from keelog.cli.export_options import export_options, shown, store_argument, summary, told_by
+from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.spark_options import Asked, session_options
+from pipeline.session import check_engine
 
 if TYPE_CHECKING:
-    from pipeline.jobs.export import ExportResult
+    from pipeline.jobs.export_write import WriteOrder, Written
+    from pipeline.parts import Part
 
 
 @command()
@@ -34,10 +37,15 @@ def export(
     """
     told = told_by(pairs, **chosen)
 
-    def job(session: Any) -> "ExportResult":
-        from pipeline.jobs.export import export as run
+    what = f"cannot export {store}"
+    with doing(what):
+        check_engine()
+        from pipeline.jobs.export import by_tasks, run_export
+        from pipeline.jobs.export_folder import ExportFolder
 
-        return run(session, store, out, told)
+        # Spark starts when there is something to write, and not before.
+        def engine(parts: list["Part"], order: "WriteOrder") -> list["Written"]:
+            return asked.run(what, lambda session: by_tasks(session, parts, order))
 
-    result = asked.run(f"cannot export {store}", job)
-    output.document(result._asdict(), title=summary(result))
+        result = run_export(store, ExportFolder.at(out), told, engine)
+    output.document(shown(result), title=summary(result))

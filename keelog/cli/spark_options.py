@@ -20,13 +20,18 @@ class Asked:
     master: str
     conf: dict[str, str]
 
-    def run(self, what: str, job: Callable[[Any], Answer]) -> Answer:
+    def run(
+        self, what: str, job: Callable[[Any], Answer], check: Callable[[], object] | None = None
+    ) -> Answer:
         """What `job` answers, called with a session; `what` is what cannot be done, for errors.
 
-        Raises SourceError: JavaMissing, IncompatiblePyspark, EngineFailed, or the job's own.
+        `check` raises what can be told without Spark, whose start takes ten seconds. Raises
+        SourceError: JavaMissing, IncompatiblePyspark, EngineFailed, or the job's own.
         """
         with doing(what):
             check_pyspark()
+            if check is not None:
+                check()
             # Imported here: it needs pyspark, of which a missing one has just been told.
             from pipeline.jobs.run import run_job
 

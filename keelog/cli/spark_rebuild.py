@@ -55,10 +55,15 @@ def rebuild(  # noqa: PLR0913  (the options)
     settings = load_settings(pairs)
     everything = not (queues or index)
 
+    def check() -> None:
+        from pipeline.jobs.rebuild import check_rebuild
+
+        check_rebuild(store, plan, out)
+
     def job(spark: Any) -> dict[str, object]:
         from pipeline.jobs.rebuild import rebuild as rebuild_store
 
         made = partial(rebuild_store, spark, store, plan=plan, out=out, settings=settings)
         return made(queues=queues or everything, index=index or everything).shape()
 
-    output.document(asked.run(f"cannot rebuild the store {store}", job))
+    output.document(asked.run(f"cannot rebuild the store {store}", job, check))

@@ -10,6 +10,9 @@ from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.spark_options import Asked, session_options
+from pipeline.jobs.places import check_can_write
+from pipeline.options import SETTING_PREFIX, parse_options
+from protocol.addresses import without_credentials
 
 if TYPE_CHECKING:
     from pipeline.jobs.stats_figures import Figures
@@ -40,23 +43,35 @@ def stats(
     Example: keelog spark stats ./store --report stats.html
     """
 
+    options = {"path": store}
+    if chosen["topics"] is not None:
+        options["subscribe"] = chosen["topics"]
+    for name, _, value in (pair.partition("=") for pair in pairs):
+        options[f"{SETTING_PREFIX}{name.removeprefix(SETTING_PREFIX)}"] = value
+
+    def check() -> None:
+        from pipeline.resolve import check_read
+
+        check_read(parse_options(options))
+        if report is not None:
+            with doing(f"cannot write {report}"):
+                check_can_write(report)
+
     def job(session: Any) -> "Figures":
         from pipeline.jobs.stats import COLUMNS
         from pipeline.jobs.stats_figures import collect_figures
 
-        reader = session.read.format("keelog").option("columns", COLUMNS)
-        if chosen["topics"] is not None:
-            reader = reader.option("subscribe", chosen["topics"])
-        for name, _, value in (pair.partition("=") for pair in pairs):
-            reader = reader.option(f"store.{name.removeprefix('store.')}", value)
-        return collect_figures(reader.load(store), chosen["top"])
+        reader = session.read.format("keelog").options(**options, columns=COLUMNS)
+        return collect_figures(reader.load(), chosen["top"])
 
-    figures = asked.run(f"cannot count what is in {store}", job)
+    figures = asked.run(f"cannot count what is in {store}", job, check)
     if report is not None:
         from pipeline.jobs.stats_report import render
 
         with doing(f"cannot write {report}"):
-            report.write_text(render(figures, f"Keelog store {store}"), encoding="utf-8")
+            report.write_text(
+                render(figures, f"Keelog store {without_credentials(store)}"), encoding="utf-8"
+            )
     if output.format == "table":
         show_tables(figures, output)
     else:

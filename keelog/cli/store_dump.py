@@ -115,7 +115,12 @@ class _Talk:
 
     def tell_tail(self, store: DeadStore) -> None:
         stop = store.tail.stop
-        if stop is not None and stop.kind != "end":
+        floor = store.condition.floor
+        if store.log.end < floor:
+            why = f"the log ends here, everything below {floor} was durable"
+            folder = str(store.log.segments.folder)
+            self.tell_damage(folder, store.log.end, why, "no record follows")
+        elif stop is not None and stop.kind != "end":
             self._progress.clear()
             click.echo(f"torn tail: the log ends at offset {stop.position}: {stop.why}", err=True)
 

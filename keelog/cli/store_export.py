@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from keelog.cli import failures
-from keelog.cli.export_options import export_options, summary, told_by
+from keelog.cli.export_options import export_options, shown, summary, told_by
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
@@ -77,7 +77,7 @@ def _to_parquet(
     tell = progress.teller("exported", "parts")
     result = export_here(str(path), out, told, progress=tell)
     progress.clear()
-    output.document(result._asdict(), title=summary(result))
+    output.document(shown(result), title=summary(result))
     return failures.OK
 
 

@@ -19,7 +19,15 @@ from node.store.queue_list import (
 from node.store.queue_reader import QueueReader
 from node.store.segment_list import SegmentList, list_folder
 from node.store.settings import Settings
-from node.store.state_page import STARTING, LogPage, LogState, WorkerPage, queue_slot, visible_end
+from node.store.state_page import (
+    DAMAGED,
+    STARTING,
+    LogPage,
+    LogState,
+    WorkerPage,
+    queue_slot,
+    visible_end,
+)
 from node.store.store_view import Store
 from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR, is_folder_name
@@ -90,6 +98,8 @@ class LiveStore(Store):
         self._ends: list[int] = [0] * shards
         self._workers_seen: list[tuple[int, bool]] = [(0, True)] * shards
         """Process id of each worker, and whether it is still resuming."""
+        self._damaged_at: list[int | None] = [None] * shards
+        """Where each worker stopped before damage, if it did."""
         self._turns: list[int] = [0] * shards
         """Goes up whenever units that were seen may have been taken back."""
         self._epoch = 0
@@ -162,6 +172,9 @@ class LiveStore(Store):
         worker = page.read()
         end = visible_end(state, worker) if worker.epoch else self._ends[shard]
         resuming = worker.state == STARTING or worker.epoch != state.epoch
+        # A page of another epoch may be that of an earlier node, which was mended since.
+        is_damaged = worker.state == DAMAGED and worker.epoch == state.epoch
+        self._damaged_at[shard] = worker.damaged_at if is_damaged else None
         seen = worker.pid, resuming
         if end < self._ends[shard] or seen != self._workers_seen[shard]:
             # A worker that resumes takes back the units that it cannot vouch for.
@@ -180,6 +193,11 @@ class LiveStore(Store):
     def is_resuming(self, queue: Queue) -> bool:
         """Whether units may be missing that were there before: their worker takes up its work."""
         return not self.knows_log or self._workers_seen[shard_of(queue, self._shards)][1]
+
+    def damaged_at(self, queue: Queue) -> int | None:
+        """Where a queue's worker stopped before damage: messages may be missing that are behind
+        the queue's last unit. None: it did not."""
+        return self._damaged_at[shard_of(queue, self._shards)]
 
     @property
     def knows_log(self) -> bool:

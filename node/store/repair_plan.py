@@ -29,10 +29,11 @@ from node.store.repair_steps import (
 )
 from node.store.repair_units import UnitsRead, queue_files, read_units
 from node.store.repair_walk import LogWalk, add_gaps_at_ends, walk_log
+from node.store.segment_list import SegmentList
 from node.store.settings import Settings
 from node.store.verify import Progress, Report, verify
 from protocol.ids import Queue
-from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+from protocol.names import CONFIG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record import Record, Torn
 
 _NO_LIMIT = 2**63 - 1
@@ -107,10 +108,8 @@ def plan_log(root: Path, settings: Settings) -> LogPlan:
         log_files = plan_log_files(root, files)
         queues = list(queue_files(root, settings.queue_file_bytes, files))
         walk, steps, lost = _look_through(log_files, condition, queues)
-        for run in log_files.moved_runs:
-            bounds = Bounds(run.start, run.end)
-            gone = walk_log(LogReader(run, bounds), _NO_LIMIT, sealed=False)
-            lost.ranges += [(queue, at.first, at.last + 1) for queue, at in gone.queues.items()]
+        if log_files.moved_runs:
+            lost.ranges += _moved_away(log_files.moved_runs, walk, condition.tails)
     lost.ranges = _joined(lost.ranges)
     return LogPlan([*log_files.steps, *steps], lost, walk.store_timestamp, walk.end)
 
@@ -148,6 +147,24 @@ def _look_through(
         if cut.is_damage:
             lost.ranges += _cut_off(cut, units, condition.tails)
     return walk, steps, lost
+
+
+def _moved_away(
+    runs: list[SegmentList], walk: LogWalk, tails: Tails | None
+) -> Iterator[tuple[Queue, int, int]]:
+    """What stands in segments that go, and what stood in those that are missing behind them: of
+    each queue all below its first message that stays."""
+    first: dict[Queue, int] = {}
+    stop: dict[Queue, int] = dict(tails.next_offset) if tails is not None else {}
+    for run in runs:
+        gone = walk_log(LogReader(run, Bounds(run.start, run.end)), _NO_LIMIT, sealed=False)
+        for queue, at in gone.queues.items():
+            first.setdefault(queue, at.first)
+            stop[queue] = max(stop.get(queue, 0), at.last + 1)
+    stop.update({queue: at.first for queue, at in walk.queues.items()})
+    if runs[0].start == 0:
+        first = {**dict.fromkeys(stop, 0), **first}
+    yield from ((queue, low, stop[queue]) for queue, low in first.items() if low < stop[queue])
 
 
 def _proved_end(reader: LogReader, queues: list[tuple[Queue, QueueFiles]]) -> int:
@@ -223,6 +240,8 @@ def derived_steps(root: Path, report: Report, log_changes: bool = False) -> list
         path, folder = Path(finding.file), _folder(root, finding.file)
         if finding.kind == "checkpoint_ahead":
             checkpoint = RewriteCheckpoint(path, finding.detail)
+        elif folder == CONFIG_DIR:
+            steps.append(MoveFile(path, 0, path.stat().st_size, finding.detail))
         elif folder not in (CONSUME_QUEUE_DIR, INDEX_DIR):
             continue
         elif finding.kind == "foreign_file":

@@ -6,6 +6,7 @@ kept that we do not know.
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from protocol.names import QUEUE_ID_MAX, TOPICS_FILE
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_DEFAULT = PERM_READ | PERM_WRITE
+_OWNER_HINT = "run as the owner of the store"
 _RESTORE_HINT = "restore it from topics.json.bak, or remove it"
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?[0-9]+)(\s*):')
 
@@ -62,25 +64,18 @@ class TopicsFile:
 
         Raises StoreDamaged when it cannot be understood.
         """
-        path = self.path if self.path.exists() else self.path.with_name(self.path.name + ".bak")
+        path = self.path if self.path.exists() else _copy_of(self.path)
         try:
             status = path.stat()
             stamp = (status.st_mtime_ns, status.st_size)
             if stamp == self._stamp:
                 return False
-            text = path.read_text(encoding="utf-8")
+            self._document, self.topics = _load(path)
         except FileNotFoundError:
             return False
         except PermissionError as error:
-            raise StorePermission(
-                f"{path}: {error.strerror}", "run as the owner of the store"
-            ) from None
-        except UnicodeDecodeError:
-            raise StoreDamaged(str(path), 0, "is not UTF-8", _RESTORE_HINT) from None
-        self._document = _parse(path, text) if text.strip() else {}
+            raise StorePermission(f"{path}: {error.strerror}", _OWNER_HINT) from None
         self._stamp = stamp
-        table = self._document.get("topicConfigTable", {})
-        self.topics = {name: _topic(path, name, entry) for name, entry in table.items()}
         return True
 
     def put(self, topic: Topic, timestamp_ms: int) -> None:
@@ -129,7 +124,7 @@ class TopicsFile:
         version["timestamp"] = timestamp_ms
         disk.make_durable_dir(self.path.parent)
         if self.path.exists():
-            backup = self.path.with_name(self.path.name + ".bak")
+            backup = _copy_of(self.path)
             disk.unlink(backup, missing_ok=True)
             disk.link(self.path, backup)
             disk.sync_dir(self.path.parent)
@@ -137,6 +132,40 @@ class TopicsFile:
         disk.write_atomically(self.path, text.encode())
         status = self.path.stat()
         self._stamp = (status.st_mtime_ns, status.st_size)
+
+
+def unreadable_tables(root: Path) -> Iterator[StoreDamaged]:
+    """Why the table cannot be understood, and then its copy, which counts when the table is gone.
+
+    Nothing when it can, or is not there. Raises StorePermission.
+    """
+    path = root / TOPICS_FILE
+    for table in (path, _copy_of(path)):
+        try:
+            _load(table)
+        except FileNotFoundError:
+            continue
+        except PermissionError as error:
+            raise StorePermission(f"{table}: {error.strerror}", _OWNER_HINT) from None
+        except StoreDamaged as damage:
+            yield damage
+        else:
+            return
+
+
+def _copy_of(path: Path) -> Path:
+    return path.with_name(path.name + ".bak")
+
+
+def _load(path: Path) -> tuple[dict[str, Any], dict[str, Topic]]:
+    """The whole document, and its topics. Raises StoreDamaged, OSError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise StoreDamaged(str(path), 0, "is not UTF-8", _RESTORE_HINT) from None
+    document = _parse(path, text) if text.strip() else {}
+    table = document.get("topicConfigTable", {})
+    return document, {name: _topic(path, name, entry) for name, entry in table.items()}
 
 
 def _parse(path: Path, text: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from node.store.dead_store import DeadStore
 from node.store.findings import Finding, Findings
 from node.store.settings import Settings
 from node.store.verify_index import IndexCheck
-from node.store.verify_log import LogCheck
+from node.store.verify_log import LogCheck, topics_findings
 from node.store.verify_queues import QueueCheck
 from protocol.dispatch_request import dispatch_requests
 
@@ -86,6 +86,8 @@ def verify(
                 index.records(requests, end, log.damaged)
         log.tail()
         log.checkpoint()
+        for finding in topics_findings(store.root):
+            findings.add(finding)
         index.beyond()
         if deep:
             queues.leftovers(log.damaged)

@@ -1,11 +1,13 @@
 """The log's part of `verify`: segments, every record, the tail, the checkpoint."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from node.store.dead_store import DeadStore
 from node.store.findings import Finding, Findings, Severity
 from node.store.log_damage import Damage, columns_past_damage, next_record
 from node.store.log_reader import Bounds, LogReader
+from node.store.topics_file import unreadable_tables
 from protocol.columns import Columns
 from protocol.names import CHECKPOINT_FILE
 from protocol.record import FILLER_BYTES, Filler, Torn, decode
@@ -92,6 +94,11 @@ class LogCheck:
         """A torn tail is what a crash leaves; after a clean stop it is damage."""
         store = self._store
         stop = store.tail.stop
+        floor = store.condition.floor
+        if store.log.end < floor:
+            detail = f"the log ends at {store.log.end}, everything below {floor} was durable"
+            folder = str(store.log.segments.folder)
+            self._findings.add(Finding("error", "missing_segment", folder, store.log.end, detail))
         if stop is None:
             return
         segment = store.log.segments.find(stop.position)
@@ -135,6 +142,13 @@ class LogCheck:
             if self.records and time > self.last_time:
                 detail = f"{name} is {time}, the last record is of {self.last_time}"
                 self._findings.add(Finding(severity, "checkpoint_ahead", where, 0, detail))
+
+
+def topics_findings(root: Path) -> Iterator[Finding]:
+    """A table of topics that a node refuses to start with, and the copy that then counts."""
+    for damage in unreadable_tables(root):
+        detail = f"{damage.found}: a node does not start with it"
+        yield Finding("error", "foreign_file", damage.where, 0, detail)
 
 
 def blank_finding(log: LogReader, columns: Columns) -> Finding | None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import SparkSession
 
+from node.store.condition import check_is_store
 from node.store.dead_store import DeadStore
 from node.store.findings import Findings
 from node.store.index_file import IndexFile
@@ -32,7 +33,7 @@ from pipeline.jobs.audit_range import (
     audit_range,
 )
 from pipeline.jobs.audit_stitch import AuditStitch
-from pipeline.jobs.places import place_of, without_secrets
+from pipeline.jobs.places import place_of
 from pipeline.jobs.scan import RANGE_BYTES, plan_ranges
 from pipeline.jobs.tasks import run_tasks
 from pipeline.parts import LogAt
@@ -83,18 +84,25 @@ def audit(
     is what it reports.
     """
     began = time.monotonic()
-    at = place_of(path)
-    if at.way is Way.OBJECTS:
-        raise BadOption(
-            f"{without_secrets(at.root)} is in an object store: an audit looks into queue and index"
-            " files at many places",
-            "a copy on a file system, or the bucket mounted",
-        )
-    root = Path(at.root)
+    root = check_audit(path)
     with naming_conditions(), DeadStore(root, settings or Settings(), strict=False) as store:
         work = _Audit(spark, store)
         report = work.run(range_bytes)
         return AuditResult(root, report, work.ranges, work.repaired, time.monotonic() - began)
+
+
+def check_audit(path: Path | str) -> Path:
+    """The folder of a store that can be audited. Raises BadOption, NotAStoreError."""
+    at = place_of(path)
+    if at.way is Way.OBJECTS:
+        raise BadOption(
+            f"{at.root} is in an object store: an audit looks into queue and index"
+            " files at many places",
+            "a copy on a file system, or the bucket mounted",
+        )
+    with naming_conditions():
+        check_is_store(Path(at.root))
+    return Path(at.root)
 
 
 class _Audit:

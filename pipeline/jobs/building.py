@@ -7,7 +7,6 @@ gone, and fails.
 
 import errno
 import fcntl
-import logging
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,9 +18,8 @@ from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.store.own_files import Progress, load_epochs, load_floor
 from node.store.rebuilding import clear_unfinished, forget, vouch
 from pipeline.errors import StoreLockedError
+from pipeline.log import log
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
-
-log = logging.getLogger("keelog.pipeline")
 
 BUILDING_SUFFIX = ".building"
 KEYS_DIR = "keys"

@@ -57,7 +57,7 @@ def export(
     """
 
     def engine(parts: list[Part], order: WriteOrder) -> Iterable[Written]:
-        return _by_tasks(spark, parts, order)
+        return by_tasks(spark, parts, order)
 
     return run_export(path, ExportFolder.at(out, publish), options or ExportOptions(), engine)
 
@@ -134,7 +134,8 @@ def read_export(spark: "SparkSession", out: str) -> "DataFrame":
     return spark.read.schema(manifest.schema).option("basePath", out).parquet(*files)
 
 
-def _by_tasks(spark: "SparkSession", parts: list[Part], order: WriteOrder) -> list[Written]:
+def by_tasks(spark: "SparkSession", parts: list[Part], order: WriteOrder) -> list[Written]:
+    """The engine that has Spark's tasks write the parts."""
     # Imported here: the same export without Spark needs no pyspark.
     from pipeline.jobs.tasks import run_tasks
 

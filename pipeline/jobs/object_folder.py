@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from pipeline.errors import BadOption, JobFailed, StoreUnreadable
-from pipeline.jobs.places import place_of, without_secrets
+from pipeline.jobs.places import place_of
 from pipeline.jobs.rebuild_manifest import (
     MANIFEST,
     MARKER,
@@ -26,6 +26,7 @@ from pipeline.jobs.rebuild_manifest import (
 )
 from pipeline.stores import object_store
 from pipeline.stores.access import StoreAt, Way
+from protocol.addresses import without_credentials
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 
 TEMPORARY = "_temporary"
@@ -44,7 +45,7 @@ class ObjectFolder:
     @property
     def shown(self) -> str:
         """The address, for people."""
-        return without_secrets(self.at.root)
+        return without_credentials(self.at.root)
 
     @property
     def keys(self) -> str:

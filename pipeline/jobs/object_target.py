@@ -11,13 +11,13 @@ from pyspark.sql import SparkSession
 from pipeline.errors import JobFailed
 from pipeline.jobs.index_files import naming_spill, plan_index_files, write_index_object
 from pipeline.jobs.object_folder import ObjectFolder
-from pipeline.jobs.places import without_secrets
 from pipeline.jobs.rebuild_manifest import OutFile, RebuildManifest
 from pipeline.jobs.rebuild_range import RangeJob, RangeReport
 from pipeline.jobs.target import IndexMade, Target, queue_file_paths, spilled_keys
 from pipeline.jobs.tasks import run_tasks
 from pipeline.jobs.unit_runs import Runs
 from pipeline.stores.access import StoreAt
+from protocol.addresses import without_credentials
 from protocol.index_entry import IndexGeometry
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 
@@ -71,7 +71,7 @@ class ObjectTarget(Target):
         log = self.job.log
         self._folder.open().publish(
             RebuildManifest(
-                source=without_secrets(log.root),
+                source=without_credentials(log.root),
                 log_start=log.start,
                 log_end=log.end,
                 figures=figures,

@@ -1,5 +1,8 @@
 """What a job is told to read and to write: a folder, or an address in an object store."""
 
+import errno
+import os
+import tempfile
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -27,8 +30,23 @@ def place_of(address: Path | str) -> StoreAt:
     return at._replace(root=str(Path(at.root).resolve())) if at.way is Way.FILES else at
 
 
-def without_secrets(root: str) -> str:
-    """An address without the user and password that may stand in front of the bucket."""
-    scheme, separator, rest = root.partition("://")
-    bucket, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{bucket.rpartition('@')[2]}{slash}{path}" if separator else root
+def check_can_make(folder: Path) -> None:
+    """Raises OSError unless files can be written into a folder, which need not be there yet."""
+    found = next(above for above in (folder, *folder.absolute().parents) if above.exists())
+    _check_can_add(found)
+
+
+def check_can_write(file: Path) -> None:
+    """Raises OSError unless a file can be written; it is not touched."""
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+    _check_can_add(file.parent)
+
+
+def _check_can_add(folder: Path) -> None:
+    try:
+        # It has no name, where the file system can do that: nobody sees it come and go.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None

@@ -34,7 +34,7 @@ from pipeline.errors import (
 from pipeline.jobs.building import KEYS_DIR, Building
 from pipeline.jobs.local_target import LocalTarget
 from pipeline.jobs.object_target import ObjectTarget
-from pipeline.jobs.places import place_of, without_secrets
+from pipeline.jobs.places import check_can_make, place_of
 from pipeline.jobs.rebuild_range import RangeJob, RangeReport, rebuild_range
 from pipeline.jobs.rebuild_shuffle import Shuffled, shuffle_ranges
 from pipeline.jobs.scan import (
@@ -109,8 +109,7 @@ def rebuild(  # noqa: PLR0913  (as many choices as the command has)
     files are untouched then.
     """
     began = time.monotonic()
-    store, target = place_of(path), None if out is None else place_of(out)
-    _check_ways(store, target, plan)
+    store, target = _places(path, plan, out)
     settings = settings or Settings()
     with ExitStack() as stack:
         root = _find_store(store)
@@ -137,20 +136,36 @@ def rebuild(  # noqa: PLR0913  (as many choices as the command has)
             raise StoreUnreadable(str(error), "a file system with room") from None
 
 
+def check_rebuild(path: Path | str, plan: Plan = "inplace", out: Path | str | None = None) -> None:
+    """Raises what `rebuild` raises before it needs Spark. An object store is not looked into."""
+    store, target = _places(path, plan, out)
+    if store.way is Way.OBJECTS:
+        return
+    root = _find_store(store)
+    if target is None:
+        _Locked(root).close()
+    elif target.way is Way.FILES:
+        check_can_make(Path(target.root))
+
+
+def _places(path: Path | str, plan: Plan, out: Path | str | None) -> tuple[StoreAt, StoreAt | None]:
+    store, target = place_of(path), None if out is None else place_of(out)
+    _check_ways(store, target, plan)
+    return store, target
+
+
 def _check_ways(store: StoreAt, target: StoreAt | None, plan: Plan) -> None:
     """Raises BadOption for what there is not, or cannot be done together."""
     if plan not in PLANS:
         raise BadOption(f"there is no plan {plan!r}", " or ".join(PLANS))
     if target is None and store.way is Way.OBJECTS:
         raise BadOption(
-            f"{without_secrets(store.root)} is in an object store, where nothing can be switched"
-            " in",
+            f"{store.root} is in an object store, where nothing can be switched in",
             "--out with a new folder, or with an address of its own and --plan shuffle",
         )
     if target is not None and target.way is Way.OBJECTS and plan == "inplace":
         raise BadOption(
-            f"{without_secrets(target.root)} is in an object store, which writes whole objects"
-            " alone",
+            f"{target.root} is in an object store, which writes whole objects alone",
             "--plan shuffle",
         )
     _check_is_new(target)

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from pipeline.errors import BadOption, StoreUnreadable
 from pipeline.option_values import one_of
+from protocol.addresses import without_credentials
 
 FETCH_PREFIX, FS_PREFIX = "fetch.", "fs."
 WINDOW_BYTES_MAX = 4 << 20
@@ -135,4 +136,4 @@ def parse_address(address: object) -> str:
 
 def node_name(root: str) -> str:
     """How rows name a store that nobody named: its last part."""
-    return root.rstrip("/").rpartition("/")[2] or root
+    return without_credentials(root).rstrip("/").rpartition("/")[2] or root

@@ -4,7 +4,6 @@ A node's own pages say how far it may be read (LogPage.readable, the workers' en
 node that was killed, so they are believed only while somebody holds the store's lock.
 """
 
-import logging
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -30,6 +29,7 @@ from node.store.state_page import (
     run_dir,
 )
 from pipeline.errors import DataLoss, StoreUnreadable
+from pipeline.log import log
 from pipeline.parts import IndexSlice, QueueSlice
 from pipeline.stores.access import StoreAt
 from pipeline.stores.planned_store import IndexTable, PlannedStore
@@ -37,8 +37,6 @@ from protocol.errors import CorruptError
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR
 from protocol.queue_unit import UNIT_BYTES
-
-log = logging.getLogger("keelog.pipeline")
 
 OPEN_S_MAX = 10.0
 """How long a node that is just starting is waited for."""

@@ -4,20 +4,18 @@ Spark keeps one of these while a query runs. It never decides what has been read
 from the query's checkpoint, and a batch that is planned again reads the same rows.
 """
 
-import logging
 import time
 from collections.abc import Callable
 
 from pipeline.bounds import QueueAt
 from pipeline.errors import DataLoss, TargetMoved, naming_conditions
+from pipeline.log import log
 from pipeline.offsets import Position
 from pipeline.options import SourceOptions
 from pipeline.parts import Part
 from pipeline.stream.follow import Followed, Look
 from pipeline.stream.limits import TriggerLimits, end_by_bytes, end_by_rows, is_to_wait, pending
 from pipeline.stream.ranges import Loss, describe, plan_ranges, target_fault
-
-log = logging.getLogger("keelog.pipeline")
 
 _LOSS_HINT = "failOnDataLoss=false, which goes on with what is left; or a new checkpoint folder"
 _TARGET_HINT = "the query again: a new target is fixed then"

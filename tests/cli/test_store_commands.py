@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from keelog.cli.main import run
+from node.store.own_files import Floor, own_dir
 from tests.support.golden import GetStore, Row, facts
 from tests.support.golden_view import size_pairs
 
@@ -130,6 +131,22 @@ def test_a_torn_tail_ends_the_dump_with_0_and_a_line(golden: GetStore, keelog: K
     answer = keelog("dump", golden("small-torn"), "--no-body")
     assert answer.code == 0
     assert answer.err.startswith("torn tail: the log ends at offset 4568003: ")
+
+
+def test_a_log_that_ends_below_what_was_durable_ends_the_dump_with_5(
+    golden_copy: GetStore, keelog: Keelog
+) -> None:
+    root, found = golden_copy("small-clean"), facts("small-clean")
+    durable, last = found.state["maxPhyOffset"], max((root / "commitlog").iterdir())
+    own_dir(root).mkdir()
+    floor = Floor(root)
+    floor.save(durable)
+    floor.close()
+    last.unlink()
+    answer = keelog("dump", root, "--no-body")
+    left = [one for one in found.messages if one["physicalOffset"] < int(last.name)]
+    assert (answer.code, len(answer.rows)) == (5, len(left))
+    assert f"offset {int(last.name)}: the log ends here, everything below {durable}" in answer.err
 
 
 def test_verify_and_info_have_their_shapes(golden: GetStore, keelog: Keelog) -> None:

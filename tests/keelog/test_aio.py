@@ -1,9 +1,10 @@
 """The asyncio client: the same names, awaited."""
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import AsyncIterator, Iterator
-from typing import get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import pytest
 
@@ -172,6 +173,47 @@ def test_a_follower_gets_what_comes_later_while_the_loop_works(node: FakeNode) -
             assert sorted(m.raw for r in whole for m in r.messages) == sorted(m.raw for m in again)
 
     asyncio.run(scenario())
+
+
+def test_a_follower_whose_task_was_cancelled_goes_on_where_it_was(node: FakeNode) -> None:
+    async def within(seconds: float, follower: AsyncIterator[keelog.Message]) -> bytes:
+        async with asyncio.timeout(seconds):
+            return (await anext(follower)).body
+
+    async def main() -> None:
+        async with keelog.aio.connect(node.url) as mq:
+            await mq.create_topic("orders", queues=2)
+            for n in range(4):
+                await mq.send("orders", b"%d" % n, queue_id=n % 2)
+            follower = mq.tail("orders", "earliest")
+            node.delay["offsets"] = 0.2
+            with pytest.raises(TimeoutError):
+                await within(0.05, follower)  # it asks where the queues are
+            del node.delay["offsets"]
+            found = {await within(10, follower) for _ in range(4)}
+            assert found == {b"0", b"1", b"2", b"3"}
+            with pytest.raises(TimeoutError):
+                await within(0.05, follower)  # it waits for a message
+            await mq.send("orders", b"4", queue_id=0)
+            assert await within(10, follower) == b"4"
+
+    asyncio.run(main())
+
+
+def test_an_error_or_its_closing_ends_a_follower(node: FakeNode) -> None:
+    async def main() -> None:
+        async with keelog.aio.connect(node.url) as mq:
+            lost = mq.tail("no-such-topic")
+            with pytest.raises(keelog.UnknownTopic):
+                await anext(lost)
+            assert [message async for message in lost] == []
+            await mq.producer().send_many("orders", [b"x"] * 9, queue_id=0)
+            follower: Any = mq.tail("orders", "earliest")
+            async with contextlib.aclosing(follower):
+                await anext(follower)
+            assert [message async for message in follower] == []
+
+    asyncio.run(main())
 
 
 def test_a_cancelled_call_does_no_harm(node: FakeNode) -> None:

@@ -2,7 +2,7 @@
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node.reader_hints import GRACE_S, Hint, HintCount, parse_hint
@@ -66,6 +66,7 @@ def test_after_a_pause_everything_is_looked_at_at_once(count: HintCount) -> None
     assert HintCount().is_missing(0, 5.0) is False
 
 
+@example(msgpack.packb([0, 0, ""]))
 @given(
     st.binary(max_size=60)
     | st.builds(msgpack.packb, st.lists(st.integers(-(2**63), 2**63) | st.text()))

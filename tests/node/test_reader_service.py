@@ -18,7 +18,7 @@ from node.reader_stats import ReaderStats
 from node.serving import BadFrames, Payload, Received
 from node.store.live_store import LiveStore
 from node.store.pull_types import TransferLimits
-from node.store.state_page import RUNNING, STARTING
+from node.store.state_page import DAMAGED, RUNNING, STARTING
 from node.store.stats_page import SUM, Counts
 from node.store.stats_series import DURATION, INDEX_LOOKUPS, READER, REQUESTS, SERIES, Family, Kind
 from node.store.store import open_live
@@ -820,6 +820,41 @@ def test_what_a_late_worker_has_seen_is_answered_at_once(waiting: tuple[Desk, Sp
     lag(reader, where.before // 2)
     topic, queue = where.queue
     assert reader.get("pull", topic=topic, queue=queue, offset=0).header["status"] == "FOUND"
+
+
+def test_who_reads_past_where_a_worker_stopped_before_damage_is_told(
+    waiting: tuple[Desk, Spot],
+) -> None:
+    """It is not started again: nobody will ever say what the queue has behind its last unit."""
+    reader, where = waiting
+    hold(reader, where)
+    for worker in reader.living.workers:
+        worker.publish(state=DAMAGED, damaged_at=where.before)
+    reader.store.refresh()
+    reader.service.time_out(reader.now + 11)
+    assert [reply.error for reply in reader.sent] == ["StoreDamaged"]
+    topic, queue = where.queue
+    place = {"topic": topic, "queue": queue}
+    for wait_ms in (0, 10_000):
+        for offset in (where.offset, where.offset + 5):
+            refused = reader.get("pull", **place, offset=offset, wait_ms=wait_ms)
+            assert refused.error == "StoreDamaged"
+            assert f"offset {where.before}" in refused.header["error"]["reason"]
+    assert reader.get("pull", **place, offset=0).header["status"] == "FOUND"
+
+
+def test_a_page_that_an_earlier_node_left_before_damage_counts_no_more(
+    waiting: tuple[Desk, Spot],
+) -> None:
+    reader, where = waiting
+    for worker in reader.living.workers:
+        worker.publish(state=DAMAGED, damaged_at=where.before)
+    epoch = reader.living.log.read().epoch + 1
+    ends = dict.fromkeys(
+        ("epoch_start", "appended", "committed", "flushed", "readable"), where.before
+    )
+    reader.living.log.begin_epoch(epoch, min_offset=reader.living.start, **ends)
+    hold(reader, where)
 
 
 def test_a_queue_whose_files_were_made_anew_is_read_on(golden_copy: GetStore) -> None:

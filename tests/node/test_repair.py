@@ -14,6 +14,9 @@ from node.recovery import carry_out, examine
 from node.store import disk
 from node.store.own_files import Tails, load_floor, own_dir, save_tails
 from node.store.repair_plan import plan_repair
+from node.store.topics_file import TopicsFile
+from node.store.verify import verify
+from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.lost_marker import LOST
 from protocol.record import Record, decode
@@ -299,8 +302,13 @@ def test_segments_that_do_not_join_the_newest_ones_are_moved_away(store: Whole) 
     store.segment(SEGMENT_BYTES).unlink()
     older = store.segment(0).read_bytes()
     assert actions(store.root)[0] == "move_file"
-    after = mended(store)
     start = 2 * SEGMENT_BYTES
+    lost = plan_repair(store.root, SETTINGS).log.lost.ranges
+    numbers = {(queue, number) for queue, low, stop in lost for number in range(low, stop)}
+    assert numbers == {
+        (queue_of(r), r.head.queue_offset) for r in store.records if r.physical_offset < start
+    }
+    after = mended(store)
     assert after == [r for r in store.records if r.physical_offset >= start]
     assert (own_dir(store.root) / "quarantine" / "0" / f"{0:020d}").read_bytes() == older
     tails = examine(store.root, SETTINGS).tails
@@ -335,6 +343,48 @@ def test_an_empty_last_file_is_deleted_and_one_in_the_middle_counts_as_missing(
     store.segment(SEGMENT_BYTES).write_bytes(b"")
     assert set(actions(store.root)[:2]) == {"delete_file", "move_file"}
     assert mended(store)[0].physical_offset >= 2 * SEGMENT_BYTES
+
+
+def test_a_queue_of_which_only_the_snapshot_knows_is_lost_with_a_missing_segment(
+    store: Whole,
+) -> None:
+    gone = Queue("only_in_the_missing_one", 3)
+    save_tails(store.root, Tails(store.end, {gone: 7}))
+    store.segment(SEGMENT_BYTES).unlink()
+    assert (gone, 0, 7) in plan_repair(store.root, SETTINGS).log.lost.ranges
+
+
+@pytest.mark.parametrize("with_copy", [True, False])
+def test_a_table_of_topics_that_no_node_starts_with_is_moved_and_its_copy_counts(
+    store: Whole, with_copy: bool
+) -> None:
+    table = store.root / "config" / "topics.json"
+    table.parent.mkdir()
+    table.write_text("{nope")
+    copy = table.with_name("topics.json.bak")
+    copy.write_text('{"topicConfigTable": {"orders": {"perm": 4}}}' if with_copy else "[]")
+    with pytest.raises(StoreDamaged):
+        TopicsFile(store.root)
+    assert not plan_repair(store.root, SETTINGS).ok
+    assert actions(store.root) == ["move_file"] * (1 if with_copy else 2)
+    assert mended(store) == list(store.records)
+    kept = (own_dir(store.root) / "quarantine").glob("*/topics.json")
+    assert [path.read_text() for path in kept] == ["{nope"]
+    assert set(TopicsFile(store.root).topics) == ({"orders"} if with_copy else set())
+
+
+def test_a_log_that_lost_its_last_segments_is_damage_as_its_start_is_refused(
+    store: Whole,
+) -> None:
+    """Whatever was the last stop: what a crash left is a warning, and this is no torn tail."""
+    (store.root / "abort").touch()
+    shutil.rmtree(store.root / "commitlog")
+    with pytest.raises(StoreDamaged, match="there is no segment"):
+        examine(store.root, SETTINGS)
+    plan = plan_repair(store.root, SETTINGS)
+    assert (plan.ok, plan.rows()[0]["action"]) == (False, "cut_log")
+    found = verify(store.root).findings[0]
+    assert (found.severity, found.kind, found.offset) == ("error", "missing_segment", 0)
 
 
 def test_strangers_are_moved_to_quarantine(store: Whole) -> None:

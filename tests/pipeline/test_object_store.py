@@ -138,3 +138,49 @@ def test_what_pyarrow_refuses_is_said_with_the_address(address: str, condition: 
     text = str(caught.value)
     assert text.startswith(f"[KEELOG_{condition}]")
     assert address in text
+
+
+def as_read(**options: str) -> list[object]:
+    parts = plan_parts(parse_options(options))
+    return [batch.to_pylist() for part in parts for batch in read_part(part)]
+
+
+def test_credentials_in_an_address_open_it_and_are_shown_nowhere(
+    put: Put,
+    golden_copy: GetStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    opened = object_store.open_filesystem
+
+    def open_filesystem(address: str, access: Access) -> tuple[fs.FileSystem, str]:
+        asked.append(address)
+        return opened(address.replace("KEY:SeCrEt@", ""), access)
+
+    monkeypatch.setattr(object_store, "open_filesystem", open_filesystem)
+    torn, clean = (put(golden_copy(name)) for name in ("small-torn", "small-clean"))
+    segment = Path(clean.removeprefix("s3://bucket")) / "commitlog" / ("0" * 20)
+    with segment.open("r+b") as file:
+        file.seek(4)
+        file.write(b"????")
+    torn, clean = (at.replace("s3://", "s3://KEY:SeCrEt@") for at in (torn, clean))
+    shown = f"{as_read(path=torn)} {as_read(path=clean, onCorruptRecord='report')}"
+    assert asked[:1] == [torn]
+    assert asked[-1:] == [clean]
+    as_read(path=clean, onCorruptRecord="skip")
+    with pytest.raises(SourceError) as caught:
+        as_read(path=clean)
+    for text in (shown, str(caught.value)):
+        assert "SeCrEt" not in text
+        assert "s3://***@bucket" in text
+    assert "SeCrEt" not in caplog.text
+    for warning in ("the log of s3://***@bucket", "damage is passed over: s3://***@bucket"):
+        assert warning in caplog.text
+
+
+def test_a_bucket_with_credentials_names_its_rows_without_them() -> None:
+    parsed = parse_options({"path": "s3://KEY:SeCrEt@bucket"})
+    assert [(at.node, at.root) for at in parsed.stores] == [
+        ("***@bucket", "s3://KEY:SeCrEt@bucket")
+    ]

@@ -191,3 +191,12 @@ def test_spark_finds_the_format_by_itself_and_three_after_register(spark: SparkS
     assert [source.name() for source in SOURCES] == ["keelog", "keelog_queues", "keelog_index"]
     assert all(not hasattr(source, "pushFilters") for source in SOURCES)
     assert spark.version
+
+
+def test_a_table_of_the_catalog_is_refused_and_a_view_named_in_its_place(
+    spark: SparkSession, golden: GetStore
+) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        spark.sql(f"CREATE TABLE kept USING keelog OPTIONS (path '{golden(NAME)}')")
+    assert "[KEELOG_BAD_OPTION] a table of Spark's catalog keeps no options" in str(caught.value)
+    assert "Try: CREATE TEMPORARY VIEW name USING keelog OPTIONS" in str(caught.value)

@@ -1,6 +1,7 @@
 """The client against a node of real processes: answers as from the fake one, and restarts."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -134,6 +135,31 @@ def test_a_follower_sees_a_message_soon_after_its_receipt(mq: keelog.Client) -> 
     for n in range(20):
         mq.send("followed", b"%d" % n)
     assert sorted(int(m.body) for m in islice(follower, 20)) == list(range(20))
+
+
+def test_a_receipt_counts_at_a_reader_that_is_busy_with_others(
+    node: RunningNode, mq: keelog.Client
+) -> None:
+    mq.producer().send_batch("read-again", [bytes(1000)] * 900, queue_id=0).result(20)
+    stop = threading.Event()
+
+    def read_again_and_again() -> None:
+        with keelog.connect(node.endpoint, timeout=20.0) as other:
+            while not stop.is_set():
+                other.pull("read-again", 0, 0, max_messages=10_000, max_bytes=1 << 20)
+                other.topics()
+
+    others = [threading.Thread(target=read_again_and_again) for _ in range(4)]
+    for thread in others:
+        thread.start()
+    try:
+        for _ in range(200):
+            receipt = mq.send("read-once", b"x", queue_id=0)
+            assert mq.get(receipt.msg_id).queue_offset == receipt.queue_offset
+    finally:
+        stop.set()
+        for thread in others:
+            thread.join(20)
 
 
 def test_asyncio_works_alike(node: RunningNode) -> None:

@@ -61,3 +61,25 @@ def test_a_node_refuses_is_repaired_and_serves_all_but_the_lost_message(tmp_path
     assert [message.body for message in found] == bodies
     assert found[lost.queue_offset].properties["KEELOG_LOST"].strip() == "damaged"
     assert keelog("store", "verify", str(root), "--deep").returncode == 0
+
+
+def test_who_reads_to_the_end_is_told_of_a_queue_that_damage_keeps_from_being_made(
+    tmp_path: Path,
+) -> None:
+    """A node does not look at the whole log when it starts: its queue worker meets the damage."""
+    root = tmp_path / "store"
+    with RunningNode(root, SETTINGS, readers=1) as node:
+        node.client.create_topic("orders", 2)
+        receipts = [
+            node.client.send("orders", b"%d" % number, queue_id=0) for number in range(COUNT)
+        ]
+        node.client.send("orders", b"other", queue_id=1)
+        node.wait_dispatched()
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(receipts[-1].physical_offset)
+        file.write(bytes(64))
+    with RunningNode(root, SETTINGS, readers=1) as node:
+        read = keelog("consume", "orders", "-e", "--node", node.endpoint, "-f", "%q %o\n")
+    assert read.stdout.split("\n")[:-1] == [f"0 {number}" for number in range(COUNT - 1)] + ["1 0"]
+    assert read.returncode == 5
+    assert f"offset {receipts[-1].physical_offset}: the worker of queue 0" in read.stderr

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from node.store.own_files import PROGRESS_DIR, Tails, own_dir, save_tails
 from node.store.state_page import queue_slot
+from protocol.encode import Message
 from protocol.errors import StoreDamaged
-from protocol.names import CONSUME_QUEUE_DIR
+from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from tests.workers.bench_of_workers import Running, expected
 from tests.workers.living_log import LivingLog, derived
 
@@ -91,6 +92,46 @@ def test_an_empty_garbled_or_missing_progress_is_made_anew(
     assert kept
 
 
+@pytest.mark.parametrize("with_folder", [True, False])
+def test_queues_that_were_deleted_come_back_without_a_snapshot_of_their_ends(
+    tmp_path: Path, with_folder: bool
+) -> None:
+    """As after a kill of the whole node. The worker that comes second finds the first one's."""
+    log = LivingLog(tmp_path / "store")
+    log.grow(60)
+    live(log, 2, ["save and kill"] * 4)
+    before = queue_files(derived(log.root))
+    assert before
+    shutil.rmtree(log.root / CONSUME_QUEUE_DIR)
+    if with_folder:
+        (log.root / CONSUME_QUEUE_DIR).mkdir()
+    live(log, 2, ["stop"] * 4)
+    log.close()
+    assert queue_files(derived(log.root)) == before
+
+
+@pytest.mark.parametrize("with_folder", [True, False])
+def test_index_files_that_were_deleted_come_back(tmp_path: Path, with_folder: bool) -> None:
+    """Whoever deletes them deletes the folder, or all that is in it."""
+    log = LivingLog(tmp_path / "store")
+    log.grow(60)
+    worker = Running(log, "index")
+    worker.start()
+    worker.catch_up()
+    worker.stop()
+    before = derived(log.root)
+    assert before
+    shutil.rmtree(log.root / INDEX_DIR)
+    if with_folder:
+        (log.root / INDEX_DIR).mkdir()
+    again = Running(log, "index")
+    again.start()
+    again.catch_up()
+    again.stop()
+    log.close()
+    assert derived(log.root) == before
+
+
 def test_a_progress_ahead_of_its_queue_gets_the_queue_rebuilt(tmp_path: Path) -> None:
     log = LivingLog(tmp_path / "store")
     log.grow(60)
@@ -104,6 +145,50 @@ def test_a_progress_ahead_of_its_queue_gets_the_queue_rebuilt(tmp_path: Path) ->
     live(log, 1, ["stop"] * 4)
     log.close()
     assert queue_files(derived(log.root)) == queue_files(expected(log))
+
+
+def damaged_last_message(folder: Path, at: int) -> tuple[LivingLog, int]:
+    """A log and its queues at rest; the last message of queue 7 has another byte `at` its place,
+    and others follow it. Answers its offset."""
+    log = LivingLog(folder / "store")
+    log.grow(60)
+    for _ in range(3):
+        bad = log.append(Message(topic="orders", queue_id=7, body=b"body", tags="A"))
+    log.grow(20)
+    live(log, 1, ["stop"] * 4)
+    save_tails(log.root, Tails(log.flushed, dict(log.next_offset)))
+    base = bad - bad % log.segment_bytes
+    with (log.root / COMMIT_LOG_DIR / offset_file_name(base)).open("r+b") as file:
+        file.seek(bad - base + at)
+        file.write(b"\xff")
+    return log, bad
+
+
+def test_the_unit_of_a_last_message_whose_checksum_does_not_agree_stays(tmp_path: Path) -> None:
+    log, _ = damaged_last_message(tmp_path, at=88)
+    before = queue_files(derived(log.root))
+    worker = Running(log, queue_slot(0, 1))
+    worker.start()
+    assert worker.page.read().dispatched == log.end
+    worker.stop()
+    log.close()
+    assert queue_files(derived(log.root)) == before
+
+
+def test_damage_that_stops_a_rebuild_hides_no_other_queue(tmp_path: Path) -> None:
+    log, bad = damaged_last_message(tmp_path, at=4)
+    before = queue_files(derived(log.root))
+    worker = Running(log, queue_slot(0, 1))
+    with pytest.raises(StoreDamaged) as raised:
+        worker.start()
+    assert raised.value.offset == bad
+    page = worker.page.read()
+    assert (page.epoch, page.dispatched, page.saved) == (log.epoch, log.end, 0)
+    worker.kill()
+    log.close()
+    after = queue_files(derived(log.root))
+    broken = f"{CONSUME_QUEUE_DIR}/orders/7/"
+    assert {name for name in before if before[name] != after.get(name)} == {broken + "0" * 20}
 
 
 def test_a_progress_of_another_version_stops_the_worker_by_name(tmp_path: Path) -> None:

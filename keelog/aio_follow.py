@@ -1,0 +1,109 @@
+"""Followers of asyncio. A task that is cancelled while it waits gives up waiting and nothing else:
+the next `async for`, or `anext`, goes on where it was."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from typing import Self
+
+from keelog.aio_run import run
+from node.client_calls import Outcome
+from node.client_core import ClientCore
+from node.client_message import Message
+from node.client_pull import PullResult
+from node.client_tail import Start, Tail
+from protocol.errors import MqError
+
+TURN_S_MAX = 1.0
+"""How long a follower sleeps at most before it looks around again."""
+
+
+class Results:
+    """The answers of one follower. An error, or `aclose`, ends it."""
+
+    def __init__(self, core: ClientCore, tail: Tail, start: Start) -> None:
+        self._core = core
+        self._tail = tail
+        self._start = start
+        self._has_begun = self._is_over = False
+        # One for each pull under way at most.
+        self._arrived: asyncio.Queue[tuple[int, Outcome]] = asyncio.Queue()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> PullResult:
+        if self._is_over:
+            raise StopAsyncIteration
+        try:
+            found = await self._next()
+        except MqError:
+            self._is_over = True
+            raise
+        if found is None:
+            raise StopAsyncIteration
+        return found
+
+    async def _next(self) -> PullResult | None:
+        """Awaits nothing while it holds an answer: being cancelled would lose it."""
+        core, tail = self._core, self._tail
+        if not self._has_begun:
+            await run(core, tail.begin(self._start, monotonic(), core.deadline(None)))
+            self._has_begun = True
+        while True:
+            now = monotonic()
+            if tail.should_look(now):
+                await run(core, tail.look_for_queues(now, core.deadline(None)))
+            self._ask(now)
+            if tail.finished:
+                return None
+            try:
+                async with asyncio.timeout(tail.sleep(now, TURN_S_MAX)):
+                    queue_id, outcome = await self._arrived.get()
+            except TimeoutError:
+                continue
+            result = tail.take(queue_id, outcome, monotonic())
+            if result is not None:
+                self._ask(monotonic())  # the node reads on while the caller works
+                return result
+
+    def _ask(self, now: float) -> None:
+        loop = asyncio.get_running_loop()
+
+        def put(queue_id: int, outcome: Outcome) -> None:
+            # The loop may be closed by now: then nobody waits for the answer.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._arrived.put_nowait, (queue_id, outcome))
+
+        for queue_id, call in self._tail.due(now):
+            call.done = partial(put, queue_id)
+            self._core.check()
+            self._core.io.call(call)
+
+    async def aclose(self) -> None:
+        """Ends it. Harmless when repeated."""
+        self._is_over = True
+
+
+class Messages:
+    """The messages of the answers, one after the other."""
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self._left: Iterator[Message] = iter(())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        while True:
+            for message in self._left:
+                return message
+            self._left = iter((await anext(self._results)).messages)
+
+    async def aclose(self) -> None:
+        """Ends it. Harmless when repeated."""
+        self._left = iter(())
+        await self._results.aclose()
