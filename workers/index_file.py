@@ -114,16 +114,22 @@ class IndexFiles:
         self._state, self._tail = None, Tail()
         self._writes, self._pending, self._pending_keys = [], [], 0
         while names:
-            kept = self._kept(names[-1], limit)
+            kept = self._kept(names, limit)
             if kept:
                 self._open(names, kept)
                 return
             self._folder.remove(names.pop())
 
-    def _kept(self, name: str, limit: int) -> int:
+    def _kept(self, names: list[str], limit: int) -> int:
+        """How many entries of the last of these files stay."""
+        name = names[-1]
         header = self._folder.header(name)
         if header.index_count <= 1 or header.begin_physical_offset >= limit:
             return 0
+        if names[1:]:
+            before = self._folder.header(names[-2])
+            if header.begin_physical_offset < before.end_physical_offset:
+                return 0  # of another place in the log, whatever a crash has put here
         kept = self._folder.kept_entries(name, limit)
         while kept and not self._is_logged(name, kept):
             kept -= 1

@@ -129,6 +129,17 @@ def test_an_index_of_another_log_counts_for_nothing(log: LivingLog, tmp_path: Pa
     assert is_as_rebuilt(log)
 
 
+def test_an_older_file_under_the_name_of_a_new_one_counts_for_nothing(log: LivingLog) -> None:
+    """A power loss may keep the name of a new file and lose what was written into it."""
+    log.grow(90)
+    run(log)
+    first, *_, last = index_paths(log)
+    shutil.copy(first, last.with_name(f"{int(last.name) + 1:017d}"))
+    log.grow(60)
+    run(log)
+    assert is_as_rebuilt(log)
+
+
 def test_entries_behind_the_end_of_the_log_are_undone(log: LivingLog) -> None:
     log.grow(120)
     run(log)
