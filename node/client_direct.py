@@ -15,7 +15,7 @@ from node.client_calls import Call, Role, at_deadline, when_closed
 from node.client_io import IoThread
 from node.client_own_link import OwnLink
 
-AWAKE_S = 0.0003
+AWAKE_S = 0.0006
 """So long one looks for the answer before one sleeps."""
 ASLEEP_CALLS = 15
 """After an answer that took longer, so many calls sleep at once."""
