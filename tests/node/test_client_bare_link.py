@@ -3,7 +3,6 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -185,7 +184,10 @@ def test_a_peer_that_is_no_node_is_left(said: bytes) -> None:
         peer, _ = server.accept()
         with peer:
             peer.sendall(said)
-            until(link, lambda: link.is_lost)
+            found = until(link, lambda: link.is_lost)
+        assert (found, link.is_up) == ([], False)
+        assert not link.send(call_of(1))
+        assert link.take_lost() == [], "what was not sent is not lost"
         link.close()
 
 
@@ -209,10 +211,13 @@ def test_what_cannot_be_connected_to_at_once_is_left_to_others(endpoint: str) ->
 
 
 def test_where_nobody_listens_a_link_is_lost_at_once() -> None:
-    with suppress(ConnectionRefusedError):
-        link = BareLink("tcp://127.0.0.1:1")
-        until(link, lambda: link.is_lost)
-        link.close()
+    begun = time.monotonic()
+    link = BareLink("tcp://127.0.0.1:1")
+    assert until(link, lambda: link.is_lost) == []
+    assert time.monotonic() < begun + WAIT_S / 2
+    assert not link.send(call_of(1))
+    assert link.take_lost() == [], "what was not sent is not lost"
+    link.close()
 
 
 def test_the_end_of_a_connection_is_seen_behind_what_came_before_it(

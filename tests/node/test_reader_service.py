@@ -849,12 +849,17 @@ def test_a_page_that_an_earlier_node_left_before_damage_counts_no_more(
     reader, where = waiting
     for worker in reader.living.workers:
         worker.publish(state=DAMAGED, damaged_at=where.before)
+    topic, queue = where.queue
+    asked = {"topic": topic, "queue": queue, "offset": where.offset, "wait_ms": 10_000}
+    assert reader.get("pull", **asked).error == "StoreDamaged"
     epoch = reader.living.log.read().epoch + 1
     ends = dict.fromkeys(
         ("epoch_start", "appended", "committed", "flushed", "readable"), where.before
     )
     reader.living.log.begin_epoch(epoch, min_offset=reader.living.start, **ends)
+    answered = len(reader.sent)
     hold(reader, where)
+    assert len(reader.sent) == answered, "it waits, and is not refused"
 
 
 def test_a_queue_whose_files_were_made_anew_is_read_on(golden_copy: GetStore) -> None:
