@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from node.client import Client
+from protocol.checkpoint import CHECKPOINT
 from protocol.errors import MqError
+from protocol.names import CHECKPOINT_FILE
 from tests.interop import probe
 from tests.interop.compare import holds_stored, same_as_keelog, view
 from tests.interop.probe import Report, RocketMQ
@@ -49,7 +51,10 @@ SIZES: dict[str, object] = {
 }
 RECOVERED_SEGMENTS_MAX = 10
 """After an unclean stop RocketMQ 5.5 walks no more than the newest ten segments (its log says
-"maxRecoverNum: 10"); it keeps the index files below them that our checkpoint vouches for."""
+"maxRecoverNum: 10"); it keeps the index files below them that our checkpoint vouches for. The
+checkpoint may be two seconds old, so ten segments must hold more than was written in those."""
+PAUSE_S = 0.04
+"""Of each of four senders after a batch of 40 KB: at most 4 MB/s, five seconds for ten segments."""
 GOLDEN_SIZES: dict[str, object] = {
     "mappedFileSizeCommitLog": 262_144,
     "mappedFileSizeConsumeQueue": 4000,
@@ -301,6 +306,10 @@ def test_rocketmq_finds_all_that_a_killed_node_acknowledged(tmp_path: Path, tell
     assert len(acknowledged) > 500
     assert (root / "abort").exists()
     assert segment_count(root) > RECOVERED_SEGMENTS_MAX
+    vouched = CHECKPOINT.read((root / CHECKPOINT_FILE).read_bytes()).logics_physical_offset
+    reach = (RECOVERED_SEGMENTS_MAX - 2) * 2 * MIB  # the newest two may have been made ahead
+    behind = acknowledged[-1].physical_offset - vouched
+    assert behind < reach, "too fast for segments of 2 MiB: RocketMQ does not walk that far"
 
     report = rocketmq.facts(copy(root, tmp_path / "copy"), lookups_of(acknowledged))
     assert report.state["recovery"] == "abnormal"
@@ -337,3 +346,4 @@ def _send_until_refused(client: Client, seed: int, acknowledged: list[Stored]) -
             ]
         except MqError:
             return
+        time.sleep(PAUSE_S)
