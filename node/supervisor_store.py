@@ -7,6 +7,7 @@ from pathlib import Path
 
 from node.store import disk
 from node.store.state_page import run_dir
+from node.store.store_links import check_links
 from protocol.errors import NotAStore, StoreLocked, StorePermission
 from protocol.names import (
     ABORT_FILE,
@@ -39,6 +40,7 @@ def open_directory(root: Path) -> None:
     Raises StorePermission when the system refuses; then, as always, nothing was changed.
     """
     try:
+        check_links(root)
         if root.exists() and not root.is_dir():
             raise NotAStore(f"{root} is a file", "name a directory")
         disk.make_durable_dir(root)

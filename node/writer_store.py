@@ -32,6 +32,7 @@ from node.store.state_page import (
     LogPage,
     run_dir,
 )
+from node.store.store_links import check_links
 from node.store.topics_file import TopicsFile
 from node.topic_table import TopicTable
 from node.transient_store_pool import make_pool
@@ -230,6 +231,7 @@ def open_writer_store(
     if root.exists() and not root.is_dir():
         raise NotAStore(f"{root} is a file", "name a directory")
     try:
+        check_links(root)
         disk.make_durable_dir(root)
         lock = StoreLock.acquire(root, flock=alone, record=True, wait_s=LOCK_WAIT_S)
         try:

@@ -16,6 +16,7 @@ from node.store.own_files import (
     load_tails,
     own_dir,
 )
+from node.store.store_links import check_links
 from protocol.checkpoint import CHECKPOINT_FILE_BYTES, Checkpoint, decode_checkpoint
 from protocol.errors import NotAStore, StorePermission
 from protocol.names import (
@@ -53,6 +54,7 @@ class Condition(NamedTuple):
 def check_is_store(root: Path) -> None:
     """Raises NotAStore or StorePermission unless `root` is a folder that looks like a store."""
     try:
+        check_links(root)
         if not root.exists():
             raise NotAStore(f"{root} does not exist", "name the folder that holds commitlog/")
         if not root.is_dir():

@@ -42,7 +42,7 @@ def list_queue_ids(root: Path, topic: str) -> list[int]:
 
 def _folders(parent: Path) -> Iterator[Path]:
     try:
-        yield from [entry.path for entry in scan(parent) if not entry.is_file]
+        yield from [entry.path for entry in scan(parent) if entry.is_folder]
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
@@ -77,12 +77,12 @@ def find_queue_file_bytes(folders: Iterator[Path], otherwise: int) -> int:
 
 
 def list_strangers(root: Path) -> list[Path]:
-    """Files where only folders of topics and queues belong."""
+    """What is no folder where only those of topics and queues belong."""
     base = root / CONSUME_QUEUE_DIR
     found: list[Path] = []
     for parent in (base, *_folders(base)):
         try:
-            found += [entry.path for entry in scan(parent) if entry.is_file]
+            found += [entry.path for entry in scan(parent) if not entry.is_folder]
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

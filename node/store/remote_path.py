@@ -103,6 +103,10 @@ class RemotePath:
         """Whether it is a file."""
         return self.exists() and not self.is_dir()
 
+    def is_symlink(self) -> bool:
+        """There are no links in a listing."""
+        return False
+
     def stat(self) -> os.stat_result:
         """Its size alone. Raises FileNotFoundError."""
         return os.stat_result((0, 0, 0, 0, 0, 0, self._size() or 0, 0, 0, 0))
@@ -147,12 +151,16 @@ def path_in(root: str, text: str) -> Path:
 
 
 class Entry(NamedTuple):
-    """Something in a folder; `size` is that of a file."""
+    """Something in a folder; `size` is that of a file.
+
+    Neither file nor folder: a FIFO, a socket, a device, a link that leads nowhere.
+    """
 
     name: str
     path: Path
     is_file: bool
     size: int
+    is_folder: bool
 
 
 def scan(folder: Path) -> list[Entry]:
@@ -160,13 +168,14 @@ def scan(folder: Path) -> list[Entry]:
     remote: Any = folder
     if isinstance(remote, RemotePath):
         return [
-            Entry(path.name, cast(Path, path), path.is_file(), path.stat().st_size)
+            Entry(path.name, cast(Path, path), path.is_file(), path.stat().st_size, path.is_dir())
             for path in remote.iterdir()
         ]
     with os.scandir(folder) as entries:
         found = [
-            Entry(entry.name, Path(entry.path), is_file, entry.stat().st_size if is_file else 0)
+            Entry(entry.name, Path(entry.path), is_file, size, entry.is_dir())
             for entry in entries
-            if (is_file := entry.is_file()) or entry.is_dir()
+            for is_file in [entry.is_file()]
+            for size in [entry.stat().st_size if is_file else 0]
         ]
     return sorted(found)

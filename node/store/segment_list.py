@@ -74,10 +74,13 @@ def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> 
     problems: list[Problem] = []
     try:
         for entry in scan(folder):
-            if not entry.is_file:
+            if entry.is_folder:
                 continue
             start = parse_offset_file_name(entry.name)
-            if start is None:
+            if not entry.is_file:
+                detail = "is no file, but a FIFO, a socket, a device or a link that leads nowhere"
+                problems.append(Problem("foreign_file", entry.path, 0, detail))
+            elif start is None:
                 detail = "is no file of a store: a broker would not load this folder"
                 problems.append(Problem("foreign_file", entry.path, 0, detail))
             else:

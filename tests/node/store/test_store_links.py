@@ -1,0 +1,112 @@
+"""A link that leads nowhere is a volume that is not mounted: refused, and nothing is changed."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keelog.repair import repair
+from node.recovery import examine
+from node.store.condition import check_is_store
+from node.store.own_files import own_dir
+from node.store.repair_plan import plan_repair
+from node.store.verify import verify
+from node.supervisor_store import open_directory
+from node.writer_store import open_writer_store
+from protocol.errors import NotAStore, StoreDamaged
+from protocol.message_id import Host
+from tests.support.damaged_store import make_store, read_records
+from tests.workers.living_log import SETTINGS
+from workers.rebuild import rebuild
+
+HOST = Host(b"\x7f\0\0\1", 9)
+OPENERS: dict[str, Callable[[Path], object]] = {
+    "supervisor": open_directory,
+    "writer": lambda root: open_writer_store(root, SETTINGS, HOST, alone=True),
+    "reader": check_is_store,
+    "verify": lambda root: verify(root, settings=SETTINGS),
+    "plan": lambda root: plan_repair(root, SETTINGS),
+    "repair": lambda root: repair(root, SETTINGS),
+    "rebuild": lambda root: rebuild(root, settings=SETTINGS),
+}
+
+
+def tree(folder: Path) -> dict[str, object]:
+    """Everything in a folder: links as they are, files with their content."""
+    return {
+        str(path.relative_to(folder)): path.readlink()
+        if path.is_symlink()
+        else path.is_file() and path.read_bytes()
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("name", ["commitlog", "consumequeue", "index", "config", "keelog"])
+def test_a_folder_that_is_a_link_to_nothing_is_refused_by_name_and_nothing_is_changed(
+    tmp_path: Path, name: str, opener: str
+) -> None:
+    root = make_store(tmp_path / "store").root
+    if (root / name).exists():
+        (root / name).rename(tmp_path / name)
+    (root / name).symlink_to(tmp_path / "volume" / name)
+    before = tree(root)
+    with pytest.raises(NotAStore, match=f"{root / name} is a link to .*volume/{name}") as caught:
+        OPENERS[opener](root)
+    assert "mount" in caught.value.hint
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+def test_a_segment_that_is_a_link_to_nothing_is_no_missing_one(tmp_path: Path, opener: str) -> None:
+    root = make_store(tmp_path / "store").root
+    first = root / "commitlog" / f"{0:020}"
+    first.rename(tmp_path / "elsewhere")
+    first.symlink_to(tmp_path / "volume" / first.name)
+    before = tree(root)
+    with pytest.raises(NotAStore, match=f"{first} is a link"):
+        OPENERS[opener](root)
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+def test_a_store_that_is_a_link_to_nothing_is_not_made(tmp_path: Path, opener: str) -> None:
+    root = tmp_path / "store"
+    root.symlink_to(tmp_path / "volume")
+    with pytest.raises(NotAStore, match="is a link to"):
+        OPENERS[opener](root)
+    assert not (tmp_path / "volume").exists()
+
+
+@pytest.mark.parametrize("name", ["pipe", f"{0:020}", f"{2**40:020}"])
+@pytest.mark.parametrize("kind", ["FIFO", "socket"])
+@pytest.mark.timeout(60)
+def test_what_is_no_file_among_the_segments_is_named_and_never_opened(
+    tmp_path: Path, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path / "store")
+    root = store.root
+    monkeypatch.chdir(root / "commitlog")  # A socket's path is a short one.
+    if Path(name).exists():
+        Path(name).unlink()
+    if kind == "FIFO":
+        os.mkfifo(name)
+    else:
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind(name)
+    with pytest.raises(StoreDamaged, match=f"commitlog/{name}.*is no file") as caught:
+        examine(root, SETTINGS)
+    assert "keelog store repair" in caught.value.hint
+    found = verify(root, settings=SETTINGS)
+    assert not found.ok
+    assert ("foreign_file", str(root / "commitlog" / name)) in [
+        (finding.kind, finding.file) for finding in found.findings
+    ]
+    assert repair(root, SETTINGS).report.ok
+    (moved,) = (own_dir(root) / "quarantine").glob(f"*/{name}")
+    assert not moved.is_file()
+    left = read_records(root)
+    assert left == [record for record in store.records if record in left]
+    assert left == list(store.records) or name == f"{0:020}"
