@@ -6,11 +6,12 @@ so they are judged by what `verify` finds, and once more when the log is in orde
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from node.store.condition import Condition, check_is_store, read_condition
+from node.store.log_damage import next_record
 from node.store.log_reader import Bounds, LogReader
 from node.store.log_tail import find_tail
 from node.store.own_files import Tails
@@ -143,9 +144,13 @@ def _look_through(
             last_record=walk.last_record,
             store_timestamp=walk.store_timestamp,
         )
-        steps.append(cut)
         if cut.is_damage:
             lost.ranges += _cut_off(cut, units, condition.tails)
+        elif not condition.floor:
+            found = list(_unvouched(cut, units, reader))
+            lost.ranges += found
+            cut = replace(cut, unvouched=sum(last - first for _, first, last in found))
+        steps.append(cut)
     return walk, steps, lost
 
 
@@ -215,6 +220,21 @@ def _cut_off(
         stop = max(known.get(queue, 0), units.beyond.get(queue, (0, 0))[1])
         if stop > first:
             yield queue, first, stop
+
+
+def _unvouched(
+    cut: CutLog, units: UnitsRead, reader: LogReader
+) -> Iterator[tuple[Queue, int, int]]:
+    """What stands behind the cut when nobody knows what was durable: of each queue what units name
+    there, and whole records that are no older than those before."""
+    ends = {queue: (cut.next_offset[queue], stop) for queue, (_, stop) in units.beyond.items()}
+    resumed = next_record(reader, cut.offset + 1, cut.store_timestamp)
+    if resumed is not None:
+        rest = LogReader(reader.segments, Bounds(resumed, reader.end))
+        for queue, at in walk_log(rest, _NO_LIMIT, sealed=False).queues.items():
+            first, stop = ends.get(queue, (cut.next_offset.get(queue, at.first), 0))
+            ends[queue] = first, max(stop, at.last + 1)
+    yield from ((queue, first, stop) for queue, (first, stop) in ends.items() if first < stop)
 
 
 def _joined(ranges: Iterable[tuple[Queue, int, int]]) -> list[tuple[Queue, int, int]]:

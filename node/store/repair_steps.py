@@ -113,7 +113,10 @@ class FillHole:
 @dataclass(frozen=True, slots=True)
 class CutLog:
     """The log ends at `offset` from now on. `durable`: what was safely on the disk; above it the
-    next start cuts by itself, below it floor, tails and epochs are lowered first."""
+    next start cuts by itself, below it floor, tails and epochs are lowered first.
+
+    `unvouched`: so many messages are known to stand above it, and nothing tells what was durable.
+    """
 
     path: Path
     offset: int
@@ -122,6 +125,7 @@ class CutLog:
     next_offset: dict[Queue, int] = field(default_factory=dict)
     last_record: int = 0
     store_timestamp: int = 0
+    unvouched: int = 0
 
     @property
     def is_damage(self) -> bool:
@@ -132,6 +136,9 @@ class CutLog:
         """As lines of the plan."""
         if not self.is_damage:
             detail = f"{self.torn.why}; the next start does this by itself"
+            if self.unvouched:
+                detail += f"; {self.unvouched} messages behind it may have been acknowledged:"
+                detail += " no keelog/floor tells what was durable"
             return [_row("cut_tail", self.path, self.offset, 0, detail)]
         detail = (
             f"{self.torn.why}; no record can be proved behind it,"

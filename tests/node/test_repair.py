@@ -238,6 +238,42 @@ def test_a_torn_tail_is_no_damage_and_goes_as_the_next_start_would_do_it(store: 
     assert (kept / "report.json").exists()
 
 
+@pytest.mark.parametrize("with_queues", [True, False])
+def test_a_cut_counts_what_stands_behind_it_when_nothing_tells_what_was_durable(
+    store: Whole, with_queues: bool
+) -> None:
+    (store.root / "abort").write_text("1")
+    shutil.rmtree(own_dir(store.root))
+    if not with_queues:
+        shutil.rmtree(store.root / "consumequeue")
+    hit = store.records[-5]
+    store.flip(hit.physical_offset + 95)
+    plan = plan_repair(store.root, SETTINGS)
+    (cut,) = [row for row in plan.rows() if row["action"] == "cut_tail"]
+    lost = plan.log.lost.shape()["messages"]
+    assert lost == 5
+    assert f"{lost} messages behind it may have been acknowledged" in cut["detail"]
+    numbers = {
+        (queue["topic"], queue["queue_id"], number)
+        for queue in plan.log.lost.shape()["queues"]
+        for number in range(queue["from"], queue["to"] + 1)
+    }
+    assert numbers == {
+        (one.topic, one.head.queue_id, one.head.queue_offset) for one in store.records[-5:]
+    }
+    assert mended(store) == list(store.records[:-5])
+
+
+def test_a_torn_tail_that_nothing_vouches_for_loses_nothing_that_is_known(store: Whole) -> None:
+    (store.root / "abort").write_text("1")
+    shutil.rmtree(own_dir(store.root))
+    store.patch(store.end, b"\0\0\1\0torn")
+    plan = plan_repair(store.root, SETTINGS)
+    (cut,) = [row for row in plan.rows() if row["action"] == "cut_tail"]
+    assert "acknowledged" not in cut["detail"]
+    assert plan.log.lost.shape()["messages"] == 0
+
+
 ENDS = ("middle", "end")
 EVERY_CALL = (pytest.mark.faults, pytest.mark.timeout(400))
 
