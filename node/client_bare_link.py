@@ -48,8 +48,10 @@ class _State(Enum):
 class BareLink:
     """The calls that wait for answers, by id. For one thread at a time."""
 
-    def __init__(self, endpoint: str) -> None:
-        """Starts to connect, without waiting. Raises OSError, ValueError for what it cannot."""
+    def __init__(self, endpoint: str, local: str = "") -> None:
+        """Starts to connect, without waiting, over `local` where it is given: another way to the
+        same process. Raises OSError, ValueError for what it cannot.
+        """
         self.endpoint = endpoint
         self.in_flight: dict[int, Call] = {}
         self.closed = False
@@ -59,7 +61,7 @@ class BareLink:
         self._unsent = bytearray()
         self._spoke_at = self._heard_at = monotonic()
         self._asked_at = self._wait_s = 0.0
-        self._socket = _begin(endpoint)
+        self._socket = _begin(local or endpoint)
         self.fd = self._socket.fileno()
         self._poller = select.poll()
         self._poller.register(self.fd, select.POLLIN | select.POLLOUT)
@@ -275,10 +277,12 @@ def _connecting(family: int, address: Any) -> socket.socket:
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setblocking(False)
-        if family != socket.AF_UNIX:
+        if family == socket.AF_UNIX:
+            found.connect(address)  # at once, or not at all: EAGAIN where too many wait
+        else:
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with suppress(BlockingIOError):
-            found.connect(address)
+            with suppress(BlockingIOError):
+                found.connect(address)
         # Waits are asked for where they are wanted: `_NOW`, or SO_RCVTIMEO.
         found.setblocking(True)
     except OSError:

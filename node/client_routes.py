@@ -1,7 +1,7 @@
 """Where the processes of a node listen, as its control socket tells."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.errors import MqError
@@ -23,6 +23,8 @@ class Routes:
     epoch: int
     node: str
     writer_error: MqError | None = None
+    local: Mapping[str, str] = field(default_factory=dict)
+    """Sockets that reach the same processes from this machine, by their endpoints."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Routes":
@@ -35,11 +37,18 @@ class Routes:
             epoch=int(fields.get("epoch") or 0),
             node=str(fields.get("node", "")),
             writer_error=_error(fields.get("writer_error")),
+            local=_local(fields.get("local")),
         )
 
     def endpoints(self) -> set[str]:
         """Every address that is in use."""
         return {*self.readers, *([self.writer] if self.writer else [])}
+
+
+def _local(fields: Any) -> dict[str, str]:
+    """Nodes of before have none."""
+    found = fields if isinstance(fields, dict) else {}
+    return {str(endpoint): str(local) for endpoint, local in found.items()}
 
 
 def _error(fields: Any) -> MqError | None:

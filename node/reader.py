@@ -350,7 +350,7 @@ def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
     lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
     context: Context = zmq.Context()
     with WorkerPage.create(root, site.slot) as page:
-        server = Server(context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX)
+        server = Server(context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX, local=options.local)
         reader = Reader(site, server, page, context)
         report_ready(options.ready_fd, server.endpoint)
         reader.run(stop)
@@ -364,6 +364,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m node.reader", description=__doc__)
     parser.add_argument("dir", metavar="DIR", help="the store")
     parser.add_argument("--bind", default="tcp://127.0.0.1:9872")
+    parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--index", type=int, default=0, metavar="I", help="which reader this is")
     parser.add_argument(
         "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"

@@ -152,11 +152,13 @@ class Server:
         endpoint: str,
         frame_bytes_max: int = max(HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX),
         answers_max: int = SEND_HIGH_WATER_MARK,
+        local: str = "",
     ) -> None:
         """Binds. A peer that sends a frame over `frame_bytes_max` is disconnected by ZeroMQ.
 
         `answers_max`: what ZeroMQ keeps for a peer that does not read; those with a payload may
-        have ZERO_COPY_BYTES_MIN bytes each. Raises BadRequest for no address, ServiceNotAvailable
+        have ZERO_COPY_BYTES_MIN bytes each. `local`: bound too where it is given; nobody depends
+        on that one, so it may fail. Raises BadRequest for no address, ServiceNotAvailable
         for one in use.
         """
         self.unsent_dropped = 0
@@ -185,9 +187,17 @@ class Server:
         try:
             self.endpoint = _bind(self.socket, endpoint)
             """Where clients connect: the real port for `:0` or `:*`."""
+            if local:
+                self._bind_local(local)
         except MqError:
             self.socket.close(0)
             raise
+
+    def _bind_local(self, local: str) -> None:
+        try:
+            self.socket.bind(local)
+        except zmq.ZMQError as error:
+            log.warning("clients of this machine use TCP", extra=fields(socket=local, why=error))
 
     def receive(self) -> Received | BadFrames | None:
         """The next request that waits, or None. Never raises for what a peer sent."""

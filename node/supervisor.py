@@ -37,6 +37,7 @@ from node.supervisor_plan import (
     has_settled,
     is_due,
     must_end,
+    name_local_sockets,
     next_due,
     note_exit,
     note_last_words,
@@ -109,6 +110,8 @@ class Supervisor:
         self.children = plan_children(
             options.serve.queue_workers, options.serve.readers, settings.message_index_enable
         )
+        if self.place.takes_local:
+            name_local_sockets(self.children)
         self._processes: dict[int, Process] = {}
         """By the child's position in `children`."""
         self._started_at = started_at
@@ -192,6 +195,8 @@ class Supervisor:
             endpoint = child.endpoint or place.child_endpoint(2 + child.index)
             arguments += ["--bind", endpoint, "--index", str(child.index)]
             arguments += ["--shards", shards]
+        if child.local:
+            arguments += ["--local", child.local]
         for pair in options.pairs:
             arguments += ["-X", pair]
         return command(options.modules[child.role], arguments)

@@ -29,6 +29,12 @@ class Place:
         except ValueError:
             return False
 
+    @property
+    def takes_local(self) -> bool:
+        """Whether all clients that come here come from 127.0.0.1: over a local socket they are
+        told from it no more than before."""
+        return self.is_loopback and not self.host.startswith("[")
+
     def with_port_of(self, endpoint: str) -> "Place":
         """The same host with the port that was really bound."""
         return replace(self, port=int(endpoint.rpartition(":")[2]))

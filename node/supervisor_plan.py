@@ -3,6 +3,7 @@
 Times are seconds of a monotonic clock.
 """
 
+import secrets
 import signal
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -77,6 +78,8 @@ class Child:
     state: State = State.WAITING
     pid: int | None = None
     endpoint: str = ""
+    local: str = ""
+    """Where clients of this machine may connect instead, through all its starts."""
     restarts: int = 0
     restarts_by_reason: dict[str, int] = field(default_factory=dict)
     started_at: float = 0.0
@@ -127,6 +130,18 @@ def plan_children(queue_workers: int, readers: int, with_index: bool) -> list[Ch
         *([Child(Role.INDEX, 0)] if with_index else []),
         *(Child(Role.READER, index) for index in range(readers)),
     ]
+
+
+def name_local_sockets(children: list[Child]) -> None:
+    """Gives those that serve clients a local socket each, in Linux's abstract names.
+
+    They are told nobody but who asks for the routes, and are of this start of the node alone: who
+    asks through a tunnel finds no other node under them on its own machine.
+    """
+    token = secrets.token_hex(8)
+    for child in children:
+        if child.role in (Role.WRITER, Role.READER):
+            child.local = f"ipc://@keelog-{token}-{child.role}-{child.index}"
 
 
 def page_slot(child: Child, shards: int) -> str:

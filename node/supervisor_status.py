@@ -83,6 +83,11 @@ def routes(view: NodeView) -> Fields:
         "writer": advertised(writer.endpoint) if known else None,
         "writer_error": None if refused is None else _error(refused),
         "readers": [advertised(child.endpoint) for child in serving],
+        "local": {
+            child.endpoint: child.local
+            for child in [writer, *serving]
+            if child.endpoint and child.local
+        },
         "crc": view.settings.enabled_append_prop_crc,
         "max_message_size": view.settings.max_message_size,
         "epoch": read_log(view.root).epoch,

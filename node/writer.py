@@ -374,7 +374,7 @@ def main(arguments: list[str] | None = None) -> int:
     context: Context = zmq.Context()
     try:
         workers = Sleepers(context, root, lambda slot: slot.startswith(FOLLOWERS))
-        server = Server(context, options.bind)
+        server = Server(context, options.bind, local=options.local)
         report_ready(options.ready_fd, server.endpoint)
         Writer(store, server, workers).run(stop)
     except OSError as error:
@@ -389,6 +389,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m node.writer", description=__doc__)
     parser.add_argument("dir", metavar="DIR", help="the store")
     parser.add_argument("--bind", default="tcp://127.0.0.1:9871")
+    parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--control-port", type=int, default=9870)
     parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--ready-fd", type=int)

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from node.store.event_log import fields
 from node.store.found_sizes import found_file_bytes
-from node.store.own_files import load_tails
 from node.store.process import raise_file_limit
 from node.store.service_loop import queue_pace
 from node.store.settings import Settings
 from node.store.state_page import queue_slot, run_dir
-from node.store.topics_file import TopicsFile
 from protocol.dispatch_request import DispatchRequests, dispatch_requests
 from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
@@ -34,6 +32,7 @@ from protocol.record import (
     unit_tags_code,
 )
 from workers.feed import WINDOW_BYTES, Feed
+from workers.missing_units import MissingUnits
 from workers.pace import TurnPace
 from workers.process import Job, parser_for, run_worker
 from workers.progress import (
@@ -97,6 +96,7 @@ class ConsumeQueues:
         self._warned: set[str] = set()
         self._owned: dict[tuple[bytes, int], Queue | None] = {}
         self._others_retired = False
+        self._missing = MissingUnits(site.root, feed, self._own)
 
     # Resuming
 
@@ -114,10 +114,14 @@ class ConsumeQueues:
                 [queue for queue in queues if queue not in broken], limits.readable, broken
             )
         start = min(max(vouched, limits.min_offset), limits.readable)
+        late: dict[Queue, int] = {}
         for queue in queues:
             if queue not in broken:
-                self._cut(queue, start, broken)
-        broken |= self._short(start)
+                self._cut(queue, start, broken, late)
+        for lacking in (self._missing.at_ends(start, self._ends), self._missing.before_first(late)):
+            for queue, why in lacking.items():
+                self._report(queue, why)
+            broken |= lacking.keys()
         self.applied = start
         if broken:
             self._rebuild(broken, start)
@@ -159,34 +163,18 @@ class ConsumeQueues:
             record.head.queue_offset in (0, position) or position < record.head.queue_offset
         )
 
-    def _cut(self, queue: Queue, limit: int, broken: set[Queue]) -> None:
+    def _cut(self, queue: Queue, limit: int, broken: set[Queue], late: dict[Queue, int]) -> None:
+        """`late` gets the log offset of the first unit of a queue that does not begin at 0."""
         try:
-            end = self._files.cut(queue, limit, self._is_logged)
+            end, first = self._files.cut(queue, limit, self._is_logged)
         except QueueBrokenError as error:
             self._report(queue, error.why)
             broken.add(queue)
         else:
             if end.end is not None:
                 self._ends[queue] = end
-
-    def _short(self, start: int) -> set[Queue]:
-        """Queues that have fewer units than the writer's snapshot says they must have.
-
-        A queue without any file counts only while its topic exists: `topic rm` leaves the others.
-        """
-        tails = load_tails(self._root)
-        if tails is None or tails.at > start:
-            return set()
-        topics = TopicsFile(self._root).topics
-        short = set()
-        for queue, next_offset in tails.next_offset.items():
-            if not next_offset or not self._shard.owns(queue) or not is_folder_name(queue.topic):
-                continue
-            end = self._ends.get(queue, QueueEnd()).end
-            if (end is None and queue.topic in topics) or (end is not None and end < next_offset):
-                self._report(queue, f"ends at {end}, {next_offset} is known")
-                short.add(queue)
-        return short
+                if first:
+                    late[queue] = self._files.unit(queue, first).physical_offset
 
     def _rebuild(self, queues: set[Queue], stop: int) -> None:
         """Makes whole queues anew by a walk of the log up to `stop`, and syncs.

@@ -112,9 +112,10 @@ class QueueFiles:
 
     # Cutting
 
-    def cut(self, queue: Queue, limit: int, is_logged: IsLogged) -> QueueEnd:
+    def cut(self, queue: Queue, limit: int, is_logged: IsLogged) -> tuple[QueueEnd, int]:
         """Drops every unit whose record begins at `limit` or above, and zeroes its place.
 
+        Answers the queue's end, and the position that its first file begins at.
         The units below must be whole and in order, as after a sync that vouches for them. Behind
         them may stand anything, a unit of which only some bytes reached the disk, too: the last
         one kept must be `is_logged`.
@@ -130,10 +131,10 @@ class QueueFiles:
                 end -= 1
             if end > bases[-1]:
                 self._zero(queue, bases[-1], end)
-                return QueueEnd(end, _physical_end(self.unit(queue, end - 1)))
+                return QueueEnd(end, _physical_end(self.unit(queue, end - 1))), first
             self._drop_file(queue, bases.pop())
         self._drop_folder(queue)
-        return QueueEnd()
+        return QueueEnd(), 0
 
     def _end_below(self, queue: Queue, base: int, limit: int) -> int:
         """A position in a file that a unit below `limit` precedes and none follows at once."""

@@ -1,5 +1,6 @@
 """A socket that speaks ZMTP, against libzmq's ROUTER and against peers that misbehave."""
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -80,6 +81,22 @@ def test_requests_and_answers_pass_as_they_are(
     assert sizes == [0, 0, 255, 65_535, 65_536]
     assert [bytes(answer.payload[:1]) for _, answer in found] == [b"", b"", b"x", b"y", b"z"]
     link.close()
+
+
+def test_a_link_goes_over_the_local_socket_that_it_is_given(router: "zmq.Socket[bytes]") -> None:
+    local = bound(router, f"ipc://@keelog-test-{os.getpid()}-link")
+    link = BareLink("tcp://127.0.0.1:1", local)
+    until(link, lambda: link.is_up)
+    assert link.send(call_of(1))
+    answer_all(router, 1)
+    ((call, _),) = until(link, lambda: not link.in_flight)
+    assert (call.id, link.endpoint) == (1, "tcp://127.0.0.1:1")
+    link.close()
+
+
+def test_a_local_socket_that_nobody_has_is_refused_at_once() -> None:
+    with pytest.raises(ConnectionRefusedError):
+        BareLink("tcp://127.0.0.1:1", f"ipc://@keelog-test-{os.getpid()}-nobody")
 
 
 def test_what_the_network_does_not_take_at_once_is_sent_later(

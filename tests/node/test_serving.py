@@ -1,5 +1,6 @@
 """The server's end of a connection, against peers that keep the rules and peers that do not."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 
@@ -179,6 +180,37 @@ def test_any_frames_are_received_or_refused(
         ]
     else:
         assert len(frames) > 2
+
+
+def test_clients_come_over_a_local_socket_too_and_are_told_to_be_of_this_machine(
+    context: Context,
+) -> None:
+    local = f"ipc://@keelog-test-{os.getpid()}-of-two"
+    server = Server(context, "tcp://127.0.0.1:0", local=local)
+    for endpoint in (server.endpoint, local):
+        client = context.socket(zmq.DEALER)
+        client.connect(endpoint)
+        client.send(pack({"v": 1, "op": "ping", "id": 5}))
+        received = receive(server)
+        assert isinstance(received, Received)
+        assert received.sender() == Host(bytes([127, 0, 0, 1]), 0)
+        server.send(received.peer, answer(5))
+        assert client.poll(WAIT_MS)
+        assert unpack(client.recv())["id"] == 5
+        client.close(0)
+    server.close(0)
+
+
+def test_a_local_socket_that_cannot_be_is_a_warning(
+    context: Context, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    local = f"ipc://@keelog-test-{os.getpid()}-taken"
+    first = Server(context, "tcp://127.0.0.1:0", local=local)
+    second = Server(context, "tcp://127.0.0.1:0", local=local)
+    assert second.endpoint != first.endpoint
+    assert [record.message for record in caplog.records] == ["clients of this machine use TCP"]
+    first.close(0)
+    second.close(0)
 
 
 def test_an_address_in_use_and_no_address_are_different_errors(

@@ -136,6 +136,9 @@ def test_the_control_socket_tells_routes_status_and_health(
     routes = ask(endpoint, op="routes")
     assert routes["writer"] == "tcp://127.0.0.1:12345"
     assert routes["readers"] == ["tcp://127.0.0.1:12345"]
+    ((of, local),) = routes["local"].items()  # the fake children all have one address
+    assert of == "tcp://127.0.0.1:12345"
+    assert re.fullmatch(r"ipc://@keelog-[0-9a-f]{16}-reader-0", local)
     assert (routes["crc"], routes["shards"], routes["node"]) == (True, 2, "test")
     status = ask(endpoint, op="status")
     assert status["ready"] is True

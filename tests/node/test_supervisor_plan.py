@@ -162,18 +162,20 @@ def test_children_listen_above_the_control_port_or_on_free_ports() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bind", "loopback"),
+    ("bind", "loopback", "local"),
     [
-        ("tcp://127.0.0.1:1", True),
-        ("tcp://[::1]:1", True),
-        ("tcp://localhost:1", True),
-        ("tcp://0.0.0.0:1", False),
-        ("tcp://*:1", False),
-        ("tcp://10.0.0.1:1", False),
+        ("tcp://127.0.0.1:1", True, True),
+        ("tcp://[::1]:1", True, False),
+        ("tcp://localhost:1", True, True),
+        ("tcp://0.0.0.0:1", False, False),
+        ("tcp://*:1", False, False),
+        ("tcp://10.0.0.1:1", False, False),
     ],
 )
-def test_an_address_that_others_can_reach_is_known(bind: str, loopback: bool) -> None:
-    assert parse_bind(bind).is_loopback is loopback
+def test_an_address_that_others_can_reach_is_known(bind: str, loopback: bool, local: bool) -> None:
+    """Local sockets are for clients that come from 127.0.0.1 in any case."""
+    place = parse_bind(bind)
+    assert (place.is_loopback, place.takes_local) == (loopback, local)
 
 
 @pytest.mark.parametrize("bind", ["", "127.0.0.1:1", "tcp://x", "tcp://x:70000", "ipc:///tmp/x"])

@@ -1,0 +1,102 @@
+"""Which queues lack units that the log calls for, at their end or before their first file.
+
+Progress vouches for files as they were synced. Whoever deletes some of them by hand leaves no
+trace in those that stay: where the files of a queue begin and end is held against the log.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from node.store.own_files import Tails, load_tails
+from node.store.topics_file import TopicsFile
+from protocol.dispatch_request import dispatch_requests
+from protocol.ids import Queue
+from protocol.names import is_folder_name
+from protocol.queue_build import QueueEnd
+from workers.feed import Feed
+from workers.unit_groups import Own, UnitGroup, unit_groups
+
+
+class MissingUnits:
+    """Looks for them in one worker's queues: those that `own` answers."""
+
+    def __init__(self, root: Path, feed: Feed, own: Own) -> None:
+        self._root = root
+        self._feed = feed
+        self._own = own
+
+    def at_ends(self, place: int, ends: Mapping[Queue, QueueEnd]) -> dict[Queue, str]:
+        """Queues with fewer units than the log had records for them when it ended at `place`,
+        and how that is told.
+
+        A queue without any file counts only while its topic exists: `topic rm` leaves the others.
+        """
+        tails = load_tails(self._root)
+        if tails is None:
+            return {}
+        topics = TopicsFile(self._root).topics
+        short: dict[Queue, str] = {}
+        for queue, known in self._known_ends(tails, place, ends).items():
+            end = _end(queue, ends)
+            if end < known and (queue in ends or queue.topic in topics):
+                short[queue] = f"ends at {end}, {known} is known"
+        return short
+
+    def before_first(self, first_units: Mapping[Queue, int]) -> dict[Queue, str]:
+        """Those of some queues that have older records in the log than that of their first unit.
+
+        `first_units`: the log offset that the first unit of each names, 0 in a filler, which only
+        a queue that was made so begins with. Retention takes a queue's first files when all their
+        records are gone: most first units then name a record that is gone too, and for the others
+        the log is read up to the first record of each.
+        """
+        begin = self._feed.limits().min_offset
+        suspects = {queue: first for queue, first in first_units.items() if first >= max(begin, 1)}
+        lacking: dict[Queue, str] = {}
+        if not suspects:
+            return lacking
+        for group in self._groups(begin, max(suspects.values())):
+            first = suspects.pop(group.queue, None)
+            if first is not None and int(group.batch.units["physical_offset"][0]) < first:
+                lacking[group.queue] = f"begins with the record at {first}, the log has older ones"
+            if not suspects:
+                break
+        return lacking
+
+    def _known_ends(
+        self, tails: Tails, place: int, ends: Mapping[Queue, QueueEnd]
+    ) -> dict[Queue, int]:
+        """The writer's snapshot as it would be at `place`: the log between the two tells the rest.
+
+        Where the snapshot is the later one, that is read as far as queues need it which have
+        fewer units.
+        """
+        known = {
+            queue: following
+            for queue, following in tails.next_offset.items()
+            if is_folder_name(queue.topic) and self._own(queue.topic.encode(), queue.queue_id)
+        }
+        if tails.at <= place:
+            start = max(tails.at, self._feed.limits().min_offset)
+            for group in self._groups(start, place):
+                known[group.queue] = int(group.batch.queue_offset[-1]) + 1
+            return known
+        behind = {queue for queue, following in known.items() if _end(queue, ends) < following}
+        for group in self._groups(place, tails.at) if behind else ():
+            if group.queue in behind:
+                behind.remove(group.queue)
+                known[group.queue] = int(group.batch.queue_offset[0])
+                if not behind:
+                    return known
+        if behind and self._feed.damage is not None:
+            # What the damage hides may be what the snapshot counts.
+            return {queue: following for queue, following in known.items() if queue not in behind}
+        return known
+
+    def _groups(self, start: int, stop: int) -> Iterator[UnitGroup]:
+        for columns in self._feed.columns(start, stop):
+            yield from unit_groups(dispatch_requests(columns), self._own)
+
+
+def _end(queue: Queue, ends: Mapping[Queue, QueueEnd]) -> int:
+    return ends.get(queue, QueueEnd()).end or 0
