@@ -57,7 +57,7 @@ class Results:
             if tail.should_look(now):
                 await run(core, tail.look_for_queues(now, core.deadline(None)))
             self._ask(now)
-            if tail.finished:
+            if tail.has_ended():
                 return None
             try:
                 async with asyncio.timeout(tail.sleep(now, TURN_S_MAX)):

@@ -175,7 +175,8 @@ class Client:
         `start`: "latest", "earliest", an offset, -N (the last N of each queue) or a datetime
         (store time). What retention has deleted is passed over. It goes on for ever, through
         restarts of the node too, unless TailOptions say otherwise: `until_end=True` stops at the
-        end as it is now. Raises UnknownTopic.
+        end as it is now, and raises ServiceNotAvailable or StoreDamaged behind the last message
+        where the node cannot tell where that is. Raises UnknownTopic.
 
         >>> for number in range(3):
         ...     receipt = client.send("figs", b"%d" % number, queue_id=0)
@@ -245,7 +246,8 @@ class Client:
     def offsets(
         self, topic: str, queue_id: int | None = None, timeout: float | None = None
     ) -> list[QueueOffsets]:
-        """Where each queue begins and ends; all of them without `queue_id`. Raises UnknownTopic."""
+        """Where each queue begins and ends, and whether its worker is behind the log, so that there
+        may be more; all of them without `queue_id`. Raises UnknownTopic."""
         return run(self._core, operations.offsets(topic, queue_id, self._core.deadline(timeout)))
 
     def seek(self, topic: str, queue_id: int, time: Time, **options: Unpack[SeekOptions]) -> int:
@@ -310,7 +312,7 @@ class Client:
         with core.pulls() as pulls:
             run(core, tail.begin(start, monotonic(), core.deadline(None)))
             result: PullResult | None = None
-            while not tail.finished or result is not None:
+            while result is not None or not tail.has_ended():
                 now = monotonic()
                 if tail.should_look(now):
                     run(core, tail.look_for_queues(now, core.deadline(None)))

@@ -30,6 +30,8 @@ RECEIVES_MAX = 64
 """So often the network is asked before others have their turn."""
 _PING_S, _ANSWER_S = HEARTBEAT_MS / 1_000, HEARTBEAT_TIMEOUT_MS / 1_000
 _TIMEVAL = struct.Struct("@ll")
+"""C's `timeval` where `time_t` is a `long`, as on 64-bit Linux; elsewhere the kernel may refuse it.
+A timeout of Python's own socket would ask `poll` before each receive."""
 _NOW = socket.MSG_DONTWAIT
 _SEND_NOW = _NOW | socket.MSG_NOSIGNAL
 

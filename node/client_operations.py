@@ -200,7 +200,7 @@ def offsets(topic: str, queue_id: int | None, deadline: float) -> Operation[list
         fields["queue"] = queue_id
     answer = yield Call(Role.READER, "offsets", fields, deadline)
     return [
-        QueueOffsets(q["queue_id"], q["min_offset"], q["max_offset"])
+        QueueOffsets(q["queue_id"], q["min_offset"], q["max_offset"], q.get("behind", False))
         for q in answer.header["queues"]
     ]
 

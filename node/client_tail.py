@@ -25,11 +25,15 @@ PAUSE_S = 0.05
 """Before pulling again where the node did not hold an empty pull."""
 QUEUES_S = 5.0
 """How often a follower looks for queues that were added to the topic."""
+BEHIND_ANY = 2**63 - 1
+"""A pull from there is answered when the node knows where the queue ends, and refused otherwise."""
 
 
 class TailOptions(TypedDict, total=False):
     """`queues`: only these. `tags`: as for pull. `until_end`: stop at the end as it is at the
-    start. `follow=False`: stop where nothing more comes.
+    start, or as it is when a queue worker that is behind has caught up; where none does, and
+    before damage, that is an error behind the last message. `follow=False`: stop where nothing
+    more comes.
 
     `in_flight`: pulls under way, of `max_bytes` and `max_messages` at most; one for each queue."""
 
@@ -82,11 +86,17 @@ def _queue_ids(queues: object) -> frozenset[int] | None:
 
 @dataclass(slots=True)
 class _Place:
-    """How far one queue was read; `end` is where to stop, None for never."""
+    """How far one queue was read; `end` is where to stop, None for never.
+
+    `is_sure`: no message before the `end` that was wanted is missing in it. `asks_end`: the next
+    pull asks where the queue ends.
+    """
 
     queue_id: int
     next_offset: int
     end: int | None
+    is_sure: bool = True
+    asks_end: bool = False
     failures: int = 0
     asked_at: float = 0.0
     not_before: float = 0.0
@@ -104,12 +114,14 @@ class Tail:
         self._ready: deque[_Place] = deque()
         self._pulling: set[int] = set()
         self._looked_at = 0.0
+        self._unread: MqError | None = None
 
     def begin(self, start: Start, now: float, deadline: float) -> Operation[None]:
         """Asks where the queues are, and where in them to start; from the beginning when it was
         given up before."""
         self._places.clear()
         self._ready.clear()
+        self._unread = None
         self._looked_at = now
         found = yield from offsets(self._topic, None, deadline)
         for queue in found:
@@ -139,11 +151,17 @@ class Tail:
         endless = self._settings.follow and not self._settings.until_end
         return endless and now >= self._looked_at + QUEUES_S
 
-    @property
-    def finished(self) -> bool:
-        """Whether every queue was read to where it ends."""
+    def has_ended(self) -> bool:
+        """Whether every queue was read to where it ends.
+
+        Raises the error that kept one from it, when all others were.
+        """
         endless = self._settings.follow and not self._settings.until_end
-        return not endless and not self._ready and not self._pulling
+        if endless or self._ready or self._pulling:
+            return False
+        if self._unread is not None:
+            raise self._unread
+        return True
 
     def due(self, now: float) -> list[tuple[int, Call]]:
         """The pulls to start now, each with its queue."""
@@ -182,6 +200,10 @@ class Tail:
             return None
         place.failures = 0
         result = pull_result(outcome, self._topic, queue_id)
+        if place.asks_end:
+            self._pulling.discard(queue_id)
+            self._end_at(place, result.max_offset)
+            return None
         moved = result.next_begin_offset != place.next_offset
         place.next_offset = result.next_begin_offset
         if outcome.header.get("more"):
@@ -189,17 +211,38 @@ class Tail:
         self._pulling.discard(queue_id)
         was_held = now >= place.asked_at + PAUSE_S
         place.not_before = 0.0 if moved or result.count or was_held else now + PAUSE_S
-        at_end = place.end is not None and place.next_offset >= place.end
-        dry = not self._settings.follow and not moved and not result.count
-        if not at_end and not dry:
-            self._ready.append(place)
-        result = result if place.end is None else result.below(place.end)
+        dry = not moved and not result.count
+        if place.end is None:
+            if self._settings.follow or not dry:
+                self._ready.append(place)
+        else:
+            result = result.below(place.end) if place.is_sure else result
+            self._go_on(place, dry)
         return result if result.count else None
+
+    def _go_on(self, place: _Place, dry: bool) -> None:
+        """Whether a queue with an end is read on, or is asked for its end, or has come to it."""
+        at_end = place.end is not None and place.next_offset >= place.end
+        # A queue that ends before its end has lost its worker, or messages with the node's power.
+        place.asks_end = dry if not at_end else not place.is_sure
+        if not at_end or place.asks_end:
+            self._ready.append(place)
+
+    def _end_at(self, place: _Place, end: int) -> None:
+        """The node knows where a queue ends."""
+        assert place.end is not None
+        place.end = min(place.end, end) if place.is_sure else end
+        place.is_sure, place.asks_end = True, False
+        if place.next_offset < place.end:
+            self._ready.append(place)
 
     def _failed(self, place: _Place, error: MqError, now: float) -> None:
         place.failures += 1
         if not error.retriable or place.failures >= self._retry.max_attempts:
-            raise error
+            if not place.asks_end:
+                raise error
+            self._unread = self._unread or error
+            return
         place.not_before = now + self._retry.backoff * 2**place.failures
         self._ready.append(place)
 
@@ -208,12 +251,17 @@ class Tail:
 
     def _add(self, queue: QueueOffsets, offset: int) -> None:
         end = queue.max_offset if self._settings.until_end else None
-        place = _Place(queue.queue_id, offset, end)
+        place = _Place(queue.queue_id, offset, end, is_sure=not queue.is_behind)
         self._places[queue.queue_id] = place
-        if end is None or offset < end:
+        if end is None:
             self._ready.append(place)
+        else:
+            self._go_on(place, dry=False)
 
     def _call(self, place: _Place) -> Call:
+        if place.asks_end:
+            asked = {"topic": self._topic, "queue": place.queue_id, "offset": BEHIND_ANY}
+            return pull_call(asked, 0.0, self._timeout)
         fields = {
             "topic": self._topic,
             "queue": place.queue_id,

@@ -59,11 +59,15 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """Where a queue begins and ends: messages have offsets in [min_offset, max_offset)."""
+    """Where a queue begins and ends: messages have offsets in [min_offset, max_offset).
+
+    `is_behind`: its queue worker has not placed all of the log, so there may be more of them.
+    """
 
     queue_id: int
     min_offset: int
     max_offset: int
+    is_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

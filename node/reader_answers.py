@@ -182,11 +182,16 @@ def offsets(store: LiveStore, tail: LogTail, topics: TopicsFile, wanted: Offsets
     return Answer({"queues": [_bounds(store, tail, queue) for queue in queues]})
 
 
-def _bounds(store: LiveStore, tail: LogTail, queue: Queue) -> dict[str, int]:
+def _bounds(store: LiveStore, tail: LogTail, queue: Queue) -> dict[str, int | bool]:
     reader = store.queue(*queue)
     low, high = (0, 0) if reader is None else (reader.min_offset, reader.max_offset)
     high = max(high, tail.end_of(queue) or 0)
-    return {"queue_id": queue.queue_id, "min_offset": low, "max_offset": high}
+    return {
+        "queue_id": queue.queue_id,
+        "min_offset": low,
+        "max_offset": high,
+        "behind": not tail.tells_end(store, queue),
+    }
 
 
 def list_all_topics(store: LiveStore, topics: TopicsFile) -> Answer:

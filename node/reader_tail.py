@@ -74,6 +74,12 @@ class LogTail:
             return store.followed >= store.log.end
         return self.end == store.log.end and self._epoch == store.epoch
 
+    def tells_end(self, store: LiveStore, queue: Queue) -> bool:
+        """Whether it and a queue's files have all of its messages, as of the last `refresh`."""
+        if store.damaged_at(queue) is not None:
+            return False
+        return not store.is_behind(queue) or (self.follows and self.is_at_end(store))
+
     def extend(self, store: LiveStore, now: float) -> set[Queue]:
         """Reads what is new, as of the store's last `refresh`; answers the queues that it is of."""
         followed, log = store.followed, store.log

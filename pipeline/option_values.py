@@ -24,14 +24,15 @@ def one_of(options: Options, name: str, known: tuple[str, ...], default: str) ->
     return value
 
 
-def count(options: Options, name: str) -> int | None:
-    """A number from 1 on; None when it is not given."""
+def count(options: Options, name: str, high: int | None = None) -> int | None:
+    """A number from 1 on, to `high` where there is one; None when it is not given."""
     text = options.get(name.lower())
     if text is None:
         return None
     text = text.strip()
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise BadOption(f"{name} is {text[:80]!r}", "a whole number from 1 on")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= (high or int(text)):
+        upto = "on" if high is None else f"to {high}"
+        raise BadOption(f"{name} is {text[:80]!r}", f"a whole number from 1 {upto}")
     return int(text)
 
 

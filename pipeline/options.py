@@ -32,6 +32,8 @@ OnCorrupt = Literal["fail", "skip", "report"]
 
 PARTITION_BYTES = 128 << 20
 """maxPartitionBytes, as Spark's own `spark.sql.files.maxPartitionBytes`."""
+PARTITIONS_MIN_MAX = 100_000
+"""minPartitions: planning takes seconds, and the driver 150 MB, for so many."""
 SETTING_PREFIX = "store."
 
 _FETCH = tuple(f"{FETCH_PREFIX}{name}" for name in FETCH_OPTIONS)
@@ -154,7 +156,7 @@ def parse_options(
         limits=Limits(
             count(options, "maxPartitionBytes") or PARTITION_BYTES,
             records_max,
-            count(options, "minPartitions") or 1,
+            count(options, "minPartitions", PARTITIONS_MIN_MAX) or 1,
         ),
         fail_on_data_loss=one_of(options, "failOnDataLoss", ("true", "false"), "true") == "true",
         on_corrupt=cast(OnCorrupt, on_corrupt),

@@ -124,7 +124,7 @@ def record_borders(reader: LogReader, limits: Limits) -> list[int]:
         found = next_record(LogReader(reader.segments, bounds), wished)
         if found is None and end == segment.end < reader.end:
             found = end
-        if found is not None and found > max(borders, default=reader.min_offset):
+        if found is not None and found > (borders[-1] if borders else reader.min_offset):
             borders.append(found)
     return borders
 

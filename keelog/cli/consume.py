@@ -17,6 +17,7 @@ from keelog.cli.output import Output
 from keelog.cli.progress import Progress, Tell, progress_option
 from keelog.cli.selectors import Place, parse_range
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
+from node.client_tail import BEHIND_ANY
 from protocol.errors import NotFound
 
 _CATCH_UP_S = 5.0
@@ -96,7 +97,7 @@ def read_to_end(
     """From the first place to the last one, queue by queue; without a last one to the end of the
     log as it is now. `tell` hears how many offsets are done, and how many there are."""
     to_the_end = wanted.last is None or wanted.last.kind != "offset"
-    is_damaged = to_the_end and not wait_until_dispatched(client)
+    is_short = to_the_end and not wait_until_dispatched(client)
     spans = [(queue.queue_id, span_of(client, wanted, queue)) for queue in _queues(client, wanted)]
     total = sum(end - start for _, (start, end) in spans)
     before = 0
@@ -105,10 +106,11 @@ def read_to_end(
             tell(before + message.queue_offset - start, total)
             yield message
         before += end - start
-    if is_damaged:
-        # The node says which queues have more than their worker could place.
+    if is_short:
+        # The node says which queues have more than their worker has placed.
         for queue_id, (_, end) in spans:
-            client.pull(wanted.topic, queue_id, end, max_messages=1)
+            known = client.pull(wanted.topic, queue_id, BEHIND_ANY, max_messages=1)
+            yield from _read(client, wanted, queue_id, (end, known.max_offset))
 
 
 def span_of(client: keelog.Client, wanted: Wanted, queue: keelog.QueueOffsets) -> tuple[int, int]:
@@ -123,7 +125,7 @@ def span_of(client: keelog.Client, wanted: Wanted, queue: keelog.QueueOffsets) -
 def wait_until_dispatched(client: keelog.Client) -> bool:
     """Until the queues hold all that the log held at the call, for some seconds at most.
 
-    False when a queue worker stopped before damage: then some will not.
+    False when they do not by then, or a queue worker stopped before damage: then they never will.
     """
     deadline = time.monotonic() + _CATCH_UP_S
     end = client.status().log.readable
@@ -132,9 +134,9 @@ def wait_until_dispatched(client: keelog.Client) -> bool:
         if any(worker.state == "damaged" for worker in workers):
             return False
         if all(worker.offset is not None and worker.offset >= end for worker in workers):
-            break
+            return True
         time.sleep(_PAUSE_S)
-    return True
+    return False
 
 
 def _read(

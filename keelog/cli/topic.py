@@ -57,15 +57,16 @@ def describe(name: str, node: str, output: Output) -> int:
         info = next((one for one in client.topics() if one.topic == name), None)
         if info is None:
             raise UnknownTopic(f"there is no topic {name}")
-        queues = [
-            {
-                "topic": name,
-                "queue_id": queue.queue_id,
-                "min_offset": queue.min_offset,
-                "max_offset": queue.max_offset,
-            }
-            for queue in client.offsets(name)
-        ]
+        found = client.offsets(name)
+    queues = [
+        {
+            "topic": name,
+            "queue_id": queue.queue_id,
+            "min_offset": queue.min_offset,
+            "max_offset": queue.max_offset,
+        }
+        for queue in found
+    ]
     document = {
         "topic": name,
         "perm": info.perm,
@@ -74,6 +75,10 @@ def describe(name: str, node: str, output: Output) -> int:
         "queues": queues,
     }
     output.document(document, table=queues)
+    behind = ", ".join(str(queue.queue_id) for queue in found if queue.is_behind)
+    if behind:
+        click.echo(f"queues {behind} may end later: their worker is behind the log", err=True)
+        click.echo("see it with: keelog status", err=True)
     return OK
 
 

@@ -12,6 +12,8 @@ from node.store.log_reader import WINDOW_BYTES, LogReader
 from protocol.columns import Columns
 from protocol.record import MAGIC_V1, MAGIC_V2, Record, Torn
 
+FIRST_WINDOW_BYTES = 16 * 1024
+"""Mostly a record stands near; each window behind it is four times as large."""
 _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _MAGIC_AT = 4
 _MAGIC_END = _MAGIC_AT + len(_MAGICS[0])
@@ -50,16 +52,18 @@ def _places(log: LogReader, position: int, stop: int) -> Iterator[int]:
     """Where a magic code stands as a record would have it, within one segment, in order."""
     segment = log.segment_at(position)
     overlap = _MAGIC_AT + len(_MAGICS[0]) - 1
+    window = FIRST_WINDOW_BYTES
     while position < stop:
-        count = min(WINDOW_BYTES, stop - position)
+        count = min(window, stop - position)
         data = segment.read(position - segment.start, count)
         found = {at for magic in _MAGICS for at in _find_all(data, magic)}
         for at in sorted(found):
             if at >= _MAGIC_AT:
                 yield position + at - _MAGIC_AT
-        if count < WINDOW_BYTES:
+        if count < window:
             return
         position += count - overlap
+        window = min(4 * window, WINDOW_BYTES)
 
 
 def _find_all(data: bytes, wanted: bytes) -> Iterator[int]:

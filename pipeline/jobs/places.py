@@ -40,7 +40,10 @@ def check_can_write(file: Path) -> None:
     """Raises OSError unless a file can be written; it is not touched."""
     if file.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
-    _check_can_add(file.parent)
+    if not file.exists():
+        _check_can_add(file.parent)
+    elif not os.access(file, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
 
 
 def _check_can_add(folder: Path) -> None:

@@ -105,7 +105,8 @@ def _number(options: Mapping[str, str], name: str, default: int, bounds: tuple[i
 def parse_address(address: object) -> str:
     """A folder as an absolute path, or an address as it is. Raises BadOption, StoreUnreadable.
 
-    A relative path counts from here; `file:` in front of a folder is allowed.
+    A relative path counts from here; `file:` in front of a folder is allowed. What has credentials
+    is no folder's address: as a path it would be shown with them.
     """
     if not isinstance(address, str) or not address or "\0" in address:
         raise BadOption(f"{address!r} is no path", "a path or an address for each store, as text")
@@ -114,7 +115,8 @@ def parse_address(address: object) -> str:
         port = parts.port
     except ValueError as error:
         raise BadOption(f"{address!r} is no path: {error}", "a path for each store") from None
-    if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):
+    has_credentials = parts.scheme == "file" and without_credentials(address) != address
+    if parts.scheme in ("", "file") and parts.netloc in ("", "localhost") and not has_credentials:
         return str(Path(unquote(parts.path) if parts.scheme else address).absolute())
     if parts.scheme == "tcp" and (not parts.hostname or not port or parts.path.strip("/")):
         raise BadOption(f"{address!r} is no address of a node", "tcp://127.0.0.1:9870")

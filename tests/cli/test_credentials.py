@@ -14,6 +14,7 @@ STORES = (
     f"tcp://user:{SECRET}@127.0.0.1:1",
     f"s3://KEY:ab/{SECRET}@bucket/x",
     f"s3://bucket/x?secret_key={SECRET}",
+    f"file://user:{SECRET}@host/x",
 )
 NODE = f"tcp://user:{SECRET}@127.0.0.1:1"
 

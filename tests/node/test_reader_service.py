@@ -323,7 +323,7 @@ def test_offsets_are_those_of_all_queues_that_the_topic_has(desk: OpenDesk) -> N
         assert found.items() >= queues.items()
         number, (low, high) = next(iter(queues.items()))
         (row,) = reader.get("offsets", topic=topic, queue=number).header["queues"]
-        assert row == {"queue_id": number, "min_offset": low, "max_offset": high}
+        assert (row["queue_id"], row["min_offset"], row["max_offset"]) == (number, low, high)
     assert reader.get("offsets", topic="no-such-topic").error == "UnknownTopic"
 
 
@@ -349,7 +349,7 @@ def test_topics_are_those_of_the_table_and_those_that_only_have_queues(
     stored = {queue["topic"]: queue["queueId"] for queue in facts("small-clean").state["queues"]}
     assert set(rows) >= {topic for topic in stored if topic != "no-such-topic"}
     empty = reader.get("offsets", topic="fresh").header["queues"]
-    assert empty == [{"queue_id": n, "min_offset": 0, "max_offset": 0} for n in range(3)]
+    assert [(row["queue_id"], row["max_offset"]) for row in empty] == [(n, 0) for n in range(3)]
     assert reader.get("find", topic="fresh", key="k").header["count"] == 0
     reader.close()
 
@@ -557,7 +557,7 @@ def test_what_is_stored_is_read_at_once_although_nobody_waits_and_its_worker_is_
     reply = reader.get(op, **place)
     if op == "offsets":
         assert reply.header["queues"] == [
-            {"queue_id": queue, "min_offset": 0, "max_offset": where.offset + 1}
+            {"queue_id": queue, "min_offset": 0, "max_offset": where.offset + 1, "behind": False}
         ]
     else:
         record = decode(bytes(reply.payload or b""), 0)
@@ -820,6 +820,28 @@ def test_what_a_late_worker_has_seen_is_answered_at_once(waiting: tuple[Desk, Sp
     lag(reader, where.before // 2)
     topic, queue = where.queue
     assert reader.get("pull", topic=topic, queue=queue, offset=0).header["status"] == "FOUND"
+
+
+def test_a_queue_s_bounds_say_whether_its_worker_may_have_more(waiting: tuple[Desk, Spot]) -> None:
+    reader, where = waiting
+    topic, queue = where.queue
+
+    def is_behind() -> bool:
+        (row,) = reader.get("offsets", topic=topic, queue=queue).header["queues"]
+        return bool(row["behind"])
+
+    assert not is_behind()
+    for dispatched, state in (
+        (where.before // 2, RUNNING),
+        (where.before, STARTING),
+        (where.before, DAMAGED),
+    ):
+        for worker in reader.living.workers:
+            worker.publish(damaged_at=where.before)
+        lag(reader, dispatched, state)
+        assert is_behind()
+    lag(reader, where.before)
+    assert not is_behind()
 
 
 def test_who_reads_past_where_a_worker_stopped_before_damage_is_told(

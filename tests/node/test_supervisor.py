@@ -33,12 +33,18 @@ class Node:
         for slot, text in behaviour.items():
             (store / f"behave-{slot.replace('_', '-')}").write_text(text)
         self.log = store.parent / f"{store.name}.log"
-        with self.log.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.fake_supervisor", str(store), *options],
-                cwd=ROOT,
-                stderr=stderr,
-            )
+        # As a service manager starts it, whatever the tests were started by: `nohup`, a terminal.
+        hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        try:
+            with self.log.open("ab") as stderr:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.support.fake_supervisor", str(store), *options],
+                    cwd=ROOT,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
+        finally:
+            signal.signal(signal.SIGHUP, hangup)
 
     @property
     def text(self) -> str:

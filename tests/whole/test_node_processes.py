@@ -4,13 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 import keelog
+from keelog.cli.consume import Wanted, read_to_end
+from keelog.cli.selectors import Place
+from node.reader_tail import TAIL_RECORDS_MAX
 from node.store.verify import verify
 from tests.support.node import RunningNode, wait_until
 
@@ -24,6 +28,7 @@ SMALL = (
 )
 NAMES = {"keelog-writer", "keelog-queue-0", "keelog-queue-1", "keelog-index", "keelog-reader-0"}
 GONE_S = 20.0
+MORE_THAN_THE_TAIL = 2 * TAIL_RECORDS_MAX
 
 
 @pytest.fixture
@@ -93,6 +98,65 @@ def test_a_stopped_worker_shows_its_lag_and_holds_up_nobody(node: RunningNode) -
     finally:
         os.kill(pid, signal.SIGCONT)
     node.wait_dispatched()
+
+
+@contextmanager
+def stopped_queue_workers(node: RunningNode) -> Iterator[Callable[[], None]]:
+    """Gives what lets them go on."""
+    pids = node.pids()["queue"]
+
+    def go_on() -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield go_on
+    finally:
+        go_on()
+
+
+def test_who_reads_to_the_end_is_told_of_a_queue_worker_that_stands_still(
+    node: RunningNode,
+) -> None:
+    produce(node.client, 100)
+    node.wait_dispatched()
+    found: list[bytes] = []
+    once = keelog.Retry(max_attempts=1)
+    with stopped_queue_workers(node), keelog.connect(node.endpoint, retry=once) as client:
+        produce(node.client, MORE_THAN_THE_TAIL)
+        with pytest.raises(keelog.ServiceNotAvailable, match="is behind the log"):
+            found.extend(m.body for m in client.tail("orders", "earliest", until_end=True))
+    assert sorted(found) == sorted(b"%d" % number for number in range(100))
+
+
+def test_who_reads_to_the_end_waits_for_a_queue_worker_that_is_behind(node: RunningNode) -> None:
+    produce(node.client, 100)
+    node.wait_dispatched()
+    with stopped_queue_workers(node) as go_on:
+        produce(node.client, MORE_THAN_THE_TAIL)
+        messages = node.client.tail("orders", "earliest", until_end=True)
+        found = [next(messages)]
+        go_on()
+        found += messages
+    assert len(found) == 100 + MORE_THAN_THE_TAIL
+
+
+def test_consume_says_so_when_a_queue_worker_keeps_it_from_the_end(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keelog.cli.consume._CATCH_UP_S", 0.1)
+    wanted = Wanted("orders", (), None, Place("start"), None)
+    produce(node.client, 100)
+    node.wait_dispatched()
+    found: list[bytes] = []
+    once = keelog.Retry(max_attempts=1)
+    with stopped_queue_workers(node), keelog.connect(node.endpoint, retry=once) as client:
+        produce(node.client, MORE_THAN_THE_TAIL)
+        with pytest.raises(keelog.ServiceNotAvailable, match="is behind the log"):
+            found.extend(message.body for message in read_to_end(client, wanted))
+    assert len(found) == 100
 
 
 def test_a_second_node_on_the_store_exits_with_6_and_changes_nothing(node: RunningNode) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from keelog import StoreDamaged
 from tests.support.node import RunningNode
 
 pytestmark = pytest.mark.process
@@ -80,6 +81,15 @@ def test_who_reads_to_the_end_is_told_of_a_queue_that_damage_keeps_from_being_ma
         file.write(bytes(64))
     with RunningNode(root, SETTINGS, readers=1) as node:
         read = keelog("consume", "orders", "-e", "--node", node.endpoint, "-f", "%q %o\n")
+        described = keelog("topic", "describe", "orders", "--node", node.endpoint)
+        found: list[tuple[int, int]] = []
+        with pytest.raises(StoreDamaged, match="the worker of queue 0"):
+            found.extend(
+                (message.queue_id, message.queue_offset)
+                for message in node.client.tail("orders", "earliest", until_end=True)
+            )
     assert read.stdout.split("\n")[:-1] == [f"0 {number}" for number in range(COUNT - 1)] + ["1 0"]
     assert read.returncode == 5
     assert f"offset {receipts[-1].physical_offset}: the worker of queue 0" in read.stderr
+    assert sorted(found) == [*((0, number) for number in range(COUNT - 1)), (1, 0)]
+    assert "queues 0, 1 may end later" in described.stderr

@@ -2,6 +2,7 @@
 
 import os
 import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from node.store import log_damage
 from node.store.find import FindRequest, find
 from node.store.index_reader import IndexFolder
-from node.store.log_damage import Damage, columns_past_damage
+from node.store.log_damage import Damage, columns_past_damage, next_record
 from node.store.open_files import OpenFiles
 from node.store.queue_files import QueueFiles
 from node.store.queue_reader import DerivedUnits, QueueReader
 from node.store.seek import Boundary, offset_by_time
+from node.store.segment import Segment
 from node.store.segment_list import list_folder
 from node.store.settings import Settings
 from node.store.store import DeadStore, open_store
@@ -101,6 +104,35 @@ def test_damage_is_passed_where_the_next_record_proves_itself(golden_copy: GetSt
     assert places == [(known[100], known[102]), (known[5000], known[5001])]
     found = [o for c in items if isinstance(c, Columns) for o in c.physical_offset.tolist()]
     assert found == [offset for offset in known if offset not in hit]
+
+
+@pytest.mark.parametrize("window", [8, 50, 16_384])
+def test_the_next_record_is_found_from_anywhere_however_much_is_read_at_a_time(
+    golden: GetStore, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(log_damage, "FIRST_WINDOW_BYTES", window)
+    known = [fact["physicalOffset"] for fact in facts("small-clean").messages]
+    with open_store(golden("small-clean")) as store:
+        for first, second in pairwise(known[200:230]):
+            for place in (first + 1, first + 7, second - 1, second):
+                assert next_record(store.log, place) == second
+
+
+def test_of_the_log_behind_a_place_little_is_read_for_the_next_record_near_it(
+    golden: GetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    def read(segment: Segment, position: int, count: int) -> bytes:
+        sizes.append(count)
+        return whole(segment, position, count)
+
+    whole = Segment.read
+    monkeypatch.setattr(Segment, "read", read)
+    with open_store(golden("small-clean")) as store:
+        sizes.clear()
+        assert next_record(store.log, 100_000) is not None
+    assert sum(sizes) < 64 * 1024
 
 
 def damage_at(root: Path, offset: int) -> None:
