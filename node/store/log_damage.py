@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from node.store.log_reader import WINDOW_BYTES, LogReader
 from protocol.columns import Columns
-from protocol.record import MAGIC_V1, MAGIC_V2, Record, Torn
+from protocol.record import FILLER_BYTES, MAGIC_V1, MAGIC_V2, Filler, Record, Torn, decode
 
 FIRST_WINDOW_BYTES = 16 * 1024
 """Mostly a record stands near; each window behind it is four times as large."""
@@ -46,6 +46,20 @@ def next_record(
                 return place
         position = segment.end
     return None
+
+
+def wrong_blank(log: LogReader, position: int) -> Torn | None:
+    """What is wrong with a blank there: it says how many bytes are left in its segment. Readers go
+    on behind it whatever it says, as a broker does."""
+    segment = log.segments.find(position)
+    if segment is None or position >= log.end or position + FILLER_BYTES > segment.end:
+        return None
+    stands = decode(segment.read(position - segment.start, FILLER_BYTES), 0)
+    left = segment.end - position
+    if not isinstance(stands, Filler) or stands.size == left:
+        return None
+    why = f"a blank of {stands.size} bytes, {left} are left in the segment"
+    return Torn(position, "bad_size", why)
 
 
 def _places(log: LogReader, position: int, stop: int) -> Iterator[int]:

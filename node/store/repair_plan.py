@@ -97,7 +97,7 @@ def plan_repair(root: Path, settings: Settings, progress: Progress | None = None
     for what cannot be mended."""
     report = verify(root, deep=True, progress=progress, settings=settings)
     log = plan_log(root, settings)
-    fills = any(isinstance(step, FillHole) for step in log.steps)
+    fills = any(isinstance(step, FillHole) and step.markers for step in log.steps)
     return Plan(report.ok, log, derived_steps(root, report, fills))
 
 

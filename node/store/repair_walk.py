@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from node.store.log_damage import next_record
+from node.store.log_damage import next_record, wrong_blank
 from node.store.log_reader import LogReader
 from node.store.own_files import Tails
 from protocol.columns import Columns, crc_property_rows
@@ -24,7 +24,7 @@ _FILLER_MAGIC = MAGIC_FILLER.to_bytes(4, "big")
 
 
 class Hole(NamedTuple):
-    """Bytes [start, end) within one segment that are no records.
+    """Bytes [start, end) within one segment that are no records, or a blank of a wrong length.
 
     `segment_end` bounds what may be written there; `closes` tells that no record of the segment
     follows, so that a blank must. `store_timestamp` is that of the record before; `sealed` whether
@@ -115,6 +115,7 @@ def walk_log(reader: LogReader, durable: int, sealed: bool, endless: bool = Fals
     while position < reader.end:
         for columns in reader.columns(position):
             found.note(columns)
+            found.holes += _wrong_blank(reader, found)
         torn = reader.stopped
         if torn is None:
             found.end = reader.end
@@ -172,6 +173,16 @@ def _holes(reader: LogReader, torn: Torn, resumed: int, found: LogWalk) -> Itera
                 found.sealed,
             )  # fmt: skip
         position = segment.end
+
+
+def _wrong_blank(reader: LogReader, found: LogWalk) -> Iterator[Hole]:
+    torn = wrong_blank(reader, found.end)
+    if torn is not None:
+        segment = reader.segment_at(found.end)
+        yield Hole(
+            segment.path, segment.start, segment.end, found.end, segment.end, torn,
+            found.store_timestamp, found.sealed,
+        )  # fmt: skip
 
 
 def _blank_at(reader: LogReader, position: int) -> int | None:

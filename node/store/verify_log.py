@@ -5,12 +5,12 @@ from pathlib import Path
 
 from node.store.dead_store import DeadStore
 from node.store.findings import Finding, Findings, Severity
-from node.store.log_damage import Damage, columns_past_damage, next_record
+from node.store.log_damage import Damage, columns_past_damage, next_record, wrong_blank
 from node.store.log_reader import Bounds, LogReader
 from node.store.topics_file import unreadable_tables
 from protocol.columns import Columns
 from protocol.names import CHECKPOINT_FILE
-from protocol.record import FILLER_BYTES, Filler, Torn, decode
+from protocol.record import Torn
 
 Progress = Callable[[int, int], None]
 """Called with log bytes done, and all there are."""
@@ -152,14 +152,9 @@ def topics_findings(root: Path) -> Iterator[Finding]:
 
 
 def blank_finding(log: LogReader, columns: Columns) -> Finding | None:
-    """The blank behind the last record of a segment says how many bytes are left there."""
-    end = int(columns.physical_offset[-1] + columns.size[-1])
-    segment = log.segments.find(end)
-    if segment is None or end >= log.end or end + FILLER_BYTES > segment.end:
+    """A blank of another length behind the last record of a segment."""
+    torn = wrong_blank(log, int(columns.physical_offset[-1] + columns.size[-1]))
+    if torn is None:
         return None
-    stands = decode(segment.read(end - segment.start, FILLER_BYTES), 0)
-    left = segment.end - end
-    if not isinstance(stands, Filler) or stands.size == left:
-        return None
-    detail = f"a blank of {stands.size} bytes, {left} are left in the segment"
-    return Finding("error", "bad_size", str(segment.path), end, detail)
+    path = log.segment_at(torn.position).path
+    return Finding("error", torn.kind, str(path), torn.position, torn.why)
