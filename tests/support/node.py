@@ -62,6 +62,8 @@ class RunningNode:
         self.endpoint = ""
         self._command = [sys.executable, "-m", "keelog", "serve", str(root)]
         self._command += ["--bind", _ANY_PORT, "--restart-limit", str(restart_limit)]
+        # Who kills the tests leaves no node behind.
+        self._command += ["--while-pid", str(os.getpid())]
         self._command += ["--queue-workers", str(queue_workers), "--readers", str(readers)]
         for pair in (*ANY_DISK, *settings):
             self._command += ["-X", pair]
