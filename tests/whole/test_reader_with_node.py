@@ -150,7 +150,7 @@ def test_what_was_appended_is_pulled_and_found_in_every_way(node: SmallNode) -> 
     wait_until(lambda: reader.ask("find", topic="orders", key="o-1")["count"] == 1, "the key")
     wait_until(lambda: reader.ask("seek", **by_time)["offset"] == 1, "the time")
     assert reader.ask("offsets", topic="orders", queue=3)["queues"] == [
-        {"queue_id": 3, "min_offset": 0, "max_offset": 1}
+        {"queue_id": 3, "min_offset": 0, "max_offset": 1, "behind": False}
     ]
     (row,) = reader.ask("topics")["topics"]
     assert (row["topic"], row["queues"], row["perm"]) == ("orders", 8, 6)
