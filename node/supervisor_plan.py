@@ -135,8 +135,8 @@ def plan_children(queue_workers: int, readers: int, with_index: bool) -> list[Ch
 def name_local_sockets(children: list[Child]) -> None:
     """Gives those that serve clients a local socket each, in Linux's abstract names.
 
-    They are told nobody but who asks for the routes, and are of this start of the node alone: who
-    asks through a tunnel finds no other node under them on its own machine.
+    They are of this start of the node alone: who asks for the routes through a tunnel finds no
+    other node under them on its own machine. They are no secret.
     """
     token = secrets.token_hex(8)
     for child in children:
