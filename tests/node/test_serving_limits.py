@@ -181,3 +181,40 @@ def test_a_peer_whose_host_fell_silent_is_forgotten(
         time.sleep(0.02)
     peer.close()
     server.close(0)
+
+
+def test_who_reads_gets_all_answers_of_a_server_that_closes(context: Context) -> None:
+    """They may be more than ZeroMQ takes at once: a stopping reader answers all that it holds."""
+    count = 500
+    server = Server(context, "tcp://127.0.0.1:0", answers_max=1)
+    client = context.socket(zmq.DEALER)
+    client.setsockopt(zmq.RCVTIMEO, WAIT_MS)
+    client.connect(server.endpoint)
+    client.send(b"")
+    assert server.socket.poll(WAIT_MS)
+    received = server.receive()
+    assert received is not None
+    for number in range(count):
+        assert server.send(received.peer, answer(number))
+    assert server.has_unsent
+    server.close(linger_ms=2 * WAIT_MS)
+    assert [unpack(client.recv())["id"] for _ in range(count)] == list(range(count))
+    client.close(0)
+
+
+def test_a_server_that_closes_does_not_wait_for_who_reads_nothing(context: Context) -> None:
+    server = Server(context, "tcp://127.0.0.1:0", answers_max=1)
+    client = context.socket(zmq.DEALER)
+    client.setsockopt(zmq.RCVHWM, 1)
+    client.connect(server.endpoint)
+    client.send(b"")
+    assert server.socket.poll(WAIT_MS)
+    received = server.receive()
+    assert received is not None
+    for _ in range(800):  # 40 MB: more than the network takes
+        server.send(received.peer, answer(1), bytes(50_000))
+    begin = time.monotonic()
+    server.close(linger_ms=200)
+    assert 0.1 <= time.monotonic() - begin < 2.0
+    assert server.unsent_dropped > 0
+    client.close(0)
