@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import monotonic_ns
 from typing import TypeVar
 
+from node.local_end import Payload
 from node.reader_answers import (
     Answer,
     find_messages,
@@ -35,7 +36,7 @@ from node.reader_requests import (
 )
 from node.reader_stats import ReaderStats
 from node.reader_tail_desk import TailDesk
-from node.serving import BadFrames, Payload, Received
+from node.serving import BadFrames, Received
 from node.store.live_store import LiveStore
 from node.store.pull import nothing
 from node.store.pull_types import PullResult, PullStatus, TransferLimits

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from node.local_end import Payload
 from node.reader_hints import News
 from node.reader_service import ReaderService
 from node.reader_stats import ReaderStats
-from node.serving import BadFrames, Payload, Received
+from node.serving import BadFrames, Received
 from node.store.live_store import LiveStore
 from node.store.pull_types import TransferLimits
 from node.store.state_page import DAMAGED, RUNNING, STARTING
