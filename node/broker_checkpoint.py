@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.store import disk
+from node.store.index_list import list_index_files
 from node.store.settings import Settings
 from node.store.state_page import WorkerPage, WorkerState, run_dir
 from protocol.checkpoint import CHECKPOINT, CHECKPOINT_FILE_BYTES, Checkpoint
 from protocol.index_entry import INDEX_HEADER, IndexHeader
-from protocol.names import CHECKPOINT_FILE, INDEX_DIR, is_index_file_name
+from protocol.names import CHECKPOINT_FILE, INDEX_DIR
 
 SAVE_EVERY_S = 1.0
 
@@ -83,13 +84,11 @@ class BrokerCheckpoint:
 
     def _headers_newest_first(self) -> Iterator[IndexHeader]:
         """Read, not mapped: the files are sparse, and a full disk would be a SIGBUS."""
-        folder = self._root / INDEX_DIR
-        for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []:
-            if is_index_file_name(path.name):
-                with path.open("rb") as file:
-                    head = file.read(INDEX_HEADER.size)
-                if len(head) == INDEX_HEADER.size:
-                    yield INDEX_HEADER.read(head)
+        for entry in reversed(list_index_files(self._root / INDEX_DIR)):
+            with entry.path.open("rb") as file:
+                head = file.read(INDEX_HEADER.size)
+            if len(head) == INDEX_HEADER.size:
+                yield INDEX_HEADER.read(head)
 
 
 def live_workers(root: Path) -> dict[str, WorkerState]:

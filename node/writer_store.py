@@ -250,6 +250,7 @@ def _open_locked(
 ) -> WriterStore:
     started = now_ms()
     found = examine(root, settings, tell)
+    TopicsFile(root)  # What cannot be read is refused, as the log is, before anything is changed.
     for folder in (root / COMMIT_LOG_DIR, own_dir(root), run_dir(root)):
         disk.make_dir(folder)
     run_dir(root).chmod(0o700)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from node.store import disk
 from node.store.disk import sync_dir_if_there, sync_file, write_all
+from node.store.index_list import check_index_names, list_index_files
 from protocol.errors import BadRequest
 from protocol.index_build import (
     EMPTY_HEADER,
@@ -27,7 +28,7 @@ from protocol.index_entry import (
     IndexGeometry,
     IndexHeader,
 )
-from protocol.names import INDEX_DIR, is_index_file_name, next_index_file_name
+from protocol.names import INDEX_DIR, next_index_file_name
 from workers.sparse_file import make_file, zero_from
 
 _SLOT_DTYPE = np.dtype(">i4")
@@ -62,19 +63,17 @@ class IndexFolder:
     # Finding
 
     def names(self) -> list[str]:
-        """All files, oldest first. Raises BadRequest when one is of another length than ours."""
-        if not self.root.is_dir():
-            return []
-        names = sorted(path.name for path in self.root.iterdir() if is_index_file_name(path.name))
-        for name in names:
-            size = (self.root / name).stat().st_size
-            if size != self.geometry.file_bytes:
+        """All files, oldest first. Raises BadRequest when one is of another length than ours,
+        StoreDamaged for what has such a name and is no file."""
+        entries = check_index_names(self.root)
+        for entry in entries:
+            if entry.size != self.geometry.file_bytes:
                 raise BadRequest(
-                    f"index file {name} has {size} bytes, the settings say "
+                    f"index file {entry.name} has {entry.size} bytes, the settings say "
                     f"{self.geometry.file_bytes}",
                     "set max_hash_slot_num and max_index_num as the store was written with",
                 )
-        return names
+        return [entry.name for entry in entries]
 
     def make_root(self) -> None:
         """Makes the folder: a missing one means that somebody deleted the index."""
@@ -102,9 +101,9 @@ class IndexFolder:
 
     def drop_unfinished(self) -> None:
         """Removes files without a byte: a power loss can keep a name and lose the length."""
-        for path in self.root.iterdir():
-            if is_index_file_name(path.name) and path.stat().st_size == 0:
-                self.remove(path.name)
+        for entry in list_index_files(self.root):
+            if entry.size == 0:
+                self.remove(entry.name)
 
     def open_last(self, name: str) -> IndexState:
         """A whole file, to go on writing."""

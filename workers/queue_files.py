@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from node.store import disk
 from node.store.disk import sync_dir_if_there, sync_file, write_all
 from node.store.found_sizes import sorted_entries
+from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import (
     CONSUME_QUEUE_DIR,
@@ -190,8 +191,12 @@ class QueueFiles:
             self._drop_file(queue, base)
 
     def remove(self, queue: Queue) -> None:
-        """Deletes all files of a queue, whatever they are."""
+        """Deletes all files of a queue, whatever they are. Raises StoreDamaged for a folder."""
         folder = self._folder(queue)
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.is_dir():
+                hint = "move it away, as by: keelog store repair DIR"
+                raise StoreDamaged(str(path), 0, "is a folder among a queue's files", hint)
         for file in [file for file in self._open if file.queue == queue]:
             os.close(self._open.pop(file))
         for path in folder.iterdir() if folder.is_dir() else ():

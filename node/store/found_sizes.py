@@ -7,11 +7,11 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+from node.store.index_list import list_index_files
 from protocol.index_entry import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, IndexGeometry
 from protocol.names import (
     CONSUME_QUEUE_DIR,
     INDEX_DIR,
-    is_index_file_name,
     parse_offset_file_name,
 )
 from protocol.queue_unit import UNIT_BYTES
@@ -37,20 +37,15 @@ def found_geometry(root: Path, settings: IndexGeometry) -> IndexGeometry:
     A full file's entry count is known, and with it the number of slots. Without a full file a
     length tells nothing about the two.
     """
-    folder = root / INDEX_DIR
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not is_index_file_name(path.name):
-            continue
-        with path.open("rb") as file:
+    for entry in list_index_files(root / INDEX_DIR)[:-1]:
+        with entry.path.open("rb") as file:
             header = INDEX_HEADER.read(file.read(INDEX_HEADER.size).ljust(INDEX_HEADER.size, b"\0"))
-        size = path.stat().st_size
         slots, rest = divmod(
-            size - INDEX_HEADER.size - INDEX_ENTRY.size * header.index_count, INDEX_SLOT.size
+            entry.size - INDEX_HEADER.size - INDEX_ENTRY.size * header.index_count, INDEX_SLOT.size
         )
-        if size == settings.file_bytes or rest or not 0 < header.slot_count <= slots:
+        if entry.size == settings.file_bytes or rest or not 0 < header.slot_count <= slots:
             continue
-        if path.name != max(other.name for other in folder.iterdir()):
-            return IndexGeometry(slots, header.index_count)
+        return IndexGeometry(slots, header.index_count)
     return settings
 
 

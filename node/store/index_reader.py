@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.store.index_file import IndexFile, find_geometry, open_index_file
+from node.store.index_list import list_index_files
 from node.store.open_files import OpenFiles, refuse
-from node.store.remote_path import scan
 from protocol.errors import StoreDamaged
 from protocol.index_entry import IndexGeometry, key_hash
-from protocol.names import INDEX_DIR, is_index_file_name
+from protocol.names import INDEX_DIR
 from protocol.sizes import DEFAULT_INDEX_NUM, DEFAULT_SLOT_COUNT
 
 MAX_MESSAGES_BATCH = 64
@@ -47,16 +47,7 @@ class IndexFolder:
 
         So are files without a byte: a power loss can keep a name and lose what it named.
         """
-        try:
-            return [
-                entry.name
-                for entry in scan(self.path)
-                if is_index_file_name(entry.name) and entry.is_file and entry.size
-            ]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            refuse(self.path, error)
+        return [entry.name for entry in list_index_files(self.path) if entry.size]
 
     def check_readable(self) -> None:
         """Reads every file once, by `pread`, for who is going to look at all of it through maps.

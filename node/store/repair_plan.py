@@ -266,6 +266,9 @@ def derived_steps(root: Path, report: Report, log_changes: bool = False) -> list
             continue
         elif finding.kind == "foreign_file":
             steps.append(MoveFile(path, 0, path.lstat().st_size, "is no file of a store"))
+            if finding.queue_id is not None:
+                # The queue was not looked at behind it, and may lack a file in its place.
+                reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
         elif finding.severity == "error":
             reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
     there = [folder for folder in reasons if (root / folder).is_dir() or not log_changes]

@@ -66,7 +66,8 @@ def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> 
 
     `file_bytes` is the length to hold them against; None: what most of them have. A file at the
     end that is too short and holds nothing does not count: its owner is making it, or was killed
-    then (a broker removes an empty one). Folders are passed over, and files that end at `begin` or
+    then (a broker removes an empty one). Folders are passed over where they do not
+    stand in a file's place, and files that end at `begin` or
     below: somebody deletes them at this moment.
     Raises StorePermission.
     """
@@ -74,10 +75,13 @@ def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> 
     problems: list[Problem] = []
     try:
         for entry in scan(folder):
-            if entry.is_folder:
-                continue
             start = parse_offset_file_name(entry.name)
-            if not entry.is_file:
+            if entry.is_folder and start is None:
+                continue
+            if entry.is_folder:
+                detail = "is a folder and has the name of a file"
+                problems.append(Problem("foreign_file", entry.path, 0, detail))
+            elif not entry.is_file:
                 detail = "is no file, but a FIFO, a socket, a device or a link that leads nowhere"
                 problems.append(Problem("foreign_file", entry.path, 0, detail))
             elif start is None:

@@ -6,6 +6,7 @@ kept that we do not know.
 
 import json
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ PERM_WRITE = 2
 PERM_DEFAULT = PERM_READ | PERM_WRITE
 _OWNER_HINT = "run as the owner of the store"
 _RESTORE_HINT = "restore it from topics.json.bak, or remove it"
+_MOVE_HINT = "move it away, as by: keelog store repair DIR"
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?[0-9]+)(\s*):')
 
 
@@ -159,6 +161,10 @@ def _copy_of(path: Path) -> Path:
 
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, Topic]]:
     """The whole document, and its topics. Raises StoreDamaged, OSError."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        # To open a FIFO would be to wait for its other end.
+        found = "is no file, but a folder, a FIFO, a socket or a device"
+        raise StoreDamaged(str(path), 0, found, _MOVE_HINT)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

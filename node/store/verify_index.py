@@ -15,6 +15,7 @@ from node.store.findings import (
     is_within,
 )
 from node.store.index_file import IndexFile
+from node.store.index_list import NO_FILE, list_index_names
 from node.store.index_reader import IndexFolder
 from protocol.dispatch_request import DispatchRequests, index_keys
 from protocol.errors import StoreDamaged
@@ -79,6 +80,9 @@ class IndexCheck:
                 if not is_index_file_name(path.name):
                     detail = "is no index file; a broker passes it over"
                     self._add("foreign_file", path.name, 0, detail, "warning")
+        for entry in list_index_names(folder.path):
+            if not entry.is_file:
+                self._add("foreign_file", entry.name, 0, NO_FILE)
         folder.check_readable()
         names = folder.names()
         self.files = len(names)

@@ -10,6 +10,7 @@ import pytest
 from node.store.own_files import Progress, Tails, list_progress, save_progress, save_tails
 from node.store.state_page import queue_slot
 from protocol.encode import Message
+from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR
 from protocol.queue_unit import FILLER_UNIT
@@ -157,6 +158,23 @@ def test_a_queue_whose_files_do_not_join_is_rebuilt(log: LivingLog, damage: str)
         files[1].write_bytes(b"short")
     run(log)
     assert queue_files(log) == rebuilt_files(log)
+
+
+def test_a_folder_in_a_queue_file_s_place_is_refused_by_name_and_not_emptied(
+    log: LivingLog,
+) -> None:
+    log.grow(200)
+    run(log)
+    place = min((log.root / CONSUME_QUEUE_DIR / "orders" / "0").iterdir())
+    place.unlink()
+    place.mkdir()
+    (place / "kept").touch()
+    worker = Running(log, queue_slot(0, 1))
+    with pytest.raises(StoreDamaged, match=f"{place}.*is a folder") as caught:
+        worker.start()
+    assert "keelog store repair" in caught.value.hint
+    assert (place / "kept").exists()
+    worker.kill()
 
 
 def test_a_rebuild_that_was_killed_is_made_again(log: LivingLog) -> None:

@@ -1,5 +1,6 @@
 """Where the index worker resumes, and what becomes of half an index."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from node.store.found_sizes import found_geometry
 from node.store.own_files import remove_progress
 from protocol.encode import Message
+from protocol.errors import StoreDamaged
 from protocol.index_entry import INDEX_ENTRY, INDEX_HEADER
 from protocol.names import ABORT_FILE, INDEX_DIR
 from tests.workers.bench_of_workers import Running, expected, new_log, of_kind, running
@@ -58,6 +61,28 @@ def test_a_missing_index_voids_the_progress(log: LivingLog) -> None:
     shutil.rmtree(log.root / INDEX_DIR)
     assert run(log) == 0
     assert is_as_rebuilt(log)
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+@pytest.mark.timeout(60)
+def test_what_is_no_file_among_the_index_files_is_refused_by_name_and_never_opened(
+    log: LivingLog, is_folder: bool
+) -> None:
+    log.grow(60)
+    run(log)
+    last = index_paths(log)[-1]
+    last.unlink()
+    if is_folder:
+        last.mkdir()
+    else:
+        os.mkfifo(last)
+    assert found_geometry(log.root, GEOMETRY) == GEOMETRY
+    worker = Running(log, SLOT)
+    with pytest.raises(StoreDamaged, match=f"{last}.*is no file") as caught:
+        worker.start()
+    assert "keelog store repair" in caught.value.hint
+    assert index_paths(log)[-1] == last
+    worker.kill()
 
 
 def test_after_a_clean_stop_of_another_owner_the_last_record_is_where_to_go_on(

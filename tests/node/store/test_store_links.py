@@ -1,8 +1,10 @@
-"""A link that leads nowhere is a volume that is not mounted: refused, and nothing is changed."""
+"""What is no file or folder of a store: refused by name, and nothing is changed. A link that leads
+nowhere is a volume that is not mounted."""
 
 import os
 import socket
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -80,23 +82,34 @@ def test_a_store_that_is_a_link_to_nothing_is_not_made(tmp_path: Path, opener: s
     assert not (tmp_path / "volume").exists()
 
 
-@pytest.mark.parametrize("name", ["pipe", f"{0:020}", f"{2**40:020}"])
-@pytest.mark.parametrize("kind", ["FIFO", "socket"])
+def put(kind: str, name: str) -> None:
+    """Puts what is no file in the place of one, in the current folder: a socket's path is short."""
+    Path(name).unlink(missing_ok=True)
+    if kind == "FIFO":
+        os.mkfifo(name)
+    elif kind == "folder":
+        Path(name).mkdir()
+    else:
+        with socket.socket(socket.AF_UNIX) as end:
+            end.bind(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *product(("FIFO", "socket"), ("pipe", f"{0:020}", f"{2**40:020}")),
+        *product(("folder",), (f"{0:020}", f"{2**40:020}")),
+    ],
+)
 @pytest.mark.timeout(60)
 def test_what_is_no_file_among_the_segments_is_named_and_never_opened(
     tmp_path: Path, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_store(tmp_path / "store")
     root = store.root
-    monkeypatch.chdir(root / "commitlog")  # A socket's path is a short one.
-    if Path(name).exists():
-        Path(name).unlink()
-    if kind == "FIFO":
-        os.mkfifo(name)
-    else:
-        with socket.socket(socket.AF_UNIX) as end:
-            end.bind(name)
-    with pytest.raises(StoreDamaged, match=f"commitlog/{name}.*is no file") as caught:
+    monkeypatch.chdir(root / "commitlog")
+    put(kind, name)
+    with pytest.raises(StoreDamaged, match=f"commitlog/{name}.*is (no file|a folder)") as caught:
         examine(root, SETTINGS)
     assert "keelog store repair" in caught.value.hint
     found = verify(root, settings=SETTINGS)
@@ -110,3 +123,50 @@ def test_what_is_no_file_among_the_segments_is_named_and_never_opened(
     left = read_records(root)
     assert left == [record for record in store.records if record in left]
     assert left == list(store.records) or name == f"{0:020}"
+
+
+@pytest.mark.parametrize("place", ["first index file", "newest index file", "queue file"])
+@pytest.mark.parametrize("kind", ["FIFO", "socket", "folder"])
+@pytest.mark.timeout(60)
+def test_what_is_no_file_among_derived_files_is_named_moved_aside_and_never_opened(
+    tmp_path: Path, kind: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(tmp_path / "store")
+    root = store.root
+    path = {
+        "first index file": min((root / "index").iterdir()),
+        "newest index file": root / "index" / "20991231235959000",
+        "queue file": min((root / "consumequeue").glob("*/*/*")),
+    }[place]
+    monkeypatch.chdir(path.parent)
+    put(kind, path.name)
+    found = verify(root, settings=SETTINGS)
+    assert ("error", "foreign_file", str(path)) in [
+        (finding.severity, finding.kind, finding.file) for finding in found.findings
+    ]
+    assert repair(root, SETTINGS).report.ok
+    (moved,) = (own_dir(root) / "quarantine").glob(f"*/{path.name}")
+    assert not moved.is_file()
+    assert read_records(root) == list(store.records)
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "socket", "folder"])
+@pytest.mark.timeout(60)
+def test_a_table_of_topics_that_is_no_file_is_refused_by_name_and_nothing_is_changed(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_store(tmp_path / "store").root
+    (root / "config").mkdir()
+    monkeypatch.chdir(root / "config")
+    put(kind, "topics.json")
+    (root / "lock").touch()
+    before = tree(root)
+    with pytest.raises(StoreDamaged, match=r"config/topics.json.*is no file") as caught:
+        OPENERS["writer"](root)
+    assert "keelog store repair" in caught.value.hint
+    assert tree(root) == before
+    assert [finding.kind for finding in verify(root, settings=SETTINGS).findings] == [
+        "foreign_file"
+    ]
+    assert repair(root, SETTINGS).report.ok
+    assert not (root / "config" / "topics.json").exists()
