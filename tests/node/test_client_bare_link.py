@@ -14,7 +14,7 @@ from node.client_bare_link import BareLink
 from node.client_calls import Answer, Call, Role
 from protocol import wire, zmtp
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 Found = list[tuple[Call, Answer]]
 
 

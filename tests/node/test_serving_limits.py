@@ -11,7 +11,7 @@ from node import serving
 from node.serving import OWED_BYTES_MAX_OF_PEER, Server
 from protocol.wire import answer, unpack
 
-WAIT_MS = 10_000
+WAIT_MS = 60_000
 MIB = 1024 * 1024
 Context = zmq.Context[zmq.Socket[bytes]]
 

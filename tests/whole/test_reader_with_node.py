@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 
 SHARDS = 2
 BIND = ("--bind", "tcp://127.0.0.1:0")
-LONG_S = 20.0
+LONG_S = 40.0
 
 
 class SmallNode:
