@@ -217,7 +217,12 @@ class ReaderService:
 
     def follow(self, now: float) -> None:
         """Answers the held pulls that the log's end has messages for."""
+        was_following = self.tail.follows
         self.at_end.follow(self.store, now)
+        if self.tail.follows and not was_following:
+            # What the files got since the last look at them is below where the log's end begins,
+            # and from now on nobody listens to the hint that would tell it.
+            self.wake_all()
 
     def _look(self, wanted: Pull, is_final: bool = False) -> PullResult | None:
         """One look; None while the queue's worker is behind, and its end can't be told yet.

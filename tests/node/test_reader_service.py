@@ -521,6 +521,23 @@ def test_a_held_pull_is_found_when_every_hint_was_lost(waiting: tuple[Desk, Spot
     assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
 
 
+def test_what_the_files_got_without_a_hint_before_the_log_was_followed_answers_a_held_pull(
+    waiting: tuple[Desk, Spot],
+) -> None:
+    reader, where = waiting
+    hold(reader, where, b"a")
+    hold(reader, where, b"b", tags=where.tags)
+    assert not reader.service.tail.follows
+    reader.living.publish(where.after)
+    reader.store.refresh()
+    reader.service.follow(reader.now)
+    assert reader.service.tail.begin == where.after
+    assert [(reply.peer, reply.header["status"]) for reply in reader.sent] == [
+        (b"a", "FOUND"),
+        (b"b", "FOUND"),
+    ]
+
+
 def test_a_held_pull_is_answered_from_the_log_before_its_worker_has_placed_the_message(
     waiting: tuple[Desk, Spot],
 ) -> None:
