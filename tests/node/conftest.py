@@ -16,5 +16,5 @@ def node() -> Iterator[FakeNode]:
 
 @pytest.fixture
 def mq(node: FakeNode) -> Iterator[keelog.Client]:
-    with keelog.connect(node.url, timeout=5.0) as client:
+    with keelog.connect(node.url, timeout=30.0) as client:
         yield client

@@ -14,7 +14,7 @@ from node.children import Process, Report
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 TALKS = """
 import os, sys, time
 pipe = int(sys.argv[-1])

@@ -1,6 +1,7 @@
 """A socket that speaks ZMTP, against libzmq's ROUTER and against peers that misbehave."""
 
 import os
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from node.client_bare_link import BareLink
 from node.client_calls import Answer, Call, Role
 from protocol import wire, zmtp
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 Found = list[tuple[Call, Answer]]
 
 
@@ -23,7 +24,7 @@ def router() -> Iterator["zmq.Socket[bytes]"]:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.setsockopt(zmq.LINGER, 0)
         router.setsockopt(zmq.HEARTBEAT_IVL, 100)
-        router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1_000)
+        router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2_500)
         router.setsockopt(zmq.RCVTIMEO, int(WAIT_S * 1000))
         yield router
 
@@ -124,12 +125,12 @@ def test_what_the_network_does_not_take_at_once_is_sent_later(
 def test_a_peer_that_pings_hears_something_while_answers_are_awaited(
     router: "zmq.Socket[bytes]",
 ) -> None:
-    """The router ends a connection from which it hears nothing for a second."""
+    """The router ends a connection from which it hears nothing for 2.5 s."""
     link = up(bound(router))
     link.send(call_of(1))
     (asked,) = [router.recv_multipart()]
     begun = time.monotonic()
-    until(link, lambda: time.monotonic() > begun + 2.5)
+    until(link, lambda: time.monotonic() > begun + 4.0)
     router.send_multipart([asked[0], wire.pack({"v": 1, "id": 1, "ok": True})])
     ((call, _),) = until(link, lambda: not link.in_flight)
     assert call.id == 1
@@ -140,12 +141,13 @@ def test_who_was_silent_for_long_is_stale(
     router: "zmq.Socket[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_bare_link, "STALE_S", 0.3)
+    begun = time.monotonic()
     link = up(bound(router))
-    assert not link.is_stale(time.monotonic())
-    time.sleep(0.4)
-    assert link.is_stale(time.monotonic())
+    later = time.monotonic() + 0.4
+    assert not link.is_stale(begun)
+    assert link.is_stale(later)
     link.in_flight[1] = call_of(1)
-    assert not link.is_stale(time.monotonic()), "somebody waits for it"
+    assert not link.is_stale(later), "somebody waits for it"
     del link.in_flight[1]
     until(link, lambda: not link.is_stale(time.monotonic()))  # a PING came, and was answered
     link.close()
@@ -243,7 +245,9 @@ def test_the_end_of_a_connection_is_seen_behind_what_came_before_it(
     link = up(bound(router))
     time.sleep(0.3)  # a PING or two wait to be read
     router.close(0)
-    time.sleep(0.1)
+    poller = select.poll()
+    poller.register(link.fd, select.POLLRDHUP)
+    assert poller.poll(WAIT_S * 1_000)
     link.receive(lambda call, answer: None)
     assert link.is_lost
     link.close()

@@ -16,7 +16,9 @@ from keelog import Retry
 from node import client_own_link
 from protocol.errors import NodeBusy, ServiceNotAvailable
 from protocol.wire import refusal
-from tests.support.fake_node import FakeNode
+from tests.support.fake_node import FakeNode, has_lost
+from tests.support.meanwhile import meanwhile
+from tests.support.node import wait_until
 
 
 def test_nobody_at_the_address_is_known_long_before_the_timeout() -> None:
@@ -140,23 +142,25 @@ def test_a_refused_message_is_not_sent_again(node: FakeNode, mq: keelog.Client) 
 def test_a_send_without_an_answer_is_of_unknown_outcome_and_is_not_repeated(
     node: FakeNode, mq: keelog.Client
 ) -> None:
+    mq.send("orders", b"connected by now")
     node.lose_answers["append"] = 1
     with pytest.raises(keelog.SendTimeout) as caught:
-        mq.send("orders", b"x", timeout=0.2)
+        mq.send("orders", b"x", timeout=1.0)
     assert isinstance(caught.value, keelog.OutcomeUnknownError)
     assert caught.value.retriable is False
     time.sleep(0.2)
-    assert len(node.stored()) == 1
+    assert len(node.stored()) == 2
 
 
 def test_a_question_without_an_answer_is_a_timeout_of_its_own_kind(
     node: FakeNode, mq: keelog.Client
 ) -> None:
+    assert mq.topics() == []  # connected by now
     node.lose_answers["topics"] = 1
     begin = time.monotonic()
     with pytest.raises(keelog.RequestTimeout):
-        mq.topics(timeout=0.2)
-    assert 0.15 < time.monotonic() - begin < 2
+        mq.topics(timeout=0.5)
+    assert 0.45 < time.monotonic() - begin < 15, "the client's own timeout is another one"
     assert mq.topics() == []
 
 
@@ -164,10 +168,11 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_another(
     node: FakeNode, mq: keelog.Client
 ) -> None:
     mq.send("first", b"connected by now")
-    node.delay["append"] = 0.3
+    node.delay["append"] = 60.0
     with pytest.raises(keelog.SendTimeout):
-        mq.send("first", b"x", timeout=0.1)
-    assert mq.send("second", b"y").topic == "second"
+        mq.send("first", b"x", timeout=0.5)
+    with meanwhile(lambda: len(node.operations("append")) == 3, node.delay.clear):
+        assert mq.send("second", b"y").topic == "second"
 
 
 @pytest.mark.parametrize("same_port", [True, False])
@@ -176,11 +181,13 @@ def test_a_send_waits_for_a_writer_that_is_restarted(
 ) -> None:
     mq.send("orders", b"1")
     node.stop_process("writer")
-    time.sleep(0.1)
-    timer = threading.Timer(0.3, lambda: node.start_process("writer", same_port))
-    timer.start()
-    assert mq.send("orders", b"2").status == "PUT_OK"
-    timer.join()
+    wait_until(lambda: has_lost(mq, node.endpoints["writer"]), "the end is not seen")
+    asked = len(node.operations("routes"))
+    with meanwhile(
+        lambda: len(node.operations("routes")) > asked,
+        lambda: node.start_process("writer", same_port),
+    ):
+        assert mq.send("orders", b"2").status == "PUT_OK"
     assert [r.body for r in node.stored()] == [b"1", b"2"]
 
 
@@ -188,30 +195,28 @@ def test_a_writer_that_ends_with_a_send_unanswered_leaves_its_outcome_unknown(
     node: FakeNode, mq: keelog.Client
 ) -> None:
     node.lose_answers["append"] = 1
-    timer = threading.Timer(0.2, lambda: node.stop_process("writer"))
-    timer.start()
     begin = time.monotonic()
-    with pytest.raises(keelog.SendTimeout, match="connection"):
-        mq.send("orders", b"x", timeout=30.0)
-    assert time.monotonic() - begin < 10, "the lost connection was known at once"
-    timer.join()
+    with (
+        meanwhile(lambda: not node.lose_answers["append"], lambda: node.stop_process("writer")),
+        pytest.raises(keelog.SendTimeout, match="connection"),
+    ):
+        mq.send("orders", b"x", timeout=60.0)
+    assert time.monotonic() - begin < 30, "the lost connection was known at once"
 
 
 def test_duplicates_ok_repeats_a_send_of_unknown_outcome_with_the_same_key(
     node: FakeNode,
 ) -> None:
     node.lose_answers["append"] = 1
-    with keelog.connect(node.url, timeout=10.0, retry=Retry(duplicates_ok=True)) as mq:
+    with keelog.connect(node.url, timeout=30.0, retry=Retry(duplicates_ok=True)) as mq:
 
         def restart() -> None:
             node.stop_process("writer")
             time.sleep(0.1)
             node.start_process("writer", same_port=False)
 
-        timer = threading.Timer(0.2, restart)
-        timer.start()
-        receipt = mq.send("orders", b"x")
-        timer.join()
+        with meanwhile(lambda: not node.lose_answers["append"], restart):
+            receipt = mq.send("orders", b"x")
     first, second = node.stored()
     assert first.unique_key == second.unique_key == receipt.unique_key
     assert receipt.physical_offset == second.physical_offset
@@ -229,10 +234,8 @@ def test_a_held_pull_lives_through_the_restart_of_its_reader(
         node.start_process("reader", same_port)
         mq.send("orders", b"x", queue_id=0)
 
-    timer = threading.Timer(0.2, restart)
-    timer.start()
-    result = mq.pull("orders", 0, 0, wait=10.0)
-    timer.join()
+    with meanwhile(lambda: node.held_offsets() == [0], restart):
+        result = mq.pull("orders", 0, 0, wait=30.0)
     assert [m.body for m in result.messages] == [b"x"]
 
 
@@ -257,7 +260,7 @@ def test_a_node_that_is_gone_is_not_connected_after_the_timeout(
         mq.send("orders", b"x", timeout=0.5)
     with pytest.raises(keelog.NotConnected):
         mq.topics(timeout=0.5)
-    assert 0.8 < time.monotonic() - begin < 5
+    assert 0.8 < time.monotonic() - begin < 15, "the client's own timeout is another one"
 
 
 def test_closing_ends_calls_of_other_threads(node: FakeNode) -> None:
@@ -267,15 +270,15 @@ def test_closing_ends_calls_of_other_threads(node: FakeNode) -> None:
 
     def pull() -> None:
         try:
-            mq.pull("orders", 0, 0, wait=20.0)
+            mq.pull("orders", 0, 0, wait=30.0)
         except keelog.ClientClosed as error:
             caught.append(error)
 
     thread = threading.Thread(target=pull)
     thread.start()
-    time.sleep(0.2)
+    wait_until(lambda: node.held_offsets() == [0], "a held pull")
     mq.close()
-    thread.join(5)
+    thread.join(15)
     assert not thread.is_alive()
     assert len(caught) == 1
 
@@ -285,10 +288,7 @@ def test_a_client_that_nobody_closes_ends_with_its_owner(node: FakeNode) -> None
     mq = keelog.connect(node.url)
     assert threading.active_count() > before
     del mq
-    deadline = time.monotonic() + 5
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    wait_until(lambda: threading.active_count() == before, "its thread runs on")
 
 
 def test_no_call_is_forgotten_while_processes_restart_again_and_again(node: FakeNode) -> None:

@@ -14,15 +14,18 @@ import keelog
 from keelog import OutgoingMessage, Receipt, Retry
 from node.client_batches import Batches
 from protocol.errors import BadRequest, IllegalMessage, NodeBusy
-from tests.support.fake_node import FakeNode
+from tests.support.fake_node import FakeNode, has_lost
 from tests.support.node import wait_until
+
+WAIT_S = 60.0
 
 
 def test_messages_of_one_moment_share_a_batch(node: FakeNode, mq: keelog.Client) -> None:
     mq.create_topic("orders")
-    with mq.producer(linger=0.2) as producer:
+    with mq.producer(linger=WAIT_S) as producer:
         futures = [producer.send_nowait("orders", b"%d" % n) for n in range(50)]
-        receipts = [future.result(5) for future in futures]
+        producer.flush(WAIT_S)
+        receipts = [future.result(WAIT_S) for future in futures]
     assert len(node.operations("append")) == 1
     assert [r.body for r in node.stored()] == [b"%d" % n for n in range(50)]
     assert [r.physical_offset for r in receipts] == [r.physical_offset for r in node.stored()]
@@ -35,7 +38,7 @@ def test_messages_of_one_moment_share_a_batch(node: FakeNode, mq: keelog.Client)
 def test_a_lone_message_goes_when_it_has_lingered(mq: keelog.Client) -> None:
     with mq.producer(linger=0.05) as producer:
         begin = time.monotonic()
-        producer.send_nowait("orders", b"x").result(5)
+        producer.send_nowait("orders", b"x").result(WAIT_S)
         assert time.monotonic() - begin >= 0.04
 
 
@@ -49,8 +52,8 @@ def test_a_message_behind_a_batch_that_went_lingers_from_its_own_time(
             time.sleep(0.1)
             begin = time.monotonic()
             second = producer.send_nowait("orders", b"y" * 1_500)
-            assert first.result(5).status == "PUT_OK"
-            assert second.result(5).status == "PUT_OK"
+            assert first.result(WAIT_S).status == "PUT_OK"
+            assert second.result(WAIT_S).status == "PUT_OK"
             assert time.monotonic() - begin >= 0.19
 
 
@@ -59,7 +62,7 @@ def test_a_full_batch_does_not_linger(node: FakeNode, mq: keelog.Client) -> None
     with mq.producer(linger=60, batch_bytes=2_000) as producer:
         future = producer.send_nowait("orders", b"x" * 1_000)
         producer.send_nowait("orders", b"x" * 1_000)
-        assert future.result(5).status == "PUT_OK"
+        assert future.result(WAIT_S).status == "PUT_OK"
 
 
 def test_queues_are_taken_in_turn(mq: keelog.Client) -> None:
@@ -188,16 +191,16 @@ def test_a_refused_record_does_not_take_its_batch_with_it(
 def test_a_busy_node_gets_the_batch_again(node: FakeNode, mq: keelog.Client) -> None:
     node.refuse["append"] = [NodeBusy("full")]
     with mq.producer() as producer:
-        assert producer.send_nowait("orders", b"x").result(5).status == "PUT_OK"
+        assert producer.send_nowait("orders", b"x").result(WAIT_S).status == "PUT_OK"
     assert len(node.stored()) == 1
 
 
 def test_a_lost_answer_leaves_the_whole_batch_unknown(node: FakeNode, mq: keelog.Client) -> None:
     mq.create_topic("orders")
     node.lose_answers["append"] = 1
-    with mq.producer(timeout=0.3) as producer:
+    with mq.producer(timeout=1.0) as producer:
         futures = [producer.send_nowait("orders", b"x") for _ in range(3)]
-        producer.flush(5)
+        producer.flush(WAIT_S)
         assert [type(f.exception()) for f in futures] == [keelog.SendTimeout] * 3
         assert producer.failed == 3
     assert len(node.operations("append")) == 1
@@ -205,13 +208,14 @@ def test_a_lost_answer_leaves_the_whole_batch_unknown(node: FakeNode, mq: keelog
 
 def test_when_full_raise_refuses_beyond_max_in_flight(node: FakeNode, mq: keelog.Client) -> None:
     mq.create_topic("orders")
-    node.delay["append"] = 0.3
+    node.delay["append"] = WAIT_S
     with mq.producer(max_in_flight=4, when_full="raise", linger=0) as producer:
         for _ in range(4):
             producer.send_nowait("orders", b"x")
         with pytest.raises(keelog.NodeBusy):
             producer.send_nowait("orders", b"x")
-        producer.flush(5)
+        node.delay.clear()
+        producer.flush(WAIT_S)
         producer.send_nowait("orders", b"x")
 
 
@@ -229,11 +233,12 @@ def test_when_full_block_waits_for_answers(node: FakeNode, mq: keelog.Client) ->
 
 def test_flush_says_when_answers_are_missing(node: FakeNode, mq: keelog.Client) -> None:
     mq.create_topic("orders")
-    node.delay["append"] = 0.5
+    node.delay["append"] = WAIT_S
     with mq.producer() as producer:
         producer.send_nowait("orders", b"x")
         with pytest.raises(keelog.RequestTimeout):
             producer.flush(0.1)
+        node.delay.clear()
 
 
 def test_leaving_the_producer_sends_what_it_holds(node: FakeNode, mq: keelog.Client) -> None:
@@ -265,7 +270,7 @@ def test_leaving_the_client_waits_for_a_producer_that_another_thread_leaves(
         leaving.start()
         wait_until(lambda: bool(node.operations("append")), "the other thread flushes")
     assert future.result(0).status == "PUT_OK"
-    leaving.join(10)
+    leaving.join(WAIT_S)
 
 
 def test_no_future_waits_for_ever_behind_the_end_of_its_client(node: FakeNode) -> None:
@@ -275,9 +280,9 @@ def test_no_future_waits_for_ever_behind_the_end_of_its_client(node: FakeNode) -
     # A done callback cannot wait for an answer, so what is gathered fails.
     early.send_nowait("orders", b"first").add_done_callback(lambda _: mq.close())
     gathered = producer.send_nowait("orders", b"x")
-    assert isinstance(gathered.exception(5), keelog.ClientClosed)
+    assert isinstance(gathered.exception(WAIT_S), keelog.ClientClosed)
     late = producer.send_nowait("orders", b"y")
-    assert isinstance(late.exception(5), keelog.ClientClosed)
+    assert isinstance(late.exception(WAIT_S), keelog.ClientClosed)
     with pytest.raises(keelog.ClientClosed):
         mq.producer()
     producer.close()
@@ -287,7 +292,7 @@ def test_a_done_callback_that_would_wait_for_ever_is_told_so(
     node: FakeNode, mq: keelog.Client
 ) -> None:
     mq.create_topic("orders")
-    node.delay["append"] = 0.3  # the callback is there before the answer
+    node.delay["append"] = WAIT_S  # the callback is there before the answer
     refused: list[str] = []
     over = threading.Event()
     with mq.producer() as producer:
@@ -308,7 +313,8 @@ def test_a_done_callback_that_would_wait_for_ever_is_told_so(
             over.set()
 
         producer.send_nowait("orders", b"0").add_done_callback(wait_here)
-        assert over.wait(5)
+        node.delay.clear()
+        assert over.wait(WAIT_S)
     assert len(refused) == len(waiting)
     assert len(node.stored()) == 1
     assert mq.send("orders", b"2").status == "PUT_OK"
@@ -316,7 +322,7 @@ def test_a_done_callback_that_would_wait_for_ever_is_told_so(
 
 def test_acks_flushed_asks_for_a_flush(node: FakeNode, mq: keelog.Client) -> None:
     with mq.producer(acks="flushed") as producer:
-        assert producer.send_nowait("orders", b"x").result(5).flushed is True
+        assert producer.send_nowait("orders", b"x").result(WAIT_S).flushed is True
     assert node.operations("append")[0]["wait"] == "flushed"
 
 
@@ -343,7 +349,7 @@ def test_many_threads_may_share_a_producer(node: FakeNode, mq: keelog.Client) ->
             thread.start()
         for thread in threads:
             thread.join()
-    assert all(f.result(5).status == "PUT_OK" for f in futures)
+    assert all(f.result(WAIT_S).status == "PUT_OK" for f in futures)
     for name in range(4):
         mine = [r.body for r in node.stored() if r.head.queue_id == name]
         assert mine == [b"%d:%d" % (name, n) for n in range(200)]
@@ -351,7 +357,7 @@ def test_many_threads_may_share_a_producer(node: FakeNode, mq: keelog.Client) ->
 
 def test_a_done_callback_may_send_but_may_not_wait(node: FakeNode, mq: keelog.Client) -> None:
     mq.create_topic("orders")
-    node.delay["append"] = 0.3  # the callback is there before the answer
+    node.delay["append"] = WAIT_S  # the callback is there before the answer
     outcome: list[object] = []
     done = threading.Event()
     with mq.producer(max_in_flight=1) as producer:
@@ -365,22 +371,23 @@ def test_a_done_callback_may_send_but_may_not_wait(node: FakeNode, mq: keelog.Cl
             done.set()
 
         producer.send_nowait("orders", b"1").add_done_callback(again)
-        assert done.wait(5)
+        node.delay.clear()
+        assert done.wait(WAIT_S)
     assert len(outcome) == 1
 
 
 def test_batches_keep_their_order_while_a_restarted_writer_is_awaited(
     node: FakeNode,
 ) -> None:
-    with keelog.connect(node.url, timeout=10.0, retry=Retry(max_attempts=5)) as mq:
+    with keelog.connect(node.url, timeout=WAIT_S, retry=Retry(max_attempts=5)) as mq:
         mq.create_topic("orders", queues=1)
         with mq.producer(batch_bytes=1) as producer:
             producer.send_many("orders", [b"first"])
             node.stop_process("writer")
-            time.sleep(0.1)
+            wait_until(lambda: has_lost(mq, node.endpoints["writer"]), "the end is not seen")
             futures = [producer.send_nowait("orders", b"%d" % n) for n in range(20)]
             node.start_process("writer", same_port=False)
-            assert all(future.result(10) for future in futures)
+            assert all(future.result(WAIT_S) for future in futures)
     assert [r.body for r in node.stored()] == [b"first", *(b"%d" % n for n in range(20))]
 
 
@@ -388,20 +395,21 @@ def test_futures_of_one_producer_are_waited_for_like_any_others(
     node: FakeNode, mq: keelog.Client
 ) -> None:
     mq.create_topic("orders", queues=2)
-    node.delay["append"] = 0.1
+    node.delay["append"] = WAIT_S
     with mq.producer(linger=0) as producer:
         first = [producer.send_nowait("orders", b"%d" % n) for n in range(3)]
         with pytest.raises(TimeoutError):
             first[0].result(0.001)
         with pytest.raises(TimeoutError):
             first[0].exception(0.001)
+        node.delay.clear()
         bad = producer.send_nowait("orders", b"bad", queue_id=99)
-        done, missing = wait([*first, bad], timeout=5)
+        done, missing = wait([*first, bad], timeout=WAIT_S)
         assert (len(done), len(missing)) == (4, 0)
         assert isinstance(bad.exception(), keelog.BadRequest)
         stored = {record.body: record.physical_offset for record in node.stored()}
         later = [producer.send_nowait("orders", b"%d" % n) for n in range(3, 6)]
-        assert {future.result().physical_offset for future in as_completed(later, 5)} == {
+        assert {future.result().physical_offset for future in as_completed(later, WAIT_S)} == {
             record.physical_offset for record in node.stored()[3:]
         }
     assert [future.result(0).physical_offset for future in first] == [
@@ -417,9 +425,9 @@ def test_a_flush_has_one_deadline_for_messages_and_batches(
     left: list[float | None] = []
     monkeypatch.setattr(Batches, "flush", lambda _batches, timeout: left.append(timeout))
     producer = mq.producer()
-    for timeout in (5.0, None):
+    for timeout in (WAIT_S, None):
         producer.send_nowait("orders", b"x")
         producer.flush(timeout)
     assert left[0] is not None
-    assert left[0] < 5.0 - 0.05
+    assert left[0] < WAIT_S - 0.05
     assert left[1] is None

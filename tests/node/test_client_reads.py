@@ -11,7 +11,7 @@ from node.client_calls import Call
 from protocol.errors import NodeBusy
 from tests.support.fake_node import FakeNode
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_while_one_thread_waits_for_a_message_others_read(
     found: list[bytes] = []
 
     def wait() -> None:
-        found.extend(one.body for one in mq.pull("orders", 0, 0, wait=WAIT_S).messages)
+        found.extend(one.body for one in mq.pull("orders", 0, 0, wait=30.0).messages)
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -73,7 +73,7 @@ def test_closing_ends_a_read_that_waits(
 
     def wait() -> None:
         try:
-            mq.pull("orders", 0, 0, wait=20.0)
+            mq.pull("orders", 0, 0, wait=30.0)
         except keelog.ClientClosed as error:
             caught.append(error)
 

@@ -16,7 +16,7 @@ from node.store.settings import SYNC_FLUSH, Settings
 from node.transient_store_pool import make_pool
 
 SEGMENT_BYTES = 256 * 1024
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 class SlowDisk:

@@ -17,7 +17,7 @@ from node.supervisor_bind import parse_http
 from node.supervisor_http import http_end
 from protocol.errors import BadRequest
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def pages(path: str, query: Mapping[str, str]) -> Page:

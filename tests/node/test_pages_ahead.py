@@ -20,7 +20,7 @@ from node.pages_ahead import (
 from tests.support.rolling_log import check_that_it_rolls
 
 SEGMENT_BYTES = 32 << 20
-WAIT_S = 20.0
+WAIT_S = 60.0
 START = 12_345
 PLACE = Place(Path("segment"), SEGMENT_BYTES, START)
 

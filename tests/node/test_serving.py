@@ -17,7 +17,7 @@ from protocol.message_id import Host
 from protocol.wire import answer, pack, unpack
 
 FRAME_BYTES_MAX = 64 * 1024
-WAIT_MS = 5_000
+WAIT_MS = 60_000
 Context = zmq.Context[zmq.Socket[bytes]]
 
 

@@ -14,7 +14,7 @@ from node.serving import Server
 from node.serving_owed import OWED_BYTES_MAX_OF_PEER
 from protocol.wire import answer, unpack
 
-WAIT_MS = 10_000
+WAIT_MS = 60_000
 MIB = 1024 * 1024
 Context = zmq.Context[zmq.Socket[bytes]]
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"ready (tcp://127\.0\.0\.1:[0-9]+) \((.*)\) in [0-9.]+ s")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 GIVEN_UP = '"state": "given_up"'
 
 
@@ -97,7 +97,7 @@ def ask() -> Iterator[Callable[..., Any]]:
     def call(endpoint: str, *frames: bytes, **header: Any) -> Any:
         with context.socket(zmq.DEALER) as socket:
             socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.RCVTIMEO, 5000)
+            socket.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
             socket.connect(endpoint)
             socket.send_multipart(list(frames) or [pack({"v": VERSION, "id": 1, **header})])
             return unpack_answer(socket.recv())
@@ -170,7 +170,7 @@ def test_bad_input_is_refused_by_kind_and_the_connection_goes_on(
     ]
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, 5000)
+        socket.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
         socket.connect(endpoint)
         for frames, kind in cases:
             socket.send_multipart(frames)
@@ -218,12 +218,13 @@ def test_a_crash_loop_is_given_up_and_shown_and_the_rest_goes_on(
 def test_a_writer_in_a_crash_loop_leaves_a_node_that_reads_but_is_not_ready(
     start: Callable[..., Node],
 ) -> None:
-    node = start("crashes_max=2", writer="exit 1 after 0.3")
+    node = start("crashes_max=2", writer="exit 1 when told")
     endpoint = node.endpoint()
+    (node.store / "told").touch()
     node.wait(lambda: '"writer", "end": "code 1"' in node.text and GIVEN_UP in node.text)
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, 5000)
+        socket.setsockopt(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
         socket.connect(endpoint)
         answers = {}
         for operation in ("health", "routes"):
@@ -239,8 +240,9 @@ def test_a_writer_in_a_crash_loop_leaves_a_node_that_reads_but_is_not_ready(
 def test_a_writer_without_room_is_waited_for_and_comes_back_by_itself(
     start: Callable[..., Node], ask: Callable[..., Any]
 ) -> None:
-    node = start("crashes_max=2", writer="exit 75 after 0.1")
+    node = start("crashes_max=2", writer="exit 75 when told")
     endpoint = node.endpoint()
+    (node.store / "told").touch()
 
     def starts() -> int:
         return sum(event.startswith("start writer") for event in node.events())

@@ -2,7 +2,7 @@
 
 import os
 import random
-import time
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,17 +135,16 @@ def test_without_workers_a_stop_is_not_called_clean(
 
 
 def test_a_second_writer_ends_with_6_and_changes_nothing(writer: WriterProcess) -> None:
-    late = [f"commitlog/{16 * 1024 * 1024:020d}", "keelog/run/stats/writer-0"]
-    while not all((writer.root / name).exists() for name in late):
-        time.sleep(0.01)  # the next segment is prepared in a thread, the page behind the readiness
-    before = {path: path.stat().st_mtime_ns for path in writer.root.rglob("*") if path.is_file()}
-    with WriterProcess(writer.root) as second:
-        assert second.wait() == 6
-        assert "held by another process" in second.stderr
-    after = {path: path.stat().st_mtime_ns for path in writer.root.rglob("*") if path.is_file()}
-    changing = {writer.root / "keelog/run/log.page", writer.root / "checkpoint"}
-    assert before.keys() == after.keys()
-    assert {path for path in after if after[path] != before[path]} <= changing
+    writer.process.send_signal(signal.SIGSTOP)  # what changes now, the second one changes
+    os.waitid(os.P_PID, writer.process.pid, os.WSTOPPED | os.WNOWAIT)
+    try:
+        before = {path: path.lstat().st_mtime_ns for path in writer.root.rglob("*")}
+        with WriterProcess(writer.root) as second:
+            assert second.wait() == 6
+            assert "held by another process" in second.stderr
+        assert {path: path.lstat().st_mtime_ns for path in writer.root.rglob("*")} == before
+    finally:
+        writer.process.send_signal(signal.SIGCONT)
 
 
 def deep(depth: int) -> bytes:

@@ -16,7 +16,7 @@ from tests.support.rolling_log import check_that_it_rolls
 
 SEGMENT_BYTES = 16 << 20
 DIRT = b"\xee"
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def until(is_true: Callable[[], bool]) -> None:

@@ -1,7 +1,8 @@
 """A process that behaves towards its supervisor as told: `python -m tests.support.fake_child`.
 
-`<store>/behave-<slot>` holds what to do: `run` (the default), `exit N`, `exit N after S`,
-`deaf` (ignores SIGTERM), `mute` (never ready). Starts and ends go to `<store>/events`.
+`<store>/behave-<slot>` holds what to do: `run` (the default), `exit N`, `exit N when NAME` (ready,
+until `<store>/NAME` is there), `deaf` (ignores SIGTERM), `mute` (never ready). Starts and ends go
+to `<store>/events`.
 """
 
 import argparse
@@ -35,8 +36,8 @@ def main() -> int:
     if words[0] != "mute":
         bound = (options.bind or "").replace(":0", ":12345")
         report_ready(options.ready_fd, bound)
-    deadline = time.monotonic() + (float(words[3]) if words[0] == "exit" else 1e9)
-    while time.monotonic() < deadline and (not stop.is_set or words[0] == "deaf"):
+    told = options.dir / words[3] if words[0] == "exit" else None
+    while (told is None or not told.exists()) and (not stop.is_set or words[0] == "deaf"):
         time.sleep(0.01)
     _note(options.dir, f"end {slot}")
     return int(words[1]) if words[0] == "exit" else 0

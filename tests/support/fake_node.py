@@ -12,17 +12,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import psutil
 import zmq
 
+from node.client import Client
 from protocol import wire
 from protocol.encode import Message, encode_message
 from protocol.errors import BadRequest, MqError, NotFound, UnknownOperation, UnknownTopic
 from protocol.message_id import offset_message_id, parse_host, parse_offset_message_id
 from protocol.patch import AppendRules, PlainRow, Stamp, check_plain, patch_plain
 from protocol.record import Record, decode
+from tests.support.node import wait_until
 
 RULES = AppendRules(4 * 1024 * 1024, crc=True)
 STORE_HOST = parse_host("127.0.0.1:9870")
+PORTS = (61_000, 65_536)
+"""No connection is given one of these by the kernel: a socket can have its port again."""
+AT_ONCE_S = 60.0
+"""What a machine that others use may take for what is done at once."""
 Header = dict[str, Any]
 
 
@@ -39,6 +46,16 @@ class Held(NamedTuple):
     until: float
     identity: bytes
     header: Header
+
+
+class Late(NamedTuple):
+    """An answer that is kept back."""
+
+    until: float
+    op: str
+    name: str
+    identity: bytes
+    answer: Header
 
 
 class Memory:
@@ -112,8 +129,11 @@ class FakeNode:
         self.lose_answers: dict[str, int] = {}
         self.refuse: dict[str, list[MqError]] = {}
         self.delay: dict[str, float] = {}
+        """So long answers of a kind are kept, or until the entry is taken away."""
         self.writer_error: Header | None = None
         self.hold_pulls = True
+        self.held_max = 0
+        """So many pulls have waited at the same time, at most."""
         self.routes_without_readers = 0
         """So many answers to `routes` name no reader: the node is starting."""
         self.readers_count = 1
@@ -122,7 +142,7 @@ class FakeNode:
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._held: list[Held] = []
         self._loses_part = False
-        self._late: list[tuple[float, str, bytes, Header, bytes]] = []
+        self._late: list[Late] = []
         self._stopping = False
         self.endpoints: dict[str, str] = {}
         for name in ("control", "writer", "reader"):
@@ -154,11 +174,13 @@ class FakeNode:
     def close(self) -> None:
         """Stops the thread."""
         self._stopping = True
-        self._thread.join(10)
+        self._thread.join(AT_ONCE_S)
 
     def stop_process(self, name: str) -> None:
-        """Closes one socket, as the end of the process would."""
+        """Closes one socket, as the end of the process would; behind it, its peers can know."""
         self._do(lambda: self._unbind(name))
+        port = int(self.endpoints[name].rpartition(":")[2])
+        wait_until(lambda: not _is_connected(port), f"the {name} still has connections")
 
     def start_process(self, name: str, same_port: bool = True) -> None:
         """Opens it again, at the same address or another one."""
@@ -167,14 +189,14 @@ class FakeNode:
     def _do(self, command: Callable[[], None]) -> None:
         done = threading.Event()
         self._commands.append((command, done))
-        assert done.wait(5)
+        assert done.wait(AT_ONCE_S)
 
     def _bind(self, name: str, endpoint: str | None = None) -> None:
         socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 200)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         if endpoint is None:
-            port = socket.bind_to_random_port("tcp://127.0.0.1")
+            port = socket.bind_to_random_port("tcp://127.0.0.1", *PORTS)
             endpoint = f"tcp://127.0.0.1:{port}"
         else:
             _bind_again(socket, endpoint)
@@ -228,7 +250,7 @@ class FakeNode:
             return
         answer = wire.answer(number, **reply.fields)
         if op in self.delay:
-            self._late.append((time.monotonic() + self.delay[op], name, identity, answer, b""))
+            self._late.append(Late(time.monotonic() + self.delay[op], op, name, identity, answer))
         else:
             self._answer(name, identity, answer, reply.payload)
 
@@ -241,9 +263,10 @@ class FakeNode:
 
     def _answer_late(self) -> None:
         now = time.monotonic()
-        for item in [item for item in self._late if item[0] <= now]:
-            self._late.remove(item)
-            self._answer(*item[1:])
+        for late in list(self._late):
+            if late.until <= now or late.op not in self.delay:
+                self._late.remove(late)
+                self._answer(late.name, late.identity, late.answer, b"")
 
     def _answer_held(self) -> None:
         now = time.monotonic()
@@ -363,6 +386,7 @@ class FakeNode:
         if reply.payload or not wait or not self.hold_pulls:
             return reply
         self._held.append(Held(time.monotonic() + wait, identity, header))
+        self.held_max = max(self.held_max, len(self._held))
         return None
 
     def _pull_now(self, header: Header) -> Reply:
@@ -443,14 +467,28 @@ def _with_records(fields: Header, records: list[Record]) -> Reply:
 
 def _bind_again(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
     """The old socket of this address closes in the background: a moment later it is free."""
-    for _ in range(200):
+
+    def is_bound() -> bool:
         try:
             socket.bind(endpoint)
         except zmq.ZMQError:
-            time.sleep(0.01)
-        else:
-            return
-    raise AssertionError(f"{endpoint} stays in use")
+            return False
+        return True
+
+    wait_until(is_bound, f"{endpoint} stays in use", AT_ONCE_S)
+
+
+def _is_connected(port: int) -> bool:
+    """Whether this process, a node's and its clients', has a connection at the node's port."""
+    found = psutil.Process().net_connections("tcp4")
+    return any(one.laddr and one.laddr.port == port and one.raddr for one in found)
+
+
+def has_lost(client: Client, endpoint: str) -> bool:
+    """Whether the client knows that its connection to a process is gone: what it is asked now
+    waits for another. Of those beside the I/O thread it learns when it uses them."""
+    link = client._core.io._links.get(endpoint)
+    return link is None or not link.connected
 
 
 @contextmanager

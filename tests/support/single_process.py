@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-START_S = 30.0
-STOP_S = 30.0
+START_S = 60.0
+STOP_S = 60.0
 
 
 class SingleProcess:

@@ -15,8 +15,8 @@ import zmq
 from protocol.encode import RecordBatch
 from protocol.wire import VERSION, pack, unpack_answer
 
-START_S = 20
-STOP_S = 30
+START_S = 60
+STOP_S = 60
 
 
 class WriterProcess:

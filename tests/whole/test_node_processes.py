@@ -27,7 +27,7 @@ SMALL = (
     "max_index_num=2000",
 )
 NAMES = {"keelog-writer", "keelog-queue-0", "keelog-queue-1", "keelog-index", "keelog-reader-0"}
-GONE_S = 20.0
+GONE_S = 60.0
 MORE_THAN_THE_TAIL = 2 * TAIL_RECORDS_MAX
 
 

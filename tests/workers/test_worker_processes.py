@@ -33,7 +33,7 @@ HALVES = (
     ("workers.consume_queue", "--shard", "1", "--shards", "2"),
 )
 INDEX = ("workers.index_file",)
-WAIT_S = 20.0
+WAIT_S = 60.0
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
