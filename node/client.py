@@ -304,12 +304,14 @@ class Client:
             yield from run(self._core, find.page())
 
     def _messages(self, tail: Tail, start: Start) -> Iterator[Message]:
-        for result in self._results(tail, start):
+        for result in self._results(tail, start, takes_much=False):
             yield from result.messages
 
-    def _results(self, tail: Tail, start: Start) -> Iterator[PullResult]:
+    def _results(
+        self, tail: Tail, start: Start, *, takes_much: bool = True
+    ) -> Iterator[PullResult]:
         core = self._core
-        with core.pulls() as pulls:
+        with core.pulls(takes_much) as pulls:
             run(core, tail.begin(start, monotonic(), core.deadline(None)))
             result: PullResult | None = None
             while result is not None or not tail.has_ended():

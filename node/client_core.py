@@ -132,10 +132,10 @@ class ClientCore:
         return arrival.wait()
 
     @contextmanager
-    def pulls(self) -> Iterator[Pulls]:
+    def pulls(self, takes_much: bool) -> Iterator[Pulls]:
         """What carries the pulls of one follower, as long as it follows."""
         self.check()
-        pulls = Pulls(self.io)
+        pulls = Pulls(self.io, takes_much)
         self._carriers.add(pulls)
         if not self._finalizer.alive:
             pulls.close()  # Whoever closes the client may not have seen it.

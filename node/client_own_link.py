@@ -7,7 +7,7 @@ is left to the I/O thread, whose rules hold. How to wait is the business of the 
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from time import monotonic
@@ -16,6 +16,7 @@ from node.client_bare_link import BareLink
 from node.client_calls import Answer, Call, GiveUp, RepeatAfter, Role, after_loss, after_refusal
 from node.client_io import IoThread
 from node.client_link import RECONNECT_MS
+from node.client_routes import Routes
 from protocol.errors import MqError
 from protocol.wire import raise_refusal
 
@@ -79,14 +80,18 @@ class OwnLink:
         return self._link
 
     def _link_to(self, endpoint: str) -> BareLink:
-        """Over a local socket where there is one: half of the network's part of a round trip."""
+        """Over a local socket where there is one: a fraction of a round trip over the network."""
         routes = self._io.routes
-        local = "" if routes is None else routes.local.get(endpoint, "")
+        local = "" if routes is None else self._local(routes).get(endpoint, "")
         if local:
             # Another machine's, behind a tunnel, or of a process that is being started again.
             with suppress(OSError, ValueError):
                 return BareLink(endpoint, local)
         return BareLink(endpoint)
+
+    def _local(self, routes: Routes) -> Mapping[str, str]:
+        """Which local sockets it takes."""
+        return routes.local
 
     def _begun(self, link: BareLink) -> None:
         """Prepares a new link."""

@@ -7,7 +7,7 @@ refusal that may be repeated) is left to the I/O thread, whose rules hold.
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from time import monotonic
 
@@ -25,6 +25,7 @@ from node.client_calls import (
 )
 from node.client_io import IoThread
 from node.client_own_link import OwnLink
+from node.client_routes import Routes
 
 SLICE_S = 0.2
 """A wait for answers is cut into such, to see a lost connection, or the client's end."""
@@ -36,8 +37,10 @@ class Pulls(OwnLink):
     """What is under way for one follower, which is one thread at a time: at most one call for each
     queue. The lock gives the socket to whoever closes the client."""
 
-    def __init__(self, io: IoThread) -> None:
+    def __init__(self, io: IoThread, takes_much: bool) -> None:
+        """`takes_much`: large answers one after the other, rather than each message at once."""
         super().__init__(io, Role.READER)
+        self._takes_much = takes_much
         self._arrived: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._looked_at = 0.0
@@ -82,6 +85,9 @@ class Pulls(OwnLink):
         readers, link = super()._usable(), self._link
         is_kept = link is not None and link.endpoint in readers
         return readers if is_kept or len(readers) == 1 else ()
+
+    def _local(self, routes: Routes) -> Mapping[str, str]:
+        return routes.bulk if self._takes_much else routes.local
 
     def _begun(self, link: BareLink) -> None:
         link.wait_at_most(CONNECT_S)

@@ -25,6 +25,8 @@ class Routes:
     writer_error: MqError | None = None
     local: Mapping[str, str] = field(default_factory=dict)
     """Sockets that reach the same processes from this machine, by their endpoints."""
+    bulk: Mapping[str, str] = field(default_factory=dict)
+    """As `local`, for many large answers."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Routes":
@@ -38,6 +40,7 @@ class Routes:
             node=str(fields.get("node", "")),
             writer_error=_error(fields.get("writer_error")),
             local=_local(fields.get("local")),
+            bulk=_local(fields.get("bulk")),
         )
 
     def endpoints(self) -> set[str]:

@@ -15,12 +15,14 @@ from typing import NamedTuple
 import psutil
 import zmq
 
+from node.local_end import bulk_socket
 from node.reader_hints import Hints, News, Pages
 from node.reader_service import ReaderService
 from node.reader_stats import ReaderStats
 from node.serving import Server
 from node.store import disk
-from node.store.bells import Bell, Context, Sleepers
+from node.store.bells import READER_SLOTS, Context, Sleepers
+from node.store.datagram_bells import DatagramBell
 from node.store.event_log import fields, log_to_stderr
 from node.store.live_store import LiveStore
 from node.store.locks import FileLock
@@ -87,7 +89,7 @@ class Site(NamedTuple):
     @property
     def slot(self) -> str:
         """The name of its page and lock."""
-        return f"reader-{self.number}"
+        return f"{READER_SLOTS}{self.number}"
 
 
 class Reader:
@@ -102,12 +104,13 @@ class Reader:
     ) -> None:
         self.server = server
         self.poller = zmq.Poller()
-        self.poller.register(server.socket, zmq.POLLIN)
+        for watched in server.watched:
+            self.poller.register(watched, zmq.POLLIN)
         self._site = site
         self._page = page
         self._pages = Pages(site.root, site.shards)
-        self._bell = Bell(context, site.slot)
-        self.poller.register(self._bell.socket, zmq.POLLIN)
+        self._bell = DatagramBell(site.slot)
+        self.poller.register(self._bell.watched, zmq.POLLIN)
         self._hints = Hints(self._bell, site.shards)
         self._workers = Sleepers(context, site.root, lambda slot: slot.startswith("queue-"))
         self.service = ReaderService(
@@ -136,7 +139,7 @@ class Reader:
             ready = self.poller.poll(sleep_ms)
             now = time.monotonic()
             if ready or self._is_anything_due(now):
-                self.step(now, is_rung=any(one[0] is self._bell.socket for one in ready))
+                self.step(now, is_rung=any(one[0] == self._bell.watched for one in ready))
                 now = time.monotonic()
             sleep_ms = self._sleep_ms(now) if self._ask_for_ring() else 0
         self._page.publish(state=STOPPING)
@@ -166,7 +169,9 @@ class Reader:
     def _is_anything_due(self, now: float) -> bool:
         """Whether a turn without any event is worth its while: most of a holder's ticks are not."""
         deadline = self.service.holds.next_deadline()
-        if self.service.has_work or self.service.is_unsettled or self.server.has_unsent:
+        if self.service.has_work or self.service.is_unsettled:
+            return True
+        if self.server.has_requests or self.server.has_unsent:
             return True
         if now - self._heartbeat_at >= HEARTBEAT_S:
             return True
@@ -180,7 +185,7 @@ class Reader:
         return not follows and not self._hints.are_up_to_date(self._pages.hints())
 
     def _sleep_ms(self, now: float) -> int:
-        if self.service.has_work:
+        if self.service.has_work or self.server.has_requests:
             return 0
         deadline = self.service.holds.next_deadline()
         if deadline is None:
@@ -350,7 +355,10 @@ def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
     lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
     context: Context = zmq.Context()
     with WorkerPage.create(root, site.slot) as page:
-        server = Server(context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX, local=options.local)
+        bulk = bulk_socket(options.local) if options.local else ""
+        server = Server(
+            context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX, local=options.local, bulk=bulk
+        )
         reader = Reader(site, server, page, context)
         report_ready(options.ready_fd, server.endpoint)
         reader.run(stop)

@@ -4,9 +4,9 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
+from node.local_end import Payload
 from node.reader_requests import Find, Get, GetByKey, GetByPlace, GetByQueue, Offsets, Pull, Seek
 from node.reader_tail import LogTail, Taken
-from node.serving import Payload
 from node.store.find import FindPage, FindRequest, find
 from node.store.live_store import LiveStore
 from node.store.open_files import FileVanished

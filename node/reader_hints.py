@@ -1,9 +1,9 @@
 """Which queues may have grown: what queue workers announce, and what their pages say when a hint
 was lost.
 
-A hint is a ring (`node.store.bells`) with msgpack [shard, number, [[topic, queue id], ...]]; an
-empty list stands for every queue. Each worker also counts its hints in its page, so that a lost one
-is missed.
+A hint is a ring (`node.store.datagram_bells`) with msgpack [shard, number, [[topic, queue id],
+...]]; an empty list stands for every queue. Each worker also counts its hints in its page, so that
+a lost one is missed.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from node.store.bells import Bell
+from node.store.datagram_bells import DatagramBell
 from node.store.state_page import LogPage, WorkerPage, queue_slot
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -90,7 +90,7 @@ def parse_hint(message: bytes) -> Hint | None:
 class Hints:
     """The rings of all queue workers. They are read only while somebody waits for those."""
 
-    def __init__(self, bell: Bell, shards: int) -> None:
+    def __init__(self, bell: DatagramBell, shards: int) -> None:
         self._bell = bell
         self._counts = [HintCount() for _ in range(shards)]
         self._listens = False

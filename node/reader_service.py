@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import monotonic_ns
 from typing import TypeVar
 
+from node.local_end import Payload
 from node.reader_answers import (
     Answer,
     find_messages,
@@ -35,7 +36,7 @@ from node.reader_requests import (
 )
 from node.reader_stats import ReaderStats
 from node.reader_tail_desk import TailDesk
-from node.serving import BadFrames, Payload, Received
+from node.serving import BadFrames, Received
 from node.store.live_store import LiveStore
 from node.store.pull import nothing
 from node.store.pull_types import PullResult, PullStatus, TransferLimits
@@ -216,7 +217,12 @@ class ReaderService:
 
     def follow(self, now: float) -> None:
         """Answers the held pulls that the log's end has messages for."""
+        was_following = self.tail.follows
         self.at_end.follow(self.store, now)
+        if self.tail.follows and not was_following:
+            # What the files got since the last look at them is below where the log's end begins,
+            # and from now on nobody listens to the hint that would tell it.
+            self.wake_all()
 
     def _look(self, wanted: Pull, is_final: bool = False) -> PullResult | None:
         """One look; None while the queue's worker is behind, and its end can't be told yet.

@@ -2,7 +2,7 @@
 once. A pull that waits is in no duration: it waits because it was told to.
 """
 
-from node.serving import Payload
+from node.local_end import Payload
 from node.store.stats_page import Counts
 from node.store.stats_series import (
     CODES,

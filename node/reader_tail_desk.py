@@ -6,10 +6,10 @@ the consumer need not ask again for each message.
 
 from collections.abc import Callable
 
+from node.local_end import Payload
 from node.reader_answers import Answer, look_again, tail_answer
 from node.reader_holds import Held, HoldList
 from node.reader_tail import LogTail, Taken
-from node.serving import Payload
 from node.store.live_store import LiveStore
 from protocol.errors import MqError
 from protocol.ids import Queue

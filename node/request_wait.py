@@ -7,13 +7,11 @@ import zmq
 
 
 class RequestWait:
-    """Watches a socket for requests, and descriptors. For the one thread that has the socket."""
+    """Watches ZeroMQ sockets and descriptors. For the one thread that has the sockets."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]", descriptors: Iterable[int]) -> None:
+    def __init__(self, watched: "Iterable[zmq.Socket[bytes] | int]") -> None:
         # What a zmq.Poller asks; the list is made once.
-        self._watched: list[tuple[Any, int]] = [
-            (watched, int(zmq.POLLIN)) for watched in (socket, *descriptors)
-        ]
+        self._watched: list[tuple[Any, int]] = [(one, int(zmq.POLLIN)) for one in watched]
 
     def poll(self, timeout_ms: int) -> None:
         """Returns when there may be something to do, at the latest after the time."""

@@ -10,11 +10,14 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import zmq
 
+from node.local_end import Connection, LocalEnd, Payload
+from node.serving_owed import Behind, Owed, Unsent
 from node.store.event_log import fields
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
 from protocol.message_id import Host
@@ -47,9 +50,6 @@ UNSENT_BYTES_MAX = 64 * 1024 * 1024
 UNSENT_S_MAX = 10.0
 """Who reads nothing for so long is given up: what was kept for it is dropped."""
 SEND_AGAIN_S = 0.001
-OWED_BYTES_MAX = 256 * 1024 * 1024
-OWED_BYTES_MAX_OF_PEER = 32 * 1024 * 1024
-"""Large payloads that are on their way; who would get more than that is told to read first."""
 LINGER_MS = 500
 ZERO_COPY_BYTES_MIN = 65_536
 """Below it copying a payload costs less than handing it over."""
@@ -64,7 +64,6 @@ _BAD_ADDRESS = {
     zmq.ENOCOMPATPROTO,
     zmq.EADDRNOTAVAIL,
 }
-Payload = bytes | bytearray | memoryview
 
 
 class Received(NamedTuple):
@@ -93,58 +92,8 @@ class BadFrames(NamedTuple):
     error: MqError
 
 
-class _Unsent(NamedTuple):
-    header: bytes
-    payload: Payload | None
-
-    @property
-    def size(self) -> int:
-        return len(self.header) + (0 if self.payload is None else len(self.payload))
-
-
-class _Behind:
-    """What is kept for one peer, and since when it has taken nothing."""
-
-    def __init__(self, now: float) -> None:
-        self.since = now
-        self.answers: deque[_Unsent] = deque()
-
-
-class _Owed:
-    """The large payloads that ZeroMQ still holds, by peer: its own limits count no bytes."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._peers: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
-
-    def takes(self, peer: bytes, size: int) -> bool:
-        """Whether the peer may have so many bytes more. A first payload of a peer always fits."""
-        if not self.bytes:
-            return True
-        self._forget_sent(peer)
-        owed = sum(size for _, size in self._peers.get(peer, ()))
-        if owed + size > max(size, OWED_BYTES_MAX_OF_PEER):
-            return False
-        if self.bytes + size > OWED_BYTES_MAX:
-            for other in list(self._peers):
-                self._forget_sent(other)
-        return self.bytes + size <= OWED_BYTES_MAX
-
-    def add(self, peer: bytes, tracker: zmq.MessageTracker, size: int) -> None:
-        """Counts a payload until ZeroMQ has let go of it."""
-        self._peers.setdefault(peer, deque()).append((tracker, size))
-        self.bytes += size
-
-    def _forget_sent(self, peer: bytes) -> None:
-        waiting = self._peers.get(peer)
-        while waiting and waiting[0][0].done:
-            self.bytes -= waiting.popleft()[1]
-        if not waiting:
-            self._peers.pop(peer, None)
-
-
 class Server:
-    """A bound ROUTER socket. `socket` is for polling; only one thread may use it all."""
+    """A bound ROUTER socket, and a local one beside it. Only one thread may use it all."""
 
     def __init__(
         self,
@@ -153,23 +102,26 @@ class Server:
         frame_bytes_max: int = max(HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX),
         answers_max: int = SEND_HIGH_WATER_MARK,
         local: str = "",
+        bulk: str = "",
     ) -> None:
         """Binds. A peer that sends a frame over `frame_bytes_max` is disconnected by ZeroMQ.
 
         `answers_max`: what ZeroMQ keeps for a peer that does not read; those with a payload may
-        have ZERO_COPY_BYTES_MIN bytes each. `local`: bound too where it is given; nobody depends
-        on that one, so it may fail. Raises BadRequest for no address, ServiceNotAvailable
-        for one in use.
+        have ZERO_COPY_BYTES_MIN bytes each. `local` and `bulk` are bound too where they are
+        given: a `LocalEnd`, and another name of the socket. Nobody depends on those, so they may
+        fail. Raises BadRequest for no address, ServiceNotAvailable for one in use.
         """
         self.unsent_dropped = 0
         self._pack = HeaderPacker()
-        self._unsent: dict[bytes, _Behind] = {}
+        self._unsent: dict[bytes, Behind] = {}
         self._sent_again_at = 0.0
         self._unsent_count = 0
         self._unsent_bytes = 0
-        self._owed = _Owed()
+        self._owed = Owed()
         self.socket = context.socket(zmq.ROUTER)
         self._alone = [(self.socket, int(zmq.POLLIN))]
+        self._local: LocalEnd | None = None
+        self._is_local_next = False
         # What `socket.send` calls once it has looked for options that a ROUTER does not have.
         self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
         for option, value in (
@@ -188,21 +140,48 @@ class Server:
             self.endpoint = _bind(self.socket, endpoint)
             """Where clients connect: the real port for `:0` or `:*`."""
             if local:
-                self._bind_local(local)
+                with _may_fail(local):
+                    self._local = LocalEnd(local, frame_bytes_max, answers_max, UNSENT_S_MAX)
+            if bulk:
+                with _may_fail(bulk):
+                    self.socket.bind(bulk)
         except MqError:
             self.socket.close(0)
             raise
 
-    def _bind_local(self, local: str) -> None:
-        try:
-            self.socket.bind(local)
-        except zmq.ZMQError as error:
-            log.warning("clients of this machine use TCP", extra=fields(socket=local, why=error))
+    @property
+    def watched(self) -> "tuple[zmq.Socket[bytes] | int, ...]":
+        """What can be read from when there may be a request: a ZeroMQ socket, a descriptor."""
+        return (self.socket,) if self._local is None else (self.socket, self._local.fd)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether `receive` has a request that those do not tell of."""
+        return self._local is not None and self._local.has_requests
 
     def receive(self) -> Received | BadFrames | None:
         """The next request that waits, or None. Never raises for what a peer sent."""
         if self._unsent_count:
             self._send_again()
+        if self._local is None:
+            return self._receive_far()
+        # In turns: neither side can keep the other waiting.
+        self._is_local_next = not self._is_local_next
+        if self._is_local_next:
+            return self._receive_local(self._local) or self._receive_far()
+        return self._receive_far() or self._receive_local(self._local)
+
+    def _receive_local(self, local: LocalEnd) -> Received | BadFrames | None:
+        request = local.receive()
+        if request is None:
+            return None
+        peer, frames = request
+        header = bytes(frames[0])
+        if len(frames) <= FRAMES_MAX:
+            return Received(peer, header, frames[1] if len(frames) > 1 else None)
+        return BadFrames(peer, _id_of(header), _too_many(len(frames), sum(map(len, frames))))
+
+    def _receive_far(self) -> Received | BadFrames | None:
         socket = self.socket
         # A receive that finds nothing costs four times as much as the question.
         if not zmq.zmq_poll(self._alone, 0):
@@ -228,10 +207,7 @@ class Server:
         while self.socket.getsockopt(zmq.RCVMORE):
             size += len(self.socket.recv())
             count += 1
-        return BadRequest(
-            f"the request has {count} frames and {size} bytes, {FRAMES_MAX} frames are allowed",
-            "send [header] or [header, payload]",
-        )
+        return _too_many(count, size)
 
     def send(self, peer: bytes, header: Mapping[str, Any], payload: Payload | None = None) -> bool:
         """Sends an answer, or keeps it for a peer that is behind; False when the peer is gone.
@@ -249,10 +225,12 @@ class Server:
             sent = self._try_send(peer, packed, payload)
             if sent is not None:
                 return sent
-        return self._keep(peer, _Unsent(packed, payload))
+        return self._keep(peer, Unsent(packed, payload))
 
     def _try_send(self, peer: bytes, header: bytes, payload: Payload | None) -> bool | None:
-        """Whether the peer is there; None when its queue in ZeroMQ is full."""
+        """Whether the peer is there; None when no more is kept for its connection."""
+        if self._local is not None and (connection := self._local.connection(peer)) is not None:
+            return self._try_send_local(self._local, connection, header, payload)
         send = self._send
         try:
             send(peer, _FIRST_FRAME)
@@ -274,12 +252,23 @@ class Server:
             self._owed.add(peer, tracker, len(payload))
         return True
 
-    def _keep(self, peer: bytes, answer: _Unsent) -> bool:
+    def _try_send_local(
+        self, local: LocalEnd, connection: Connection, header: bytes, payload: Payload | None
+    ) -> bool | None:
+        if local.is_full(connection):
+            return None
+        is_large = payload is not None and len(payload) >= ZERO_COPY_BYTES_MIN
+        kept = local.send(connection, header, payload, borrows=is_large)
+        if kept is not None and payload is not None and is_large:
+            self._owed.add(connection.peer, kept, len(payload))
+        return not connection.is_gone
+
+    def _keep(self, peer: bytes, answer: Unsent) -> bool:
         if self._unsent_count >= UNSENT_MAX or self._unsent_bytes + answer.size > UNSENT_BYTES_MAX:
             self.unsent_dropped += 1
             return False
         if peer not in self._unsent:
-            self._unsent[peer] = _Behind(time.monotonic())
+            self._unsent[peer] = Behind(time.monotonic())
         self._unsent[peer].answers.append(answer)
         self._unsent_count += 1
         self._unsent_bytes += answer.size
@@ -312,7 +301,7 @@ class Server:
             if not waiting:
                 del self._unsent[peer]
 
-    def _forget_first(self, waiting: deque[_Unsent]) -> None:
+    def _forget_first(self, waiting: deque[Unsent]) -> None:
         self._unsent_count -= 1
         self._unsent_bytes -= waiting.popleft().size
 
@@ -322,11 +311,27 @@ class Server:
         Half of that is for what is kept here, as ZeroMQ takes no more than its own limit at once.
         """
         begin = time.monotonic()
-        while self._unsent_count and time.monotonic() - begin < linger_ms / 2000:
+        while self._owes and time.monotonic() - begin < linger_ms / 2000:
             time.sleep(SEND_AGAIN_S)
             self._send_again()
+            if self._local is not None:
+                self._local.turn()
         self.unsent_dropped += self._unsent_count
+        if self._local is not None:
+            self._local.close()
         self.socket.close(max(0, linger_ms - int((time.monotonic() - begin) * 1000)))
+
+    @property
+    def _owes(self) -> bool:
+        return self._unsent_count > 0 or (self._local is not None and self._local.has_unsent)
+
+
+@contextmanager
+def _may_fail(local: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, zmq.ZMQError) as error:
+        log.warning("clients of this machine use TCP", extra=fields(socket=local, why=error))
 
 
 def _bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
@@ -347,6 +352,13 @@ def _bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
         if mask is not None:
             os.umask(mask)
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def _too_many(frames: int, size: int) -> BadRequest:
+    return BadRequest(
+        f"the request has {frames} frames and {size} bytes, {FRAMES_MAX} frames are allowed",
+        "send [header] or [header, payload]",
+    )
 
 
 def _address(frame: zmq.Frame | None) -> str:

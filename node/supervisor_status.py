@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from node.local_end import bulk_socket
 from node.store import staging_files
 from node.store.process import FREE_SPACE, now_ms
 from node.store.settings import Settings
@@ -88,6 +89,7 @@ def routes(view: NodeView) -> Fields:
             for child in [writer, *serving]
             if child.endpoint and child.local
         },
+        "bulk": {child.endpoint: bulk_socket(child.local) for child in serving if child.local},
         "crc": view.settings.enabled_append_prop_crc,
         "max_message_size": view.settings.max_message_size,
         "epoch": read_log(view.root).epoch,

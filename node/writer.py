@@ -101,7 +101,7 @@ class Writer:
 
     def run(self, stop: StopFlag) -> None:
         """Serves until the flag is set, then stops in order."""
-        wait = RequestWait(self.server.socket, (*self.flushing.fds, self.staging.fd, stop.fd))
+        wait = RequestWait((*self.server.watched, *self.flushing.fds, self.staging.fd, stop.fd))
         self.store.page.publish(state=RUNNING)
         while not stop.is_set:
             wait.poll(self._sleep_ms())
@@ -146,7 +146,7 @@ class Writer:
                 log.info("the next segment could be made: the disk has room again")
 
     def _sleep_ms(self) -> int:
-        if self.staging.has_work:
+        if self.staging.has_work or self.server.has_requests:
             return 0
         return 50 if self.flushing.is_done else 10
 

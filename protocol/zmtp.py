@@ -1,4 +1,4 @@
-"""ZMTP 3.1 (rfc.zeromq.org/spec/37) as far as a DEALER with the mechanism NULL needs it.
+"""ZMTP 3.1 (rfc.zeromq.org/spec/37), as far as DEALER and ROUTER need it with the mechanism NULL.
 
 A connection begins with a greeting and a READY of either side; then come messages of one or more
 frames, and PINGs that are to be answered. No sockets here.
@@ -14,6 +14,8 @@ ROOM_BYTES = 128 * 1024
 COMMAND_BYTES_MAX = 4_096
 BYTES_FRAME_MIN = 65_536
 """A frame of so many bytes stays where it was received, smaller ones are copied to bytes."""
+FRAMES_MAX = 64
+"""Nobody here sends a message of more frames than two."""
 
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _SHORT_MAX = 255
@@ -70,9 +72,10 @@ def pong(ping: Command) -> bytes:
 class Inbox:
     """Bytes in, messages and commands out. Bytes go where `room` says, then `took` counts them."""
 
-    def __init__(self, frame_bytes_max: int) -> None:
+    def __init__(self, frame_bytes_max: int, room_bytes: int = ROOM_BYTES) -> None:
+        """`room_bytes`: what is received at once, and kept all the time; COMMAND_BYTES_MAX fit."""
         self._frame_bytes_max = frame_bytes_max
-        self._bytes = bytearray(ROOM_BYTES)
+        self._bytes = bytearray(room_bytes)
         self._view = memoryview(self._bytes)
         self._start = self._end = 0
         self._is_greeted = False
@@ -143,7 +146,7 @@ class Inbox:
         if size > (COMMAND_BYTES_MAX if flags & _COMMAND else self._frame_bytes_max):
             raise NotZmtp(f"a frame of {size} bytes")
         stop = start + size
-        if size >= BYTES_FRAME_MIN:
+        if size >= BYTES_FRAME_MIN or size > len(self._bytes) - _LONG_HEAD.size:
             self._begin_large(start, size, not flags & _MORE)
             return []
         if stop > self._end:
@@ -168,11 +171,14 @@ class Inbox:
         if self._large_end < len(self._large):
             return None
         data, self._large = self._large.toreadonly(), None
-        return self._add(data, self._large_is_last)
+        kept = data if len(data) >= BYTES_FRAME_MIN else bytes(data)
+        return self._add(kept, self._large_is_last)
 
     def _add(self, data: Payload, is_last: bool) -> list[Payload]:
         if not is_last:
             self._parts.append(data)
+            if len(self._parts) >= FRAMES_MAX:
+                raise NotZmtp(f"a message of more than {FRAMES_MAX} frames")
             return []
         if not self._parts:
             return [data]

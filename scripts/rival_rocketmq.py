@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keelog.bench.node_process import free_ports
+from keelog.bench.pace import wake_up_in_time
 from scripts.rival_proc import die_with_parent
 
 JAVA = Path(__file__).parent / "java"
@@ -107,6 +108,12 @@ def class_path() -> str:
     return f"{JAVA / 'target' / 'classes'}:{built.read_text().strip()}"
 
 
+def _begin_client() -> None:
+    """For `preexec_fn`: it sends when a message is due as exactly as our own load processes do."""
+    die_with_parent()
+    wake_up_in_time()
+
+
 class Jvm:
     """One Java process. What it prints goes to `NAME.log` in its home."""
 
@@ -122,7 +129,7 @@ class Jvm:
                 stdout=subprocess.PIPE if talks else log,
                 stderr=log,
                 env={**os.environ, "ROCKETMQ_HOME": str(home)},
-                preexec_fn=die_with_parent,
+                preexec_fn=_begin_client if talks else die_with_parent,
                 # Ctrl-C is ours to handle: the order of the end is not left to the terminal.
                 start_new_session=True,
             )

@@ -50,9 +50,12 @@ QUEUES = {
     "node/client_tail.py": "node/client_tail.py::PULLS_MAX",
     "node/group_commit.py": "send_thread_pool_queue_capacity",
     "node/store/bells.py": "node/store/bells.py::RINGS_HIGH_WATER_MARK",
+    "node/store/datagram_bells.py": "node/store/bell_rules.py::RING_BYTES_MAX",
     "node/reader_tail.py": "node/reader_tail.py::TAIL_RECORDS_MAX",
     "node/service_manager.py": "node/service_manager.py::STATUS_CHARS_MAX",
+    "node/local_end.py": "node/serving.py::SEND_HIGH_WATER_MARK",
     "node/serving.py": "node/serving.py::UNSENT_MAX",
+    "node/serving_owed.py": "node/serving_owed.py::OWED_BYTES_MAX",
     "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
     "node/client_unique_key.py": "node/client_io.py::CALLS_MAX",
 }

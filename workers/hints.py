@@ -9,7 +9,8 @@ from pathlib import Path
 import msgpack
 import zmq
 
-from node.store.bells import RING_BYTES_MAX, Bell, Context, Sleepers
+from node.store.bell_rules import RING_BYTES_MAX
+from node.store.bells import READER_SLOTS, Bell, Context, Sleepers
 from node.store.state_page import NEVER, WorkerPage
 from protocol.ids import Queue
 from workers.pace import Sleep
@@ -54,7 +55,7 @@ class GrowthHints:
     def __init__(self, context: Context, root: Path, shard: int) -> None:
         self._shard = shard
         self._number = 0
-        self._readers = Sleepers(context, root, lambda slot: slot.startswith("reader-"))
+        self._readers = Sleepers(context, root, lambda slot: slot.startswith(READER_SLOTS))
 
     @property
     def are_wanted(self) -> bool:

@@ -1,8 +1,9 @@
 """Bells: how one process of a node wakes another that sleeps, and how the sleeper says when.
 
-A bell is a ZeroMQ socket in `keelog/run`, where each process goes first: paths of sockets must be
-short. A ring shortens a sleep and nothing else: what is true stands in the state pages, and who
-sleeps looks there by itself within some milliseconds.
+A bell is a socket in `keelog/run`, where each process goes first: paths of sockets must be short.
+Those of workers are ZeroMQ's, those of readers are `node.store.datagram_bells`. A ring shortens a
+sleep and nothing else: what is true stands in the state pages, and who sleeps looks there by itself
+within some milliseconds.
 
 A sleeper's page says from which log offset on it wants to be rung (`wake_at`), or that it listens
 (`listens`). So nobody pays for waking who is awake, or who rests so that its next batch is larger.
@@ -16,12 +17,14 @@ from pathlib import Path
 
 import zmq
 
+from node.store.bell_rules import RING_BYTES_MAX, RINGS_AT_ONCE, bell_file
+from node.store.datagram_bells import DatagramRinger
 from node.store.state_page import NEVER, WorkerPage, run_dir, shard_of_slot
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue, shard_of
 
-RINGS_AT_ONCE = 64
-RING_BYTES_MAX = 64 * 1024
+READER_SLOTS = "reader-"
+"""What the slots of those begin with who have a `DatagramBell`."""
 RINGS_HIGH_WATER_MARK = 1_000
 RECONNECT_MS = 10
 _POLLIN = int(zmq.POLLIN)
@@ -88,13 +91,20 @@ class Ringer:
 
 
 def _endpoint(slot: str) -> str:
-    return f"ipc://{slot}.bell"
+    return f"ipc://{bell_file(slot)}"
+
+
+def ringer_of(context: Context, slot: str) -> Ringer | DatagramRinger:
+    """The end that rings the bell of a slot."""
+    return DatagramRinger(slot) if slot.startswith(READER_SLOTS) else Ringer(context, slot)
 
 
 class Sleeper:
     """One process that may want to be rung: its slot, and its page as it was found."""
 
-    def __init__(self, ringer: Ringer, slot: str, page: WorkerPage, file_number: int) -> None:
+    def __init__(
+        self, ringer: Ringer | DatagramRinger, slot: str, page: WorkerPage, file_number: int
+    ) -> None:
         self.ringer = ringer
         self.slot = slot
         self.page = page
@@ -147,7 +157,7 @@ class Sleepers:
             if slot not in self._known and self._takes(slot):
                 with suppress(OSError, StoreDamaged):
                     page = WorkerPage.open(self._root, slot)
-                    ringer = Ringer(self._context, slot)
+                    ringer = ringer_of(self._context, slot)
                     self._known[slot] = Sleeper(ringer, slot, page, number)
 
     def _listed(self) -> dict[str, int]:

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from node.local_end import Payload
 from node.reader_hints import News
 from node.reader_service import ReaderService
 from node.reader_stats import ReaderStats
-from node.serving import BadFrames, Payload, Received
+from node.serving import BadFrames, Received
 from node.store.live_store import LiveStore
 from node.store.pull_types import TransferLimits
 from node.store.state_page import DAMAGED, RUNNING, STARTING
@@ -518,6 +519,23 @@ def test_a_held_pull_is_found_when_every_hint_was_lost(waiting: tuple[Desk, Spot
     reader.store.refresh()
     reader.service.wake(News(set(), {0, 1}))
     assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
+
+
+def test_what_the_files_got_without_a_hint_before_the_log_was_followed_answers_a_held_pull(
+    waiting: tuple[Desk, Spot],
+) -> None:
+    reader, where = waiting
+    hold(reader, where, b"a")
+    hold(reader, where, b"b", tags=where.tags)
+    assert not reader.service.tail.follows
+    reader.living.publish(where.after)
+    reader.store.refresh()
+    reader.service.follow(reader.now)
+    assert reader.service.tail.begin == where.after
+    assert [(reply.peer, reply.header["status"]) for reply in reader.sent] == [
+        (b"a", "FOUND"),
+        (b"b", "FOUND"),
+    ]
 
 
 def test_a_held_pull_is_answered_from_the_log_before_its_worker_has_placed_the_message(

@@ -9,6 +9,8 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from node.local_end import bulk_socket
+from node.request_wait import RequestWait
 from node.serving import BadFrames, Received, Server
 from protocol.errors import BadRequest, ServiceNotAvailable
 from protocol.message_id import Host
@@ -26,9 +28,13 @@ def context() -> Iterator[Context]:
     context.destroy(linger=0)
 
 
+LOCAL = f"ipc://@keelog-test-{os.getpid()}-serving"
+
+
 @pytest.fixture
 def server(context: Context) -> Iterator[Server]:
-    server = Server(context, "tcp://127.0.0.1:0", FRAME_BYTES_MAX)
+    bulk = bulk_socket(LOCAL)
+    server = Server(context, "tcp://127.0.0.1:0", FRAME_BYTES_MAX, local=LOCAL, bulk=bulk)
     yield server
     server.close(0)
 
@@ -36,16 +42,17 @@ def server(context: Context) -> Iterator[Server]:
 Connect = Callable[[], "zmq.Socket[bytes]"]
 
 
-@pytest.fixture
-def connect(context: Context, server: Server) -> Iterator[Connect]:
-    """`connect()`: a client of the server, closed at the end of the test."""
+@pytest.fixture(params=["tcp", "local", "bulk"])
+def connect(context: Context, server: Server, request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """`connect()`: a client of the server, closed at the end of the test; each way in turn."""
+    ways = {"tcp": server.endpoint, "local": LOCAL, "bulk": bulk_socket(LOCAL)}
     clients = []
 
     def new() -> "zmq.Socket[bytes]":
         client = context.socket(zmq.DEALER)
         client.setsockopt(zmq.LINGER, 0)
         client.setsockopt(zmq.RCVTIMEO, WAIT_MS)
-        client.connect(server.endpoint)
+        client.connect(ways[request.param])
         clients.append(client)
         return client
 
@@ -55,10 +62,20 @@ def connect(context: Context, server: Server) -> Iterator[Connect]:
 
 
 def receive(server: Server) -> Received | BadFrames:
-    assert server.socket.poll(WAIT_MS), "no request came"
-    received = server.receive()
-    assert received is not None
+    wait, deadline = RequestWait(server.watched), time.monotonic() + WAIT_MS / 1000
+    while (received := server.receive()) is None:
+        assert time.monotonic() < deadline, "no request came"
+        wait.poll(WAIT_MS)
     return received
+
+
+def answered(client: "zmq.Socket[bytes]", server: Server) -> list[bytes]:
+    """The next answer; until it has come the server goes on with what it owes."""
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not client.poll(1):
+        assert server.receive() is None
+        assert time.monotonic() < deadline, "no answer came"
+    return client.recv_multipart()
 
 
 def test_a_request_comes_with_its_header_payload_and_sender(
@@ -88,21 +105,22 @@ def test_an_answer_goes_to_who_asked_with_and_without_payload(
         number = int(request.header)
         payload = b"x" * 100_000 if number == 2 else None
         assert server.send(request.peer, answer(number), payload)
-    assert unpack(first.recv())["id"] == 1
-    assert not first.getsockopt(zmq.RCVMORE)
-    assert unpack(second.recv())["id"] == 2
-    assert second.recv() == b"x" * 100_000
+    (header,) = answered(first, server)
+    assert unpack(header)["id"] == 1
+    header, payload = answered(second, server)
+    assert unpack(header)["id"] == 2
+    assert payload == b"x" * 100_000
 
 
 def test_too_many_frames_are_a_refusal_that_names_the_request(
     connect: Connect, server: Server
 ) -> None:
     client = connect()
-    client.send_multipart([pack({"id": 7}), *[b""] * 5_000])
+    client.send_multipart([pack({"id": 7}), *[b""] * 50])
     bad = receive(server)
     assert isinstance(bad, BadFrames)
     assert bad.request_id == 7
-    assert "5001 frames" in str(bad.error)
+    assert "51 frames" in str(bad.error)
     client.send(b"next")
     following = receive(server)
     assert isinstance(following, Received)
@@ -128,6 +146,7 @@ def test_an_answer_to_a_peer_that_went_away_is_dropped(connect: Connect, server:
     client.close(0)
     deadline = time.monotonic() + WAIT_MS / 1000
     while server.send(request.peer, answer(1)):
+        server.receive()
         assert time.monotonic() < deadline, "the answer never failed"
         time.sleep(0.01)
     assert not server.send(b"nobody", answer(1), b"payload")
@@ -143,11 +162,7 @@ def test_a_peer_that_reads_nothing_gets_all_its_answers_later(
     count = 6_000
     for number in range(count):
         assert server.send(request.peer, answer(number), b"x" * 4_000)
-    found = []
-    for _ in range(count):
-        server.receive()
-        found.append(unpack(client.recv())["id"])
-        client.recv()
+    found = [unpack(answered(client, server)[0])["id"] for _ in range(count)]
     assert found == list(range(count))
     assert server.unsent_dropped == 0
 
@@ -159,9 +174,9 @@ def test_an_answer_that_msgpack_cannot_hold_becomes_a_refusal(
     client.send(b"")
     request = receive(server)
     assert server.send(request.peer, answer(9, topic="\ud800"), b"payload")
-    header = unpack(client.recv())
+    (packed,) = answered(client, server)
+    header = unpack(packed)
     assert (header["id"], header["ok"], header["error"]["kind"]) == (9, False, "BadRequest")
-    assert not client.getsockopt(zmq.RCVMORE)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -182,34 +197,45 @@ def test_any_frames_are_received_or_refused(
         assert len(frames) > 2
 
 
-def test_clients_come_over_a_local_socket_too_and_are_told_to_be_of_this_machine(
-    context: Context,
-) -> None:
-    local = f"ipc://@keelog-test-{os.getpid()}-of-two"
-    server = Server(context, "tcp://127.0.0.1:0", local=local)
-    for endpoint in (server.endpoint, local):
-        client = context.socket(zmq.DEALER)
-        client.connect(endpoint)
-        client.send(pack({"v": 1, "op": "ping", "id": 5}))
-        received = receive(server)
-        assert isinstance(received, Received)
-        assert received.sender() == Host(bytes([127, 0, 0, 1]), 0)
-        server.send(received.peer, answer(5))
-        assert client.poll(WAIT_MS)
-        assert unpack(client.recv())["id"] == 5
+def test_as_many_frames_as_nobody_sends_are_one_refusal(context: Context, server: Server) -> None:
+    client = context.socket(zmq.DEALER)
+    client.connect(server.endpoint)
+    client.send_multipart([pack({"id": 7}), *[b""] * 5_000])
+    bad = receive(server)
+    assert isinstance(bad, BadFrames)
+    assert "5001 frames" in str(bad.error)
+    assert server.receive() is None
+    client.close(0)
+
+
+def test_neither_side_keeps_the_other_waiting(context: Context, server: Server) -> None:
+    ends = {"far": server.endpoint, "local": LOCAL}
+    clients = {name: context.socket(zmq.DEALER) for name in ends}
+    for name, client in clients.items():
+        client.connect(ends[name])
+        client.send(b"hello")
+        receive(server)
+    for name, client in clients.items():
+        for _ in range(40):
+            client.send(name.encode())
+    for one in server.watched:
+        RequestWait([one]).poll(WAIT_MS)
+    order = [receive(server) for _ in range(4)]
+    assert [isinstance(one, Received) and one.header for one in order[:2]] in (
+        [b"far", b"local"],
+        [b"local", b"far"],
+    )
+    for client in clients.values():
         client.close(0)
-    server.close(0)
 
 
 def test_a_local_socket_that_cannot_be_is_a_warning(
     context: Context, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    local = f"ipc://@keelog-test-{os.getpid()}-taken"
-    first = Server(context, "tcp://127.0.0.1:0", local=local)
-    second = Server(context, "tcp://127.0.0.1:0", local=local)
-    assert second.endpoint != first.endpoint
-    assert [record.message for record in caplog.records] == ["clients of this machine use TCP"]
-    first.close(0)
+    taken = bulk_socket(LOCAL)
+    second = Server(context, "tcp://127.0.0.1:0", local=LOCAL, bulk=taken)
+    assert second.endpoint != server.endpoint
+    assert [record.message for record in caplog.records] == 2 * ["clients of this machine use TCP"]
     second.close(0)
 
 

@@ -1,5 +1,6 @@
 """Peers that take and do not give: silent ones, ones that never read, ones that are gone."""
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -7,8 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import zmq
 
-from node import serving
-from node.serving import OWED_BYTES_MAX_OF_PEER, Server
+from node import serving, serving_owed
+from node.request_wait import RequestWait
+from node.serving import Server
+from node.serving_owed import OWED_BYTES_MAX_OF_PEER
 from protocol.wire import answer, unpack
 
 WAIT_MS = 60_000
@@ -23,9 +26,12 @@ def context() -> Iterator[Context]:
     context.destroy(linger=0)
 
 
+LOCAL = f"ipc://@keelog-test-{os.getpid()}-limits"
+
+
 @pytest.fixture
 def server(context: Context) -> Iterator[Server]:
-    server = Server(context, "tcp://127.0.0.1:0", 64 * 1024)
+    server = Server(context, "tcp://127.0.0.1:0", 64 * 1024, local=LOCAL)
     yield server
     server.close(0)
 
@@ -33,9 +39,10 @@ def server(context: Context) -> Iterator[Server]:
 Connect = Callable[[], "tuple[zmq.Socket[bytes], bytes]"]
 
 
-@pytest.fixture
-def connect(context: Context, server: Server) -> Iterator[Connect]:
+@pytest.fixture(params=["tcp", "local"])
+def connect(context: Context, server: Server, request: pytest.FixtureRequest) -> Iterator[Connect]:
     """`connect()`: a client that keeps one answer and reads no more, and its name at the server."""
+    endpoint = LOCAL if request.param == "local" else server.endpoint
     clients = []
 
     def new() -> "tuple[zmq.Socket[bytes], bytes]":
@@ -43,21 +50,31 @@ def connect(context: Context, server: Server) -> Iterator[Connect]:
         client.setsockopt(zmq.LINGER, 0)
         client.setsockopt(zmq.RCVTIMEO, WAIT_MS)
         client.setsockopt(zmq.RCVHWM, 1)
-        client.connect(server.endpoint)
+        client.connect(endpoint)
         client.send(b"")
         clients.append(client)
-        assert server.socket.poll(WAIT_MS)
-        received = server.receive()
-        assert received is not None
-        return client, received.peer
+        return client, asked_by(server)
 
     yield new
     for client in clients:
         client.close(0)
 
 
-def read(client: "zmq.Socket[bytes]") -> tuple[str, int]:
+def asked_by(server: Server) -> bytes:
+    """Who sends the next request."""
+    wait, deadline = RequestWait(server.watched), time.monotonic() + WAIT_MS / 1000
+    while (received := server.receive()) is None:
+        assert time.monotonic() < deadline
+        wait.poll(WAIT_MS)
+    return received.peer
+
+
+def read(client: "zmq.Socket[bytes]", server: Server) -> tuple[str, int]:
     """What an answer says (`ok` or the kind of its error), and the bytes of its payload."""
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not client.poll(1):
+        assert server.receive() is None
+        assert time.monotonic() < deadline
     header = unpack(client.recv())
     size = len(client.recv()) if client.getsockopt(zmq.RCVMORE) else 0
     return ("ok" if header["ok"] else header["error"]["kind"]), size
@@ -70,7 +87,7 @@ def send_until_read(
     deadline = time.monotonic() + WAIT_MS / 1000
     while True:
         assert server.send(peer, answer(99), payload)
-        if read(client) == ("ok", len(payload)):
+        if read(client, server) == ("ok", len(payload)):
             return
         assert time.monotonic() < deadline, "who has read all is not served"
 
@@ -86,7 +103,7 @@ def test_who_does_not_read_large_answers_is_told_so_and_nobody_else_suffers(
     for number in range(count):
         assert server.send(slow_peer, answer(number), payload)
         send_until_read(server, honest, honest_peer, payload)
-    found = [read(slow) for _ in range(count)]
+    found = [read(slow, server) for _ in range(count)]
     taken = sum(size for _, size in found)
     # What the kernel's buffers hold is not owed any more.
     assert OWED_BYTES_MAX_OF_PEER <= taken <= OWED_BYTES_MAX_OF_PEER + 32 * MIB
@@ -97,17 +114,17 @@ def test_who_does_not_read_large_answers_is_told_so_and_nobody_else_suffers(
 def test_all_peers_together_are_owed_a_bounded_number_of_bytes(
     connect: Connect, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "OWED_BYTES_MAX", 16 * MIB)
+    monkeypatch.setattr(serving_owed, "OWED_BYTES_MAX", 16 * MIB)
     payload = bytes(8 * MIB)
     clients = [connect() for _ in range(12)]
     for _, peer in clients:
         assert server.send(peer, answer(1), payload)
-    kinds = [read(client)[0] for client, _ in clients]
+    kinds = [read(client, server)[0] for client, _ in clients]
     assert kinds[:2] == ["ok", "ok"]
     assert "NodeBusy" in kinds
     client, peer = connect()
     deadline = time.monotonic() + WAIT_MS / 1000
-    while server.send(peer, answer(2), payload) and read(client)[0] != "ok":
+    while server.send(peer, answer(2), payload) and read(client, server)[0] != "ok":
         assert time.monotonic() < deadline, "room never came back"
 
 
@@ -189,36 +206,37 @@ def test_a_peer_whose_host_fell_silent_is_forgotten(
     server.close(0)
 
 
-def test_who_reads_gets_all_answers_of_a_server_that_closes(context: Context) -> None:
-    """They may be more than ZeroMQ takes at once: a stopping reader answers all that it holds."""
+@pytest.mark.parametrize("way", ["tcp", "local"])
+def test_who_reads_gets_all_answers_of_a_server_that_closes(context: Context, way: str) -> None:
+    """They may be more than are taken at once: a stopping reader answers all that it holds."""
     count = 500
-    server = Server(context, "tcp://127.0.0.1:0", answers_max=1)
+    server = Server(context, "tcp://127.0.0.1:0", answers_max=1, local=LOCAL)
     client = context.socket(zmq.DEALER)
     client.setsockopt(zmq.RCVTIMEO, WAIT_MS)
-    client.connect(server.endpoint)
+    client.connect(LOCAL if way == "local" else server.endpoint)
     client.send(b"")
-    assert server.socket.poll(WAIT_MS)
-    received = server.receive()
-    assert received is not None
+    peer = asked_by(server)
     for number in range(count):
-        assert server.send(received.peer, answer(number))
+        assert server.send(peer, answer(number), bytes(2_000))
     assert server.has_unsent
     server.close(linger_ms=2 * WAIT_MS)
-    assert [unpack(client.recv())["id"] for _ in range(count)] == list(range(count))
+    found = [unpack(client.recv_multipart()[0])["id"] for _ in range(count)]
+    assert found == list(range(count))
     client.close(0)
 
 
-def test_a_server_that_closes_does_not_wait_for_who_reads_nothing(context: Context) -> None:
-    server = Server(context, "tcp://127.0.0.1:0", answers_max=1)
+@pytest.mark.parametrize("way", ["tcp", "local"])
+def test_a_server_that_closes_does_not_wait_for_who_reads_nothing(
+    context: Context, way: str
+) -> None:
+    server = Server(context, "tcp://127.0.0.1:0", answers_max=1, local=LOCAL)
     client = context.socket(zmq.DEALER)
     client.setsockopt(zmq.RCVHWM, 1)
-    client.connect(server.endpoint)
+    client.connect(LOCAL if way == "local" else server.endpoint)
     client.send(b"")
-    assert server.socket.poll(WAIT_MS)
-    received = server.receive()
-    assert received is not None
+    peer = asked_by(server)
     for _ in range(800):  # 40 MB: more than the network takes
-        server.send(received.peer, answer(1), bytes(50_000))
+        server.send(peer, answer(1), bytes(50_000))
     begin = time.monotonic()
     server.close(linger_ms=200)
     assert 0.1 <= time.monotonic() - begin < 2.0

@@ -13,7 +13,7 @@ LARGE = zmtp.BYTES_FRAME_MIN
 
 frames = st.one_of(
     st.binary(max_size=600),
-    st.sampled_from([LARGE - 1, LARGE, LARGE + 1, 2 * zmtp.ROOM_BYTES]).map(
+    st.sampled_from([5_000, 8_183, 8_184, LARGE - 1, LARGE, LARGE + 1, 2 * zmtp.ROOM_BYTES]).map(
         lambda size: bytes([size % 251]) * size
     ),
 )
@@ -28,10 +28,13 @@ def encoded(message: Sequence[bytes]) -> bytes:
 
 
 def received(
-    data: bytes, cuts: Sequence[int], frame_bytes_max: int = FRAME_BYTES_MAX
+    data: bytes,
+    cuts: Sequence[int],
+    frame_bytes_max: int = FRAME_BYTES_MAX,
+    room_bytes: int = zmtp.ROOM_BYTES,
 ) -> list[list[bytes] | zmtp.Command]:
     """What an inbox makes of the bytes when they come in pieces of these sizes, in turn."""
-    inbox = zmtp.Inbox(frame_bytes_max)
+    inbox = zmtp.Inbox(frame_bytes_max, room_bytes)
     found: list[list[bytes] | zmtp.Command] = []
     at = turn = 0
     while at < len(data):
@@ -46,12 +49,16 @@ def received(
     return found
 
 
-@given(messages, st.lists(st.integers(1, 200_000), min_size=1, max_size=6))
+@given(
+    messages,
+    st.lists(st.integers(1, 200_000), min_size=1, max_size=6),
+    st.sampled_from([zmtp.ROOM_BYTES, 8_192, zmtp.COMMAND_BYTES_MAX + 9]),
+)
 def test_messages_come_out_as_they_went_in_however_they_are_cut(
-    sent: list[list[bytes]], cuts: list[int]
+    sent: list[list[bytes]], cuts: list[int], room_bytes: int
 ) -> None:
     data = zmtp.GREETING + zmtp.ready(b"ROUTER") + b"".join(map(encoded, sent))
-    ready, *found = received(data, cuts)
+    ready, *found = received(data, cuts, room_bytes=room_bytes)
     assert isinstance(ready, zmtp.Command)
     assert ready.name == b"READY"
     assert found == sent

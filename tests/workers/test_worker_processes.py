@@ -15,7 +15,8 @@ import pytest
 import zmq
 
 from node.reader_hints import parse_hint
-from node.store.bells import Bell, Context
+from node.store.bells import Context
+from node.store.datagram_bells import DatagramBell
 from node.store.own_files import list_progress
 from node.store.state_page import DAMAGED, RUNNING, STOPPED, WorkerPage, run_dir
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
@@ -95,7 +96,7 @@ def test_following_workers_keep_up_tell_readers_and_stop_in_order(
     assert [json.loads(worker.ready)["ready"] for worker in workers] == [True] * 3
     monkeypatch.chdir(run_dir(log.root))
     context: Context = zmq.Context()
-    listener, bell = WorkerPage.create(log.root, "reader-0"), Bell(context, "reader-0")
+    listener, bell = WorkerPage.create(log.root, "reader-0"), DatagramBell("reader-0")
     heard: list[bytes] = []
     listener.publish(listens=1)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from node.store.bells import RINGS_AT_ONCE, RINGS_HIGH_WATER_MARK, Bell, Context, Ringer, Sleepers
+from node.store.bell_rules import RINGS_AT_ONCE
+from node.store.bells import RINGS_HIGH_WATER_MARK, Bell, Context, Ringer, Sleepers
 from node.store.state_page import NEVER, WorkerPage, run_dir
 from protocol.ids import Queue, shard_of
 

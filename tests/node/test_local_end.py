@@ -1,0 +1,271 @@
+"""The node's end of local sockets: clients that keep to ZMTP, that do not, and that leave."""
+
+import os
+import resource
+import select
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from node import local_end
+from node.local_end import ROOM_BYTES, LocalEnd, Request
+from protocol import zmtp
+
+NAME = f"keelog-test-{os.getpid()}-end"
+FRAME_BYTES_MAX = 1 << 20
+ANSWERS_MAX = 10
+UNSENT_S_MAX = 0.3
+WAIT_S = 10.0
+HELLO = zmtp.GREETING + zmtp.ready(b"DEALER")
+
+
+@pytest.fixture
+def end() -> Iterator[LocalEnd]:
+    end = LocalEnd(f"ipc://@{NAME}", FRAME_BYTES_MAX, ANSWERS_MAX, UNSENT_S_MAX)
+    yield end
+    end.close()
+
+
+def connected(*said: bytes) -> socket.socket:
+    """A client that says this, and never waits for long."""
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(WAIT_S)
+    client.connect(f"\0{NAME}")
+    client.sendall(b"".join(said))
+    return client
+
+
+def frame(data: bytes, more: bool = False) -> bytes:
+    return zmtp.head(len(data), more) + data
+
+
+def next_of(end: LocalEnd) -> Request:
+    """The next request."""
+    deadline = time.monotonic() + WAIT_S
+    while (request := end.receive()) is None:
+        assert time.monotonic() < deadline, "no request came"
+        select.select([end.fd], [], [], 0.1)
+    return request
+
+
+def is_ended(client: socket.socket, end: LocalEnd) -> bool:
+    """Whether the end hangs up before long."""
+    deadline = time.monotonic() + WAIT_S
+    client.settimeout(0.02)
+    while time.monotonic() < deadline:
+        assert end.receive() is None
+        try:
+            if not client.recv(1 << 16):
+                return True
+        except TimeoutError:
+            continue
+        except ConnectionResetError:
+            return True
+    return False
+
+
+def test_requests_that_came_together_are_all_there_and_said_to_be(end: LocalEnd) -> None:
+    client = connected(HELLO, *[frame(b"%d" % number) for number in range(5)])
+    peer, first = next_of(end)
+    assert end.has_requests
+    rest = [next_of(end) for _ in range(4)]
+    assert [first, *(frames for _, frames in rest)] == [[b"%d" % number] for number in range(5)]
+    assert {who for who, _ in rest} == {peer}
+    assert not end.has_requests
+    client.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(
+        st.integers(0, 3 * ROOM_BYTES) | st.sampled_from([65_535, 65_536, 300_000]),
+        min_size=1,
+        max_size=2,
+    ),
+    st.none() | st.integers(0, 300_000),
+)
+def test_libzmq_and_the_end_take_each_others_messages_whatever_their_sizes(
+    end: LocalEnd, sizes: list[int], answer_bytes: int | None
+) -> None:
+    context = zmq.Context()
+    client = context.socket(zmq.DEALER)
+    client.connect(f"ipc://@{NAME}")
+    sent = [os.urandom(size) for size in sizes]
+    client.send_multipart(sent)
+    peer, frames = next_of(end)
+    assert [bytes(one) for one in frames] == sent
+    assert all(isinstance(one, bytes) for one in frames if len(one) < zmtp.BYTES_FRAME_MIN)
+    payload = None if answer_bytes is None else os.urandom(answer_bytes)
+    connection = end.connection(peer)
+    assert connection is not None
+    end.send(connection, b"header", payload, borrows=False)
+    deadline = time.monotonic() + WAIT_S
+    while not client.poll(1):
+        end.turn()
+        assert time.monotonic() < deadline
+    assert client.recv_multipart() == [b"header", *([] if payload is None else [payload])]
+    context.destroy(linger=0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        zmtp.GREETING.replace(b"NULL", b"CURV"),
+        zmtp.GREETING + frame(b"a request before READY"),
+        HELLO + zmtp.head(FRAME_BYTES_MAX + 1, more=False),
+        HELLO + zmtp.command(b"ERROR", b"\x00"),
+        HELLO + frame(b"", more=True) * zmtp.FRAMES_MAX,
+    ],
+    ids=["http", "mechanism", "no_ready", "too_large", "error", "frames"],
+)
+def test_who_breaks_the_protocol_is_left_and_nobody_else(end: LocalEnd, said: bytes) -> None:
+    honest = connected(HELLO)
+    assert end.receive() is None
+    bad = connected(said)
+    assert is_ended(bad, end)
+    honest.sendall(frame(b"still here"))
+    assert next_of(end)[1] == [b"still here"]
+    for client in (honest, bad):
+        client.close()
+
+
+def test_who_does_not_say_who_it_is_is_left(end: LocalEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_end, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(local_end, "SWEEP_S", 0.05)
+    silent, honest = connected(), connected(HELLO)
+    assert is_ended(silent, end)
+    honest.sendall(frame(b"later"))
+    assert next_of(end)[1] == [b"later"]
+    for client in (silent, honest):
+        client.close()
+
+
+def test_a_ping_is_answered_with_its_context(end: LocalEnd) -> None:
+    ping = zmtp.command(b"PING", b"\x00\x00context")
+    client = connected(HELLO, ping, frame(b"behind it"))
+    next_of(end)
+    expected = zmtp.GREETING + zmtp.ready(b"ROUTER") + zmtp.command(b"PONG", b"context")
+    assert client.recv(1_000) == expected
+    client.close()
+
+
+def test_who_pings_and_reads_nothing_is_left(end: LocalEnd) -> None:
+    client = connected(HELLO)
+    end.turn()
+    client.settimeout(0.0)
+    pings = zmtp.command(b"PING", b"\x00\x00context") * 1_000
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        assert time.monotonic() < deadline, "it is answered without end"
+        try:
+            client.send(pings)
+        except BlockingIOError:
+            pass
+        except OSError:
+            break
+        end.turn()
+    client.close()
+
+
+def test_who_reads_nothing_for_long_is_left_with_what_is_kept(
+    end: LocalEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_end, "SWEEP_S", 0.05)
+    client = connected(HELLO, frame(b"large"))
+    peer, _ = next_of(end)
+    connection = end.connection(peer)
+    assert connection is not None
+    payload = bytes(1 << 22)
+    kept = end.send(connection, b"header", payload, borrows=True)
+    assert kept is not None
+    assert end.has_unsent
+    deadline = time.monotonic() + WAIT_S
+    while end.connection(peer) is not None:
+        assert not kept.done
+        assert time.monotonic() < deadline, "it is kept without end"
+        end.turn()
+    assert kept.done
+    assert not end.has_unsent
+    client.close()
+
+
+def test_no_more_is_kept_for_a_client_than_was_said(end: LocalEnd) -> None:
+    client = connected(HELLO, frame(b"large"))
+    peer, _ = next_of(end)
+    connection = end.connection(peer)
+    assert connection is not None
+    count = 0
+    while not end.is_full(connection):
+        end.send(connection, b"header", bytes(100_000), borrows=True)
+        count += 1
+    assert ANSWERS_MAX <= count <= ANSWERS_MAX + 10
+    client.close()
+
+
+def test_a_copy_is_kept_of_memory_that_is_not_lent(end: LocalEnd) -> None:
+    client = connected(HELLO, frame(b"large"))
+    peer, _ = next_of(end)
+    connection = end.connection(peer)
+    assert connection is not None
+    reused = bytearray(b"x" * 500_000)
+    assert end.send(connection, b"header", reused, borrows=False) is not None
+    reused[:] = b"y" * 500_000
+    found = bytearray()
+    while len(found) < 500_000:
+        end.turn()
+        found += client.recv(1 << 20)
+    assert b"y" not in found.replace(b"READY", b"").replace(b"Socket-Type", b"")
+    client.close()
+
+
+def test_who_left_is_forgotten_and_what_it_asked_is_still_there(end: LocalEnd) -> None:
+    client = connected(HELLO, frame(b"asked"))
+    peer, frames = next_of(end)
+    client.sendall(frame(b"asked again"))
+    client.close()
+    assert frames == [b"asked"]
+    assert next_of(end) == (peer, [b"asked again"])
+    deadline = time.monotonic() + WAIT_S
+    while end.connection(peer) is not None:
+        assert end.receive() is None
+        assert time.monotonic() < deadline
+
+
+def test_an_answer_to_who_left_says_so(end: LocalEnd) -> None:
+    client = connected(HELLO, frame(b"asked"))
+    peer, _ = next_of(end)
+    connection = end.connection(peer)
+    assert connection is not None
+    client.close()
+    end.send(connection, b"header", None, borrows=False)
+    assert connection.is_gone
+    assert end.connection(peer) is None
+
+
+def test_without_descriptors_clients_wait_and_come_in_later(
+    end: LocalEnd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(local_end, "SWEEP_S", 0.05)
+    client = connected(HELLO, frame(b"asked"))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, limits[1]))
+    try:
+        end.turn()
+        assert end.receive() is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "a client of this machine has to wait" in [one.message for one in caplog.records]
+    assert next_of(end)[1] == [b"asked"]
+    client.close()
+
+
+@pytest.mark.parametrize("endpoint", ["ipc:///tmp/a-file", "tcp://127.0.0.1:0", "ipc://@", ""])
+def test_other_addresses_are_refused(endpoint: str) -> None:
+    with pytest.raises(OSError, match="abstract name"):
+        LocalEnd(endpoint, FRAME_BYTES_MAX, ANSWERS_MAX, UNSENT_S_MAX)
