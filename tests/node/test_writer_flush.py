@@ -66,14 +66,14 @@ def test_async_flush_answers_from_memory_and_is_readable_at_once(tmp_path: Path)
 def test_in_sync_flush_a_slow_disk_is_flush_disk_timeout_and_the_message_is_kept(
     tmp_path: Path, faults: DiskFaults
 ) -> None:
-    settings = [*SYNC, *SMALL, "sync_flush_timeout=300"]
+    settings = [*SYNC, *SMALL, "sync_flush_timeout=1000"]
     with (
         WriterProcess(tmp_path / "s", settings, env=faults.env) as writer,
         RawClient(writer.endpoint) as client,
     ):
         first = send(client)
         assert (first["status"], first["flushed"]) == ("PUT_OK", True)
-        faults.add("*", "fdatasync", "commitlog/", f"delay {FLUSH_MS}")
+        faults.add("*", "fdatasync", "commitlog/", f"delay {3 * FLUSH_MS}")
         before = state(writer.root)
         late = send(client)
         assert (late["status"], late["flushed"]) == ("FLUSH_DISK_TIMEOUT", False)

@@ -193,6 +193,7 @@ def test_sends_and_followers_live_through_the_restart_of_every_process(node: Run
                 except keelog.SendTimeout:
                     unknown += 1
                 time.sleep(0.005)
-            assert unknown <= 1, "one send at a time: only one can be without an answer"
+            # The I/O thread may not have seen the end of its connection when the next one goes.
+            assert unknown <= 2, "one send at a time: one on each connection has no answer"
         seen = {next(follower).unique_key for _ in range(len(stored) - 1)}
         assert len({r.unique_key for r in stored} - seen) <= 2

@@ -165,7 +165,7 @@ def check_a_full_node(node: RunningNode) -> None:
     assert client.routes().writer is not None
     try:
         # The backup that it replaces may have given back the one block that it needs.
-        made = client.create_topic("new", queues=1, timeout=1.0).created
+        made = client.create_topic("new", queues=1).created
     except ServiceNotAvailable as error:
         made = False
         assert "disk_full: no room for" in error.reason

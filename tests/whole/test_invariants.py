@@ -27,7 +27,7 @@ SMALL = (
     "store.max_hash_slot_num=1000",
     "store.max_index_num=4000",
 )
-LATE_S_MAX = 2.0
+LATE_S_MAX = 8.0
 """Far above the few ms that a lost hint costs, far below the wait of a held pull."""
 SECTOR_BYTES = 512
 

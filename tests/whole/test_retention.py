@@ -142,6 +142,6 @@ def test_above_the_warning_ratio_appends_are_refused_and_reads_go_on(tmp_path: P
     with RunningNode(root, [*SMALL, *limits]) as full:
         full.wait_dispatched()
         with pytest.raises(keelog.ServiceNotAvailable, match="disk_full") as refused:
-            full.client.send("orders", b"one more", timeout=1.0)
+            full.client.send("orders", b"one more", timeout=5.0)
         assert "disk_space_warning_level_ratio" in str(refused.value)
         assert readable(full) == list(range(10))
