@@ -18,7 +18,7 @@ from node.client_append import Appender
 from node.client_batches import BatchEncoder, Told
 from node.client_calls import Answer, Arrival, Call, Retry, Role, future_of, no_waiting_here
 from node.client_columns import Columns
-from node.client_direct import Direct
+from node.client_direct import Directs
 from node.client_encode import Encoder, outgoing
 from node.client_find import Find
 from node.client_io import IoThread
@@ -79,10 +79,10 @@ class ClientCore:
         self._pid = os.getpid()
         self._forks = _forks
         self.io = IoThread(self.endpoint, self.retry)
-        self._direct = Direct(self.io)
-        self._reads = Direct(self.io, Role.READER)
+        self._direct = Directs(self.io, Role.WRITER)
+        self._reads = Directs(self.io, Role.READER)
         # Also when nobody closes the client: at its collection, or at the end of the program.
-        self._carriers: set[OwnLink | Pulls] = {self._direct, self._reads}
+        self._carriers: set[OwnLink | Pulls] = {*self._direct.links, *self._reads.links}
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._finalizer = weakref.finalize(
             self, _stop, self.io, self._carriers, self._producers, self._pid

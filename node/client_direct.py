@@ -19,18 +19,39 @@ AWAKE_S = 0.0006
 """So long one looks for the answer before one sleeps."""
 ASLEEP_CALLS = 15
 """After an answer that took longer, so many calls sleep at once."""
+DIRECTS = 2
+"""So many threads carry a request at the same time; what others send meanwhile goes in groups."""
 SLICE_S = 0.05
 """A wait for an answer is cut into such, to see a lost connection, or the client's end."""
 
 
-class Direct(OwnLink):
-    """One for each client and role: the lock gives the sockets from one thread to the next."""
+class Directs:
+    """Those of a client and role."""
 
-    def __init__(self, io: IoThread, role: Role = Role.WRITER) -> None:
+    def __init__(self, io: IoThread, role: Role) -> None:
+        self.links = tuple(Direct(io, role) for _ in range(DIRECTS))
+
+    def carry(self, call: Call) -> bool:
+        """As `Direct.carry`, by the first that is free."""
+        for link in self.links:
+            if not link.is_busy:
+                return link.carry(call)
+        return False
+
+
+class Direct(OwnLink):
+    """One for each thread that waits: the lock gives the socket from one to the next."""
+
+    def __init__(self, io: IoThread, role: Role) -> None:
         super().__init__(io, role)
         self._lock = threading.Lock()
         # With one processor whoever looks for the answer keeps the node from giving it.
         self._asleep_calls = 0 if len(os.sched_getaffinity(0)) > 1 else sys.maxsize
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another thread has it."""
+        return self._lock.locked()
 
     def carry(self, call: Call) -> bool:
         """Carries a call to its end, or as far as where the I/O thread goes on with it.

@@ -14,7 +14,7 @@ from time import monotonic
 
 from node.client_batch import Entry, Part, lone_part, read_receipts, smaller
 from node.client_calls import Call, Outcome, Role, no_waiting_here
-from node.client_direct import Direct
+from node.client_direct import Directs
 from node.client_io import CALLS_MAX, IoThread
 from node.client_types import Receipt
 from protocol.encode import ANY_QUEUE
@@ -70,7 +70,7 @@ class _Group:
 class Sends:
     """The waiting sends of one client. All but `send…` runs on the I/O thread."""
 
-    def __init__(self, io: IoThread, direct: Direct) -> None:
+    def __init__(self, io: IoThread, direct: Directs) -> None:
         self._io = io
         self._direct = direct
         self._arrived: deque[tuple[_Kind, Entry, float]] = deque()
@@ -90,7 +90,7 @@ class Sends:
                 self._refuse_all()
 
     def send_here(self, entry: Entry, wait: str | None, timeout: float) -> None:
-        """As `send`, for who waits: on its own thread when no other message is under way."""
+        """As `send`, for who waits: on its own thread when no other goes by the I/O thread."""
         if get_ident() == self._io.ident:
             raise no_waiting_here()
         if not self._groups and not self._arrived:

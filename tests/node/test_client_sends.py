@@ -153,6 +153,27 @@ def test_a_lone_send_does_not_change_threads(
     assert carried == [True] * 5
 
 
+def test_as_many_threads_as_have_a_connection_carry_their_sends_at_the_same_time(
+    node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried_by: set[client_direct.Direct] = set()
+    carry = client_direct.Direct.carry
+
+    def noted(self: client_direct.Direct, call: Call) -> bool:
+        is_carried = carry(self, call)
+        if is_carried:
+            carried_by.add(self)
+        return is_carried
+
+    monkeypatch.setattr(client_direct.Direct, "carry", noted)
+    node.delay["append"] = 0.01
+    deadline = time.monotonic() + WAIT_S
+    while len(carried_by) < client_direct.DIRECTS:
+        assert time.monotonic() < deadline, "one thread's send goes by the I/O thread"
+        receipts = at_once(client_direct.DIRECTS, lambda n: mq.send("orders", b"%d" % n))
+        assert all(isinstance(receipt, Receipt) for receipt in receipts)
+
+
 @pytest.mark.parametrize("warm", [True, False], ids=["carried here", "by the I/O thread"])
 def test_closing_tells_a_waiting_send_that_nobody_knows(node: FakeNode, warm: bool) -> None:
     mq = keelog.connect(node.url)
