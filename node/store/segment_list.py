@@ -66,9 +66,8 @@ def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> 
 
     `file_bytes` is the length to hold them against; None: what most of them have. A file at the
     end that is too short and holds nothing does not count: its owner is making it, or was killed
-    then (a broker removes an empty one). Folders are passed over where they do not
-    stand in a file's place, and files that end at `begin` or
-    below: somebody deletes them at this moment.
+    then (a broker removes an empty one). Folders are passed over where they do not stand in a
+    file's place, and files that end at `begin` or below: somebody deletes them at this moment.
     Raises StorePermission.
     """
     found: list[tuple[int, Path, int]] = []

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from node import local_end
-from node.local_end import ROOM_BYTES, LocalEnd, Request
+from node.local_end import ROOM_BYTES, Connection, LocalEnd, Request
 from protocol import zmtp
 
 NAME = f"keelog-test-{os.getpid()}-end"
@@ -51,6 +51,15 @@ def next_of(end: LocalEnd) -> Request:
         assert time.monotonic() < deadline, "no request came"
         select.select([end.fd], [], [], 0.1)
     return request
+
+
+def asked(end: LocalEnd) -> tuple[socket.socket, Connection]:
+    """A client whose request was taken, and its connection."""
+    client = connected(HELLO, frame(b"asked"))
+    peer, _ = next_of(end)
+    connection = end.connection(peer)
+    assert connection is not None
+    return client, connection
 
 
 def is_ended(client: socket.socket, end: LocalEnd) -> bool:
@@ -177,16 +186,13 @@ def test_who_reads_nothing_for_long_is_left_with_what_is_kept(
     end: LocalEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_end, "SWEEP_S", 0.05)
-    client = connected(HELLO, frame(b"large"))
-    peer, _ = next_of(end)
-    connection = end.connection(peer)
-    assert connection is not None
+    client, connection = asked(end)
     payload = bytes(1 << 22)
     kept = end.send(connection, b"header", payload, borrows=True)
     assert kept is not None
     assert end.has_unsent
     deadline = time.monotonic() + WAIT_S
-    while end.connection(peer) is not None:
+    while end.connection(connection.peer) is not None:
         assert not kept.done
         assert time.monotonic() < deadline, "it is kept without end"
         end.turn()
@@ -196,10 +202,7 @@ def test_who_reads_nothing_for_long_is_left_with_what_is_kept(
 
 
 def test_no_more_is_kept_for_a_client_than_was_said(end: LocalEnd) -> None:
-    client = connected(HELLO, frame(b"large"))
-    peer, _ = next_of(end)
-    connection = end.connection(peer)
-    assert connection is not None
+    client, connection = asked(end)
     count = 0
     while not end.is_full(connection):
         end.send(connection, b"header", bytes(100_000), borrows=True)
@@ -209,10 +212,7 @@ def test_no_more_is_kept_for_a_client_than_was_said(end: LocalEnd) -> None:
 
 
 def test_a_copy_is_kept_of_memory_that_is_not_lent(end: LocalEnd) -> None:
-    client = connected(HELLO, frame(b"large"))
-    peer, _ = next_of(end)
-    connection = end.connection(peer)
-    assert connection is not None
+    client, connection = asked(end)
     reused = bytearray(b"x" * 500_000)
     assert end.send(connection, b"header", reused, borrows=False) is not None
     reused[:] = b"y" * 500_000
@@ -238,14 +238,11 @@ def test_who_left_is_forgotten_and_what_it_asked_is_still_there(end: LocalEnd) -
 
 
 def test_an_answer_to_who_left_says_so(end: LocalEnd) -> None:
-    client = connected(HELLO, frame(b"asked"))
-    peer, _ = next_of(end)
-    connection = end.connection(peer)
-    assert connection is not None
+    client, connection = asked(end)
     client.close()
     end.send(connection, b"header", None, borrows=False)
     assert connection.is_gone
-    assert end.connection(peer) is None
+    assert end.connection(connection.peer) is None
 
 
 def test_without_descriptors_clients_wait_and_come_in_later(
