@@ -181,6 +181,7 @@ class LocalEnd:
 
     def turn(self) -> None:
         """Accepts, reads and goes on writing, once for each connection where that is possible."""
+        now = monotonic()  # of before the look: who had done its part by then is not swept
         for fd, events in self._epoll.poll(0, EVENTS_MAX):
             connection = self._by_fd.get(fd)
             if connection is None:
@@ -194,7 +195,6 @@ class LocalEnd:
                     self._epoll.modify(fd, _READ)
             if connection.is_gone:
                 self._drop(connection)
-        now = monotonic()
         if now - self._swept_at >= SWEEP_S:
             self._swept_at = now
             self._sweep(now)

@@ -232,10 +232,12 @@ def test_a_node_that_takes_its_time_keeps_its_connection_while_others_send(
     async def main() -> None:
         async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             await send_until_carried(mq, carried)
-            monkeypatch.setattr(client_bare_link, "STALE_S", 0.1)
             node.delay["append"] = WAIT_S
             asked = len(node.operations("append"))
             first = asyncio.create_task(mq.send("orders", b"1"))
+            while len(node.operations("append")) < asked + 1:
+                await asyncio.sleep(0.001)
+            monkeypatch.setattr(client_bare_link, "STALE_S", 0.1)
             await asyncio.sleep(0.3)
             second = asyncio.create_task(mq.send("orders", b"2"))
             while len(node.operations("append")) < asked + 2:

@@ -198,7 +198,7 @@ def test_a_busy_node_gets_the_batch_again(node: FakeNode, mq: keelog.Client) -> 
 def test_a_lost_answer_leaves_the_whole_batch_unknown(node: FakeNode, mq: keelog.Client) -> None:
     mq.create_topic("orders")
     node.lose_answers["append"] = 1
-    with mq.producer(timeout=1.0) as producer:
+    with mq.producer(timeout=1.0, linger=WAIT_S) as producer:  # one batch
         futures = [producer.send_nowait("orders", b"x") for _ in range(3)]
         producer.flush(WAIT_S)
         assert [type(f.exception()) for f in futures] == [keelog.SendTimeout] * 3
@@ -421,11 +421,11 @@ def test_futures_of_one_producer_are_waited_for_like_any_others(
 def test_a_flush_has_one_deadline_for_messages_and_batches(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.delay["append"] = 0.1
     left: list[float | None] = []
     monkeypatch.setattr(Batches, "flush", lambda _batches, timeout: left.append(timeout))
-    producer = mq.producer()
+    producer = mq.producer(linger=WAIT_S)
     for timeout in (WAIT_S, None):
+        node.delay["append"] = 0.1  # from the flush on: nothing goes before
         producer.send_nowait("orders", b"x")
         producer.flush(timeout)
     assert left[0] is not None

@@ -9,6 +9,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from node import serving
 from node.local_end import bulk_socket
 from node.request_wait import RequestWait
 from node.serving import BadFrames, Received, Server
@@ -32,7 +33,9 @@ LOCAL = f"ipc://@keelog-test-{os.getpid()}-serving"
 
 
 @pytest.fixture
-def server(context: Context) -> Iterator[Server]:
+def server(context: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    # On a slow machine, too, nobody is given up who will read.
+    monkeypatch.setattr(serving, "UNSENT_S_MAX", 2 * WAIT_MS / 1000)
     bulk = bulk_socket(LOCAL)
     server = Server(context, "tcp://127.0.0.1:0", FRAME_BYTES_MAX, local=LOCAL, bulk=bulk)
     yield server

@@ -14,6 +14,7 @@ from node import serving, serving_owed
 from node.request_wait import RequestWait
 from node.serving import Server
 from node.serving_owed import OWED_BYTES_MAX_OF_PEER
+from protocol import zmtp
 from protocol.wire import answer, unpack
 
 WAIT_MS = 60_000
@@ -29,6 +30,12 @@ def context() -> Iterator[Context]:
 
 
 LOCAL = f"ipc://@keelog-test-{os.getpid()}-limits"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine, too, nobody is given up whom a test means to come back to."""
+    monkeypatch.setattr(serving, "UNSENT_S_MAX", 2 * WAIT_MS / 1000)
 
 
 @pytest.fixture
@@ -127,22 +134,46 @@ def test_all_peers_together_are_owed_a_bounded_number_of_bytes(
     monkeypatch.setattr(serving_owed, "OWED_BYTES_MAX", 16 * MIB)
     payload = bytes(8 * MIB)
     clients = [connect() for _ in range(12)]
-    for _, peer in clients:
-        assert server.send(peer, answer(1), payload)
-    kinds = [read(client, server)[0] for client, _ in clients]
+
+    def answers_to_all() -> list[str]:
+        for _, peer in clients:
+            assert server.send(peer, answer(1), payload)
+        return [read(client, server)[0] for client, _ in clients]
+
+    kinds = answers_to_all()
     assert kinds[:2] == ["ok", "ok"]
-    assert "NodeBusy" in kinds
-    client, peer = connect()
     deadline = time.monotonic() + WAIT_MS / 1000
+    while "NodeBusy" not in kinds:  # ZeroMQ's threads may have sent each before the next came
+        assert time.monotonic() < deadline, "all are owed as much as they ask for"
+        kinds = answers_to_all()
+    client, peer = connect()
     while server.send(peer, answer(2), payload) and read(client, server)[0] != "ok":
         assert time.monotonic() < deadline, "room never came back"
 
 
+def deaf(server: Server, way: str) -> "tuple[socket.socket, bytes]":
+    """A client that takes nothing out of the kernel's buffers, and its name at the server."""
+    hello = zmtp.GREETING + zmtp.ready(b"DEALER")
+    if way == "local":
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(LOCAL.replace("ipc://@", "\0"))
+        client.sendall(hello)
+    else:
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.connect(("127.0.0.1", int(server.endpoint.rpartition(":")[2])))
+        client.sendall(hello)
+        client.recv(zmtp.GREETING_BYTES, socket.MSG_WAITALL)
+    client.sendall(zmtp.head(0, more=False))
+    return client, asked_by(server)
+
+
+@pytest.mark.parametrize("way", ["tcp", "local"])
 def test_who_reads_nothing_for_long_is_given_up(
-    connect: Connect, server: Server, monkeypatch: pytest.MonkeyPatch
+    way: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "UNSENT_S_MAX", 0.2)
-    _, peer = connect()
+    client, peer = deaf(server, way)
     count = 0
     deadline = time.monotonic() + WAIT_MS / 1000
     while not server.has_unsent:
@@ -155,6 +186,7 @@ def test_who_reads_nothing_for_long_is_given_up(
         server.receive()
         assert time.monotonic() < deadline, "answers are kept without end"
     assert server.unsent_dropped == 11
+    client.close()
 
 
 def test_answers_kept_here_are_bounded_in_bytes(
@@ -176,7 +208,9 @@ def test_a_connection_that_says_nothing_is_closed(
     monkeypatch.setattr(serving, "HANDSHAKE_MS", 300)
     server = Server(context, "tcp://127.0.0.1:0")
     port = int(server.endpoint.rpartition(":")[2])
-    silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(20)]
+    silent = [
+        socket.create_connection(("127.0.0.1", port), timeout=WAIT_MS / 1000) for _ in range(20)
+    ]
     for connection in silent:
         greeting = b""
         while part := connection.recv(4_096):  # ends when the server hangs up
@@ -190,12 +224,13 @@ def test_a_peer_whose_host_fell_silent_is_forgotten(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heartbeats: half-open connections of vanished hosts end, and with them what they are owed."""
+    monkeypatch.setattr(serving, "HANDSHAKE_MS", WAIT_MS)
     monkeypatch.setattr(serving, "HEARTBEAT_MS", 100)
     monkeypatch.setattr(serving, "HEARTBEAT_TIMEOUT_MS", 300)
     server = Server(context, "tcp://127.0.0.1:0")
     port = int(server.endpoint.rpartition(":")[2])
     # A ZMTP 3.1 peer by hand: greeting, READY as a DEALER, one message; then not a byte more.
-    peer = socket.create_connection(("127.0.0.1", port), timeout=10)
+    peer = socket.create_connection(("127.0.0.1", port), timeout=WAIT_MS / 1000)
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
     ready = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
     peer.sendall(greeting)
@@ -223,6 +258,7 @@ def behind(context: Context, request: pytest.FixtureRequest) -> Iterator[Behind]
     client = context.socket(zmq.DEALER)
     client.setsockopt(zmq.RCVTIMEO, WAIT_MS)
     client.setsockopt(zmq.RCVHWM, 1)
+    client.setsockopt(zmq.RCVBUF, 65_536)  # else the network may take all of it
     client.connect(LOCAL if request.param == "local" else server.endpoint)
     client.send(b"")
     peer = asked_by(server)
@@ -249,5 +285,5 @@ def test_who_reads_gets_all_answers_of_a_server_that_closes(behind: Behind) -> N
 def test_a_server_that_closes_does_not_wait_for_who_reads_nothing(behind: Behind) -> None:
     begin = time.monotonic()
     behind.server.close(linger_ms=200)
-    assert 0.1 <= time.monotonic() - begin < 2.0
+    assert 0.1 <= time.monotonic() - begin < WAIT_MS / 1000
     assert behind.server.unsent_dropped > 0
