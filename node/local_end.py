@@ -5,9 +5,12 @@ threads for one request, which take longer than all else where the client waits 
 Clients speak ZMTP, ours or any other. Whatever they send or do, nothing here raises.
 """
 
+import fcntl
 import logging
 import select
 import socket
+import struct
+import termios
 from collections import deque
 from collections.abc import Sequence
 from time import monotonic
@@ -78,6 +81,12 @@ class Connection:
             self.is_gone = True
             return 0
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether something that was sent waits in the kernel for the client."""
+        count = fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(4))
+        return bool(struct.unpack("i", count)[0])
+
     def write_kept(self) -> None:
         """Goes on with what is kept."""
         while self.kept and not self.is_gone:
@@ -121,9 +130,12 @@ class LocalEnd:
         return bool(self._ready)
 
     @property
-    def has_unsent(self) -> bool:
-        """Whether an answer waits for its connection."""
-        return any(one.kept for one in self._peers.values())
+    def has_unread(self) -> bool:
+        """Whether a client has yet to read something, here or in the kernel.
+
+        A ZeroMQ client that has as much as it takes (RCVHWM) drops the rest at a hang-up.
+        """
+        return any(one.kept or one.has_unread for one in self._peers.values())
 
     def connection(self, peer: bytes) -> Connection | None:
         """The connection of a peer, as long as there is one."""
@@ -271,7 +283,7 @@ class LocalEnd:
         connection.end.close()
 
     def close(self) -> None:
-        """Ends all connections. What the clients' side has taken can still be read there."""
+        """Ends all connections. What is in the kernel can still be read, by most clients."""
         for connection in list(self._peers.values()):
             self._drop(connection)
         self._epoll.close()

@@ -323,7 +323,7 @@ class Server:
 
     @property
     def _owes(self) -> bool:
-        return self._unsent_count > 0 or (self._local is not None and self._local.has_unsent)
+        return self._unsent_count > 0 or (self._local is not None and self._local.has_unread)
 
 
 @contextmanager

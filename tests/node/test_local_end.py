@@ -190,14 +190,14 @@ def test_who_reads_nothing_for_long_is_left_with_what_is_kept(
     payload = bytes(1 << 22)
     kept = end.send(connection, b"header", payload, borrows=True)
     assert kept is not None
-    assert end.has_unsent
+    assert end.has_unread
     deadline = time.monotonic() + WAIT_S
     while end.connection(connection.peer) is not None:
         assert not kept.done
         assert time.monotonic() < deadline, "it is kept without end"
         end.turn()
     assert kept.done
-    assert not end.has_unsent
+    assert not end.has_unread
     client.close()
 
 
