@@ -29,7 +29,7 @@ from protocol.index_entry import (
     IndexHeader,
 )
 from protocol.names import INDEX_DIR, next_index_file_name
-from workers.sparse_file import make_file, zero_from
+from workers.sparse_file import make_file, nonzero_pieces, zero_from
 
 _SLOT_DTYPE = np.dtype(">i4")
 _CHUNK_ENTRIES = 1 << 16
@@ -171,11 +171,14 @@ class IndexFolder:
         return state
 
     def is_whole(self, name: str, kept: int) -> bool:
-        """Whether a file ends with its `kept`-th entry, and nothing points or stands behind it."""
+        """Whether a file ends with its `kept`-th entry, and nothing points or stands behind it.
+
+        A power loss can keep entries behind others that it takes.
+        """
         if next_entry(self.header(name)) != kept + 1 or int(self.slots(name).max()) > kept:
             return False
-        behind = self.entries(name, kept + 1, min(kept + 2, self.geometry.index_num))
-        return not any(behind.tobytes())
+        start, stop = self.geometry.entry_position(kept + 1), self.geometry.file_bytes
+        return next(nonzero_pieces(self._descriptor(name), start, stop), None) is None
 
     def remove(self, name: str) -> None:
         """Deletes a file."""

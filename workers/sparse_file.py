@@ -63,13 +63,20 @@ def data_extents(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, 
         start = end
 
 
-def zero_from(descriptor: int, start: int, stop: int) -> bool:
-    """Makes [start, stop) zero and holes stay holes; answers whether anything was changed."""
-    changed = False
+def nonzero_pieces(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Position and length of pieces of [start, stop), of _CHUNK_BYTES at most, that hold anything
+    but zeros."""
     for begin, end in data_extents(descriptor, start, stop):
         for position in range(begin, end, _CHUNK_BYTES):
             found = os.pread(descriptor, min(_CHUNK_BYTES, end - position), position)
             if any(found):
-                write_all(descriptor, bytes(len(found)), position)
-                changed = True
+                yield position, len(found)
+
+
+def zero_from(descriptor: int, start: int, stop: int) -> bool:
+    """Makes [start, stop) zero and holes stay holes; answers whether anything was changed."""
+    changed = False
+    for position, size in nonzero_pieces(descriptor, start, stop):
+        write_all(descriptor, bytes(size), position)
+        changed = True
     return changed

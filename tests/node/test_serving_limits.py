@@ -49,11 +49,11 @@ Connect = Callable[[], "tuple[zmq.Socket[bytes], bytes]"]
 
 
 class Behind(NamedTuple):
-    """A client that has asked and not read any of the `count` answers."""
+    """A client that has asked and not read any of the `answers`."""
 
     server: Server
     client: "zmq.Socket[bytes]"
-    count: int
+    answers: int
 
 
 @pytest.fixture(params=["tcp", "local"])
@@ -275,10 +275,10 @@ def test_who_reads_gets_all_answers_of_a_server_that_closes(behind: Behind) -> N
     """They may be more than are taken at once: a stopping reader answers all that it holds."""
     with ThreadPoolExecutor(1) as readers:
         found = readers.submit(
-            lambda: [unpack(behind.client.recv_multipart()[0])["id"] for _ in range(behind.count)]
+            lambda: [unpack(behind.client.recv_multipart()[0])["id"] for _ in range(behind.answers)]
         )
         behind.server.close(linger_ms=2 * WAIT_MS)
-        assert found.result() == list(range(behind.count))
+        assert found.result() == list(range(behind.answers))
     assert behind.server.unsent_dropped == 0
 
 

@@ -117,6 +117,7 @@ def play_power_losses(folder: Path, slot: str, seed: int) -> int:
 
 @pytest.mark.parametrize("slot", SLOTS)
 @FEWER
+@example(seed=408)  # leaves entries behind a gap, and an index file's header from before both
 @example(seed=19405)  # leaves an older index file under the name of the last one
 @given(seed=st.integers(0, 10**6))
 def test_a_power_loss_that_keeps_any_part_of_what_was_not_synced_does_no_harm(
