@@ -23,7 +23,7 @@ NEVER = [
     "wake_commit_when_put_message=false",
 ]
 SMALL = ["mapped_file_size_commit_log=65536"]
-FLUSH_MS = 1_500
+UNTIL_MENDED = "delay 60000"
 DEADLINE_S = 30
 
 
@@ -66,22 +66,22 @@ def test_async_flush_answers_from_memory_and_is_readable_at_once(tmp_path: Path)
 def test_in_sync_flush_a_slow_disk_is_flush_disk_timeout_and_the_message_is_kept(
     tmp_path: Path, faults: DiskFaults
 ) -> None:
-    settings = [*SYNC, *SMALL, "sync_flush_timeout=1000"]
+    settings = [*SYNC, *SMALL, "sync_flush_timeout=4000"]
     with (
         WriterProcess(tmp_path / "s", settings, env=faults.env) as writer,
         RawClient(writer.endpoint) as client,
     ):
         first = send(client)
         assert (first["status"], first["flushed"]) == ("PUT_OK", True)
-        faults.add("*", "fdatasync", "commitlog/", f"delay {3 * FLUSH_MS}")
+        faults.add("*", "fdatasync", "commitlog/", UNTIL_MENDED)
         before = state(writer.root)
         late = send(client)
         assert (late["status"], late["flushed"]) == ("FLUSH_DISK_TIMEOUT", False)
         assert late["queue_offset"] == 1
         assert state(writer.root).readable == before.readable < state(writer.root).appended
+        faults.mend()
         found = until(writer.root, lambda page: page.readable == page.appended)
         assert found.flushed == found.readable
-        faults.mend()
         assert send(client)["status"] == "PUT_OK"
     assert bodies(tmp_path / "s") == [b"x"] * 3
 
@@ -94,11 +94,12 @@ def test_in_sync_flush_wait_false_does_not_wait_and_is_unreadable_until_flushed(
         WriterProcess(tmp_path / "s", [*SYNC, *SMALL], env=faults.env) as writer,
         RawClient(writer.endpoint) as client,
     ):
-        faults.add("*", "fdatasync", "commitlog/", f"delay {FLUSH_MS}")
+        faults.add("*", "fdatasync", "commitlog/", UNTIL_MENDED)
         receipt = send(client, **how)
         found = state(writer.root)
         assert (receipt["status"], receipt["flushed"]) == ("PUT_OK", False)
         assert found.readable == found.flushed == 0 < found.appended
+        faults.mend()
         until(writer.root, lambda page: page.readable == page.flushed == page.appended)
 
 
@@ -212,7 +213,7 @@ def test_a_full_pool_is_told_at_once_where_that_is_asked_for(
         RawClient(writer.endpoint) as client,
     ):
         send(client, wait="flushed")
-        slow = faults.add("*", "pwrite", "commitlog/", "delay 3000")
+        slow = faults.add("*", "pwrite", "commitlog/", UNTIL_MENDED)
         body = bytes(5_000)
         answers = [send(client, body) for _ in range(30)]
         taken = [answer for answer in answers if answer["ok"]]

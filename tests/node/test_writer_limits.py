@@ -37,7 +37,8 @@ def writer(tmp_path: Path, faults: DiskFaults) -> Iterator[WriterProcess]:
     """In SYNC_FLUSH, with one message stored; from now on each flush takes 30 s."""
     with WriterProcess(tmp_path / "store", SETTINGS, faults.env) as process:
         with RawClient(process.endpoint) as client:
-            assert client.ask("send", topic="T", queue=0, body=b"first")["status"] == "PUT_OK"
+            first = client.ask("send", topic="T", queue=0, body=b"first", wait="none")
+            assert first["status"] == "PUT_OK"
         faults.add("keelog-writer", "sync", "commitlog/", f"delay {FLUSH_MS}")
         yield process
 
@@ -131,11 +132,13 @@ def test_large_requests_are_refused_by_their_bytes(
 def test_a_writer_that_was_slow_takes_messages_again(tmp_path: Path, faults: DiskFaults) -> None:
     with WriterProcess(tmp_path / "store", SETTINGS, faults.env) as process, ExitStack() as stack:
         with RawClient(process.endpoint) as client:
-            assert client.ask("send", topic="T", queue=0, body=b"first")["status"] == "PUT_OK"
-        faults.add("keelog-writer", "sync", "commitlog/", "delay 3000", times=1)
+            first = client.ask("send", topic="T", queue=0, body=b"first", wait="none")
+            assert first["status"] == "PUT_OK"
+        faults.add("keelog-writer", "sync", "commitlog/", f"delay {FLUSH_MS}", times=1)
         clients, _ = send_many(stack, process, 100, b"x")
         found, _ = take_answers(clients, 100, process)
         assert found["NodeBusy"] > 0
+        faults.mend()
         last = clients[0].ask("send", topic="T", queue=0, body=b"last", wait="none")
         # Nothing of a refused request was stored, and every other one was.
         assert last["queue_offset"] == 1 + CLIENTS * 100 - found["NodeBusy"]

@@ -66,7 +66,7 @@ def test_a_producer_s_receipts_say_where_each_message_is(mq: keelog.Client) -> N
     for n in range(0, 1000, 97):
         assert mq.get(receipts[n].msg_id).body == b"%d" % n
         assert mq.get(physical_offset=receipts[n].physical_offset).body == b"%d" % n
-        place = mq.pull("receipts", receipts[n].queue_id, receipts[n].queue_offset, wait=5.0)
+        place = mq.pull("receipts", receipts[n].queue_id, receipts[n].queue_offset, wait=20.0)
         assert place.messages[0].body == b"%d" % n
     found = {int(m.body) for m in mq.tail("receipts", "earliest", until_end=True)}
     wait_until(lambda: sum(q.max_offset for q in mq.offsets("receipts")) == 1000, "all dispatched")

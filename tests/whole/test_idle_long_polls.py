@@ -24,8 +24,13 @@ HELD_BYTES_MAX = 48 * 1024
 """A held pull with a connection of its own: nearly all of it is what ZeroMQ takes for that."""
 WAKE_S_MAX = 10.0
 """Far above the few ms that it takes, far below the end of the held pulls."""
-WAIT_MS = 30_000
-SETTINGS = ("mapped_file_size_commit_log=16777216", "mapped_file_size_consume_queue=20000")
+WAIT_MS = 120_000
+"""The first is held until the last was sent, and all was measured, on a slow machine too."""
+SETTINGS = (
+    f"long_polling_ms_max={WAIT_MS}",
+    "mapped_file_size_commit_log=16777216",
+    "mapped_file_size_consume_queue=20000",
+)
 
 
 @contextmanager

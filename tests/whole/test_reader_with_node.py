@@ -354,11 +354,11 @@ def test_nothing_is_lost_between_a_pull_and_its_hold(node: SmallNode) -> None:
     slowest = 0.0
     while len(bodies) < total:
         begin = time.monotonic()
-        bodies += [r.body for r in reader.records("orders", 1, len(bodies), wait_ms=20_000)]
+        bodies += [r.body for r in reader.records("orders", 1, len(bodies), wait_ms=30_000)]
         slowest = max(slowest, time.monotonic() - begin)
     sender.join()
     assert bodies == [b"%d" % number for number in range(total)]
-    assert slowest < 5.0
+    assert slowest < 20.0, "a pull was answered when its time was up"
 
 
 def test_killing_queue_workers_sends_no_consumer_back(node: SmallNode) -> None:

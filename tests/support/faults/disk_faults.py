@@ -56,7 +56,10 @@ class DiskFaults:
     def add(
         self, process: str, call: str, path: str, action: int | str, times: int = FOR_EVER
     ) -> Rule:
-        """`action`: an errno, LIE, or `delay MS`. `process` and `path` as faults.c takes them."""
+        """`action`: an errno, LIE, or `delay MS`, which `mend` ends.
+
+        `process` and `path` as faults.c takes them.
+        """
         action = f"fail {action}" if isinstance(action, int) else action
         text = f"{self._count} {process} {call} {path} {action} {times}"
         self._rules.append(Rule(self._folder, self._count, text))

@@ -5,8 +5,8 @@
  *     NUMBER COMM CALL PATH ACTION ARGUMENT TIMES
  *
  * COMM is the beginning of the process's name, CALL one of the calls below (`sync` for both kinds),
- * PATH a part of the file's path; `*` is any. ACTION is `fail` (ARGUMENT an errno), `delay` (ms) or
- * `lie` (answers success and does nothing). TIMES -1 is for ever. Each time that a rule applies leaves
+ * PATH a part of the file's path; `*` is any. ACTION is `fail` (ARGUMENT an errno), `delay` (ms, or
+ * until the rule is gone) or `lie` (answers success and does nothing). TIMES -1 is for ever. Each time that a rule applies leaves
  * a file `fired-NUMBER-N`, made exclusively, so that TIMES counts over all processes. With a file
  * `trace` in the folder each call on a file of a store is added to it: PID COMM CALL RESULT PATH.
  */
@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #define FIRED_MAX 1000
+#define SLICE_MS 10
 
 static const char *folder(void) { return getenv("FAULTS_DIR"); }
 
@@ -76,6 +77,21 @@ static int matches_call(const char *wanted, const char *call)
     return !strcmp(wanted, "sync") && (!strcmp(call, "fsync") || !strcmp(call, "fdatasync"));
 }
 
+/* Whether a rule is still in the file of rules. */
+static int holds(const char *file, int wanted)
+{
+    char rules[8192];
+    if (slurp(file, rules, sizeof rules) <= 0)
+        return 0;
+    char *rest = NULL;
+    for (char *line = strtok_r(rules, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        int number;
+        if (sscanf(line, "%d", &number) == 1 && number == wanted)
+            return 1;
+    }
+    return 0;
+}
+
 /* What to do instead of a call: an errno, 0 to go on, -1 to lie. Sleeps for a `delay`. */
 static int fault(const char *call, int fd, char *path, size_t size)
 {
@@ -105,9 +121,11 @@ static int fault(const char *call, int fd, char *path, size_t size)
             return -1;
         if (!strcmp(action, "fail"))
             return argument;
-        struct timespec left = {argument / 1000, (argument % 1000) * 1000000L};
-        while (nanosleep(&left, &left) && errno == EINTR)
-            ;
+        for (int slept = 0; slept < argument && holds(file, number); slept += SLICE_MS) {
+            struct timespec left = {0, SLICE_MS * 1000000L};
+            while (nanosleep(&left, &left) && errno == EINTR)
+                ;
+        }
     }
     return 0;
 }
