@@ -12,6 +12,8 @@ import keelog
 import keelog.aio
 from tests.support.fake_node import FakeNode, fake_node
 
+WAIT_S = 60.0
+
 
 @pytest.fixture
 def node() -> Iterator[FakeNode]:
@@ -51,7 +53,7 @@ def test_both_clients_take_the_same_and_answer_the_same(plain: object, awaited: 
 
 def test_a_message_goes_there_and_back(node: FakeNode) -> None:
     async def scenario() -> None:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             receipt = await mq.send("orders", b"hello", keys="k", tags="paid")
             assert (await mq.get(receipt.msg_id)).body == b"hello"
             result = await mq.pull("orders", receipt.queue_id, 0)
@@ -71,7 +73,7 @@ def test_a_message_goes_there_and_back(node: FakeNode) -> None:
 
 def test_connect_may_be_awaited(node: FakeNode) -> None:
     async def scenario() -> None:
-        mq = await keelog.aio.connect(node.url)
+        mq = await keelog.aio.connect(node.url, timeout=WAIT_S)
         assert (await mq.send("orders", b"x")).status == "PUT_OK"
         await mq.close()
 
@@ -89,7 +91,7 @@ def test_nobody_there_is_an_error_of_connect() -> None:
 
 def test_many_sends_run_at_once(node: FakeNode) -> None:
     async def scenario() -> None:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             receipts = await asyncio.gather(*(mq.send("orders", b"x") for _ in range(200)))
             assert len({r.physical_offset for r in receipts}) == 200
 
@@ -99,7 +101,7 @@ def test_many_sends_run_at_once(node: FakeNode) -> None:
 def test_a_producer_drains_between_sends(node: FakeNode) -> None:
     async def scenario() -> None:
         async with (
-            keelog.aio.connect(node.url) as mq,
+            keelog.aio.connect(node.url, timeout=WAIT_S) as mq,
             mq.producer(max_in_flight=10) as producer,
         ):
             futures = []
@@ -118,7 +120,7 @@ def test_a_producer_drains_between_sends(node: FakeNode) -> None:
 
 def test_tasks_that_drain_at_once_all_find_room(node: FakeNode) -> None:
     async def scenario() -> None:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             await mq.create_topic("orders")
             async with mq.producer(max_in_flight=2, linger=0) as producer:
 
@@ -138,7 +140,7 @@ def test_a_full_producer_never_blocks_the_loop(node: FakeNode) -> None:
     async def scenario() -> None:
         node.delay["append"] = 60.0
         async with (
-            keelog.aio.connect(node.url) as mq,
+            keelog.aio.connect(node.url, timeout=WAIT_S) as mq,
             mq.producer(max_in_flight=2) as producer,
         ):
             producer.send_nowait("orders", b"1")
@@ -152,7 +154,7 @@ def test_a_full_producer_never_blocks_the_loop(node: FakeNode) -> None:
 
 def test_a_follower_gets_what_comes_later_while_the_loop_works(node: FakeNode) -> None:
     async def scenario() -> None:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             await mq.create_topic("orders", queues=2)
 
             async def feed() -> None:
@@ -182,7 +184,7 @@ def test_a_follower_whose_task_was_cancelled_goes_on_where_it_was(node: FakeNode
             return (await anext(follower)).body
 
     async def main() -> None:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             await mq.create_topic("orders", queues=2)
             for n in range(4):
                 await mq.send("orders", b"%d" % n, queue_id=n % 2)
@@ -203,7 +205,7 @@ def test_a_follower_whose_task_was_cancelled_goes_on_where_it_was(node: FakeNode
 
 def test_an_error_or_its_closing_ends_a_follower(node: FakeNode) -> None:
     async def main() -> None:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             lost = mq.tail("no-such-topic")
             with pytest.raises(keelog.UnknownTopic):
                 await anext(lost)
@@ -219,7 +221,7 @@ def test_an_error_or_its_closing_ends_a_follower(node: FakeNode) -> None:
 
 def test_a_cancelled_call_does_no_harm(node: FakeNode) -> None:
     async def scenario() -> None:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             await mq.create_topic("orders", queues=1)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):

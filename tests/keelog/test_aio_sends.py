@@ -31,7 +31,7 @@ def node() -> Iterator[FakeNode]:
 
 def test_tasks_of_any_kind_get_their_own_receipts(node: FakeNode) -> None:
     async def main() -> list[Receipt]:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             sends = []
             for n in range(60):
                 options = [{}, {"tags": "a"}, {"keys": f"k{n}"}, {"queue_id": 1}, {"flag": 3}][
@@ -61,7 +61,7 @@ def test_tasks_of_any_kind_get_their_own_receipts(node: FakeNode) -> None:
 @pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
 def test_plain_sends_of_one_turn_share_requests_and_the_first_go_early(node: FakeNode) -> None:
     async def main() -> None:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             await asyncio.gather(*(mq.send("orders", b"%d" % n) for n in range(1_500)))
 
     asyncio.run(main())
@@ -82,7 +82,7 @@ def test_a_message_that_the_node_refuses_takes_no_other_with_it(
     monkeypatch.setattr(node.memory, "store", picky)
 
     async def main() -> list[Receipt | BaseException]:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             bodies = [b"BAD" if n in (3, 20) else b"%d" % n for n in range(32)]
             sends = (mq.send("orders", body) for body in bodies)
             found = await asyncio.gather(*sends, return_exceptions=True)
@@ -122,7 +122,7 @@ def test_a_task_that_is_cancelled_leaves_the_others(node: FakeNode) -> None:
     node.delay["append"] = 0.1
 
     async def main() -> None:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             tasks = [asyncio.create_task(mq.send("orders", b"%d" % n)) for n in range(5)]
             await asyncio.sleep(0)
             tasks[2].cancel()
@@ -185,7 +185,7 @@ def test_the_loop_carries_plain_sends_itself_refused_and_repeated_ones_too(
     node: FakeNode, carried: Carried
 ) -> None:
     async def main() -> None:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             await send_until_carried(mq, carried)
             node.refuse["append"] = [NodeBusy("full")]
             before = len(node.stored())
@@ -274,7 +274,7 @@ def test_closing_tells_a_task_that_nobody_knows(
 
 
 def test_two_loops_of_two_threads_may_share_a_client(node: FakeNode) -> None:
-    mq = keelog.aio.connect(node.url)
+    mq = keelog.aio.connect(node.url, timeout=WAIT_S)
 
     async def send_some(name: bytes) -> None:
         for n in range(20):
@@ -288,7 +288,7 @@ def test_two_loops_of_two_threads_may_share_a_client(node: FakeNode) -> None:
 
 
 def test_one_client_may_serve_one_loop_after_the_other(node: FakeNode) -> None:
-    mq = keelog.aio.connect(node.url)
+    mq = keelog.aio.connect(node.url, timeout=WAIT_S)
     for _ in range(2):
         assert asyncio.run(mq.send("orders", b"x")).status == "PUT_OK"
     asyncio.run(mq.close())
@@ -297,7 +297,7 @@ def test_one_client_may_serve_one_loop_after_the_other(node: FakeNode) -> None:
 
 def test_sends_that_fail_at_once_fail_for_every_task(node: FakeNode) -> None:
     async def main() -> list[Receipt | BaseException]:
-        mq = await keelog.aio.connect(node.url)
+        mq = await keelog.aio.connect(node.url, timeout=WAIT_S)
         await mq.send("orders", b"first")
         await mq.close()
         sends = (mq.send("orders", b"late") for _ in range(EARLY_RECORDS + 8))

@@ -24,7 +24,7 @@ def router() -> Iterator["zmq.Socket[bytes]"]:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.setsockopt(zmq.LINGER, 0)
         router.setsockopt(zmq.HEARTBEAT_IVL, 100)
-        router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2_500)
+        router.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(WAIT_S * 1000))
         router.setsockopt(zmq.RCVTIMEO, int(WAIT_S * 1000))
         yield router
 
@@ -126,6 +126,7 @@ def test_a_peer_that_pings_hears_something_while_answers_are_awaited(
     router: "zmq.Socket[bytes]",
 ) -> None:
     """The router ends a connection from which it hears nothing for 2.5 s."""
+    router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2_500)
     link = up(bound(router))
     link.send(call_of(1))
     (asked,) = [router.recv_multipart()]

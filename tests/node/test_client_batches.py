@@ -144,7 +144,7 @@ def test_who_waits_for_room_goes_on_when_a_quarter_is_free_and_who_need_not_wait
         futures.append(begin(0))
         for number in range(2, 4):
             sent[number].fail(NotConnected("gone"))
-        futures.append(ninth.result(10))
+        futures.append(ninth.result(WAIT_S))
     assert len(sent) == 10
     for batch in sent[4:]:
         batch.fail(NotConnected("gone"))

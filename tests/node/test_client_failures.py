@@ -145,7 +145,7 @@ def test_a_send_without_an_answer_is_of_unknown_outcome_and_is_not_repeated(
     mq.send("orders", b"connected by now")
     node.lose_answers["append"] = 1
     with pytest.raises(keelog.SendTimeout) as caught:
-        mq.send("orders", b"x", timeout=1.0)
+        mq.send("orders", b"x", timeout=2.0)
     assert isinstance(caught.value, keelog.OutcomeUnknownError)
     assert caught.value.retriable is False
     time.sleep(0.2)
@@ -159,8 +159,8 @@ def test_a_question_without_an_answer_is_a_timeout_of_its_own_kind(
     node.lose_answers["topics"] = 1
     begin = time.monotonic()
     with pytest.raises(keelog.RequestTimeout):
-        mq.topics(timeout=0.5)
-    assert 0.45 < time.monotonic() - begin < 15, "the client's own timeout is another one"
+        mq.topics(timeout=2.0)
+    assert 1.9 < time.monotonic() - begin < 15, "the client's own timeout is another one"
     assert mq.topics() == []
 
 
@@ -170,7 +170,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_another(
     mq.send("first", b"connected by now")
     node.delay["append"] = 60.0
     with pytest.raises(keelog.SendTimeout):
-        mq.send("first", b"x", timeout=0.5)
+        mq.send("first", b"x", timeout=2.0)
     with meanwhile(lambda: len(node.operations("append")) == 3, node.delay.clear):
         assert mq.send("second", b"y").topic == "second"
 

@@ -92,9 +92,9 @@ def ways(mq: keelog.Client, body: Any) -> list[Callable[[], object]]:
     return [
         lambda: mq.send("orders", body),
         lambda: mq.send("orders", body, order_by="k"),
-        lambda: producer.send_nowait("orders", body).result(5),
+        lambda: producer.send_nowait("orders", body).result(60),
         lambda: producer.send_many("orders", [body]),
-        lambda: producer.send_batch("orders", [body, b"next"]).result(5),
+        lambda: producer.send_batch("orders", [body, b"next"]).result(60),
     ]
 
 

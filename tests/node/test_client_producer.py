@@ -252,7 +252,7 @@ def test_leaving_the_producer_sends_what_it_holds(node: FakeNode, mq: keelog.Cli
 
 
 def test_leaving_the_client_sends_what_its_producers_hold(node: FakeNode) -> None:
-    with keelog.connect(node.url) as mq:
+    with keelog.connect(node.url, timeout=WAIT_S) as mq:
         future = mq.producer(linger=60).send_nowait("orders", b"x")
         mq.producer(linger=60).send_oneway("orders", b"y")
     assert future.done()
@@ -263,7 +263,7 @@ def test_leaving_the_client_waits_for_a_producer_that_another_thread_leaves(
     node: FakeNode,
 ) -> None:
     node.delay["append"] = 0.5
-    with keelog.connect(node.url) as mq:
+    with keelog.connect(node.url, timeout=WAIT_S) as mq:
         producer = mq.producer(linger=60)
         future = producer.send_nowait("orders", b"x")
         leaving = threading.Thread(target=producer.close)

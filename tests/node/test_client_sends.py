@@ -120,7 +120,7 @@ def test_tasks_that_send_at_once_share_requests(node: FakeNode) -> None:
     receipts: list[Receipt] = []
 
     async def main() -> None:
-        async with keelog.aio.connect(node.url) as mq:
+        async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
             await mq.create_topic("orders")
             sends = (mq.send("orders", b"%d" % n) for n in range(200))
             receipts.extend(await asyncio.gather(*sends))
@@ -176,7 +176,7 @@ def test_as_many_threads_as_have_a_connection_carry_their_sends_at_the_same_time
 
 @pytest.mark.parametrize("warm", [True, False], ids=["carried here", "by the I/O thread"])
 def test_closing_tells_a_waiting_send_that_nobody_knows(node: FakeNode, warm: bool) -> None:
-    mq = keelog.connect(node.url)
+    mq = keelog.connect(node.url, timeout=WAIT_S)
     for _ in range(50 if warm else 0):
         mq.send("orders", b"x")
         time.sleep(0.002)

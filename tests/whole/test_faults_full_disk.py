@@ -131,7 +131,7 @@ def test_a_disk_filled_to_the_last_byte_under_load_refuses_appends_until_there_i
             wait_until(lambda: len(producers.refusals) > refused + 10, "no more refusals")
             ballast.unlink()
             wait_until(lambda: len(producers.acknowledged) > known + 500, "appends stay refused")
-            wait_until(lambda: client.status().mode == "normal", "the status still says full", 10)
+            wait_until(lambda: client.status().mode == "normal", "the status still says full")
         finally:
             producers.stop()
         node.wait_dispatched()

@@ -43,7 +43,7 @@ class Traffic:
         self.got: list[int] = []
         self._sender = node.client
         self._sender.create_topic("T", QUEUES)
-        self._follower = connect(node.endpoint)
+        self._follower = connect(node.endpoint, timeout=60.0)
         self._thread = threading.Thread(target=self._follow)
 
     def _follow(self) -> None:

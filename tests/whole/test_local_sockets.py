@@ -33,7 +33,7 @@ def connections(local: str) -> int:
 def test_sends_look_ups_and_followers_go_over_local_sockets(node: RunningNode) -> None:
     routes = node.client.routes()
     writer, reader = routes.local[str(routes.writer)], routes.local[routes.readers[0]]
-    with connect(node.endpoint) as client:
+    with connect(node.endpoint, timeout=60.0) as client:
         assert (connections(writer), connections(reader)) == (0, 0)
         wait_until(lambda: bool(client.send("figs", b"1") and connections(writer)), "the writer's")
         wait_until(
@@ -50,7 +50,7 @@ def test_sends_look_ups_and_followers_go_over_local_sockets(node: RunningNode) -
 def test_a_writer_that_is_started_again_has_the_same_local_socket(node: RunningNode) -> None:
     before = node.client.routes()
     writer = before.local[str(before.writer)]
-    with connect(node.endpoint) as client:
+    with connect(node.endpoint, timeout=60.0) as client:
         wait_until(lambda: bool(client.send("figs", b"1") and connections(writer)), "connected")
         node.kill("writer")
 
@@ -76,7 +76,7 @@ def test_where_the_local_socket_is_on_another_machine_clients_use_the_address(
 
     routes = node.client.routes()
     monkeypatch.setattr(Routes, "of", elsewhere)
-    with connect(node.endpoint) as client:
+    with connect(node.endpoint, timeout=60.0) as client:
         for number in range(20):
             client.send("figs", b"%d" % number)
         assert client.routes().local != routes.local
