@@ -2,16 +2,16 @@
 
 import io
 import json
-import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -36,7 +36,7 @@ from tests.support.node import RunningNode, wait_until
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("cli-node")]
 
 MESSAGES = 120
-STOPPED_AFTER_S = 0.6
+LOOKS_UNTIL_CTRL_C = 3
 ENDLESS = {"keelog top"}
 """Who watches presses Ctrl-C."""
 QUICKER = {"top": ("--interval", "0.05")}
@@ -182,16 +182,23 @@ def call(monkeypatch: pytest.MonkeyPatch, node: RunningNode) -> Callable[[Part, 
 
 
 @pytest.fixture
-def ctrl_c(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Ctrl-C, after a while, for an example that goes on for ever."""
+def ctrl_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ctrl-C, after some looks, for an example that goes on for ever."""
     if request.node.callspec.params["example"] not in ENDLESS:
         yield
         return
+    left = iter(range(LOOKS_UNTIL_CTRL_C))
+
+    def sleep(seconds: float) -> None:
+        time.sleep(seconds)
+        if next(left, None) is None:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(
+        "keelog.cli.top.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+    )
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(STOPPED_AFTER_S, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     yield
-    timer.join()
     signal.signal(signal.SIGINT, before)
 
 
