@@ -6,9 +6,10 @@
  *
  * COMM is the beginning of the process's name, CALL one of the calls below (`sync` for both kinds),
  * PATH a part of the file's path; `*` is any. ACTION is `fail` (ARGUMENT an errno), `delay` (ms, or
- * until the rule is gone) or `lie` (answers success and does nothing). TIMES -1 is for ever. Each time that a rule applies leaves
- * a file `fired-NUMBER-N`, made exclusively, so that TIMES counts over all processes. With a file
- * `trace` in the folder each call on a file of a store is added to it: PID COMM CALL RESULT PATH.
+ * until the rule is gone) or `lie` (answers success and does nothing). TIMES -1 is for ever. Each
+ * time that a rule applies leaves a file `fired-NUMBER-N`, made exclusively, so that TIMES counts
+ * over all processes. With a file `trace` in the folder each call on a file of a store is added to
+ * it: PID COMM CALL RESULT PATH.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
