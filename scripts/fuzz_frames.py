@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -168,8 +169,17 @@ class Honest(threading.Thread):
 class Line:
     """One good connection to one process, over which the fuzz goes."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", kind: str, endpoint: str) -> None:
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        kind: str,
+        endpoint: str,
+        batch_of: Mapping[int, int],
+    ) -> None:
         self.kind = kind
+        self._batch_of = batch_of
+        self._published: dict[int, int] = {}
+        """Records of each batch. Whoever asks while it is being published is told of all of it."""
         self.waiting = 0
         self.acknowledged = 0
         self.refused: Counter[str] = Counter()
@@ -205,8 +215,9 @@ class Line:
                 self.acknowledged += sum(count for *_, count in answer["queues"])
             elif "queue_offset" in answer:
                 self.acknowledged += 1
-            elif "already" in answer:
-                self.acknowledged += answer["records"]
+            elif answer.get("already") is False:
+                number = answer["id"]
+                self._published[self._batch_of.get(number, -number)] = answer["records"]
             return
         kind = answer["error"]["kind"]
         self.refused[kind] += 1
@@ -218,6 +229,7 @@ class Line:
         while self.waiting and self.receive(ANSWER_S):
             pass
         self.receive(0.3)
+        self.acknowledged += sum(self._published.values())
         if self.waiting:
             self.faults.append(f"the {self.kind}: {self.waiting} requests without an answer")
         self.socket.close()
@@ -235,7 +247,10 @@ class Run:
         places = {row.role: row.endpoint for row in status.processes if row.endpoint}
         places = {CONTROL: endpoint, WRITER: places["writer"], READER: places["reader"]}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._lines = {kind: Line(self._context, kind, str(places[kind])) for kind in SHARE}
+        self._lines = {
+            kind: Line(self._context, kind, str(places[kind]), self._fuzz.batch_of)
+            for kind in SHARE
+        }
         self.honest = Honest(endpoint, seed)
         self._bad_peers = BadPeers([str(place) for place in places.values()], seed)
 

@@ -58,6 +58,8 @@ class Fuzz:
         self.random = random.Random(seed)
         self.valid = 0
         self.broken = 0
+        self.batch_of: dict[int, int] = {}
+        """By the id of a `publish`: the batch that it asks for."""
         self._staged = (0, b"")
         """The last batch that was staged, and the line that publishes it."""
         self._records = [self._batch(count) for count in (1, 1, 2, 5, 40) for _ in range(8)]
@@ -139,6 +141,7 @@ class Fuzz:
             return {**header, **_told(count, sizes, records), "stage": "s", "frame": 0}, [records]
         if operation == "publish":
             batch, line = self._staged
+            self.batch_of[number] = batch
             return {**header, "batch": batch, "stages": 1}, [line or b"s 1 1 1\n"]
         return header, []
 
