@@ -371,6 +371,8 @@ def main() -> int:
     parser.add_argument("--store", type=Path, help="a new folder for the store; kept")
     parser.add_argument("--json", action="store_true", help="the outcome as one JSON document")
     options = parser.parse_args()
+    if options.store is not None and options.store.exists():
+        parser.error(f"{options.store} is there already: name a new folder, nothing was changed")
     with tempfile.TemporaryDirectory(prefix="keelog-fuzz-") as folder:
         root = options.store or Path(folder) / "store"
         outcome = run(root, options.count, options.seed, tell=not options.json)

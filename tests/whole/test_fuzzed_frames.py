@@ -50,6 +50,14 @@ def test_a_hundred_thousand_broken_requests_harm_nobody_and_take_no_memory(tmp_p
         assert 0 < after < before + 64, f"{name} has grown from {before} to {after} MiB"
 
 
+def test_a_store_that_is_there_already_gets_no_broken_requests(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--count", "10", "--store", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{tmp_path} is there already: name a new folder" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_seed_gives_the_same_requests_and_another_one_others() -> None:
     def made(seed: int) -> list[list[bytes]]:
         source = Fuzz(seed)
