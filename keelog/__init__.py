@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         SendTimeout,
         ServiceNotAvailable,
         StoreDamaged,
+        StoreMoved,
         UnknownOperation,
         UnknownTopic,
     )
@@ -124,6 +125,7 @@ __all__ = [
     "SendTimeout",
     "ServiceNotAvailable",
     "StoreDamaged",
+    "StoreMoved",
     "TailOptions",
     "TopicCreated",
     "TopicInfo",

@@ -5,12 +5,12 @@ lines nothing. Names of topics do: they are names of folders.
 """
 
 import importlib.metadata
+import io
 import json
 import os
 import platform
 import re
-import urllib.error
-import urllib.request
+import stat
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +19,7 @@ from typing import Any
 
 import keelog
 from keelog.diag_machine import machine, process_table
+from keelog.diag_node import Unproven, metrics_text, node_here
 from node.store.condition import read_checkpoint
 from node.store.own_files import (
     QUARANTINE_DIR,
@@ -39,14 +40,15 @@ from node.store.state_page import (
 from protocol import kernel
 from protocol.addresses import without_credentials
 from protocol.errors import MqError
+from protocol.printable import printable
 
 Fields = dict[str, Any]
 
 LISTED_FILES_MAX = 20_000
 LOG_LINES_MAX = 1_000
 LOG_LINE_CHARS_MAX = 2_000
-METRICS_BYTES_MAX = 4 * 1024 * 1024
-_HTTP_S_MAX = 5.0
+LOG_BYTES_MAX = 4 * 1024 * 1024
+"""Of a log only its end is read."""
 _NODE_S_MAX = 5.0
 _PACKAGES = ("keelog", "pyzmq", "msgpack", "psutil", "numpy", "click", "rich", "prometheus-client")
 _PREFIX = "KEELOG_"
@@ -55,6 +57,7 @@ _SECRET = re.compile(
     r"|(?:access|api|private|session)[-_]?key)[\w-]*\\*[\"']?[ \t]*[=:][ \t]*)"
     r"(?:(\\*)([\"'])(?:(?!\3).)*\3?|(?:bearer[ \t]+|basic[ \t]+)?[^\s\"']+)"
 )
+NAME_BOTH = "name them: keelog diag ./store --log FILE -o FILE"
 NAME_THE_STORE = "name the store: keelog diag ./store -o FILE  (or a node that runs: --node URL)"
 
 
@@ -73,10 +76,10 @@ class Bundle:
             self.lacks(f"{name}: {type(error).__name__}: {error}")
             return
         if isinstance(found, bytes):
-            self.files[name] = redacted(found.decode("utf-8", "replace")).encode()
+            text = redacted(found.decode("utf-8", "replace"))
         else:
-            text = json.dumps(_cleaned(found), indent=1, ensure_ascii=False, default=str)
-            self.files[name] = f"{text}\n".encode()
+            text = json.dumps(_cleaned(found), indent=1, ensure_ascii=False, default=str) + "\n"
+        self.files[name] = printable(text).encode("utf-8", "backslashreplace")
 
     def lacks(self, problem: str) -> None:
         """Notes what could not be had."""
@@ -97,11 +100,12 @@ class Bundle:
 def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     """Looks at the node, its store and the machine.
 
-    `store` is for a node that does not run; `log_file` for one whose log goes elsewhere than into
-    a file. Raises NotConnected when nobody answers and no store is named: then there is nothing to
-    look at.
+    `store` is for a node that does not run, or that is not seen to run here as the caller's user;
+    `log_file` for one whose log goes elsewhere than into a file. Raises NotConnected when nobody
+    answers and no store is named: then there is nothing to look at.
     """
-    bundle, pids = Bundle(), []
+    bundle = Bundle()
+    pids: list[int] = []
     bundle.add("versions.json", versions)
     bundle.add("environment.json", lambda: variable_names(os.environ))
     try:
@@ -114,21 +118,18 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
             raise
         bundle.lacks(f"no status and no metrics, nobody answers at {node}: {error}")
     else:
-        store = store or Path(status["store"])
-        rows = [*status["processes"], status["supervisor"]]
-        pids = [row["pid"] for row in rows if row["pid"] is not None]
-        bundle.add("status.json", lambda: status)
-        bundle.add("health.json", lambda: health)
-        bundle.add("settings.json", lambda: status["settings"])
-        bundle.add("origins.json", lambda: status.get("origins"))
-        known = status.get("log_file")
-        if log_file is None and known is None:
-            bundle.lacks("log.txt: the node's log goes into no file; name one with --log")
-        log_file = log_file or (None if known is None else Path(known))
-        if status["http"] is None:
-            bundle.lacks("metrics.txt: the node was started without --http")
+        _add_answers(bundle, node, status, health)
+        try:
+            here = node_here(node, status)
+        except Unproven as error:
+            # Its answers name paths, which may be anybody's: none of them is read.
+            given = {"store/": store, "log.txt": log_file, "processes.json": None}
+            absent = ", ".join(name for name, path in given.items() if path is None)
+            bundle.lacks(f"{absent}: {error.reason}; {NAME_BOTH}")
         else:
-            bundle.add("metrics.txt", lambda: metrics_text(status["http"]))
+            store, log_file, pids = store or here.store, log_file or here.log_file, here.pids
+            if log_file is None:
+                bundle.lacks("log.txt: the node's log goes into no file; name one with --log")
     bundle.add("processes.json", lambda: process_table(pids))
     bundle.add("machine.json", lambda: machine(store))
     if store is not None and store.is_dir():
@@ -138,6 +139,17 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
     if log_file is not None:
         bundle.add("log.txt", lambda: last_lines(log_file))
     return bundle
+
+
+def _add_answers(bundle: Bundle, node: str, status: Fields, health: Fields) -> None:
+    bundle.add("status.json", lambda: status)
+    bundle.add("health.json", lambda: health)
+    bundle.add("settings.json", lambda: status.get("settings"))
+    bundle.add("origins.json", lambda: status.get("origins"))
+    if status.get("http") is None:
+        bundle.lacks("metrics.txt: the node was started without --http")
+    else:
+        bundle.add("metrics.txt", lambda: metrics_text(node, status["http"]))
 
 
 def _add_store(bundle: Bundle, store: Path) -> None:
@@ -169,12 +181,6 @@ def versions() -> Fields:
 def variable_names(environment: Mapping[str, str]) -> list[str]:
     """The names of our variables that are set; their values stay where they are."""
     return sorted(name for name in environment if name.startswith(_PREFIX))
-
-
-def metrics_text(url: str) -> bytes:
-    """What `/metrics` answers. Raises OSError."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=_HTTP_S_MAX) as answer:
-        return bytes(answer.read(METRICS_BYTES_MAX))
 
 
 def listing(store: Path) -> Fields:
@@ -262,7 +268,10 @@ def quarantine_numbers(store: Path) -> list[Fields]:
 
 def last_lines(path: Path) -> bytes:
     """The end of a log. Raises OSError."""
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open("rb") as raw, io.TextIOWrapper(raw, "utf-8", "replace") as file:
+        status = os.fstat(raw.fileno())
+        if stat.S_ISREG(status.st_mode):
+            raw.seek(max(0, status.st_size - LOG_BYTES_MAX))
         kept = deque((line[:LOG_LINE_CHARS_MAX].rstrip("\n") for line in file), LOG_LINES_MAX)
     return "".join(f"{line}\n" for line in kept).encode()
 

@@ -28,7 +28,7 @@ class Repaired(NamedTuple):
 def repair(root: Path, settings: Settings, tell: Tell | None = None) -> Repaired:
     """Plans, and does it. Raises StoreLocked, NotAStore, StorePermission, StoreDamaged for what
     cannot be mended, OSError. Killed in the middle it is run again, with the same end."""
-    check_is_store(root)
+    check_is_store(root, strict=False)
     root = root.resolve()
     lock = StoreLock.acquire(root)
     try:

@@ -61,7 +61,7 @@ class TestNode:
         self._directory = None if directory is None else Path(directory)
         pairs = {**SMALL, **(settings or {})}
         self._settings = [*ANY_DISK, *(f"{name}={_text(value)}" for name, value in pairs.items())]
-        self._counts = {"queue_workers": queue_workers, "readers": readers}
+        self._queue_workers, self._readers = queue_workers, readers
         self._node: Node | None = None
 
     @property
@@ -153,7 +153,12 @@ class TestNode:
     def _new_node(self) -> Node:
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="keelog-"))
-        return Node(self._directory / "store", self._settings, **self._counts)
+        return Node(
+            self._directory / "store",
+            self._settings,
+            queue_workers=self._queue_workers,
+            readers=self._readers,
+        )
 
     def _started(self) -> Node:
         assert self._node is not None, "the node was not started"

@@ -191,6 +191,7 @@ class Appender:
         if parts is None:
             return None
         try:
+            self.topics.make({_topic_of(part.topic) for own in parts for part in own})
             queues = list(map(self._queues, requests, parts))
         except MqError:
             return None
@@ -279,16 +280,13 @@ class Appender:
         names = {row.topic for row in rows}
         if request.any_queue:
             return [self._any_queue(names) if choose else 0] * len(rows)
+        self.topics.make(names)
         for queue in {Queue(row.topic, row.queue_id) for row in rows}:
             self.topics.check_queue(self.topics.for_send(queue.topic), queue.queue_id)
         return [row.queue_id for row in rows]
 
     def _any_queue(self, names: set[str]) -> int:
-        if len(names) != 1:
-            raise BadRequest(
-                f"queue -1 with {len(names)} topics", "send one topic a batch, or name the queues"
-            )
-        return self.topics.choose_queue(self.topics.for_send(names.pop()))
+        return self.topics.choose_queue(self.topics.for_send(_only(names)))
 
     # -- as columns ---------------------------------------------------------------------------
 
@@ -330,10 +328,14 @@ class Appender:
         for request, first, last in zip(requests, bounds[:-1], bounds[1:], strict=True):
             check_sizes(request, checked.columns.size[first:last].tolist())
         queue_id = checked.columns.queue_id.copy()
+        unplaced: list[tuple[slice, str]] = []
         for request, first, last in zip(requests, bounds[:-1], bounds[1:], strict=True):
             if request.any_queue:
                 ids = set(checked.topic_id[first:last].tolist())
-                queue_id[first:last] = self._any_queue({checked.topics[i] for i in ids})
+                unplaced.append((slice(first, last), _only({checked.topics[i] for i in ids})))
+        self.topics.make(checked.topics)
+        for rows, name in unplaced:
+            queue_id[rows] = self.topics.choose_queue(self.topics.for_send(name))
         for number, name in enumerate(checked.topics):
             topic = self.topics.for_send(name)
             ids = queue_id[checked.topic_id == number]
@@ -381,6 +383,16 @@ def _add(group: AppendGroup, request: AppendRequest) -> int:
     crc = -1 if request.crc is None else request.crc
     flags = ANY_QUEUE_FLAG * request.any_queue + CHECKED_FLAG * (request.checked_rows is not None)
     return group.add(request.records, request.count, crc, request.sizes, flags)
+
+
+def _only(names: set[str]) -> str:
+    """The one topic of a request that names no queue. Raises BadRequest."""
+    if len(names) != 1:
+        raise BadRequest(
+            f"queue -1 with {len(names)} topics", "send one topic a batch, or name the queues"
+        )
+    (name,) = names
+    return name
 
 
 @lru_cache(maxsize=4096)

@@ -14,9 +14,9 @@ from node.store import disk
 from node.store.index_list import list_index_files
 from node.store.settings import Settings
 from node.store.state_page import WorkerPage, WorkerState, run_dir
-from protocol.checkpoint import CHECKPOINT, CHECKPOINT_FILE_BYTES, Checkpoint
+from protocol.checkpoint import CHECKPOINT, Checkpoint
 from protocol.index_entry import INDEX_HEADER, IndexHeader
-from protocol.names import CHECKPOINT_FILE, INDEX_DIR
+from protocol.names import CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES, INDEX_DIR
 
 SAVE_EVERY_S = 1.0
 
@@ -37,7 +37,7 @@ class BrokerCheckpoint:
         self._settings = settings
         self._written: Checkpoint | None = None
         path = root / CHECKPOINT_FILE
-        self._descriptor = disk.open_file(path, create=True)
+        self._descriptor = disk.open_file(path, create=True, own=True)
         if os.fstat(self._descriptor).st_size < CHECKPOINT_FILE_BYTES:
             disk.allocate(self._descriptor, CHECKPOINT_FILE_BYTES)
 

@@ -69,7 +69,13 @@ class Process:
             os.close(writer)
         os.set_blocking(reader, False)
         self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            os.close(reader)
+            self._process.kill()
+            self._process.wait()
+            raise
         self.has_reported = False
         self.report_fd: int | None = reader
 

@@ -138,8 +138,10 @@ def at_deadline(call: Call, where: str) -> MqError:
     if not call.repeatable and (call.sent or call.maybe_done):
         return _unknown(call, f"no answer from {where} in time")
     if call.sent:
+        before = f"; before that: {call.last_error.reason}" if call.last_error else ""
         return RequestTimeout(
-            f"{call.op}: no answer from {where} in time", "raise the timeout, see keelog status"
+            f"{call.op}: no answer from {where} in time{before}",
+            "raise the timeout, see keelog status",
         )
     if call.last_error is not None:
         return call.last_error

@@ -95,9 +95,14 @@ class StageClient:
         header = self.start(call).result().header
         return PublishOutcome(header["already"], header["records"], header["bytes"])
 
-    def unstage(self, query: str, batch: int) -> int:
-        """Drops what is staged of a batch that is not published; answers how many stages."""
-        call = Call(Role.WRITER, "unstage", {"query": query, "batch": batch}, self._deadline())
+    def unstage(
+        self, query: str, batch: int, stage: str | None = None, timeout: float | None = None
+    ) -> int:
+        """Drops what is staged of a batch that is not published, or one stage of it; answers how
+        many stages."""
+        fields = {"query": query, "batch": batch} | ({} if stage is None else {"stage": stage})
+        deadline = monotonic() + (self.timeout if timeout is None else timeout)
+        call = Call(Role.WRITER, "unstage", fields, deadline)
         dropped: int = self.start(call).result().header["dropped"]
         return dropped
 

@@ -116,7 +116,8 @@ class DiskStatus:
 class NodeStatus:
     """A snapshot of the node. `raw` is the answer as it came, later fields included.
 
-    `mode` is `normal`, or why appends are refused: `read_only` or `disk_full`, for the `cause`.
+    `mode` is `normal`, or why appends are refused: `read_only`, `disk_full` or `no_resources`, for
+    the `cause`.
     """
 
     ready: bool

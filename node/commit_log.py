@@ -14,9 +14,10 @@ from typing import Protocol
 
 from node.store import disk
 from node.store.event_log import fields
+from node.store.shortage import MORE_RESOURCES, SHORT, refusal_for
 from node.store.state_page import run_dir
 from node.transient_store_pool import CommitJob, TransientStorePool
-from protocol.errors import ServiceNotAvailable
+from protocol.errors import ServiceNotAvailable, StoreMoved
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.record import FILLER_BYTES, filler
 
@@ -50,22 +51,32 @@ def make_segment(root: Path, base: int, segment_bytes: int) -> Segment:
 
     A new one gets its whole length beside the log and is then renamed: nobody, a broker after a
     crash included, ever sees a segment of another length. Raises ServiceNotAvailable with reason
-    disk_full when there is no room; nothing is left then.
+    disk_full when there is no room, no_resources when no descriptor is free; nothing is left then.
     """
     path = root / COMMIT_LOG_DIR / offset_file_name(base)
+    try:
+        with disk.open_dir(path.parent) as folder:
+            return Segment(base, path, _made(root, path, segment_bytes, folder))
+    except OSError as error:
+        if error.errno in disk.NO_RESOURCES:
+            raise refusal_for(error, str(path)) from None
+        raise
+
+
+def _made(root: Path, path: Path, segment_bytes: int, folder: int) -> int:
     if path.exists():
         # A broker's segments are sparse: the space is taken now, what stands there stays.
-        return Segment(base, path, _allocated(path, segment_bytes))
+        return _allocated(path, segment_bytes)
     temporary = run_dir(root) / f"{path.name}.new"
     disk.unlink(temporary, missing_ok=True)
     try:
         descriptor = _allocated(temporary, segment_bytes)
     except (OSError, ServiceNotAvailable):
-        disk.unlink(temporary)
+        disk.unlink(temporary, missing_ok=True)
         raise
     disk.rename(temporary, path)
-    disk.sync_dir(path.parent)
-    return Segment(base, path, descriptor)
+    disk.sync_with_length(folder)
+    return descriptor
 
 
 def _allocated(path: Path, size: int) -> int:
@@ -196,12 +207,17 @@ class CommitLog:
         self._preparing = threading.Thread(
             target=self._prepare, args=(base,), name="prepare-segment"
         )
-        self._preparing.start()
+        try:
+            self._preparing.start()
+        except RuntimeError as error:
+            # No thread can be had: `retry_next` does without.
+            self._preparing = None
+            self._failed = ServiceNotAvailable(f"{SHORT}: {error}", MORE_RESOURCES)
 
     def _prepare(self, base: int) -> None:
         try:
             self._next = make_segment(self.root, base, self.segment_bytes)
-        except (OSError, ServiceNotAvailable) as error:
+        except (OSError, ServiceNotAvailable, StoreMoved) as error:
             self._failed = error
 
     def _take_next(self) -> Segment:
@@ -222,7 +238,7 @@ class CommitLog:
         return idle and self._next is None
 
     def retry_next(self) -> bool:
-        """After a full disk: tries again to make the next segment; True when it is there."""
+        """After a failure that passes: tries once more; True when the next segment is there."""
         if self._preparing is not None and self._preparing.is_alive():
             return False
         if self._current is not None and self._next is None:

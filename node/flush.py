@@ -16,6 +16,7 @@ from node.commit_log import CommitLog, FlushJob
 from node.store.service_loop import ServiceLoop, commit_pace, due, flush_pace
 from node.store.settings import Settings
 from node.transient_store_pool import CommitJob
+from protocol.errors import StoreMoved
 
 
 class Job(Protocol):
@@ -39,7 +40,7 @@ class JobThread(Generic[AnyJob]):
         self._job: AnyJob | None = None
         self._after: Callable[[], None] | None = None
         self._done: AnyJob | None = None
-        self._error: OSError | None = None
+        self._error: OSError | StoreMoved | None = None
         self.took_ns = 0
         """How long the last job ran."""
         self._ended = False
@@ -63,7 +64,7 @@ class JobThread(Generic[AnyJob]):
             self._wake.notify_all()
 
     def collect(self) -> AnyJob | None:
-        """The finished job, once. Raises the OSError that ended it."""
+        """The finished job, once. Raises the OSError or StoreMoved that ended it."""
         if not self._ended:
             return None
         with contextlib.suppress(BlockingIOError):
@@ -96,7 +97,7 @@ class JobThread(Generic[AnyJob]):
                 if after is not None:
                     after()
                 error = None
-            except OSError as caught:
+            except (OSError, StoreMoved) as caught:
                 error, took = caught, 0
             with self._wake:
                 self.took_ns = took

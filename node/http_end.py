@@ -3,6 +3,7 @@
 Whoever connects is bounded, in time, bytes and number, so that nobody there hurts the node.
 """
 
+import errno
 import io
 import logging
 import socket
@@ -87,22 +88,34 @@ class _Server(socketserver.TCPServer):
         with self._lock:
             self._open[request] = None
         arguments = (request, client_address)
-        threading.Thread(
+        thread = threading.Thread(
             target=self._serve_one, name="http-answer", args=arguments, daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            log.warning("a connection of the HTTP end has no thread", extra=fields(why=error))
+            self._end(request)
 
     def _serve_one(self, request: socket.socket, client_address: Any) -> None:
+        told = fields(peer=client_address)
         try:
             self.finish_request(request, client_address)
         except OSError as error:
             # It went away, or is too slow.
-            told = fields(peer=client_address, why=error)
+            told["fields"]["why"] = error
             log.debug("a connection of the HTTP end is given up", extra=told)
+        except Exception:
+            # One request has failed, and no loop: who asks again is served.
+            log.exception("a request to the HTTP end failed", extra=told)
         finally:
-            with self._lock:
-                del self._open[request]
-            self.shutdown_request(request)
-            self._free.release()
+            self._end(request)
+
+    def _end(self, request: socket.socket) -> None:
+        with self._lock:
+            del self._open[request]
+        self.shutdown_request(request)
+        self._free.release()
 
     def _end_oldest(self) -> None:
         """Its thread reads an end of file, and ends."""
@@ -116,7 +129,7 @@ class _Server(socketserver.TCPServer):
 
 
 class _Incoming(io.RawIOBase):
-    """What a connection sends: so many bytes, until a moment. Then it is at its end, or late."""
+    """What a connection sends. Too many bytes, or too late ones, are an OSError, which ends it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -131,7 +144,9 @@ class _Incoming(io.RawIOBase):
         if left_s <= 0:
             raise TimeoutError("the request took too long")
         self._connection.settimeout(left_s)
-        count = self._connection.recv_into(memoryview(buffer)[: self._left]) if self._left else 0
+        if not self._left:
+            raise OSError(errno.EMSGSIZE, "the request is too long")
+        count = self._connection.recv_into(memoryview(buffer)[: self._left])
         self._left -= count
         self._connection.settimeout(HTTP_REQUEST_S_MAX)
         return count
@@ -157,11 +172,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, with_body: bool) -> None:
         try:
             parts = urlsplit(self.path)
-            fields = parse_qsl(parts.query, True, max_num_fields=_QUERY_FIELDS_MAX)
+            query = dict(parse_qsl(parts.query, True, max_num_fields=_QUERY_FIELDS_MAX))
         except ValueError as error:
             page = Page(HTTPStatus.BAD_REQUEST, f"{error}\n")
         else:
-            page = self.server.pages(parts.path, dict(fields))
+            page = self._page(parts.path, query)
         body = page.body if isinstance(page.body, bytes) else page.body.encode()
         self.send_response(page.status)
         self.send_header("Content-Type", page.content_type)
@@ -171,6 +186,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if with_body:
             self.wfile.write(body)
+
+    def _page(self, path: str, query: Mapping[str, str]) -> Page:
+        try:
+            return self.server.pages(path, query)
+        except Exception:
+            log.exception("a page of the HTTP end cannot be made", extra=fields(path=path))
+            text = "an unexpected error, its traceback is in the node's log\n"
+            return Page(HTTPStatus.INTERNAL_SERVER_ERROR, text)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: probes come every few seconds, and anybody can make such lines."""

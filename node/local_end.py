@@ -119,6 +119,8 @@ class LocalEnd:
         self._by_fd: dict[int, Connection] = {}
         self._count = 0
         self._swept_at = 0.0
+        self.is_open = True
+        """Whether new connections are taken: its owner may say no."""
         self._listener = _listen(endpoint)
         self._epoll = select.epoll()
         self._epoll.register(self._listener.fileno(), _READ)
@@ -201,14 +203,17 @@ class LocalEnd:
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_MAX):
+            if not self.is_open:
+                self._wait()
+                return
             try:
                 end, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                # Most likely no descriptor is free: the next sweep looks again.
+                # Most likely no descriptor is free.
                 log.warning("a client of this machine has to wait", extra=fields(why=error))
-                self._epoll.modify(self._listener.fileno(), 0)
+                self._wait()
                 return
             end.setblocking(False)
             self._count += 1
@@ -217,6 +222,10 @@ class LocalEnd:
             self._peers[peer] = self._by_fd[connection.fd] = connection
             self._epoll.register(connection.fd, _READ)
             connection.write([_HELLO])
+
+    def _wait(self) -> None:
+        """Who comes waits for the next sweep."""
+        self._epoll.modify(self._listener.fileno(), 0)
 
     def _read(self, connection: Connection) -> None:
         """Up to the first request, or what is there."""

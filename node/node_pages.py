@@ -62,7 +62,7 @@ class NodePages:
         found, log, space = health(view), read_log(view.root), disk(view.root)
         behind = log.appended - log.flushed
         lines = [
-            f"{view.root}: {_verdict(found)}",
+            f"{view.store}: {_verdict(found)}",
             f"log: {log.appended - log.min_offset} bytes, up to {log.appended}, "
             f"{behind} of them not flushed yet\n",
             f"disk: {space['free_bytes']} bytes free, {space['used_ratio']:.1%} used\n",

@@ -9,9 +9,11 @@ core. It only reads: not a byte of the file changes, and nobody ever waits for i
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
+from node.store.disk import NO_RESOURCES
 from node.store.event_log import fields
 
 log = logging.getLogger("keelog.pages_ahead")
@@ -19,6 +21,8 @@ log = logging.getLogger("keelog.pages_ahead")
 AHEAD_BYTES = 8 << 20
 """So far ahead of the log's end pages are asked for, and never further than the log came here."""
 STEP_BYTES = 1 << 20
+NO_DESCRIPTOR_S = 1.0
+"""A pause where the segment cannot be opened because no descriptor is free."""
 """Asked for at once; the thread looks again when the log has grown by as much."""
 LEAD_BYTES = 512 << 10
 """Left to appends: where the thread is no faster than they are, each pays for a part."""
@@ -61,7 +65,12 @@ class PagesAhead:
     def _run(self) -> None:
         try:
             while not self._stopping and self._place is not None:
-                self._follow(self._place)
+                try:
+                    self._follow(self._place)
+                except OSError as error:
+                    if error.errno not in NO_RESOURCES:
+                        raise
+                    time.sleep(NO_DESCRIPTOR_S)
         except OSError as error:
             # Nothing of the log is in danger: appends get their pages themselves.
             log.warning("no pages ahead of the log any more", extra=fields(why=error))

@@ -7,8 +7,8 @@ worker only shortens a held pull's wait. Run it as `python -m node.reader DIR --
 import argparse
 import logging
 import os
-import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,25 +23,17 @@ from node.serving import Server
 from node.store import disk
 from node.store.bells import READER_SLOTS, Context, Sleepers
 from node.store.datagram_bells import DatagramBell
-from node.store.event_log import fields, log_to_stderr
+from node.store.descriptors import check_file_limit
+from node.store.event_log import fields
+from node.store.held_store import hold_store, is_in_place
 from node.store.live_store import LiveStore
 from node.store.locks import FileLock
-from node.store.log_signals import obey_log_signals
-from node.store.process import (
-    EXIT_OK,
-    OOM_READER,
-    StopFlag,
-    die_with_parent,
-    end_badly,
-    install_stop_signals,
-    keep_freed_memory,
-    now_ms,
-    offer_as_victim,
-    report_ready,
-    set_title,
-)
+from node.store.new_store import check_created
+from node.store.process import EXIT_OK, OOM_READER, StopFlag, leave, now_ms
 from node.store.pull_types import TransferLimits
+from node.store.run_process import ChildProcess, run_process
 from node.store.settings import Settings, load_settings
+from node.store.shortage import is_shortage
 from node.store.state_page import (
     DAMAGED,
     NEVER,
@@ -56,7 +48,7 @@ from node.store.stats_series import READER
 from node.store.store import open_live
 from node.store.topic_counts import TopicCounts
 from node.store.topics_file import TopicsFile
-from protocol.errors import BadRequest, CorruptError, MqError, NotAStore, ServiceNotAvailable
+from protocol.errors import BadRequest, CorruptError, MqError, ServiceNotAvailable
 
 log = logging.getLogger("keelog.reader")
 
@@ -76,6 +68,8 @@ UNFIT_S_MAX = 2.0
 """How long the log's folder may not fit to the pages: the writer makes and removes segments."""
 LOCK_WAIT_S = 2.0
 STOP_REQUESTS_MAX = 10_000
+SHORTAGE_S = 0.1
+"""A pause where a turn failed because no descriptor was free."""
 
 
 class Site(NamedTuple):
@@ -125,6 +119,7 @@ class Reader:
         self.service.stats = ReaderStats(self._stats.counts, self._topics)
         self._epoch = 0
         self._unfit_since: float | None = None
+        self._has_moved = False
         self._waits_until = 0.0
         self._wake_at = NEVER
         self._heartbeat_at = 0.0
@@ -139,11 +134,24 @@ class Reader:
             ready = self.poller.poll(sleep_ms)
             now = time.monotonic()
             if ready or self._is_anything_due(now):
-                self.step(now, is_rung=any(one[0] == self._bell.watched for one in ready))
+                self._try_step(now, is_rung=any(one[0] == self._bell.watched for one in ready))
                 now = time.monotonic()
             sleep_ms = self._sleep_ms(now) if self._ask_for_ring() else 0
         self._page.publish(state=STOPPING)
         self._stop()
+
+    def _try_step(self, now: float, is_rung: bool) -> None:
+        """As `step`; what needs a descriptor while none is free is done in a later one."""
+        try:
+            with disk.if_room():
+                self.step(now, is_rung)
+                return
+        except MqError as error:
+            if not is_shortage(error):
+                raise
+            log.warning("not done for now", extra=fields(why=error))
+        self._beat(now)
+        time.sleep(SHORTAGE_S)
 
     def step(self, now: float, is_rung: bool) -> None:
         """One turn: the pages, requests, arrivals, time-outs, the heartbeat."""
@@ -235,7 +243,9 @@ class Reader:
             self._reopen_check_at = now + REOPEN_CHECK_S
             self._workers.look()
             self.service.at_end.forget_bounds()
-            if self._pages.are_replaced():
+            if not is_in_place():
+                self._note_moved()
+            elif self._pages.are_replaced():
                 self._reopen()
         try:
             self.service.store.refresh()
@@ -253,6 +263,12 @@ class Reader:
             self.service.trouble = None
             self._page.publish(state=RUNNING)
 
+    def _note_moved(self) -> None:
+        """Says once that only files which are open already will be read."""
+        if not self._has_moved:
+            self._has_moved = True
+            log.error("the store has moved: no more of its files are opened")
+
     def _reopen(self) -> None:
         """Somebody removed the pages and made new ones: the old maps tell nothing any more."""
         log.warning("the state pages were replaced: opening the store again")
@@ -267,8 +283,8 @@ class Reader:
         if now - self._heartbeat_at < HEARTBEAT_S:
             return
         self._heartbeat_at = now
+        self._page.beat(now_ms())
         self._page.publish(
-            heartbeat_ms=now_ms(),
             requests=self.service.requests,
             held=len(self.service.holds),
             epoch=self._epoch,
@@ -276,6 +292,7 @@ class Reader:
         )
         self._stats.publish()
         self._topics.publish()
+        self.server.turn()
 
     def _stop(self) -> None:
         self._refresh(time.monotonic())
@@ -328,29 +345,25 @@ def open_fitting(site: Site) -> LiveStore:
 def main(arguments: list[str] | None = None) -> int:
     """Runs one reader of a store until SIGTERM."""
     options = _options(arguments)
-    set_title(f"keelog-reader-{options.index}")
-    keep_freed_memory()
-    log_to_stderr(f"reader-{options.index}")
-    stop = install_stop_signals()
-    if options.ready_fd is not None:
-        obey_log_signals()
-        die_with_parent()
-        offer_as_victim(OOM_READER)
     root = Path(options.dir).resolve()
-    try:
-        return _serve(options, root, stop)
-    except (MqError, OSError) as error:
-        what = f"reader {options.index} of {root} ended"
-        return end_badly(what, error, str(root), options.ready_fd)
+    child = ChildProcess(
+        slot=f"reader-{options.index}",
+        title=f"keelog-reader-{options.index}",
+        what=f"reader {options.index} of {root} ended",
+        place=str(root),
+        oom_points=OOM_READER,
+        ready_fd=options.ready_fd,
+    )
+    return run_process(child, partial(_serve, child, options, root))
 
 
-def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
+def _serve(child: ChildProcess, options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
+    check_file_limit()
     if options.index < 0 or options.shards < 1:
         raise BadRequest(f"reader {options.index} of a node with {options.shards} queue workers")
-    if not root.is_dir():
-        raise NotAStore(f"{root} is no folder", "check the path")
+    hold_store(root, options.held)
+    check_created(root)
     site = Site(root, options.index, options.shards, load_settings(options.settings))
-    disk.make_dir(run_dir(root), mode=0o700)
     os.chdir(run_dir(root))
     lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
     context: Context = zmq.Context()
@@ -360,7 +373,7 @@ def _serve(options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
             context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX, local=options.local, bulk=bulk
         )
         reader = Reader(site, server, page, context)
-        report_ready(options.ready_fd, server.endpoint)
+        child.report_ready(server.endpoint)
         reader.run(stop)
         reader.close()
         context.term()
@@ -379,8 +392,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--held", default="", help="device and inode of the store and its lock")
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

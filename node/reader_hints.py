@@ -14,7 +14,6 @@ import msgpack
 
 from node.store.datagram_bells import DatagramBell
 from node.store.state_page import LogPage, WorkerPage, queue_slot
-from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 
 GRACE_S = 0.002
@@ -157,7 +156,7 @@ class Pages:
             try:
                 self._log = LogPage.open(self._root)
                 self._files[self._log.path] = _file_number(self._log.path)
-            except (FileNotFoundError, StoreDamaged):
+            except FileNotFoundError:
                 return 0
         return self._log.epoch
 
@@ -176,7 +175,7 @@ class Pages:
             try:
                 page = self._workers[shard] = WorkerPage.open(self._root, slot)
                 self._files[page.path] = _file_number(page.path)
-            except (FileNotFoundError, StoreDamaged):
+            except FileNotFoundError:
                 return 0
         return page.hints
 

@@ -41,6 +41,7 @@ from node.store.live_store import LiveStore
 from node.store.pull import nothing
 from node.store.pull_types import PullResult, PullStatus, TransferLimits
 from node.store.queue_reader import QueueReader
+from node.store.shortage import as_refusal
 from node.store.topics_file import TopicsFile
 from protocol.errors import (
     BadRequest,
@@ -126,9 +127,11 @@ class ReaderService:
                     self.stats.took(operation, monotonic_ns() - began)
                 return
             found = self._again(lambda: self._answer(operation, header, now))
-        except MqError as error:
+        except (MqError, OSError) as error:
             number = number or id_within(received.header)
-            self._refuse(received.peer, number, operation, error)
+            place = str(self.store.root)
+            # Without a name: an error that its frame holds holds the frame, and the request in it.
+            self._refuse(received.peer, number, operation, as_refusal(error, place))
         else:
             self._send(received.peer, answer(number, **found.fields), found.payload)
             self.stats.answered(operation, monotonic_ns() - began)

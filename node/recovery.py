@@ -31,9 +31,19 @@ from node.store.log_damage import columns_past_damage
 from node.store.log_reader import Bounds, LogReader
 from node.store.log_tail import TailWalk, ends_at
 from node.store.open_files import OpenFiles
-from node.store.own_files import EpochLine, Tails, list_progress, save_epochs, save_tails
+from node.store.own_files import (
+    TAILS_FILE,
+    EpochLine,
+    Tails,
+    list_progress,
+    own_dir,
+    save_epochs,
+    save_tails,
+)
 from node.store.segment_list import SegmentList, list_folder
 from node.store.settings import Settings
+from node.store.store_id import PUT_BACK
+from node.store.tails_check import disagreement
 from protocol.columns import Columns
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -120,6 +130,8 @@ def examine(root: Path, settings: Settings, tell: Tell = tell_nobody) -> Recover
         if segments.end < condition.floor:
             path, why = listing.files[-1][1], "the log ends with this file"
             raise _refused(root, path, segments.end, why, condition.floor)
+        if condition.tails is not None:
+            _check_tails(condition.tails, segments, found, files)
         total = written_end(LogEnd(root, 0, found.segment_bytes))
         _walk(segments, condition, settings, found, lambda done: tell(min(done, total), total))
         if found.cut is not None:
@@ -144,6 +156,15 @@ def _refused(
     if floor is not None:
         why += f"; everything below {floor} was durable, so this is damage and no torn tail"
     return StoreDamaged(str(path), offset, why, f"keelog store repair {root}")
+
+
+def _check_tails(tails: Tails, segments: SegmentList, found: Recovery, files: OpenFiles) -> None:
+    """Raises StoreDamaged for a snapshot of another log: what stands beside it is not ours either,
+    and with it numbers would be given twice."""
+    why = disagreement(found.root, tails, found.epochs, segments, files)
+    if why is not None:
+        where = str(own_dir(found.root) / TAILS_FILE)
+        raise StoreDamaged(where, tails.last_record, f"is of another log: {why}", PUT_BACK)
 
 
 def _walk(

@@ -11,14 +11,17 @@ from node.recovery import carry_out, examine
 from node.store import disk
 from node.store.condition import read_checkpoint
 from node.store.own_files import (
+    QUARANTINE_DIR,
     Floor,
     Tails,
     clear_clean,
     load_epochs,
+    own_dir,
     save_epochs,
     save_tails,
 )
 from node.store.quarantine import keep_bytes, move_file
+from node.store.regular_file import read_bounded
 from node.store.repair_plan import LogPlan
 from node.store.repair_steps import (
     CutLog,
@@ -33,6 +36,7 @@ from node.store.repair_steps import (
 from node.store.settings import Settings
 from protocol.checkpoint import encode_checkpoint
 from protocol.lost_marker import Place, gap_marker, queue_marker
+from protocol.names import CHECKPOINT_FILE_BYTES
 from protocol.record import filler
 
 _COPY_BYTES = 1 << 20
@@ -59,7 +63,8 @@ def move_strangers(root: Path, steps: list[Step]) -> None:
 def rewrite_checkpoint(root: Path, step: RewriteCheckpoint, plan: LogPlan) -> None:
     """RocketMQ's checkpoint says no more than the log holds; a broker then looks for itself."""
     found = read_checkpoint(root)
-    keep_bytes(root, plan.end, [(0, step.path.read_bytes())], _report("checkpoint", step.why))
+    data = read_bounded(step.path, CHECKPOINT_FILE_BYTES)
+    keep_bytes(root, plan.end, [(0, data)], _report("checkpoint", step.why))
     offsets = {
         name: value if value <= plan.end else 0
         for name in ("confirm_physical_offset", "logics_physical_offset")
@@ -94,7 +99,14 @@ def _report(kind: str, why: str) -> dict[str, object]:
 
 
 def _move(root: Path, step: MoveFile) -> None:
-    move_file(root, step.offset, step.path, _report("moved", step.why))
+    path = step.path
+    if path in (own_dir(root), own_dir(root) / QUARANTINE_DIR):
+        # It stands where quarantine must be, which is where it goes.
+        aside = path.with_name(f"{path.name}.aside")
+        disk.rename(path, aside)
+        disk.sync_dir(path.parent)
+        path = aside
+    move_file(root, step.offset, path, _report("moved", step.why))
 
 
 def _set_length(root: Path, step: SetLength) -> None:

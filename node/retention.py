@@ -1,7 +1,9 @@
 """Which old segments go, and when the disk is too full to take more.
 
-RocketMQ's rules (DefaultMessageStore.CleanCommitLogService), with the configured ratios really
-used: a broker clamps them. `judge` and `expired` decide, purely; `Retention` looks and unlinks.
+RocketMQ's rules (DefaultMessageStore.CleanCommitLogService), with two differences. The configured
+ratios are really used: a broker clamps them. What is younger than `file_forced_reserved_minutes`
+stays however full the disk is: a broker deletes it. `judge` and `expired` decide, purely;
+`Retention` looks and unlinks.
 Segments are unlinked and never truncated: who still maps one goes on reading it.
 """
 
@@ -12,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
 from node.store import disk
 from node.store.event_log import fields
 from node.store.settings import Settings
-from protocol.errors import ServiceNotAvailable
+from protocol.errors import ServiceNotAvailable, StoreMoved
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, offset_file_name
 from protocol.names import parse_offset_file_name as parse_name
 
@@ -26,6 +29,7 @@ log = logging.getLogger("keelog.retention")
 
 LOOK_EVERY_S = 1.0
 """How often the disk is looked at: appends resume so soon after space came back."""
+_MINUTE_S = 60.0
 _HOUR_S = 3600.0
 
 
@@ -57,11 +61,16 @@ class Spared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a look at clock and disk says. `at_once`: whatever the age of a segment."""
+    """What a look at clock and disk says.
+
+    `at_once`: segments go at the age of `file_forced_reserved_minutes`.
+    `needs_room`: abandoned staged batches go, and before any segment.
+    """
 
     is_full: bool
     may_delete: bool
     at_once: bool
+    needs_room: bool
     why: str
 
 
@@ -71,6 +80,25 @@ def used_percent(path: Path) -> int:
     used = space.f_blocks - space.f_bfree
     usable = used + space.f_bavail
     return math.ceil(100 * used / usable) if usable else 100
+
+
+def room_below(path: Path, percent: int) -> int:
+    """The bytes that are left until `used_percent` is above `percent`; negative above it."""
+    space = os.statvfs(path)
+    used = space.f_blocks - space.f_bfree
+    usable = used + space.f_bavail
+    return (usable * percent // 100 - used) * space.f_frsize
+
+
+def staging_ratio(settings: Settings) -> int:
+    """Percent of the disk that staged batches may fill: above it messages would pay for them.
+
+    Segments go by force above it, or, where that is not allowed, appends are refused above it.
+    """
+    warning = settings.disk_space_warning_level_ratio
+    if not settings.clean_file_forcibly_enable:
+        return warning
+    return min(settings.disk_space_clean_forcibly_ratio, warning)
 
 
 def judge(use: DiskUse, hour: int, settings: Settings) -> Verdict:
@@ -92,6 +120,7 @@ def judge(use: DiskUse, hour: int, settings: Settings) -> Verdict:
         or fullest > settings.disk_max_used_space_ratio
         or hour in settings.delete_hours,
         at_once=forced and settings.clean_file_forcibly_enable,
+        needs_room=fullest > staging_ratio(settings),
         why=why,
     )
 
@@ -110,13 +139,25 @@ def expired(
     found: list[SegmentFile] = []
     if not verdict.may_delete:
         return found
-    for segment in segments[:-1]:
-        limit = spared.needed if verdict.at_once else min(spared)
-        is_old = now_s >= segment.modified_s + settings.file_reserved_time * _HOUR_S
-        if segment.end > limit or not (verdict.at_once or is_old):
+    forced_s = settings.file_forced_reserved_minutes * _MINUTE_S
+    limit = spared.needed if verdict.at_once else min(spared)
+    for segment, written_s in zip(segments[:-1], _written_s(segments), strict=False):
+        may_go = now_s >= segment.modified_s + settings.file_reserved_time * _HOUR_S
+        if verdict.at_once:
+            may_go = may_go or forced_s == 0 or now_s >= written_s + forced_s
+        if segment.end > limit or not may_go:
             break
         found.append(segment)
     return found[: settings.delete_file_batch_max]
+
+
+def _written_s(segments: Sequence[SegmentFile]) -> list[float]:
+    """When each segment was last written: not after the one that follows it.
+
+    A clock that was ahead for a while would otherwise keep segments, and a full disk full.
+    """
+    from_last = accumulate((segment.modified_s for segment in reversed(segments)), min)
+    return list(from_last)[::-1]
 
 
 class Clock:
@@ -157,13 +198,15 @@ class Retention:
         self._root = root
         self._segment_bytes = segment_bytes
         self._settings = settings
-        self._clock = clock or Clock()
+        self.clock = clock or Clock()
         self._use = use or self._found_use
         self._look_at = 0.0
         self._clean_at = 0.0
         self._deleting: threading.Thread | None = None
         self.full: str | None = None
         """Why nothing more may be appended; None while there is room."""
+        self.make_room: Callable[[float], bool] = lambda _now: False
+        """Asks that abandoned staged batches go. True while some may still go: no segment does."""
 
     def check_room(self) -> None:
         """Raises ServiceNotAvailable, disk_full, while the disk is above the warning ratio."""
@@ -180,20 +223,24 @@ class Retention:
         if now < self._look_at or self._is_deleting():
             return []
         self._look_at = now + LOOK_EVERY_S
-        verdict = judge(self._use(), self._clock.hour(), self._settings)
+        verdict = judge(self._use(), self.clock.hour(), self._settings)
         self._note_full(verdict)
+        if verdict.needs_room and self.make_room(now):
+            return []
         if not verdict.may_delete or now < self._clean_at:
             return []
         self._clean_at = now + self._settings.clean_resource_interval / 1000
         segments = self.segments()
         log.debug("old segments looked for", extra=fields(segments=len(segments), why=verdict.why))
-        found = expired(segments, verdict, spared(), self._clock.now_s(), self._settings)
+        found = expired(segments, verdict, spared(), self.clock.now_s(), self._settings)
         if found:
             span = {"start": found[0].start, "end": found[-1].end}
             told = fields(segments=len(found), **span, why=verdict.why)
             log.warning("deleting segments", extra=told)
         elif verdict.at_once and len(segments) > 1:
-            log.warning("no segment could be deleted", extra=fields(why=verdict.why))
+            reserved = self._settings.file_forced_reserved_minutes
+            told = fields(why=verdict.why, file_forced_reserved_minutes=reserved)
+            log.warning("no segment could be deleted", extra=told)
         return found
 
     def segments(self) -> list[SegmentFile]:
@@ -210,13 +257,20 @@ class Retention:
     def delete(self, segments: Sequence[SegmentFile]) -> None:
         """Begins to unlink them, oldest first, with `delete_commit_log_files_interval` between."""
         paths = [self._root / COMMIT_LOG_DIR / offset_file_name(one.start) for one in segments]
-        self._deleting = threading.Thread(target=self._delete, args=(paths,), name="retention")
-        self._deleting.start()
+        deleting = threading.Thread(target=self._delete, args=(paths,), name="retention")
+        try:
+            deleting.start()
+        except RuntimeError as error:  # no thread can be had
+            log.error("segments cannot be deleted", extra=fields(why=error))  # noqa: TRY400
+        else:
+            self._deleting = deleting
 
     def _delete(self, paths: list[Path]) -> None:
         for path in paths:
             try:
                 disk.unlink(path, missing_ok=True)
+            except StoreMoved:
+                return  # the writer's loop finds it too, and ends
             except OSError as error:
                 # Tried again in the next round; the log begins behind it already.
                 told = fields(file=path, why=error.strerror)

@@ -1,5 +1,6 @@
-"""What `keelog serve` is asked for beside the settings of a store: where it listens, and how many
-processes it has. Names and defaults of options, file and variables come from here."""
+"""What `keelog serve` is asked for beside the settings of a store: where it listens, how many
+processes it has, and when it replaces one. Names and defaults of options, file and variables come
+from here."""
 
 from dataclasses import dataclass
 
@@ -36,3 +37,17 @@ class ServeSettings:
                 raise BadRequest(f"{name} is {value}, outside [1, {most}]")
         if self.restart_limit < 0:
             raise BadRequest(f"restart_limit is {self.restart_limit}", "0 is never, 5 is usual")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """How a node watches its processes. Checked when it is made: BadRequest for what cannot be."""
+
+    silence_limit_s: int = 10
+    """A process that gave no sign of life for so long is killed, and started again."""
+
+    def __post_init__(self) -> None:
+        if self.silence_limit_s < 1:
+            raise BadRequest(
+                f"silence_limit_s is {self.silence_limit_s}", "1 s at least, 10 are usual"
+            )

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 import zmq
 
+from node.doors import Doors
 from node.local_end import Connection, LocalEnd, Payload
 from node.serving_owed import Behind, Owed, Unsent
+from node.store.descriptors import backlog
 from node.store.event_log import fields
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
 from protocol.message_id import Host
@@ -40,6 +42,7 @@ HANDSHAKE_MS = 2_000
 HEARTBEAT_MS = 2_000
 HEARTBEAT_TIMEOUT_MS = 8_000
 BACKLOG = 1_024
+"""Connections that may wait to be taken; fewer where descriptors are few."""
 RECEIVE_HIGH_WATER_MARK = 64
 """Requests that ZeroMQ takes in for one connection before it leaves the rest in the network."""
 SEND_HIGH_WATER_MARK = 1_000
@@ -119,6 +122,8 @@ class Server:
         self._unsent_bytes = 0
         self._owed = Owed()
         self.socket = context.socket(zmq.ROUTER)
+        waiting_max = backlog(BACKLOG)
+        self._doors = Doors(self.socket, waiting_max)
         self._alone = [(self.socket, int(zmq.POLLIN))]
         self._local: LocalEnd | None = None
         self._is_local_next = False
@@ -130,14 +135,14 @@ class Server:
             (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
             (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
             (zmq.ROUTER_MANDATORY, 1),
-            (zmq.BACKLOG, BACKLOG),
+            (zmq.BACKLOG, waiting_max),
             (zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK),
             (zmq.SNDHWM, answers_max),
             (zmq.LINGER, LINGER_MS),
         ):
             self.socket.setsockopt(option, value)
         try:
-            self.endpoint = _bind(self.socket, endpoint)
+            self.endpoint = _bind(self.socket, self._doors, endpoint)
             """Where clients connect: the real port for `:0` or `:*`."""
             if local:
                 with _may_fail(local):
@@ -146,8 +151,15 @@ class Server:
                 with _may_fail(bulk):
                     self.socket.bind(bulk)
         except MqError:
+            self._doors.close()
             self.socket.close(0)
             raise
+
+    def turn(self) -> None:
+        """Looks whether new connections may come, or descriptors are short: now and then."""
+        self._doors.turn()
+        if self._local is not None:
+            self._local.is_open = self._doors.are_open
 
     @property
     def watched(self) -> "tuple[zmq.Socket[bytes] | int, ...]":
@@ -319,6 +331,7 @@ class Server:
         self.unsent_dropped += self._unsent_count
         if self._local is not None:
             self._local.close()
+        self._doors.close()
         self.socket.close(max(0, linger_ms - int((time.monotonic() - begin) * 1000)))
 
     @property
@@ -334,11 +347,11 @@ def _may_fail(local: str) -> Iterator[None]:
         log.warning("clients of this machine use TCP", extra=fields(socket=local, why=error))
 
 
-def _bind(socket: "zmq.Socket[bytes]", endpoint: str) -> str:
+def _bind(socket: "zmq.Socket[bytes]", doors: Doors, endpoint: str) -> str:
     # An ipc socket is a file, and only its owner may write to it.
     mask = os.umask(0o077) if endpoint.startswith("ipc://") else None
     try:
-        socket.bind(endpoint)
+        doors.bind(endpoint)
     except zmq.ZMQError as error:
         if error.errno in _BAD_ADDRESS:
             raise BadRequest(

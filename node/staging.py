@@ -7,7 +7,10 @@ What is staged is not synced: a client learns at the publication whether all of 
 import logging
 import os
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +18,11 @@ import numpy as np
 
 from node.append_request import AppendRequest, check_sizes
 from node.staging_requests import StageRequest
+from node.staging_room import Idle, StagingRoom, room_left
 from node.store import disk
 from node.store.event_log import fields
 from node.store.settings import Settings
+from node.store.shortage import refusal_for
 from node.store.staging_files import (
     Batch,
     Frame,
@@ -30,6 +35,7 @@ from node.store.staging_files import (
     list_queries,
     list_stages,
     load_published,
+    make_trash,
     move_to_trash,
     query_dir,
     stage_path,
@@ -114,7 +120,8 @@ class Staging:
         self._record_bytes_max = record_bytes_max
         self._stages: dict[Batch, dict[str, Stage]] = {}
         self._queries = set(list_queries(root))
-        self.bytes = staged_bytes(staging_dir(root))
+        self.bytes = sum(staged_bytes(query_dir(root, query)) for query in self._queries)
+        self.room = StagingRoom(settings, partial(room_left, root, settings))
         self.begun: set[Batch] = set()
         """Batches whose publication has begun: nothing more is staged for them."""
 
@@ -178,13 +185,7 @@ class Staging:
                 f"{QUERIES_MAX} queries have staged batches or are remembered",
                 f"remove the folders of queries that have ended from {staging_dir(self.root)}",
             )
-        size = len(request.append.records)
-        if self.bytes + size > self._settings.staging_bytes_max:
-            raise NotAllowed(
-                f"{self.bytes} bytes are staged, staging_bytes_max is "
-                f"{self._settings.staging_bytes_max}",
-                "publish or drop what is staged, or raise the setting",
-            )
+        self.room.check(self.bytes, len(request.append.records))
 
     def check_records(self, request: AppendRequest) -> None:
         """Raises what an append would be refused with, and IllegalMessage without unique keys."""
@@ -217,8 +218,9 @@ class Staging:
         frame = frame_bytes(request.frame, request.append.count, records)
         try:
             if not stage.crcs:
+                make_trash(self.root)
                 disk.make_dir(path.parent)
-            descriptor = disk.open_file(path, create=True)
+            descriptor = disk.open_file(path, create=True, own=True)
             try:
                 if os.fstat(descriptor).st_size > stage.end:
                     disk.set_length(descriptor, stage.end)
@@ -226,27 +228,30 @@ class Staging:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            full = "disk_full: " if error.errno in disk.DISK_FULL else ""
+            if error.errno in disk.PASSING:
+                raise refusal_for(error, str(path)) from None
             raise ServiceNotAvailable(
-                f"{full}{path} cannot be written: {error.strerror}", "free space; staging goes on"
+                f"{path} cannot be written: {error.strerror}", "mend the disk; staging goes on"
             ) from None
         start = stage.end + len(frame) - len(records)
         stage.add(Frame(start, request.append.count, len(records), request.crc))
         self.bytes += len(frame)
+        self.room.take(len(frame))
 
     def drop(self, batch: Batch, stage: str | None) -> int:
         """Removes one stage, or all of a batch; answers how many there were.
 
         Nothing of a batch whose publication has begun: it ends by itself. What goes is moved aside:
-        `node.staging_jobs.Sweep` removes it.
+        `node.staging_jobs.Sweep` removes it. Raises ServiceNotAvailable where the disk is too full.
         """
         if batch in self.begun:
             return 0
         if stage is None:
             stages = list_stages(self.root, batch)
             if batch_dir(self.root, batch).is_dir():
-                self.bytes -= staged_bytes(batch_dir(self.root, batch))
-                move_to_trash(self.root, batch_dir(self.root, batch))
+                size = staged_bytes(batch_dir(self.root, batch))
+                self._discard(batch_dir(self.root, batch))
+                self.bytes -= size
             self.forget(batch)
             return len(stages)
         path = stage_path(self.root, batch, stage)
@@ -256,6 +261,15 @@ class Staging:
         self.bytes -= path.stat().st_size
         disk.unlink(path)
         return 1
+
+    def _discard(self, folder: Path) -> None:
+        try:
+            move_to_trash(self.root, folder)
+        except OSError as error:
+            if error.errno not in disk.DISK_FULL:
+                raise
+            why = f"disk_full: {folder} cannot be moved aside: {error.strerror}"
+            raise ServiceNotAvailable(why, "free space, then drop it again") from None
 
     def forget(self, batch: Batch) -> None:
         """The batch's folder has gone, or goes."""
@@ -267,38 +281,65 @@ class Staging:
 
     def expire(self, found: Old, now_ms: int) -> None:
         """Drops what was found to be too old, unless it has been touched since."""
-        limit_ms = now_ms - self.retention_ms
-        for batch in found.batches:
-            folder = batch_dir(self.root, batch)
-            if folder.is_dir() and touched_ms(folder) < limit_ms and batch not in self.begun:
-                told = fields(batch=batch)
-                log.warning("a batch was staged and not published: dropped", extra=told)
-                self.drop(batch, None)
+        self.drop_untouched(found.batches, now_ms - self.retention_ms)
         for query in found.queries:
             if query_dir(self.root, query).is_dir() and not list_batches(self.root, query):
-                move_to_trash(self.root, query_dir(self.root, query))
-                self._queries.discard(query)
+                with suppress(ServiceNotAvailable):
+                    self._discard(query_dir(self.root, query))
+                    self._queries.discard(query)
+
+    def drop_untouched(self, batches: Iterable[Batch], limit_ms: int) -> int:
+        """Drops those that have not been touched since `limit_ms`; answers how many."""
+        dropped = 0
+        for batch in batches:
+            folder = batch_dir(self.root, batch)
+            if not folder.is_dir() or touched_ms(folder) >= limit_ms or batch in self.begun:
+                continue
+            try:
+                self.drop(batch, None)
+            except ServiceNotAvailable as error:
+                told = fields(batch=batch, why=error.reason)
+                log.warning("a batch that nobody publishes cannot be dropped", extra=told)
+                continue
+            dropped += 1
+            told = fields(batch=batch)
+            log.warning("a batch was staged and not published: dropped", extra=told)
+        return dropped
 
     @property
     def retention_ms(self) -> int:
         """How long a batch may wait for its publication."""
         return self._settings.staging_retention_hours * 3_600_000
 
+    @property
+    def abandoned_ms(self) -> int:
+        """How long nobody has touched a batch that goes when the disk needs room."""
+        return self._settings.staging_abandoned_minutes * 60_000
+
 
 def find_old(root: Path, limit_ms: int) -> Old:
     """What nobody has touched since `limit_ms`, and ended queries of that time. Changes nothing."""
-    old = Old([], [])
+    old = Old([one.batch for one in find_idle(root, limit_ms)], [])
     for query in list_queries(root):
-        batches = list_batches(root, query)
-        for batch in batches:
-            folder = batch_dir(root, batch)
-            if not journal_path(root, batch).exists() and touched_ms(folder) < limit_ms:
-                old.batches.append(batch)
-        if not batches:
+        if not list_batches(root, query):
             last = load_published(root, query)
             if last is None or (last.final and last.time_ms < limit_ms):
                 old.queries.append(query)
     return old
+
+
+def find_idle(root: Path, limit_ms: int) -> list[Idle]:
+    """The batches without a journal that nobody has touched since `limit_ms`. Changes nothing."""
+    found: list[Idle] = []
+    for query in list_queries(root):
+        for batch in list_batches(root, query):
+            folder = batch_dir(root, batch)
+            # The writer's loop may drop it at this moment.
+            with suppress(FileNotFoundError):
+                touched = touched_ms(folder)
+                if touched < limit_ms and not journal_path(root, batch).exists():
+                    found.append(Idle(touched, batch, staged_bytes(folder)))
+    return found
 
 
 def _first_without_unique_key(columns: Columns) -> int | None:

@@ -4,12 +4,16 @@ Every job may be done again from its begin after a kill.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.staging import Old, find_old
+from node.staging import Old, find_idle, find_old
 from node.staging_read import check_part, position_in_log
+from node.staging_room import first_to_go
 from node.store import disk
+from node.store.rebuilding import remove_unfinished
+from node.store.shortage import refusal_for
 from node.store.staging_files import (
     Batch,
     Journal,
@@ -26,10 +30,11 @@ from node.store.staging_files import (
     save_problem,
     save_published,
     stage_path,
+    staged_bytes,
     staging_dir,
     sweep,
 )
-from protocol.errors import MqError, ServiceNotAvailable, StoreDamaged
+from protocol.errors import MqError, StoreDamaged
 
 _START = Position(0, 0)
 
@@ -53,10 +58,8 @@ class Job:
             self.error = error
         except OSError as error:
             where = str(error.filename or batch_dir(self.root, self.batch))
-            if error.errno in disk.DISK_FULL:
-                self.error = ServiceNotAvailable(
-                    f"disk_full: no room for {where}", "free space; the publication then goes on"
-                )
+            if error.errno in disk.PASSING:
+                self.error = refusal_for(error, where)
             else:
                 self.error = StoreDamaged(where, 0, error.strerror or "it failed", "see the disk")
 
@@ -127,24 +130,35 @@ class Record(Job):
     """Remembers the batch as published, durably, then removes journal and stages."""
 
     published: Published = field(default_factory=lambda: Published(0, 0, False))
+    freed: int = 0
 
     def work(self) -> None:
         """Raises OSError; it is published all the same, and the next start records it."""
         disk.make_durable_dir(query_dir(self.root, self.batch.query))
         save_published(self.root, self.batch.query, self.published)
-        Forget(self.root, self.batch).work()
+        self.freed = forget_batch(self.root, self.batch)
 
 
 @dataclass(slots=True)
 class Forget(Job):
     """Removes what is left of a batch that is recorded."""
 
+    freed: int = 0
+
     def work(self) -> None:
         """Raises OSError."""
-        folder = batch_dir(self.root, self.batch)
-        if folder.is_dir():
-            disk.unlink(journal_path(self.root, self.batch), missing_ok=True)
-            disk.remove_tree(folder)
+        self.freed = forget_batch(self.root, self.batch)
+
+
+def forget_batch(root: Path, batch: Batch) -> int:
+    """Removes journal and stages, those of failed tasks too; answers the bytes of the stages."""
+    folder = batch_dir(root, batch)
+    if not folder.is_dir():
+        return 0
+    size = staged_bytes(folder)
+    disk.unlink(journal_path(root, batch), missing_ok=True)
+    disk.remove_tree(folder)
+    return size
 
 
 @dataclass(slots=True)
@@ -160,7 +174,7 @@ class Problem(Job):
 
 @dataclass(slots=True)
 class Sweep(Job):
-    """Looks for what nobody asks for any more, and empties the trash."""
+    """Empties the trash, and looks for what nobody asks for any more."""
 
     limit_ms: int = 0
     old: Old = field(default_factory=lambda: Old([], []))
@@ -169,3 +183,29 @@ class Sweep(Job):
         """Raises OSError, StoreDamaged."""
         sweep(self.root)
         self.old = find_old(self.root, self.limit_ms)
+
+
+@dataclass(slots=True)
+class MakeRoom(Job):
+    """Empties the trash, and removes what a killed rebuild has left in the store. Where that is not
+    enough it looks for abandoned batches, the oldest first.
+
+    `look` answers how many bytes the disk has left, `missing` how many somebody lacks besides.
+    """
+
+    look: Callable[[], int] = lambda: 0
+    missing: int = 0
+    limit_ms: int = 0
+    begun: frozenset[Batch] = frozenset()
+    is_enough: bool = False
+    abandoned: list[Batch] = field(default_factory=list)
+
+    def work(self) -> None:
+        """Raises OSError."""
+        sweep(self.root)
+        remove_unfinished(self.root)
+        wanted = max(self.missing, -self.look())
+        self.is_enough = wanted <= 0
+        if not self.is_enough:
+            idle = find_idle(self.root, self.limit_ms)
+            self.abandoned = first_to_go([i for i in idle if i.batch not in self.begun], wanted)

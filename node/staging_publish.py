@@ -14,11 +14,23 @@ from pathlib import Path
 from node.append_request import AppendRequest
 from node.flush import JobThread
 from node.staging import Staging
-from node.staging_jobs import Begin, Checkpoint, Forget, Job, Problem, Record, Resume, Sweep
+from node.staging_jobs import (
+    Begin,
+    Checkpoint,
+    Forget,
+    Job,
+    MakeRoom,
+    Problem,
+    Record,
+    Resume,
+    Sweep,
+)
 from node.staging_publication import Answer, Outcome, Publication, State, Waiter
 from node.staging_read import StagedRecords
 from node.staging_requests import PublishRequest
+from node.store.disk import if_room
 from node.store.event_log import fields
+from node.store.shortage import is_shortage
 from node.store.staging_files import (
     Batch,
     Journal,
@@ -44,6 +56,8 @@ CHECKPOINT_BYTES = 16 * 1024 * 1024
 RETRY_S = 1.0
 """A full disk is tried again so soon."""
 SWEEP_EVERY_S = 60.0
+ABANDONED_EVERY_S = 5.0
+"""Where nothing abandoned was found it is looked for again so soon."""
 
 
 class Publisher:
@@ -61,6 +75,9 @@ class Publisher:
         self._thread: JobThread[Job] = JobThread("staging")
         self._job: Job | None = None
         self._sweep_at = 0.0
+        self._room_is_wanted = False
+        self._none_until = 0.0
+        """Until then nothing is taken to be abandoned."""
         for query in list_queries(root):
             for batch in list_batches(root, query):
                 if journal_path(root, batch).exists():
@@ -126,6 +143,11 @@ class Publisher:
             known.state = State.RESUMING if known.source is None else State.APPENDING
         return None
 
+    def make_room(self, now: float) -> bool:
+        """Asks that abandoned batches go. False: a moment ago there was none that could."""
+        self._room_is_wanted = now >= self._none_until
+        return self._room_is_wanted
+
     # -- turns --------------------------------------------------------------------------------
 
     def turn(self, now: float, now_ms: int, answer: Answer) -> None:
@@ -153,10 +175,15 @@ class Publisher:
                 why = f"{type(one.error).__name__}: {one.error}"
                 self._start(Problem(self._root, one.batch, why=why))
                 return
-        if now >= self._sweep_at:
+        staging, nobody = self._staging, Batch("", 0)
+        if self._room_is_wanted or (staging.room.missing and now >= self._none_until):
+            limit_ms, begun = now_ms - staging.abandoned_ms, frozenset(staging.begun)
+            look, missing = staging.room.look, staging.room.missing
+            self._start(MakeRoom(self._root, nobody, None, look, missing, limit_ms, begun))
+        elif now >= self._sweep_at:
             self._sweep_at = now + SWEEP_EVERY_S
-            limit_ms = now_ms - self._staging.retention_ms
-            self._start(Sweep(self._root, Batch("", 0), limit_ms=limit_ms))
+            limit_ms = now_ms - staging.retention_ms
+            self._start(Sweep(self._root, nobody, limit_ms=limit_ms))
 
     def _active(self) -> Publication | None:
         """The one whose turn it is: those before it are blocked."""
@@ -199,7 +226,11 @@ class Publisher:
     def _take(self, done: Job, now: float, now_ms: int, answer: Answer) -> None:
         """What a job has done; its error blocks, or is tried again when the disk has room."""
         if isinstance(done, Sweep):
-            self._staging.expire(done.old, now_ms)
+            with if_room():
+                self._staging.expire(done.old, now_ms)
+            return
+        if isinstance(done, MakeRoom):
+            self._made_room(done, now)
             return
         active = self._publications.get(done.batch)
         if active is None or isinstance(done, Problem):
@@ -218,7 +249,19 @@ class Publisher:
             case Checkpoint() if done.journal is not None:
                 active.needed, active.checkpoint = done.journal.offset, None
             case Record() | Forget():
+                self._staging.bytes -= done.freed
                 self._end(active, active.outcome, answer)
+
+    def _made_room(self, done: MakeRoom, now: float) -> None:
+        """Drops what was found; the next round removes it, and looks whether that was enough."""
+        self._room_is_wanted, self._staging.room.missing = False, 0
+        if self._staging.drop_untouched(done.abandoned, done.limit_ms):
+            self._room_is_wanted = True
+        elif not done.is_enough:
+            self._none_until = now + ABANDONED_EVERY_S
+            if done.error is not None:
+                told = fields(why=done.error, hint=done.error.hint)
+                log.error("abandoned batches cannot be removed", extra=told)
 
     def _append_from(self, active: Publication, position: Position) -> None:
         active.source = StagedRecords(self._root, active.batch, active.parts, position)
@@ -266,7 +309,10 @@ class Publisher:
         except (MqError, OSError) as error:
             active.close()
             active.source = StagedRecords(self._root, active.batch, active.parts, before)
-            self._block(active, error, answer)
+            if is_shortage(error):
+                active.retry_at = now + RETRY_S
+            else:
+                self._block(active, error, answer)
             return None
         if chunk is None:
             active.state = State.FLUSHING
@@ -311,7 +357,6 @@ class Publisher:
         self._staging.forget(active.batch)
         self._staging.note_query(active.batch.query)
         if not isinstance(outcome, MqError):
-            self._staging.bytes -= min(self._staging.bytes, outcome.bytes)
             clear_problem(self._root, active.batch)
         self._tell(active, outcome, answer)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from node.store.log_reader import Bounds, LogReader
 from node.store.open_files import OpenFiles
+from node.store.regular_file import open_regular
 from node.store.segment_list import SegmentList, list_folder
 from node.store.staging_files import (
     Batch,
@@ -100,7 +101,7 @@ class StagedRecords:
         while frames and frames[0].records <= record:
             record -= frames.pop(0).records
         self._frames, self._skip = frames, record
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_regular(path)
 
     def close(self) -> None:
         """Closes the open file."""

@@ -4,11 +4,12 @@ Signal handlers only note the signal; one loop compares what is with what should
 decided in `node.supervisor_plan`.
 """
 
+import errno
 import logging
 import os
-import resource
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -19,9 +20,24 @@ from node.children import Process, command
 from node.lifeline import stop_at_end_of
 from node.service_manager import ServiceManager
 from node.serving import Server
+from node.store.descriptors import check_file_limit
+from node.store.disk import NO_RESOURCES, if_room
 from node.store.event_log import fields, log_to_stderr
+from node.store.held_store import HeldStore
 from node.store.locks import StoreLock
-from node.store.process import EXIT_FAILED, StopFlag, install_stop_signals, set_title
+from node.store.new_store import create_store
+from node.store.process import (
+    EXIT_FAILED,
+    EXIT_NO_RESOURCES,
+    EXIT_OK,
+    EXIT_UNEXPECTED,
+    StopFlag,
+    ignore_stop_signals,
+    install_stop_signals,
+    print_error,
+    raise_file_limit,
+    set_title,
+)
 from node.store.settings import Settings, load_settings
 from node.supervisor_bind import parse_bind
 from node.supervisor_control import answer_clients, bind
@@ -41,27 +57,41 @@ from node.supervisor_plan import (
     next_due,
     note_exit,
     note_last_words,
+    note_moved,
     note_ready,
     note_recovery,
     note_start,
+    nothing_runs,
     page_slot,
     plan_children,
+    silence,
     state_line,
     summary,
     takes_appends_and_reads,
 )
 from node.supervisor_status import NodeView
-from node.supervisor_store import open_directory, remove_old_pages, wait_for_orphans
+from node.supervisor_store import (
+    open_directory,
+    remove_old_pages,
+    wait_for_orphans,
+    warn_if_open_to_others,
+)
+from node.supervisor_watch import SilenceWatch
+from protocol.errors import RefusedError, ServiceNotAvailable, StoreMoved
 from protocol.names import COMMIT_LOG_DIR
+from protocol.printable import printable
 
 log = logging.getLogger("keelog.supervisor")
 
 _POLL_S_MAX = 1.0
+_STOP_LOOK_S = 0.01
+NO_PROCESS = NO_RESOURCES | {errno.EAGAIN}
+"""What starting a process returns when descriptors, memory or processes are short."""
 
 
 def serve(options: Options) -> int:
     """Runs a node until SIGTERM, SIGINT, or the end of the process that it is for; the exit code
-    is 0 after a stop in order.
+    is 0 after a stop in order, and EXIT_UNEXPECTED after an error that nobody foresaw.
 
     Raises BadRequest for settings that cannot be, NotAStore, StorePermission, StoreLocked: then
     nothing was changed. A writer that refuses the store at its first start ends the node with the
@@ -72,23 +102,52 @@ def serve(options: Options) -> int:
     set_title("keelog-serve")
     log_to_stderr("supervisor")
     stop = install_stop_signals()
+    threads = _watch_threads(stop)
     if options.while_pid is not None:
         stop_at_end_of(options.while_pid, stop)
     events = node_log(stop)
-    _raise_open_files_limit()
-    open_directory(options.root)
-    lock = StoreLock.acquire(options.root, flock=True, record=False)
+    raise_file_limit()
     try:
+        check_file_limit(options.serve.queue_workers + options.serve.readers)
+    except ServiceNotAvailable as error:
+        raise RefusedError(error.reason, error.hint) from None  # waiting will not change it
+    open_directory(options.root)
+    is_new = not (options.root / COMMIT_LOG_DIR).is_dir()
+    create_store(options.root)
+    held = HeldStore.open(options.root)
+    lock = StoreLock.acquire(options.root, flock=True, record=False, create=False)
+    try:
+        held.check()
+        warn_if_open_to_others(options.root)
         wait_for_orphans(options.root)
         with zmq.Context() as context:
-            options = replace(options, pairs=_all_pairs(options))
+            if not is_new:
+                options = replace(options, pairs=_all_pairs(options))
             server = bind(context, options.serve.bind)
             try:
-                return Supervisor(options, settings, server, events, started_at).run(stop)
+                code = Supervisor(options, settings, held, server, events, started_at).run(stop)
+                return EXIT_UNEXPECTED if code == EXIT_OK and threads else code
             finally:
                 server.close()
     finally:
         lock.release()
+        held.close()
+        ignore_stop_signals()
+
+
+def _watch_threads(stop: StopFlag) -> list[str]:
+    """From now on an unexpected error in a thread stops the node in order; the threads' names."""
+    ended: list[str] = []
+
+    def note(caught: threading.ExceptHookArgs) -> None:
+        name = caught.thread.name if caught.thread is not None else ""
+        ended.append(name)
+        told = fields(thread=name)
+        log.critical("an unexpected error ends the node", exc_info=caught.exc_value, extra=told)
+        stop.set()
+
+    threading.excepthook = note
+    return ended
 
 
 class Supervisor:
@@ -98,12 +157,14 @@ class Supervisor:
         self,
         options: Options,
         settings: Settings,
+        held: HeldStore,
         server: Server,
         events: NodeLog,
         started_at: float,
     ) -> None:
         self.options = options
         self.settings = settings
+        self.held = held
         self.place = parse_bind(options.serve.bind).with_port_of(server.endpoint)
         self.server = server
         self.events = events
@@ -112,10 +173,12 @@ class Supervisor:
         )
         if self.place.takes_local:
             name_local_sockets(self.children)
+        self._watch = SilenceWatch(held.place, options.serve.queue_workers, options.limits)
         self._processes: dict[int, Process] = {}
         """By the child's position in `children`."""
         self._started_at = started_at
         self._turned_at = started_at
+        self._moved: StoreMoved | None = None
         self._http_url = ""
         self._manager = ServiceManager.from_environment(os.environ)
         self._was_ready = False
@@ -136,6 +199,10 @@ class Supervisor:
         ) as self._http_url:
             try:
                 return self._loop(stop)
+            except Exception:
+                log.critical("an unexpected error ends the node", exc_info=True)
+                self._stop_in_order()
+                return EXIT_UNEXPECTED
             finally:
                 self._end_all()
 
@@ -157,16 +224,34 @@ class Supervisor:
     def _step(self, now: float) -> int | None:
         """One turn; the exit code when the node is at its end."""
         self._collect(now)
+        self._watch.look(self.children, self._processes, now)
         if self._stopping_since is not None:
             return self._stop_step(now)
+        self._look_at_store()
         code = must_end(self.children)
         if code is not None:
+            if nothing_runs(self.children):
+                self._tell_of_nothing()
             return code
         for number, child in enumerate(self.children):
             if is_due(child, self.children, now):
                 self._start(number, child, now)
         self._tell_when_ready(now)
         return None
+
+    def _look_at_store(self) -> None:
+        """Starts nothing any more when the store has moved: another one would be made, or used."""
+        if self._moved is None:
+            try:
+                self.held.check()
+            except StoreMoved as error:
+                self._moved = error
+                told = fields(cause=error.reason, hint=error.hint)
+                log.error("the store has moved, no process is started any more", extra=told)  # noqa: TRY400
+            except OSError:
+                return  # of the disk; the processes meet it too
+        if self._moved is not None:
+            note_moved(self.children, self._moved.reason)
 
     # -- children -----------------------------------------------------------------------------
 
@@ -176,7 +261,10 @@ class Supervisor:
         except OSError as error:
             told = fields(process=child.name, cause=error)
             log.error("process cannot be started", extra=told)  # noqa: TRY400 (no bug of ours)
-            note_exit(child, EXIT_FAILED, now, self.options.limits)
+            is_short = error.errno in NO_PROCESS
+            note_last_words(child, f"no_resources: {error.strerror}" if is_short else str(error))
+            code = EXIT_NO_RESOURCES if is_short else EXIT_FAILED
+            note_exit(child, code, now, self.options.limits)
             return
         self._processes[number] = process
         note_start(child, process.pid, now)
@@ -195,6 +283,7 @@ class Supervisor:
             endpoint = child.endpoint or place.child_endpoint(2 + child.index)
             arguments += ["--bind", endpoint, "--index", str(child.index)]
             arguments += ["--shards", shards]
+        arguments += ["--held", self.held.identity]
         if child.local:
             arguments += ["--local", child.local]
         for pair in options.pairs:
@@ -212,9 +301,9 @@ class Supervisor:
             self._take_reports(child, process)  # its last words may have come in between
             process.close()
             del self._processes[number]
-            lacked_room = child.lacks_room
+            lacked = child.lacks
             note_exit(child, code, now, self.options.limits)
-            if not (lacked_room and child.lacks_room):
+            if lacked is None or child.lacks is not lacked:
                 self._tell_of_exit(child, code)
 
     def _take_reports(self, child: Child, process: Process) -> None:
@@ -228,7 +317,8 @@ class Supervisor:
             if child.role is Role.WRITER and not child.was_ready:
                 shards = self.options.serve.queue_workers
                 slots = {page_slot(one, shards) for one in self.children}
-                remove_old_pages(self.options.root, slots)
+                with if_room():
+                    remove_old_pages(self.held.place, slots)
             note_ready(child, report.endpoint)
             if self._was_ready:
                 told = fields(process=child.name, process_pid=process.pid)
@@ -242,10 +332,18 @@ class Supervisor:
             log.warning("process ended and is started again", extra=fields(**told))
         elif child.state is State.DISK_FULL:
             log.warning("process waits for room on the disk", extra=fields(**told))
+        elif child.state is State.NO_RESOURCES:
+            log.warning("process waits for descriptors or memory", extra=fields(**told))
         else:
             log.error("process ended", extra=fields(**told, state=child.state))
             if child.role is Role.WRITER:
                 log.error("the node is read-only now", extra=fields(cause=child.cause))
+
+    def _tell_of_nothing(self) -> None:
+        causes = {f"{child.name}: {child.cause}" for child in self.children}
+        reason = "; ".join(sorted(causes))
+        hint = "see what they said above; give them more memory (ulimit -v, MemoryMax)"
+        print_error("no process of the node could be started", RefusedError(reason, hint))
 
     def _tell_when_ready(self, now: float) -> None:
         if self._was_ready or not self._is_ready(now):
@@ -255,7 +353,7 @@ class Supervisor:
         where = ", ".join([summary(self.children), *self._ends()])
         line = f"ready {self.server.endpoint} ({where}) in {took:.1f} s\n"
         with suppress(OSError):
-            sys.stderr.write(line)
+            sys.stderr.write(printable(line))
             sys.stderr.flush()
 
     def _ends(self) -> list[str]:
@@ -265,6 +363,8 @@ class Supervisor:
 
     def _is_ready(self, now: float) -> bool:
         if self._stopping_since is not None or not takes_appends_and_reads(self.children):
+            return False
+        if silence(self.children, self.options.limits):
             return False
         return self._was_ready or has_settled(self.children, now, self.options.limits)
 
@@ -304,6 +404,12 @@ class Supervisor:
                 process.signal(signal.SIGKILL)
                 self._killed = True
 
+    def _stop_in_order(self) -> None:
+        """Stops all, as a signal does, while nobody is served any more."""
+        self._stopping_since = self._stopping_since or time.monotonic()
+        while self._step(time.monotonic()) is None:
+            time.sleep(_STOP_LOOK_S)
+
     def _end_all(self) -> None:
         """Leaves no child behind, whatever happened."""
         deadline = time.monotonic() + self.options.limits.stop_s_max
@@ -311,7 +417,7 @@ class Supervisor:
             process.signal(signal.SIGTERM)
         while self._processes and time.monotonic() < deadline:
             self._collect(time.monotonic())
-            time.sleep(0.01)
+            time.sleep(_STOP_LOOK_S)
         for process in self._processes.values():
             process.signal(signal.SIGKILL)
 
@@ -330,15 +436,18 @@ class Supervisor:
         due = next_due(self.children)
         sleep_s = _POLL_S_MAX if due is None else min(max(due - now, 0.0), _POLL_S_MAX)
         poller.poll(int(sleep_s * 1000) + 1)
+        self.server.turn()
         answer_clients(self.server, self.view)
 
     def view(self) -> NodeView:
         """The node now. Other threads may ask too: nothing is changed."""
         now = time.monotonic()
         return NodeView(
-            root=self.options.root,
+            root=self.held.place,
+            store=self.options.root,
             version=self.options.version,
             settings=self.settings,
+            limits=self.options.limits,
             shards=self.options.serve.queue_workers,
             children=self.children,
             ready=self._is_ready(now),
@@ -353,16 +462,7 @@ class Supervisor:
 
 def _all_pairs(options: Options) -> tuple[str, ...]:
     """The settings, with the sizes of a store that is there already."""
-    if not (options.root / COMMIT_LOG_DIR).is_dir():
-        return options.pairs
     # Only here: it brings numpy into the supervisor.
     from node.supervisor_sizes import with_found_sizes
 
     return with_found_sizes(options.root, options.pairs)
-
-
-def _raise_open_files_limit() -> None:
-    """To the hard limit; the children inherit it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import zmq
 
 from node.serving import BadFrames, Server
+from node.store.shortage import as_refusal
 from node.supervisor_status import NodeView, health, routes, status
 from protocol.errors import (
     BadRequest,
@@ -63,5 +64,5 @@ def _answer(
             f"the supervisor knows no operation {operation[:40]!a}",
             "ask routes where the writer and the readers are",
         )
-    except MqError as error:
-        return refusal(number or id_within(frame), error)
+    except (MqError, OSError) as error:
+        return refusal(number or id_within(frame), as_refusal(error, "the supervisor"))

@@ -9,14 +9,21 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from node.store.held_store import MOVED_HINT
 from node.store.process import (
     DO_NOT_RESTART,
     EXIT_DAMAGED,
     EXIT_DISK_ERROR,
     EXIT_DISK_FULL,
+    EXIT_FAILED,
+    EXIT_MOVED,
+    EXIT_NO_RESOURCES,
     EXIT_OK,
-    FREE_SPACE,
+    EXIT_UNEXPECTED,
+    EXIT_USAGE,
+    WAITED_OUT,
 )
+from node.store.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
 from node.store.state_page import LOG_SLOT, queue_slot
 
 
@@ -30,7 +37,7 @@ class Role(StrEnum):
 
 
 class State(StrEnum):
-    """Where a child is in its life. The last seven are without a process."""
+    """Where a child is in its life. The last eight are without a process."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -38,17 +45,24 @@ class State(StrEnum):
     WAITING = "waiting"
     BACKING_OFF = "backing_off"
     DISK_FULL = "disk_full"
+    NO_RESOURCES = "no_resources"
     GIVEN_UP = "given_up"
     DAMAGED = "damaged"
     REFUSED = "refused"
+    MOVED = "moved"
     STOPPED = "stopped"
 
 
+LOOK_S_MAX = 2.0
+"""What one look at a process adds to its silence at most: looks come each second."""
+STARTING_SILENCES = 3
+"""A starting process may be silent for so many limits: it waits for locks and for others."""
 READ_ONLY = "read_only"
-FULL = "disk_full"
 ALIVE = frozenset({State.STARTING, State.RUNNING, State.STOPPING})
-TRIED_AGAIN = frozenset({State.BACKING_OFF, State.DISK_FULL})
-OUT_OF_SERVICE = frozenset({State.GIVEN_UP, State.DAMAGED, State.REFUSED})
+SHORT_OF = {EXIT_DISK_FULL: State.DISK_FULL, EXIT_NO_RESOURCES: State.NO_RESOURCES}
+"""What a child waits for after an end that is no crash."""
+TRIED_AGAIN = frozenset({State.BACKING_OFF, *SHORT_OF.values()})
+OUT_OF_SERVICE = frozenset({State.GIVEN_UP, State.DAMAGED, State.REFUSED, State.MOVED})
 """The supervisor will not start these again."""
 
 
@@ -62,11 +76,13 @@ class Limits:
     """So many ends within `crash_window_s` are a crash loop; 0: never one."""
     crash_window_s: float = 60.0
     full_disk_s: float = 2.0
-    """The pause after an end for lack of room, which counts as no crash."""
+    """The pause after an end for lack of room or descriptors, which counts as no crash."""
     settle_s_max: float = 10.0
     """How long a first start waits for workers that are slow to report."""
     stop_s_max: float = 30.0
     """What has not stopped by then is killed."""
+    silence_s_max: float = 10.0
+    """A process that gave no sign of life for so long is killed, and started again."""
 
 
 @dataclass(slots=True)
@@ -95,11 +111,20 @@ class Child:
     """What this run of it has said about its end."""
     recovered: float | None = None
     """The part of its recovery that is done, 0 to 1, while it is at it."""
+    sign: "Sign | None" = None
+    """Of the last look at it."""
+    silent_s: float = 0.0
+    """How long its heartbeat has not moved while it ran."""
+    stalled_s: float = 0.0
+    """How long it has given no other sign of life either."""
+    is_killed_for_silence: bool = False
+    waits_for_disk: bool = False
+    """Whether it was silent at the last look because a call to the disk does not return."""
 
     @property
-    def lacks_room(self) -> bool:
-        """Whether it ended for lack of room, and has not been ready since."""
-        return self.exit_code == EXIT_DISK_FULL and bool(self.cause)
+    def lacks(self) -> State | None:
+        """What it ended for the lack of, if so and it has not been ready since."""
+        return SHORT_OF.get(self.exit_code or 0) if self.cause else None
 
     @property
     def name(self) -> str:
@@ -162,10 +187,47 @@ def note_start(child: Child, pid: int, now: float) -> None:
     """A process was started."""
     if child.exit_code is not None:
         child.restarts += 1
-        reason = restart_reason(child.exit_code)
+        reason = "silent" if child.is_killed_for_silence else restart_reason(child.exit_code)
         child.restarts_by_reason[reason] = child.restarts_by_reason.get(reason, 0) + 1
     child.state, child.pid, child.started_at = State.STARTING, pid, now
     child.last_words, child.recovered = "", None
+    child.sign, child.silent_s, child.stalled_s = None, 0.0, 0.0
+    child.is_killed_for_silence = child.waits_for_disk = False
+
+
+class Sign(NamedTuple):
+    """What a look at a living process sees move while it does its work."""
+
+    heartbeat_ms: int
+    """What it last wrote into its page."""
+    disk_bytes: int
+    """Bytes that it has read from the disk and written to it."""
+    cpu_s: float
+    """Processor time, while it starts or resumes: that may take long between two heartbeats. 0
+    later: a loop without end takes processor time too."""
+
+
+def note_sign(child: Child, sign: Sign, passed_s: float) -> None:
+    """A look, `passed_s` after the last one. A moved heartbeat ends a silence."""
+    before, child.sign = child.sign, sign
+    if before is None or child.state is State.STOPPING:
+        return
+    # A supervisor that was stopped itself knows nothing of the time that it missed.
+    passed_s = min(passed_s, LOOK_S_MAX)
+    beats = sign.heartbeat_ms != before.heartbeat_ms or child.state is not State.RUNNING
+    child.silent_s = 0.0 if beats else child.silent_s + passed_s
+    child.stalled_s = 0.0 if sign != before else child.stalled_s + passed_s
+
+
+def is_silent(child: Child, limits: Limits) -> bool:
+    """Whether clients must not count on it: it gave no heartbeat for half the limit."""
+    return child.is_alive and child.silent_s > limits.silence_s_max / 2
+
+
+def is_stalled(child: Child, limits: Limits) -> bool:
+    """Whether it must end, as it gave no sign of life at all."""
+    rounds = 1 if child.state is State.RUNNING else STARTING_SILENCES
+    return child.is_alive and child.stalled_s > limits.silence_s_max * rounds
 
 
 def note_recovery(child: Child, recovered: float) -> None:
@@ -196,9 +258,13 @@ def restart_reason(code: int) -> str:
     """The kind of end that a restart follows, one of few: `killed`, `crashed`, `disk_full`…"""
     if code < 0:
         return "killed" if -code == signal.SIGKILL else "crashed"
-    return {EXIT_OK: "ended", EXIT_DISK_FULL: "disk_full", EXIT_DISK_ERROR: "disk_error"}.get(
-        code, "failed"
-    )
+    kinds = {
+        EXIT_OK: "ended",
+        EXIT_UNEXPECTED: "unexpected_error",
+        EXIT_DISK_ERROR: "disk_error",
+        **SHORT_OF,
+    }
+    return str(kinds.get(code, "failed"))
 
 
 def note_exit(child: Child, code: int, now: float, limits: Limits) -> None:
@@ -209,10 +275,12 @@ def note_exit(child: Child, code: int, now: float, limits: Limits) -> None:
         child.state = State.STOPPED
     elif code == EXIT_DAMAGED:
         child.state = State.DAMAGED
+    elif code == EXIT_MOVED:
+        child.state = State.MOVED
     elif code in DO_NOT_RESTART:
         child.state = State.REFUSED
-    elif code == EXIT_DISK_FULL:
-        child.state = State.DISK_FULL
+    elif code in WAITED_OUT:
+        child.state = SHORT_OF[code]
         child.start_at = now + limits.full_disk_s
     else:
         recent = now - limits.crash_window_s
@@ -222,6 +290,16 @@ def note_exit(child: Child, code: int, now: float, limits: Limits) -> None:
         child.start_at = now + backoff_s(len(child.crashes), limits)
 
 
+def note_moved(children: list[Child], cause: str) -> None:
+    """The store is not at its path: who has no process gets none any more.
+
+    Those that run find it out themselves, and end or go on with the files that are open.
+    """
+    for child in children:
+        if not child.is_alive and child.state is not State.STOPPED:
+            child.state, child.cause = State.MOVED, cause
+
+
 def is_due(child: Child, children: list[Child], now: float) -> bool:
     """Whether it is to be started now. The others follow the writer's first start."""
     if child.state in TRIED_AGAIN:
@@ -229,7 +307,7 @@ def is_due(child: Child, children: list[Child], now: float) -> bool:
     if child.state is not State.WAITING:
         return False
     writer = children[0]
-    no_writer_soon = writer.state in (State.GIVEN_UP, State.DISK_FULL)
+    no_writer_soon = writer.state in (State.GIVEN_UP, *SHORT_OF.values())
     return child is writer or writer.was_ready or no_writer_soon
 
 
@@ -240,14 +318,26 @@ def next_due(children: list[Child]) -> float | None:
 
 
 def must_end(children: list[Child]) -> int | None:
-    """The exit code of a node whose writer never came up and never will; None: go on."""
+    """The exit code of a node whose writer never came up and never will, or in which nothing ever
+    did; None: go on."""
     writer = children[0]
-    refused = writer.state in (State.DAMAGED, State.REFUSED) and not writer.was_ready
-    return writer.exit_code if refused else None
+    if writer.was_ready:
+        return None
+    if writer.state is State.MOVED:
+        return EXIT_USAGE
+    if writer.state in (State.DAMAGED, State.REFUSED):
+        return writer.exit_code
+    return EXIT_FAILED if nothing_runs(children) else None
+
+
+def nothing_runs(children: list[Child]) -> bool:
+    """Whether every process was given up before any of them was ready once."""
+    return all(child.state in OUT_OF_SERVICE and not child.was_ready for child in children)
 
 
 class Refusal(NamedTuple):
-    """Why a node takes no appends and will not soon: `reason` is read_only or disk_full."""
+    """Why a node takes no appends and will not soon: `reason` is read_only, disk_full or
+    no_resources."""
 
     reason: str
     cause: str
@@ -260,10 +350,24 @@ def refusal_of_appends(writer: Child) -> Refusal | None:
         hint = "restart the node when that is mended; reading goes on"
         if writer.state is State.DAMAGED:
             hint = "keelog store verify DIR --deep; reading goes on"
+        if writer.state is State.MOVED:
+            hint = MOVED_HINT
         return Refusal(READ_ONLY, f"the writer is {writer.state}: {writer.cause}", hint)
-    if writer.lacks_room:
+    if writer.lacks is State.DISK_FULL:
         return Refusal(FULL, writer.cause.removeprefix(f"{FULL}: "), FREE_SPACE)
+    if writer.lacks is State.NO_RESOURCES:
+        return Refusal(SHORT, writer.cause.removeprefix(f"{SHORT}: "), MORE_RESOURCES)
     return None
+
+
+def silence(children: list[Child], limits: Limits) -> str:
+    """Which processes are silent, and since when: for status, health and the log. Empty: none."""
+    return ", ".join(
+        f"{child.name} gave no heartbeat for {child.silent_s:.0f} s"
+        f"{', a call to the disk does not return' if child.waits_for_disk else ''}"
+        for child in children
+        if is_silent(child, limits)
+    )
 
 
 def takes_appends_and_reads(children: list[Child]) -> bool:
@@ -292,6 +396,7 @@ def state_line(children: list[Child]) -> str:
     others = [
         f"{child.name} {child.state}" for child in children if child.state is not State.RUNNING
     ]
+    others += [f"{child.name} silent" for child in children if child.silent_s > LOOK_S_MAX]
     return ", ".join(others) or "all processes run"
 
 

@@ -14,11 +14,12 @@ import psutil
 
 from node.local_end import bulk_socket
 from node.store import staging_files
-from node.store.process import FREE_SPACE, now_ms
 from node.store.settings import Settings
+from node.store.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
 from node.store.state_page import (
     DAMAGED,
     DISK_FULL,
+    NO_RESOURCES,
     RECOVERING,
     STATE_NAMES,
     LogPage,
@@ -29,24 +30,26 @@ from node.store.state_page import (
 from node.store.stats_page import read_stats
 from node.supervisor_operations import operations
 from node.supervisor_plan import (
-    FULL,
     Child,
+    Limits,
     Refusal,
     Role,
     State,
+    is_silent,
     page_slot,
     refusal_of_appends,
+    silence,
 )
-from protocol.errors import ServiceNotAvailable, StoreDamaged
+from protocol.errors import ServiceNotAvailable
 from protocol.wire import refusal
 
 Fields = dict[str, Any]
 
-SILENCE_MS_MAX = 5_000
-"""A process that has not touched its page for so long is shown as silent."""
+SILENT = "silent"
+"""Shown as the state of a process without heartbeats."""
 DISK_RATIO_MAX = 0.95
 _NO_LOG = LogState(*(0 for _ in LogState._fields))
-_SHOWN_STATES = (RECOVERING, DAMAGED, DISK_FULL)
+_SHOWN_STATES = (RECOVERING, DAMAGED, DISK_FULL, NO_RESOURCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,12 @@ class NodeView:
     """A node at one moment."""
 
     root: Path
+    """Leads to the store that the supervisor holds, wherever that is now."""
+    store: Path
+    """Its path, for people."""
     version: str
     settings: Settings
+    limits: Limits
     shards: int
     children: list[Child]
     ready: bool
@@ -106,7 +113,7 @@ def status(view: NodeView) -> Fields:
         "ready": view.ready and refused is None,
         "mode": "normal" if refused is None else refused.reason,
         "cause": None if refused is None else refused.cause,
-        "store": str(view.root),
+        "store": str(view.store),
         "kernel": _kernel(),
         "http": view.http_url or None,
         "log_file": None if view.log_file is None else str(view.log_file),
@@ -149,9 +156,8 @@ def _kernel() -> str:
 def health(view: NodeView) -> Fields:
     """The checks; those with `needed` decide whether the node is ready."""
     free = disk(view.root)
-    log = read_log(view.root)
-    silence_ms = now_ms() - log.heartbeat_ms
-    refused = _refused(view, log)
+    refused = _refused(view, read_log(view.root))
+    silent = silence(view.children, view.limits)
     problems = publication_problems(view.root)
     appends = "accepted" if refused is None else f"refused, {refused.reason}: {refused.cause}"
     checks = [
@@ -160,7 +166,7 @@ def health(view: NodeView) -> Fields:
         _role_check(view, Role.READER, "readers", needed=True),
         _role_check(view, Role.QUEUE, "queue_workers", needed=False),
         _role_check(view, Role.INDEX, "index_worker", needed=False),
-        _check("heartbeat", silence_ms <= SILENCE_MS_MAX, f"writer seen {silence_ms} ms ago"),
+        _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
         _check(
             "disk",
@@ -179,7 +185,10 @@ def publication_problems(root: Path) -> list[str]:
 def _refused(view: NodeView, log: LogState) -> Refusal | None:
     """Why appends are refused: as the supervisor knows it, or as a running writer says."""
     writer = view.children[0]
-    if writer.is_alive and not writer.lacks_room and log.state == DISK_FULL:
+    if writer.is_alive and writer.lacks is None and log.state == NO_RESOURCES:
+        cause = "no descriptor is free for the next file of the writer"
+        return Refusal(SHORT, cause, MORE_RESOURCES)
+    if writer.is_alive and writer.lacks is None and log.state == DISK_FULL:
         cause = (
             f"no room for the next segment of the log, {disk(view.root)['free_bytes']} bytes free"
         )
@@ -229,8 +238,10 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         state = STATE_NAMES[own_state]
     if child.recovered is not None:
         state = STATE_NAMES[RECOVERING]
-    if child.lacks_room and child.is_alive:
-        state = State.DISK_FULL
+    if child.lacks is not None and child.is_alive:
+        state = child.lacks
+    if is_silent(child, view.limits):
+        state = SILENT
     offset = log.appended if child.role is Role.WRITER else worker.dispatched
     behind = log.appended - log.flushed if child.role is Role.WRITER else log.readable - offset
     return {
@@ -254,15 +265,15 @@ _NO_WORKER = WorkerState(*(0 for _ in WorkerState._fields))
 
 
 def read_log(root: Path) -> LogState:
-    """The writer's page; zeros while there is none."""
-    with suppress(FileNotFoundError, StoreDamaged), LogPage.open(root) as page:
+    """The writer's page; zeros while there is none that can be read."""
+    with suppress(OSError), LogPage.open(root) as page:
         return page.read()
     return _NO_LOG
 
 
 def read_worker(root: Path, slot: str) -> WorkerState:
-    """A worker's page; zeros while there is none."""
-    with suppress(FileNotFoundError, StoreDamaged), WorkerPage.open(root, slot) as page:
+    """A worker's page; zeros while there is none that can be read."""
+    with suppress(OSError), WorkerPage.open(root, slot) as page:
         return page.read()
     return _NO_WORKER
 

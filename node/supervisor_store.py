@@ -1,11 +1,17 @@
 """The directory that a supervisor is given: may it be a store, and is somebody still in it?"""
 
 import fcntl
+import logging
 import os
+import shlex
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from node.store import disk
+from node.store.event_log import fields
+from node.store.own_places import check_own_files
+from node.store.regular_file import open_regular
 from node.store.state_page import run_dir
 from node.store.store_links import check_links
 from protocol.errors import NotAStore, StoreLocked, StorePermission
@@ -20,6 +26,8 @@ from protocol.names import (
     LOCK_FILE,
 )
 
+log = logging.getLogger("keelog.supervisor")
+
 _OF_A_STORE = frozenset(
     {
         *(COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, CONFIG_DIR, KEELOG_DIR),
@@ -29,13 +37,15 @@ _OF_A_STORE = frozenset(
 _MARKS = frozenset({COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, CHECKPOINT_FILE, ABORT_FILE, KEELOG_DIR})
 """One of these, and it is a store."""
 _IN_EMPTY_FILE_SYSTEMS = frozenset({"lost+found"})
+_OTHERS_MAY_ENTER, _OTHERS_MAY_READ = 0o011, 0o044
 _COUNTED_SLOTS = ("queue-", "reader-")
 ORPHANS_S_MAX = 10.0
 _RETRY_S = 0.05
 
 
 def open_directory(root: Path) -> None:
-    """Makes the directory when it is absent. Raises NotAStore for what is no store and not empty.
+    """Makes the directory when it is absent. Raises NotAStore for what is no store and not empty,
+    IrregularFile for what stands in the place of one of a node's own files.
 
     Raises StorePermission when the system refuses; then, as always, nothing was changed.
     """
@@ -65,6 +75,33 @@ def open_directory(root: Path) -> None:
             f"{root} holds other things than a store ({min(names)[:40]!a})",
             "name an empty directory, or one that holds commitlog/",
         )
+    check_own_files(root)
+
+
+def warn_if_open_to_others(root: Path) -> None:
+    """One line when others than the owner may read what is in the store.
+
+    What Keelog makes is closed to them. A store of a broker, or of an earlier version, may not be.
+    """
+    found = open_to_others(root)
+    if found is not None:
+        close = f"chmod -R go= {shlex.quote(str(root))}"
+        log.warning("other users may read the store", extra=fields(path=found, close=close))
+
+
+def open_to_others(root: Path) -> Path | None:
+    """The first of a store's files and folders that others may read; they may read what is below.
+
+    Below a folder that is closed to them nothing is, whatever its mode.
+    """
+    is_closed = not root.stat().st_mode & _OTHERS_MAY_ENTER
+    for path in sorted(root / name for name in _OF_A_STORE):
+        if is_closed and not path.is_symlink():
+            continue
+        with suppress(FileNotFoundError):
+            if path.stat().st_mode & _OTHERS_MAY_READ:
+                return path
+    return None
 
 
 def wait_for_orphans(root: Path, wait_s: float = ORPHANS_S_MAX) -> None:
@@ -95,7 +132,7 @@ def remove_old_pages(root: Path, slots: set[str]) -> None:
 
 def _is_free(path: Path) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_regular(path, os.O_RDWR)
     except FileNotFoundError:
         return True
     try:

@@ -4,12 +4,13 @@ Creating topics follows `TopicConfigManager#createTopicInSendMessageMethod`.
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from node.store.settings import Settings
 from node.store.topics_file import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic, TopicsFile
 from protocol.encode import ANY_QUEUE
-from protocol.errors import BadRequest, NotAllowed, UnknownTopic
+from protocol.errors import BadRequest, MqError, NotAllowed, UnknownTopic
 from protocol.ids import Queue
 from protocol.names import QUEUE_ID_MAX, check_topic_for_send
 
@@ -55,8 +56,19 @@ class TopicTable:
             raise NotAllowed(f"topic {name} does not take messages (perm {topic.perm})")
         return topic
 
+    def make(self, names: Iterable[str]) -> None:
+        """Makes the topics among these that are missing, with one save: a burst of new topics
+        must not pay for each. What cannot be made is left to `for_send`, which says why."""
+        drafts: list[Topic] = []
+        with suppress(MqError):
+            drafts += [self._draft(name) for name in names if name not in self._file.topics]
+            if len(drafts) > 1:
+                self._put(drafts)
+
     def _adopt(self, name: str) -> Topic:
-        return self._put(self._draft(name))
+        topic = self._draft(name)
+        self._put([topic])
+        return topic
 
     def _draft(self, name: str) -> Topic:
         check_topic_for_send(name)
@@ -68,18 +80,19 @@ class TopicTable:
         queues = max(stored or 0, self._settings.default_topic_queue_nums)
         return Topic(name, queues, queues, PERM_DEFAULT)
 
-    def _put(self, topic: Topic) -> Topic:
-        """Saves a topic. Raises NotAllowed for more topics or queues than one node can hold."""
-        others = [known for name, known in self._file.topics.items() if name != topic.name]
+    def _put(self, topics: Sequence[Topic]) -> None:
+        """Saves topics. Raises NotAllowed for more topics or queues than one node can hold."""
+        wanted = {topic.name for topic in topics}
+        others = [known for name, known in self._file.topics.items() if name not in wanted]
         queues = sum(known.write_queues for known in others)
-        if len(others) >= TOPICS_MAX or queues + topic.write_queues > QUEUES_MAX:
+        more = sum(topic.write_queues for topic in topics)
+        if len(others) + len(topics) > TOPICS_MAX or queues + more > QUEUES_MAX:
             raise NotAllowed(
                 f"{len(others)} topics with {queues} queues are there already, "
                 f"{TOPICS_MAX} with {QUEUES_MAX} are allowed",
                 "use one topic for many kinds of messages, with tags; see: keelog topic ls",
             )
-        self._file.put(topic, self._now_ms())
-        return topic
+        self._file.put(topics, self._now_ms())
 
     def check_queue(self, topic: Topic, queue_id: int) -> None:
         """Raises BadRequest for a queue that the topic does not have (SendMessageProcessor)."""
@@ -127,7 +140,7 @@ class TopicTable:
         known = self._file.topics.get(name)
         wanted = Topic(name, queues, queues, perm)
         if known != wanted:
-            self._put(wanted)
+            self._put([wanted])
         return wanted, known is None
 
     def delete(self, name: str) -> bool:

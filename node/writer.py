@@ -7,7 +7,6 @@ In SYNC_FLUSH (or where a request asks for it) the answer waits for the flush th
 import argparse
 import logging
 import os
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -25,25 +24,21 @@ from node.serving import BadFrames, Received, Server
 from node.staging_requests import OPERATIONS as STAGING_OPERATIONS
 from node.store import disk
 from node.store.bells import Context, Sleepers
-from node.store.event_log import fields, log_to_stderr
-from node.store.log_signals import obey_log_signals
+from node.store.descriptors import check_file_limit
+from node.store.event_log import fields
+from node.store.held_store import check_held, hold_store
 from node.store.process import (
+    EXIT_OK,
     OOM_WRITER,
     StopFlag,
-    die_with_parent,
-    end_badly,
-    install_stop_signals,
-    is_disk_full,
-    keep_freed_memory,
+    leave,
     now_ms,
-    offer_as_victim,
-    raise_file_limit,
-    report_ready,
     report_recovery,
-    set_title,
 )
+from node.store.run_process import ChildProcess, run_process
 from node.store.settings import Settings, load_settings
-from node.store.state_page import DISK_FULL, RUNNING, STOPPING
+from node.store.shortage import as_refusal, is_disk_full, is_shortage
+from node.store.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
 from node.writer_admission import check_append, check_pool, check_runs
 from node.writer_requests import (
     FLUSH_DISK_TIMEOUT,
@@ -58,7 +53,7 @@ from node.writer_staging import StagingService
 from node.writer_stats import WriterStats
 from node.writer_store import WriterStore, open_writer_store, store_host_of
 from node.writer_topics import answer_other
-from protocol.errors import BadRequest, MqError
+from protocol.errors import BadRequest, MqError, StoreMoved
 from protocol.wire import Header, check_envelope, id_within, refusal, request_id, unpack
 
 log = logging.getLogger("keelog.writer")
@@ -66,6 +61,8 @@ log = logging.getLogger("keelog.writer")
 GROUP_REQUESTS_MAX = 512
 GROUP_BYTES_MAX = 1024 * 1024
 HEARTBEAT_S = 0.1
+HELD_S = 0.001
+"""Appends look so often whether the store is still there: a look costs a tenth of a lone append."""
 HOUSE_S = 0.01
 """While nobody waits for the disk or a publication, these are looked at so often."""
 DISK_RETRY_S = 1.0
@@ -93,20 +90,28 @@ class Writer:
         """Whether an append is readable as soon as it is written."""
         self.stopping = False
         self.lacks_room = False
-        """Whether an append was refused for a full disk, and it is still full."""
+        """Whether an append was refused for a shortage of room or descriptors, which lasts."""
         self.last_heartbeat = 0.0
         self._house_at = 0.0
+        self._held_at = 0.0
         self.last_disk_retry = 0.0
         self.last_checkpoint = now
 
     def run(self, stop: StopFlag) -> None:
-        """Serves until the flag is set, then stops in order."""
+        """Serves until the flag is set, then stops in order.
+
+        Raises OSError, and StoreMoved, of which those that wait with a request are told.
+        """
         wait = RequestWait((*self.server.watched, *self.flushing.fds, self.staging.fd, stop.fd))
         self.store.page.publish(state=RUNNING)
-        while not stop.is_set:
-            wait.poll(self._sleep_ms())
-            self.step(time.monotonic())
-        self._stop(wait)
+        try:
+            while not stop.is_set:
+                wait.poll(self._sleep_ms())
+                self.step(time.monotonic())
+            self._stop(wait)
+        except StoreMoved as error:
+            self._refuse_all(error)
+            raise
 
     def step(self, now: float) -> None:
         """One turn: a group of requests, and what is due of the rest."""
@@ -130,20 +135,24 @@ class Writer:
         self.flushing.begin(now, self.stopping or is_waited_for)
         self._answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
         if now - self.last_heartbeat >= HEARTBEAT_S:
-            self.store.page.publish(heartbeat_ms=now_ms())
+            check_held()
+            self.store.page.beat(now_ms())
             self.stats.publish(len(self.waiting))
             self.last_heartbeat = now
             self.workers.look()
+            self.server.turn()
             self._look_for_room()
         if now - self.last_checkpoint >= SAVE_EVERY_S:
             self.last_checkpoint = now
-            self.store.checkpoint.save_running()
+            with disk.if_room():
+                self.store.checkpoint.save_running()
         if not self.stopping:
-            self.store.retain(now)
+            with disk.if_room():
+                self.store.retain(now)
         if self.store.log.lacks_next and now - self.last_disk_retry >= DISK_RETRY_S:
             self.last_disk_retry = now
             if self.store.log.retry_next():
-                log.info("the next segment could be made: the disk has room again")
+                log.info("the next segment could be made")
 
     def _sleep_ms(self) -> int:
         if self.staging.has_work or self.server.has_requests:
@@ -209,25 +218,49 @@ class Writer:
                 raise BadRequest(f"{operation[:40]!a} is one frame, two came")
             answered = answer_other(self.store.topics, operation, header, request_id(header))
             self._answer_other(received.peer, answered)
-        except MqError as error:
+        except (MqError, OSError) as error:
             number = request_id(header) or id_within(received.header)
-            self._refuse(received.peer, number, error, header.get("op") in APPENDS)
+            asked = header.get("op")
+            is_stage = asked in STAGING_OPERATIONS
+            # Without a name: an error that its frame holds holds the frame, and the request in it.
+            place = str(self.store.root)
+            self._refuse(
+                received.peer, number, as_refusal(error, place), asked in APPENDS, is_stage
+            )
         return None
 
     def _answer_other(self, peer: bytes, answered: Header) -> None:
         self.server.send(peer, answered)
         self.stats.answered_other()
 
-    def _refuse(self, peer: bytes, number: int, error: MqError, is_append: bool) -> None:
+    def _refuse(
+        self, peer: bytes, number: int, error: MqError, is_append: bool, is_stage: bool = False
+    ) -> None:
+        """`is_stage`: stages are refused on a disk where appends still go on."""
         self.stats.refused(is_append, error)
-        if is_disk_full(error) and not self.stopping:
+        if is_shortage(error) and not self.stopping and not is_stage:
             self.lacks_room = True
-            self.store.page.publish(state=DISK_FULL)
+            state = DISK_FULL if is_disk_full(error) else NO_RESOURCES
+            self.store.page.publish(state=state)
         self.server.send(peer, refusal(number, error))
+
+    def _refuse_all(self, error: MqError) -> None:
+        """Refuses the requests that wait, GROUP_REQUESTS_MAX at most: this process ends."""
+        for _ in range(GROUP_REQUESTS_MAX):
+            received = self.server.receive()
+            if received is None:
+                return
+            if isinstance(received, BadFrames):
+                number = received.request_id
+            else:
+                number = id_within(received.header)
+            self._refuse(received.peer, number, error, False)
 
     # -- appending and answering --------------------------------------------------------------
 
     def _append(self, group: list[Pending], now: float, began: int) -> None:
+        if now >= self._held_at:
+            self._check_held(group, now)
         requests = [pending.append for pending in group]
         parsed = monotonic_ns()
         grew, is_lone = self._write(requests, now), len(group) == 1
@@ -249,11 +282,22 @@ class Writer:
             self._ring(requests)
         self.stats.turn(turn, replied, answered, self.store.appender.records)
 
+    def _check_held(self, group: list[Pending], now: float) -> None:
+        """Before anything is written. Raises StoreMoved; the group is refused then."""
+        self._held_at = now + HELD_S
+        try:
+            check_held()
+        except StoreMoved as error:
+            for pending in group:
+                self._refuse(pending.peer, pending.request_id, error, True)
+            raise
+
     def _waits(self, pending: Pending) -> bool:
         return pending.wait == WAIT_FLUSHED or (self._is_sync and pending.wait != WAIT_NONE)
 
     def _put(self, requests: list[AppendRequest], now: float) -> None:
         """As `_append`, for records that nobody waits for."""
+        check_held()
         began = monotonic_ns()
         if self._write(requests, now):
             self.stats.turn((began, began, monotonic_ns()), 0, 0, self.store.appender.records)
@@ -343,46 +387,49 @@ class Writer:
         try:
             self.store.close_cleanly(self.store.workers_are_done())
         except OSError as error:
-            if error.errno not in disk.DISK_FULL:
+            if error.errno not in disk.PASSING:
                 raise
-            log.warning("no room for the mark of a clean stop", extra=fields(why=error))
+            log.warning("no mark of a clean stop could be made", extra=fields(why=error))
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the writer of one store until SIGTERM."""
     options = _options(arguments)
-    set_title("keelog-writer")
-    raise_file_limit()
-    keep_freed_memory()
-    log_to_stderr("writer")
-    stop = install_stop_signals()
-    if options.ready_fd is not None:
-        obey_log_signals()
-        die_with_parent()
-        offer_as_victim(OOM_WRITER)
     root = Path(options.dir).resolve()
-    try:
-        settings = load_settings(options.settings)
-        store_host = store_host_of(options.bind, options.control_port)
-        tell = RecoveryProgress(partial(report_recovery, options.ready_fd))
-        alone = options.ready_fd is None
-        store = open_writer_store(root, settings, store_host, alone, tell)
-    except (MqError, OSError) as error:
-        what = f"the writer of {root} cannot start"
-        return end_badly(what, error, str(root), options.ready_fd)
+    child = ChildProcess(
+        slot="writer",
+        title="keelog-writer",
+        what=f"the writer of {root} cannot start",
+        place=str(root),
+        oom_points=OOM_WRITER,
+        ready_fd=options.ready_fd,
+    )
+    return run_process(child, partial(_serve, child, options, root))
+
+
+def _serve(child: ChildProcess, options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
+    check_file_limit()
+    settings = load_settings(options.settings)
+    store_host = store_host_of(options.bind, options.control_port)
+    tell = RecoveryProgress(partial(report_recovery, options.ready_fd))
+    alone = options.ready_fd is None
+    hold_store(root, options.held)
+    store = open_writer_store(root, settings, store_host, alone, tell)
+    # Fail-stop: after a failed write or flush nothing more may be acknowledged.
+    child.what = f"the writer of {root} stops, its log can no longer be trusted"
     os.chdir(store.run_dir)
     context: Context = zmq.Context()
+    workers = Sleepers(context, root, lambda slot: slot.startswith(FOLLOWERS))
+    server = Server(context, options.bind, local=options.local)
+    writer = Writer(store, server, workers)
+    child.report_ready(server.endpoint)
     try:
-        workers = Sleepers(context, root, lambda slot: slot.startswith(FOLLOWERS))
-        server = Server(context, options.bind, local=options.local)
-        report_ready(options.ready_fd, server.endpoint)
-        Writer(store, server, workers).run(stop)
-    except OSError as error:
-        # Fail-stop: after a failed write or flush nothing more may be acknowledged.
-        what = f"the writer of {root} stops, its log can no longer be trusted"
-        os._exit(end_badly(what, error, str(root), options.ready_fd))
+        writer.run(stop)
+    except StoreMoved:
+        server.close()
+        raise
     context.destroy(linger=1000)
-    return 0
+    return EXIT_OK
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -393,8 +440,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--control-port", type=int, default=9870)
     parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--held", default="", help="device and inode of the store and its lock")
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

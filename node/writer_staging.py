@@ -35,6 +35,7 @@ class StagingService:
         self._publisher = Publisher(store.root, self._staging, flushed, store.log.end)
         self.fd = self._publisher.fd
         store.needed_from = self._publisher.needed_from
+        store.retention.make_room = self._publisher.make_room
 
     @property
     def is_active(self) -> bool:
@@ -77,7 +78,9 @@ class StagingService:
 
     def step(self, now: float, stopping: bool) -> None:
         """One turn: a job ended or begun, and a chunk appended."""
-        self._publisher.turn(now, now_ms(), self._answer)
+        # A clock that is set forward makes no batch older.
+        time_ms = min(now_ms(), int(self._store.retention.clock.now_s() * 1000))
+        self._publisher.turn(now, time_ms, self._answer)
         if stopping:
             return
         if self._store.retention.full is not None:

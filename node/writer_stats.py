@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from node.store.process import is_disk_full
+from node.store.shortage import is_shortage
 from node.store.stats_page import SUM, StatsPage
 from node.store.stats_series import (
     APPEND,
@@ -140,5 +140,5 @@ def _reason(error: MqError) -> str:
         case NodeBusy():
             return "flow"
         case BusyError():
-            return "full" if is_disk_full(error) else "not_ready"
+            return "full" if is_shortage(error) else "not_ready"
     return "bad"

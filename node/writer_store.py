@@ -14,16 +14,17 @@ from node.retention import Retention, Spared
 from node.store import disk
 from node.store.event_log import fields
 from node.store.locks import StoreLock
+from node.store.new_store import check_created
 from node.store.own_files import (
     Floor,
     Tails,
     clear_clean,
     list_progress,
     mark_clean,
-    own_dir,
     save_owner,
     save_tails,
 )
+from node.store.own_places import check_own_files
 from node.store.process import now_ms
 from node.store.settings import Settings
 from node.store.state_page import (
@@ -32,6 +33,7 @@ from node.store.state_page import (
     LogPage,
     run_dir,
 )
+from node.store.store_id import check_guards, ensure_id
 from node.store.store_links import check_links
 from node.store.topics_file import TopicsFile
 from node.topic_table import TopicTable
@@ -41,10 +43,7 @@ from node.zero_ahead import make_ahead
 from protocol import kernel
 from protocol.errors import NotAStore, StorePermission
 from protocol.message_id import Host, parse_host
-from protocol.names import (
-    ABORT_FILE,
-    COMMIT_LOG_DIR,
-)
+from protocol.names import ABORT_FILE
 from protocol.patch import AppendRules
 
 log = logging.getLogger("keelog.writer")
@@ -221,19 +220,20 @@ class WriterStore:
 def open_writer_store(
     root: Path, settings: Settings, store_host: Host, alone: bool, tell: Tell = tell_nobody
 ) -> WriterStore:
-    """Locks, recovers and opens a store, which is made when the directory is empty or absent.
+    """Locks, recovers and opens a store, which `node.store.new_store` has made.
 
     `tell` learns how far the recovery is, as from `node.recovery.examine`.
 
-    Raises StoreLocked, NotAStore, StorePermission, StoreDamaged; nothing has been changed then
-    but that the lock file exists.
+    Raises StoreLocked, NotAStore, StorePermission, StoreDamaged, StoreMoved; nothing has been
+    changed then.
     """
     if root.exists() and not root.is_dir():
         raise NotAStore(f"{root} is a file", "name a directory")
     try:
         check_links(root)
-        disk.make_durable_dir(root)
-        lock = StoreLock.acquire(root, flock=alone, record=True, wait_s=LOCK_WAIT_S)
+        check_own_files(root)
+        check_created(root)
+        lock = StoreLock.acquire(root, flock=alone, wait_s=LOCK_WAIT_S, create=False)
         try:
             return _open_locked(lock, root, settings, store_host, tell)
         except BaseException:
@@ -249,11 +249,10 @@ def _open_locked(
     lock: StoreLock, root: Path, settings: Settings, store_host: Host, tell: Tell
 ) -> WriterStore:
     started = now_ms()
+    check_guards(root)
     found = examine(root, settings, tell)
     TopicsFile(root)  # What cannot be read is refused, as the log is, before anything is changed.
-    for folder in (root / COMMIT_LOG_DIR, own_dir(root), run_dir(root)):
-        disk.make_dir(folder)
-    run_dir(root).chmod(0o700)
+    ensure_id(root)
     page = LogPage.create(root)
     page.publish(state=RECOVERING)
     show_durable(page, found)

@@ -9,11 +9,13 @@ therefore writes zeros over what comes next, and syncs them: there were zeros be
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 from node.store import disk
 from node.store.event_log import fields
+from protocol.errors import StoreMoved
 
 log = logging.getLogger("keelog.zero_ahead")
 
@@ -26,6 +28,8 @@ PART_BYTES = 128 << 10
 SEGMENT_BYTES_MIN = 64 << 20
 """Smaller segments are not worth it."""
 PAGE_BYTES = 4096
+NO_DESCRIPTOR_S = 1.0
+"""A pause where the segment cannot be opened because no descriptor is free."""
 IN_PLACE_FILE_SYSTEMS = frozenset({"ext4", "xfs"})
 """These write over a block where it stands: others would need new room for what comes then."""
 _ZEROS = bytes(PART_BYTES)
@@ -133,8 +137,13 @@ class ZeroAhead:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._write_some()
-        except OSError as error:
+                try:
+                    self._write_some()
+                except OSError as error:
+                    if error.errno not in disk.NO_RESOURCES:
+                        raise
+                    time.sleep(NO_DESCRIPTOR_S)
+        except (OSError, StoreMoved) as error:
             # Nothing of the log is in danger: the flush itself, with a descriptor of its own, finds
             # out whether the disk still takes what it is given.
             log.warning("no zeros ahead of the log any more", extra=fields(why=error))
@@ -146,7 +155,7 @@ class ZeroAhead:
             return
         try:
             descriptor = disk.open_file(part.path)
-        except OSError:
+        except (OSError, StoreMoved):
             self._end(part)
             raise
         try:

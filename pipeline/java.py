@@ -7,9 +7,11 @@ launcher of ours that leaves this one argument out.
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.errors import JavaMissing
@@ -93,8 +95,26 @@ def launcher_home(java: Path, cache: Path) -> Path:
 
 
 def _cache(environment: Mapping[str, str]) -> Path:
-    base = environment.get("XDG_CACHE_HOME")
-    return Path(base) if base else Path(environment.get("HOME", tempfile.gettempdir())) / ".cache"
+    base, home = environment.get("XDG_CACHE_HOME"), environment.get("HOME")
+    if base:
+        return Path(base)
+    if home:
+        return Path(home) / ".cache"
+    return _private(Path(tempfile.gettempdir()) / f"keelog-{os.geteuid()}")
+
+
+def _private(folder: Path) -> Path:
+    """The folder, made if it is absent. Where anybody may make one of its name, it must be ours:
+    a program in it is run."""
+    with suppress(FileExistsError):
+        folder.mkdir(0o700)
+    status = folder.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not is_ours or status.st_mode & 0o077:
+        raise JavaMissing(
+            f"{folder} is not a folder of this user alone", "remove it, or set HOME or JAVA_HOME"
+        )
+    return folder
 
 
 def _describe(version: int | None) -> str:

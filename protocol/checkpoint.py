@@ -3,6 +3,7 @@
 from typing import Annotated, NamedTuple
 
 from protocol.layout import Layout, Wire
+from protocol.names import CHECKPOINT_FILE_BYTES
 
 
 class Checkpoint(NamedTuple):
@@ -21,7 +22,6 @@ class Checkpoint(NamedTuple):
 
 
 CHECKPOINT = Layout(Checkpoint)
-CHECKPOINT_FILE_BYTES = 4096
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:

@@ -94,7 +94,7 @@ def message_properties(message: Message) -> bytes:
                 f"property {name} asks for {NOT_OFFERED[name]}, which this node does not offer",
                 "leave the property out, and send the message when it is due",
             )
-        if name != CRC32 and name not in named and value:
+        if name != CRC32 and name not in named:
             pairs.append((name, value))
     return encode_properties(pairs)
 

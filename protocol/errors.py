@@ -216,6 +216,10 @@ class NotAStore(StoreError):
     """The path is a file, does not exist, or holds no store."""
 
 
+class StoreMoved(StoreError):
+    """The directory of a running node is not at its path any more; `reason` says what is so."""
+
+
 class StoreLocked(BusyError):
     """Another process owns the store."""
 

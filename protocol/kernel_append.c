@@ -34,7 +34,7 @@ static inline void put64(uint8_t *at, uint64_t value) {
 
 /* Where one is in `name 0x01 value 0x02`, repeated. */
 typedef struct {
-    int64_t begin; /* of the current pair */
+    int64_t begin; /* of the current name or value */
     int in_value;
 } pair_walk;
 
@@ -45,15 +45,15 @@ static inline int take_separator(pair_walk *walk, uint8_t byte, int64_t position
             return 0;
         walk->in_value = 1;
     } else {
-        if (!walk->in_value)
+        if (!walk->in_value || position == walk->begin)
             return 0;
         walk->in_value = 0;
-        walk->begin = position + 1;
     }
+    walk->begin = position + 1;
     return 1;
 }
 
-/* Whether properties are whole pairs of a name that is not empty and a value, in UTF-8. */
+/* Whether properties are whole pairs of a name and a value, neither of them empty, in UTF-8. */
 static int are_pairs(const uint8_t *at, int64_t size) {
     pair_walk walk = {0, 0};
     int64_t i = 0;
@@ -77,7 +77,7 @@ static int are_pairs(const uint8_t *at, int64_t size) {
         if ((at[i] == NAME_END || at[i] == PAIR_END) && !take_separator(&walk, at[i], i))
             return 0;
     }
-    return walk.begin == size && (!wide || is_utf8(at, size));
+    return walk.begin == size && !walk.in_value && (!wide || is_utf8(at, size));
 }
 
 static inline int ends_in_crc(const uint8_t *properties, int64_t size) {

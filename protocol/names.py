@@ -14,6 +14,7 @@ INDEX_DIR = "index"
 CONFIG_DIR = "config"
 KEELOG_DIR = "keelog"
 CHECKPOINT_FILE = "checkpoint"
+CHECKPOINT_FILE_BYTES = 4096
 ABORT_FILE = "abort"
 LOCK_FILE = "lock"
 TOPICS_FILE = f"{CONFIG_DIR}/topics.json"

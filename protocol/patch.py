@@ -135,7 +135,7 @@ def check_columns(frame: Bytes, rules: AppendRules) -> CheckedColumns:
 
 
 def properties_alternate(columns: Columns) -> bool:
-    """Whether all properties are pairs of `name 0x01 value 0x02`, and text.
+    """Whether all properties are pairs of `name 0x01 value 0x02`, neither empty, and text.
 
     Properties end in 0x02, so the separators of all records together alternate when each's do.
     """
@@ -147,6 +147,7 @@ def properties_alternate(columns: Columns) -> bool:
         pairs
         and len(at) % 2 == 0
         and bool((at[0::2] > names[0::2] + 1).all())
+        and bool((at[1::2] > at[0::2] + 1).all())
         and bool((flat < _ASCII_END).all() or _is_text(flat))
     )
 
@@ -167,10 +168,11 @@ def _check_properties(where: str, data: bytes) -> None:
         )
     for pair in data[:-1].split(bytes([PAIR_END])) if data else []:
         name, separator, value = pair.partition(bytes([NAME_END]))
-        if not name or not separator or NAME_END in value or not _is_text_bytes(pair):
+        is_pair = name and separator and value and NAME_END not in value
+        if not is_pair or not _is_text_bytes(pair):
             raise IllegalMessage(
                 f"{where}: {pair[:80]!a} is no property",
-                "write each as name 0x01 value 0x02, in UTF-8, without these bytes inside",
+                "write each as name 0x01 value 0x02, in UTF-8, none empty nor with these inside",
             )
 
 

@@ -29,13 +29,19 @@ EMPTY_CRC_PROPERTY = CRC_PREFIX + b"0" * CRC_DIGITS + bytes([PAIR_END])
 def encode_properties(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
     """The stored form, in the order given; every pair ends in 0x02.
 
-    Raises IllegalMessage for a name or value that holds a separator, or an empty name.
+    Raises IllegalMessage for a name or value that is empty or holds a separator.
     """
     items = pairs.items() if isinstance(pairs, Mapping) else pairs
     parts: list[str] = []
     for name, value in items:
         if not name:
             raise IllegalMessage("a property has no name", "name every property")
+        if not value:
+            # RocketMQ's readers, and so ours, pass over a pair without a value.
+            raise IllegalMessage(
+                f"property {name[:80]!a} has an empty value, which no reader would see",
+                "give it a value, or leave the property out",
+            )
         if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
             raise IllegalMessage(
                 f"property {name[:80]!a} holds 0x01 or 0x02, which separate properties",

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from keelog.bench.node_process import ANY_DISK, Node
 from node.append_request import AppendRequest
+from node.store.new_store import create_store
 from node.store.process import now_ms
 from node.store.settings import Settings
 from node.store.state_page import RUNNING, LogPage, WorkerPage, queue_slot
@@ -119,6 +120,7 @@ def _text(numbers: NDArray[np.int64], digits: int) -> NDArray[np.int64]:
 
 def fill(root: Path, batches: Batches, records: int) -> float:
     """Appends to a new store, in this process; answers the records a second."""
+    create_store(root)
     store = open_writer_store(root, Settings(), _HOST, alone=True)
     flushed, began = store.log.end, time.monotonic()
     for number in range(0, records, BATCH_RECORDS):

@@ -28,6 +28,7 @@ import zmq
 from keelog.bench.node_process import ANY_DISK, Node, await_workers
 from node.append_request import AppendRequest
 from node.client import connect
+from node.store.new_store import create_store
 from node.store.own_files import (
     EpochLine,
     Progress,
@@ -89,6 +90,7 @@ def batches(
 
 def fill(root: Path, size: int, prepared: list[RecordBatch]) -> None:
     """Appends until the log is `size` bytes long; the store is stopped in order."""
+    create_store(root)
     store = open_writer_store(root, Settings(), _HOST, alone=True)
     flushed = store.log.end
     while store.log.end < size:

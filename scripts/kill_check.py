@@ -4,6 +4,7 @@ Tables are arrays of whole numbers, a row a message. Faults are sentences; none:
 """
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,12 +71,17 @@ class Tally:
     faults: list[str] = field(default_factory=list)
 
 
-def read_image(root: Path, settings: Settings, from_offset: int = 0) -> Image:
-    """Reads the log; bodies, keys and tags are compared from `from_offset` on."""
+def read_image(
+    root: Path, settings: Settings, from_offset: int = 0, others: Collection[str] = ()
+) -> Image:
+    """Reads the log; bodies, keys and tags are compared from `from_offset` on.
+
+    `others`: topics that nobody wrote down what was sent to.
+    """
     parts, changed = [], 0
     with open_store(root, settings) as store:
         for columns in store.log.columns(store.log.min_offset, store.log.end):
-            rows, wrong = _rows_of(columns, from_offset)
+            rows, wrong = _rows_of(columns, from_offset, others)
             parts.append(rows)
             changed += wrong
         end = store.log.end
@@ -83,15 +89,19 @@ def read_image(root: Path, settings: Settings, from_offset: int = 0) -> Image:
     return Image(np.concatenate([empty, *parts]), end, changed)
 
 
-def _rows_of(columns: Columns, from_offset: int) -> tuple[Ints, int]:
+def _rows_of(columns: Columns, from_offset: int, others: Collection[str]) -> tuple[Ints, int]:
     rows = np.full((len(columns), len(STORED)), -1, np.int64)
     rows[:, 0] = columns.physical_offset
     rows[:, 2] = columns.queue_id
     rows[:, 3] = columns.queue_offset
+    kept = np.ones(len(columns), bool)
     wrong = 0
     for row in range(len(columns)):
         body = columns.piece(columns.body_start, columns.body_length, row)
         topic = columns.piece(columns.topic_start, columns.topic_length, row).decode()
+        if topic in others:
+            kept[row] = False
+            continue
         rows[row, 1] = TOPICS.index(topic) if topic in TOPICS else -1
         rows[row, 4:] = producer, number = sender_of(body)
         if rows[row, 0] >= from_offset:
@@ -99,7 +109,7 @@ def _rows_of(columns: Columns, from_offset: int) -> tuple[Ints, int]:
             properties = columns.piece(columns.properties_start, columns.properties_length, row)
             same = expected.body == body and TOPICS[expected.topic] == topic
             wrong += not (same and expected.properties in properties)
-    return rows, wrong
+    return rows[kept], wrong
 
 
 def check_files(root: Path, settings: Settings) -> list[str]:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from keelog.bench.queue_checks import Ints
 from node.client import Client, connect
 from node.client_calls import Retry
 from node.client_message import OutgoingMessage
+from node.client_options import Acks
 from node.client_types import Receipt
 from protocol.errors import MqError, OutcomeUnknownError
 from scripts.helper_process import obey_the_parent_alone
@@ -41,6 +42,21 @@ _IN_FLIGHT = 64
 _PACE_S = 0.0015
 """Between two messages of a pipelining producer: others want the processors too."""
 _READ_AHEAD_BYTES = 1 << 20
+
+
+class Pace(NamedTuple):
+    """How fast a producer sends."""
+
+    burst: int = 1
+    """Messages of a pipelining producer between two pauses."""
+    pause_s: float = _PACE_S
+    single_pause_s: float = 0.0
+    """After each message of a repeating producer."""
+    timeout_s: float = 10.0
+    """Until nobody can say any more what became of a message."""
+
+
+_FULL_SPEED = Pace()
 
 
 class Sent(NamedTuple):
@@ -98,6 +114,13 @@ def is_repeating(producer: int) -> bool:
     return producer % 2 == 1
 
 
+class Flag(Protocol):
+    """An event of this process or of several."""
+
+    def is_set(self) -> bool:
+        """Whether it is time to end."""
+
+
 class Notes:
     """The rows of one process, each in the file as soon as it is known."""
 
@@ -148,15 +171,23 @@ def send(endpoint: str, producer: int, path: Path, stop: Event) -> None:
     """Sends until `stop` is set, whatever becomes of the node; then waits for what is under way."""
     obey_the_parent_alone()
     notes = Notes(path)
-    way = _send_repeating if is_repeating(producer) else _send_pipelined
-    with connect(endpoint, timeout=10.0, retry=Retry(max_attempts=1)) as client:
-        way(client, producer, notes, stop)
+    send_until(endpoint, producer, notes, stop)
     notes.close()
 
 
-def _send_pipelined(client: Client, producer: int, notes: Notes, stop: Event) -> None:
-    acks = "flushed" if producer % 4 == 2 else "appended"
-    with client.producer(timeout=10.0, max_in_flight=_IN_FLIGHT, acks=acks) as sender:  # type: ignore[arg-type]
+def send_until(
+    endpoint: str, producer: int, notes: Notes, stop: Flag, pace: Pace = _FULL_SPEED
+) -> None:
+    """The same in a thread of whoever asks."""
+    way = _send_repeating if is_repeating(producer) else _send_pipelined
+    with connect(endpoint, timeout=pace.timeout_s, retry=Retry(max_attempts=1)) as client:
+        way(client, producer, notes, stop, pace)
+
+
+def _send_pipelined(client: Client, producer: int, notes: Notes, stop: Flag, pace: Pace) -> None:
+    acks: Acks = "flushed" if producer % 4 == 2 else "appended"
+    timeout = pace.timeout_s
+    with client.producer(timeout=timeout, max_in_flight=_IN_FLIGHT, acks=acks) as sender:
         number = failed = 0
         while not stop.is_set():
             sent = message(producer, number)
@@ -168,11 +199,14 @@ def _send_pipelined(client: Client, producer: int, notes: Notes, stop: Event) ->
             else:
                 found.add_done_callback(partial(_note, notes, number, sent.topic))
             number += 1
-            time.sleep(_PACE_S if sender.failed == failed else _PAUSE_S)
+            if sender.failed != failed:
+                time.sleep(max(_PAUSE_S, pace.pause_s))
+            elif number % pace.burst == 0:
+                time.sleep(pace.pause_s)
             failed = sender.failed
 
 
-def _send_repeating(client: Client, producer: int, notes: Notes, stop: Event) -> None:
+def _send_repeating(client: Client, producer: int, notes: Notes, stop: Flag, pace: Pace) -> None:
     number = 0
     while not stop.is_set():
         sent = message(producer, number)
@@ -186,6 +220,8 @@ def _send_repeating(client: Client, producer: int, notes: Notes, stop: Event) ->
         else:
             _note_receipt(notes, number, sent.topic, receipt)
             number += 1
+            if pace.single_pause_s:
+                time.sleep(pace.single_pause_s)
 
 
 def read_along(endpoint: str, path: Path, stop: Event) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from node.append_request import AppendRequest
+from node.store.new_store import create_store
 from node.store.settings import Settings
 from node.writer_store import WriterStore, open_writer_store
 from protocol.encode import Message, encode_batch
@@ -80,6 +81,7 @@ class Batches:
 def fill(root: Path, records: int, body_bytes: int, per_ms: int) -> None:
     """Appends the records to a new store, and stops it in order."""
     batches = Batches(body_bytes)
+    create_store(root)
     store = open_writer_store(root, Settings(), _HOST, alone=True)
     flushed, told, began = store.log.end, 0.0, time.monotonic()
     for number in range(0, records, BATCH_RECORDS):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from node.store import own_files, state_page
+from node.store import lock_id, own_files, state_page
 from protocol.checkpoint import CHECKPOINT
 from protocol.encode import Message, pack_record
 from protocol.ids import Queue
@@ -216,10 +216,14 @@ def index_sizes() -> str:
     )
 
 
+_EXAMPLE_ID = "3f0c9a51e2774b6d8e10c2aa47f95b36"
+
+
 def _own_text(write: Callable[[Path], object], name: str) -> str:
     """What one of our own files holds after `write` filled it in an empty store."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
+        lock_id.save_lock_id(root, _EXAMPLE_ID)
         own_files.own_dir(root).mkdir()
         write(root)
         return (own_files.own_dir(root) / name).read_bytes().decode()
@@ -266,7 +270,7 @@ def own_examples() -> str:
             _own_text(lambda root: own_files.mark_clean(root, 2, 4_096), "clean").splitlines(),
         ),
     ]
-    lines: list[str] = []
+    lines = ["-- lock", *_own_text(lambda _root: None, "../lock").splitlines()]
     for name, content in parts:
         lines += [f"-- keelog/{name}", *content]
     return _fenced(lines)

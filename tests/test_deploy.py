@@ -98,6 +98,7 @@ def test_the_unit_starts_a_node_that_tells_how_it_is() -> None:
     assert (service["Type"], service["NotifyAccess"], service["KillMode"]) == (
         *("notify", "main", "mixed"),
     )
+    assert (service["UMask"], service["StateDirectoryMode"]) == ("0077", "0700")
     codes = {int(word) for word in service["RestartPreventExitStatus"].split()}
     assert codes == {EXIT_USAGE, EXIT_DAMAGED, EXIT_LOCKED}
     command, *words = shlex.split(service["ExecStart"])
@@ -112,6 +113,7 @@ def test_the_unit_starts_a_node_that_tells_how_it_is() -> None:
 def test_the_image_runs_a_node_without_root_and_shows_its_ports() -> None:
     steps = dockerfile()
     assert steps["USER"] == ["10001"]
+    assert any("install -d -m 0700 -o keelog" in step for step in steps["RUN"])
     assert steps["STOPSIGNAL"] == ["SIGTERM"]
     words = json.loads(steps["CMD"][0])
     assert json.loads(steps["ENTRYPOINT"][0]) == ["keelog"]

@@ -30,8 +30,8 @@ NOT_OF_A_QUEUE = {
     "how long somebody waits or is believed": (
         "HELD_S_MAX",
         "TURN_S_MAX", "TOPICS_S_MAX", "POLL_MS_MAX", "ORPHANS_S_MAX", "WAIT_S_MAX", "UNFIT_S_MAX",
-        "SILENCE_MS_MAX", "RECONNECT_MS_MAX", "CONNECT_S_MAX", "SEGMENT_APPEARS_S_MAX",
-        "STORE_LOCK_S_MAX", "LOOP_S_MAX",
+        "LOOK_S_MAX", "RECONNECT_MS_MAX", "CONNECT_S_MAX", "SEGMENT_APPEARS_S_MAX",
+        "STORE_LOCK_S_MAX", "LOOP_S_MAX", "WRITER_END_S_MAX",
     ),
     "of a store at rest, or of its repair": (
         "RECOVER_FILES_MAX", "TAILS_AGE_BYTES_MAX", "WALK_BYTES_MAX", "FOLLOWING_BYTES_MAX",
@@ -53,6 +53,7 @@ QUEUES = {
     "node/store/datagram_bells.py": "node/store/bell_rules.py::RING_BYTES_MAX",
     "node/reader_tail.py": "node/reader_tail.py::TAIL_RECORDS_MAX",
     "node/service_manager.py": "node/service_manager.py::STATUS_CHARS_MAX",
+    "node/doors.py": "node/serving.py::BACKLOG",
     "node/local_end.py": "node/serving.py::SEND_HIGH_WATER_MARK",
     "node/serving.py": "node/serving.py::UNSENT_MAX",
     "node/serving_owed.py": "node/serving_owed.py::OWED_BYTES_MAX",

@@ -4,7 +4,6 @@ Run it as `python -m workers.consume_queue DIR --shard I --shards N`.
 """
 
 import logging
-import sys
 from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from node.store.event_log import fields
 from node.store.found_sizes import found_file_bytes
-from node.store.process import raise_file_limit
+from node.store.process import leave, raise_file_limit
 from node.store.service_loop import queue_pace
 from node.store.settings import Settings
 from node.store.state_page import queue_slot, run_dir
@@ -379,4 +378,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

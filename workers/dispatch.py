@@ -5,22 +5,24 @@ it has applied is published at once, and vouched for in a progress file after it
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from node.store.disk import DISK_FULL, if_room
+from node.store.disk import DISK_FULL, NO_DESCRIPTORS, PASSING, if_room
 from node.store.event_log import fields
 from node.store.own_files import Progress, save_progress
 from node.store.service_loop import PAGE_BYTES, LoopPace, ServiceLoop
 from node.store.state_page import DISK_FULL as DISK_FULL_STATE
+from node.store.state_page import NO_RESOURCES as NO_RESOURCES_STATE
 from node.store.state_page import RUNNING, STOPPING, WorkerPage
 from protocol.columns import Columns
 from protocol.dispatch_request import DispatchRequests, dispatch_requests
-from protocol.errors import StoreDamaged
+from protocol.errors import ServiceNotAvailable, StoreDamaged
 from protocol.queue_unit import UNIT_BYTES
 from protocol.record import DEFAULT_DELAY_LEVELS_MS, Record, Torn
 from workers.feed import Feed, Limits
@@ -28,7 +30,7 @@ from workers.stats import WorkerStats
 
 log = logging.getLogger("keelog.worker")
 
-DISK_FULL_RETRY_S = 1.0
+SHORTAGE_RETRY_S = 1.0
 UNFLUSHED_RETRY_S = 0.1
 HEARTBEAT_S = 0.1
 FLUSH_RESTS = 9
@@ -141,7 +143,6 @@ class Dispatcher:
         self._pause = breaks.pause
         self._is_over = breaks.is_stopping
         self._applied = 0
-        self._flusher = ThreadPoolExecutor(1, "flush")
         self._flush: Future[int] | None = None
         self._flushed_at = 0.0
         self._rests_until = 0.0
@@ -199,8 +200,12 @@ class Dispatcher:
         if self.done >= limits.readable:
             self._flush_if_due()
             return False
-        if self._turn_shortly(self._short, limits):
-            return True
+        try:
+            return self._turn_shortly(self._short, limits) or self._turn_by_columns(limits)
+        except ServiceNotAvailable as error:
+            return self._wait_for_log(error)
+
+    def _turn_by_columns(self, limits: Limits) -> bool:
         for columns in self._feed.columns(self.done, limits.readable):
             if self._feed.limits().epoch != self.epoch:
                 return True
@@ -229,7 +234,7 @@ class Dispatcher:
             if not short.apply_few(records):
                 return False
         except OSError as error:
-            if error.errno not in DISK_FULL:
+            if error.errno not in PASSING:
                 raise
             return False
         self._advance(limits.readable, len(records))
@@ -252,6 +257,16 @@ class Dispatcher:
         self._pause(UNFLUSHED_RETRY_S)
         return False
 
+    def _wait_for_log(self, error: ServiceNotAvailable) -> bool:
+        """What was read is written; the log goes on when it can be opened again."""
+        self._settle()
+        log.warning("waits for the log", extra=fields(offset=self.done, why=error))
+        self._show(NO_RESOURCES_STATE)
+        self._flush_if_due()
+        self._pause(SHORTAGE_RETRY_S)
+        self._show(RUNNING)
+        return False
+
     def finish(self) -> None:
         """What is readable, for FINISH_S_MAX at most; then everything is synced and saved."""
         if self.place.page is not None:
@@ -270,7 +285,6 @@ class Dispatcher:
         self._await_flush()
         self._begin_flush()
         self._await_flush()
-        self._flusher.shutdown()
 
     def _apply(self, columns: Columns) -> None:
         requests = dispatch_requests(columns, self._pace.delay_levels_ms)
@@ -288,23 +302,24 @@ class Dispatcher:
             self._publish(self._applied)
 
     def _until_room(self, write: Callable[[], None]) -> None:
-        """Again and again while the disk is full."""
+        """Again and again while the disk is full, or no descriptor is free."""
         waited = False
         while True:
             try:
                 write()
                 break
             except OSError as error:
-                if error.errno not in DISK_FULL:
+                if error.errno not in PASSING:
                     raise
                 if not waited:
+                    is_full = error.errno in DISK_FULL
                     told = fields(offset=self.done, why=error)
-                    log.warning("waits for room on the disk", extra=told)
-                    self._show(DISK_FULL_STATE)
+                    log.warning("waits for room or a free descriptor", extra=told)
+                    self._show(DISK_FULL_STATE if is_full else NO_RESOURCES_STATE)
                 waited = True
-            self._pause(DISK_FULL_RETRY_S)
+            self._pause(SHORTAGE_RETRY_S)
         if waited:
-            log.info("the disk has room again")
+            log.info("goes on")
             self._show(RUNNING)
 
     def _advance(self, end: int, records: int) -> None:
@@ -348,7 +363,14 @@ class Dispatcher:
 
         def flush() -> int:
             begun = time.monotonic()
-            synced = self._handler.flush()
+            try:
+                synced = self._handler.flush()
+            except OSError as error:
+                # Only what opens a file: an error of a sync is final.
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                log.warning("not synced for now", extra=fields(why=error))
+                return 0
             ended = time.monotonic()
             if self.place.stats is not None:
                 self.place.stats.flushed(int((ended - begun) * 1e9))
@@ -359,7 +381,7 @@ class Dispatcher:
             # Behind the last record only blanks follow, which need no sync.
             return self._save(done if synced >= applied else synced, limits)
 
-        self._flush = self._flusher.submit(flush)
+        self._flush = _begin(flush)
         self._flushed_at = time.monotonic()
 
     def _await_flush(self) -> None:
@@ -384,8 +406,27 @@ class Dispatcher:
         try:
             save_progress(self.place.root, self.place.slot, Progress(limits.epoch, offset))
         except OSError as error:
-            if error.errno not in DISK_FULL:
+            if error.errno not in PASSING:
                 raise
             return 0
         log.debug("progress saved", extra=fields(epoch=limits.epoch, offset=offset))
         return offset
+
+
+def _begin(flush: Callable[[], int]) -> Future[int]:
+    """Runs a flush in a thread of its own.
+
+    No thread outlives its flush: one that waits for the next may end by an error that nobody sees.
+    """
+    future: Future[int] = Future()
+
+    def run() -> None:
+        try:
+            saved = flush()
+        except BaseException as error:  # noqa: BLE001 (raised again by `Future.result`)
+            future.set_exception(error)
+        else:
+            future.set_result(saved)
+
+    threading.Thread(target=run, name="flush").start()
+    return future

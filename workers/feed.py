@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -11,7 +12,7 @@ from node.store.log_tail import find_tail
 from node.store.open_files import OpenFiles
 from node.store.own_files import load_epochs, load_floor
 from node.store.segment_list import SegmentList, list_folder
-from node.store.state_page import STOPPING, LogPage
+from node.store.state_page import STOPPING, LogPage, PageAbsent
 from protocol.columns import Columns
 from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR
@@ -25,6 +26,8 @@ FEW_RECORDS_MAX = 16
 FEW_BYTES_MAX = 16 * 1024
 """So few records go faster one by one than as columns."""
 FEED_FILES_MAX = 16
+PAGE_LOOK_S = 1.0
+"""How often a worker looks whether the writer's page is still that of this name."""
 
 
 class Limits(NamedTuple):
@@ -144,12 +147,17 @@ class LiveFeed(_LogFeed):
 
     def __init__(self, root: Path, on_window: Callable[[], None] = lambda: None) -> None:
         super().__init__(root, on_window)
+        self._root = root
         self._page = LogPage.open(root)
+        self._page_look_at = 0.0
         self._limits = Limits(0, 0, 0, 0)
         self._files = OpenFiles(FEED_FILES_MAX)
 
     def peek(self) -> Limits:
-        state = self._page.read()
+        try:
+            state = self._page.read()
+        except PageAbsent:
+            return self._limits
         if state.epoch == 0:
             return self._limits
         return Limits(
@@ -161,6 +169,7 @@ class LiveFeed(_LogFeed):
         )
 
     def limits(self) -> Limits:
+        self._look_at_page()
         limits = self.peek()
         if limits.epoch == 0:
             return limits
@@ -171,6 +180,18 @@ class LiveFeed(_LogFeed):
         self.log.bounds.start, self.log.bounds.end = limits.min_offset, limits.readable
         self._limits = limits
         return limits
+
+    def _look_at_page(self) -> None:
+        """Opens the writer's page again when another file has taken its name.
+
+        The thread that flushes may still read the old one, which goes with its last user.
+        """
+        now = time.monotonic()
+        if now >= self._page_look_at:
+            self._page_look_at = now + PAGE_LOOK_S
+            if self._page.is_replaced:
+                with suppress(FileNotFoundError):
+                    self._page = LogPage.open(self._root)
 
     def _open(self, limits: Limits) -> None:
         """A reader without memory: a segment of the last epoch may be another file by now."""

@@ -3,13 +3,13 @@
 Run it as `python -m workers.index_file DIR`.
 """
 
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from node.store.found_sizes import found_geometry
+from node.store.process import leave
 from node.store.service_loop import index_pace
 from node.store.settings import Settings
 from node.store.state_page import run_dir
@@ -287,4 +287,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.store import disk
-from node.store.disk import sync_dir_if_there, sync_file, write_all
+from node.store.disk import NO_DESCRIPTORS, sync_dir_if_there, sync_file, write_all
 from node.store.index_list import check_index_names, list_index_files
 from protocol.errors import BadRequest
 from protocol.index_build import (
@@ -236,10 +236,17 @@ class IndexFolder:
         with self._guard:
             files, self._unsynced = self._unsynced, set()
             folder, self._folder_unsynced = self._folder_unsynced, False
-        for path in files:
-            sync_file(path)
-        if folder:
-            sync_dir_if_there(self.root)
+        try:
+            for path in files:
+                sync_file(path)
+            if folder:
+                sync_dir_if_there(self.root)
+        except OSError as error:
+            if error.errno in NO_DESCRIPTORS:  # nothing was synced, or lost, by that call
+                with self._guard:
+                    self._unsynced |= files
+                    self._folder_unsynced |= folder
+            raise
 
     def close(self) -> None:
         """Closes the open file; syncs nothing."""

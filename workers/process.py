@@ -4,6 +4,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -12,29 +13,19 @@ import zmq
 
 from node.store import disk
 from node.store.bells import Bell, Context
-from node.store.event_log import log_to_stderr
+from node.store.descriptors import check_file_limit
+from node.store.held_store import check_held, hold_store
 from node.store.locks import FileLock, StoreLock
-from node.store.log_signals import obey_log_signals
-from node.store.process import (
-    EXIT_OK,
-    OOM_WORKER,
-    StopFlag,
-    die_with_parent,
-    end_badly,
-    install_stop_signals,
-    keep_freed_memory,
-    now_ms,
-    offer_as_victim,
-    raise_file_limit,
-    report_ready,
-    set_title,
-)
+from node.store.new_store import check_created
+from node.store.process import EXIT_OK, OOM_WORKER, StopFlag, now_ms
+from node.store.run_process import ChildProcess, run_process
 from node.store.service_loop import LoopPace
 from node.store.settings import Settings, load_settings
-from node.store.state_page import DAMAGED, STOPPED, WorkerPage, run_dir
+from node.store.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
 from node.store.topic_counts import TopicCounts
-from protocol.errors import CorruptError, MqError, NotAStore
+from protocol.errors import CorruptError, NotAStore
 from protocol.ids import Queue
+from protocol.names import COMMIT_LOG_DIR
 from workers.dispatch import (
     HEARTBEAT_S,
     Breaks,
@@ -51,7 +42,10 @@ from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
 
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
+WRITER_END_S_MAX = 5.0
+"""How long a worker that was told to stop follows a writer that has not stopped."""
 _WRITER_WAIT_S = 0.02
+_WRITER_END_LOOK_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,45 +73,46 @@ def parser_for(module: str, text: str | None) -> argparse.ArgumentParser:
     parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--once", action="store_true", help="stop at the end of a log at rest")
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--held", default="", help="device and inode of the store and its lock")
     return parser
 
 
 def run_worker(options: argparse.Namespace, job: Job) -> int:
     """The process from its start to its exit code."""
-    raise_file_limit()
-    keep_freed_memory()
-    log_to_stderr(job.slot)
-    stop = install_stop_signals()
-    if options.ready_fd is not None:
-        obey_log_signals()
-        die_with_parent()
-        offer_as_victim(OOM_WORKER)
-    set_title(job.title)
-    try:
+    child = ChildProcess(
+        slot=job.slot,
+        title=job.title,
+        what=f"the worker {job.slot} of {options.dir} stops",
+        place=str(options.dir),
+        oom_points=OOM_WORKER,
+        ready_fd=options.ready_fd,
+        foreseen=(CorruptError,),
+    )
+
+    def body(stop: StopFlag) -> int:
+        if not options.once:
+            check_file_limit()
         with _Worker(options, job, stop) as worker:
-            return worker.run()
-    except (MqError, OSError) as error:
-        what = f"the worker {job.slot} of {options.dir} stops"
-        return end_badly(what, error, str(options.dir), options.ready_fd)
+            return worker.run(child.report_ready)
+
+    return run_process(child, body)
 
 
 class _Worker:
     """One worker's process: owns its lock, its page and its sockets."""
 
     def __init__(self, options: argparse.Namespace, job: Job, stop: StopFlag) -> None:
-        """Raises StoreLocked, NotAStore, BadRequest."""
+        """Raises StoreLocked, NotAStore, StoreMoved, BadRequest."""
         self._settings = load_settings(options.settings)
         self._root: Path = options.dir.resolve()
-        if not self._root.is_dir():
-            raise NotAStore(f"{self._root} is no folder", "check the path")
         self._job = job
         self._stop = stop
         self._options = options
         self._dispatcher: Dispatcher | None = None
         self._beat_at = 0.0
-        disk.make_dir(run_dir(self._root), mode=0o700)
+        self._locks = _enter(self._root, options)
         os.chdir(run_dir(self._root))
-        self._locks = _take_locks(self._root, job, options.once)
+        self._locks += _take_locks(self._root, job)
         self._page = WorkerPage.create(self._root, job.slot)
         self._role = job.slot.partition("-")[0]
         self._stats = WorkerStats(self._root, self._role, job.shard)
@@ -143,7 +138,7 @@ class _Worker:
         for lock in self._locks:
             lock.release()
 
-    def run(self) -> int:
+    def run(self, report_ready: Callable[[], None]) -> int:
         """Follows the log until it is time to stop. Raises StoreDamaged, BadRequest."""
         try:
             feed = self._feed()
@@ -159,7 +154,7 @@ class _Worker:
         )
         self._dispatcher = dispatcher
         try:
-            self._follow(dispatcher, feed, handler)
+            self._follow(dispatcher, feed, handler, report_ready)
             dispatcher.finish()
             if self._topics is not None:
                 self._topics.look_now(dispatcher.records)
@@ -175,13 +170,19 @@ class _Worker:
         self._page.publish(state=STOPPED)
         return EXIT_OK
 
-    def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
+    def _follow(
+        self,
+        dispatcher: Dispatcher,
+        feed: Feed,
+        handler: Handler,
+        report_ready: Callable[[], None],
+    ) -> None:
         dispatcher.start()
         topics = None
         if isinstance(handler, KnowsTopics):
             counts = TopicCounts(self._root, self._role, self._job.shard)
             topics = self._topics = TopicGrowth(handler, counts)
-        report_ready(self._options.ready_fd)
+        report_ready()
         pace = self._job.pace
         while not self._stop.is_set:
             began = time.monotonic_ns()
@@ -197,6 +198,17 @@ class _Worker:
                 # Here alone: within a turn a queue that is being rebuilt has no end.
                 topics.look(now, dispatcher.records)
             self._sleep(pace, dispatcher.done, feed, now)
+            self._beat()
+        if self._options.ready_fd is not None:
+            self._outlast_writer(dispatcher)
+
+    def _outlast_writer(self, dispatcher: Dispatcher) -> None:
+        """The writer waits for us before it leaves the mark of a clean stop. A supervisor stops it
+        first; a stop of all processes at once (a control group's) must end in the same order."""
+        deadline = time.monotonic() + WRITER_END_S_MAX
+        while _writer_lives(self._root) and time.monotonic() < deadline:
+            if not dispatcher.turn():
+                time.sleep(_WRITER_END_LOOK_S)
             self._beat()
 
     def _sleep(self, pace: TurnPace, done: int, feed: Feed, now: float) -> None:
@@ -240,7 +252,8 @@ class _Worker:
         now = time.monotonic()
         if now - self._beat_at >= HEARTBEAT_S:
             self._beat_at = now
-            self._page.publish(heartbeat_ms=now_ms())
+            check_held()
+            self._page.beat(now_ms())
             self._stats.publish()
             if self._growth is not None:
                 self._growth.look()
@@ -263,13 +276,33 @@ class _Worker:
             raise Stopped
 
 
-def _take_locks(root: Path, job: Job, whole_store: bool) -> list[FileLock]:
+def _writer_lives(root: Path) -> bool:
+    with suppress(FileNotFoundError), LogPage.open(root) as page:
+        state = page.read()
+        return state.state != STOPPED and Path(f"/proc/{state.pid}").exists()
+    return False
+
+
+def _enter(root: Path, options: argparse.Namespace) -> list[FileLock]:
+    """Holds the store of a node; of one at rest the lock, and `keelog/run` is made there.
+
+    Raises StoreMoved, NotAStore, StoreLocked.
+    """
+    if not options.once:
+        hold_store(root, options.held)
+        check_created(root)
+        return []
+    if not (root / COMMIT_LOG_DIR).is_dir():
+        raise NotAStore(f"{root} holds no {COMMIT_LOG_DIR}/", "check the path")
+    lock = StoreLock.acquire(root, wait_s=STORE_LOCK_S_MAX)
+    disk.make_dir(run_dir(root))
+    return [lock]
+
+
+def _take_locks(root: Path, job: Job) -> list[FileLock]:
     """The slot's lock; those of slots that share our files must be free. Raises StoreLocked."""
-    locks: list[FileLock] = []
-    if whole_store:
-        locks.append(StoreLock.acquire(root, wait_s=STORE_LOCK_S_MAX))
     own = run_dir(root) / f"{job.slot}.lock"
-    locks.append(FileLock.take(own, record=False))
+    locks = [FileLock.take(own, record=False)]
     others = run_dir(root).glob(f"{job.clashing}.lock") if job.clashing else ()
     for path in others:
         if path.name.rpartition("-of-")[2] != own.name.rpartition("-of-")[2]:

@@ -20,6 +20,7 @@ from node.store.own_files import (
     load_progress,
     remove_progress,
 )
+from node.store.regular_file import QUEUES_FILE_BYTES_MAX, read_bounded
 from node.store.state_page import queue_slot, run_dir
 from protocol.ids import Queue
 
@@ -100,7 +101,8 @@ def load_unfinished(root: Path) -> set[Queue]:
     """The queues that some worker, of whatever number, had not finished rebuilding."""
     found: set[Queue] = set()
     for path in run_dir(root).glob("queue-*.rebuilding"):
-        found |= {Queue(topic, queue_id) for topic, queue_id in json.loads(path.read_bytes())}
+        data = read_bounded(path, QUEUES_FILE_BYTES_MAX)
+        found |= {Queue(topic, queue_id) for topic, queue_id in json.loads(data)}
     return found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.store import disk
-from node.store.disk import sync_dir_if_there, sync_file, write_all
+from node.store.disk import NO_DESCRIPTORS, sync_dir_if_there, sync_file, write_all
 from node.store.found_sizes import sorted_entries
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -253,23 +253,37 @@ class QueueFiles:
             try:
                 write_all(self._descriptor(file), part, 0)
             except FileNotFoundError:
-                made = make_file(self._path(file), self._file_bytes, (0, part), self._temp)
-                self._keep(file, made)
+                self._keep(file, self._make(file, part))
                 with self._guard:
                     folder = self._folder(file.queue)
                     self._unsynced_folders |= {folder, folder.parent, self.root, self.root.parent}
         with self._guard:
             self._unsynced.add(file)
 
+    def _make(self, file: _File, part: memoryview) -> int:
+        try:
+            return make_file(self._path(file), self._file_bytes, (0, part), self._temp)
+        except OSError as error:
+            if error.errno in NO_DESCRIPTORS:
+                self.close()  # ours are free for the next try
+            raise
+
     def sync(self) -> None:
         """Makes durable all that `write`, `cut` and `remove` did before the call."""
         with self._guard:
             files, self._unsynced = self._unsynced, set()
             folders, self._unsynced_folders = self._unsynced_folders, set()
-        for file in files:
-            sync_file(self._path(file))
-        for path in folders:
-            sync_dir_if_there(path)
+        try:
+            for file in files:
+                sync_file(self._path(file))
+            for path in folders:
+                sync_dir_if_there(path)
+        except OSError as error:
+            if error.errno in NO_DESCRIPTORS:  # nothing was synced, or lost, by that call
+                with self._guard:
+                    self._unsynced |= files
+                    self._unsynced_folders |= folders
+            raise
 
     def close(self) -> None:
         """Closes all files; syncs nothing."""
@@ -293,7 +307,14 @@ class QueueFiles:
         if descriptor is not None:
             self._open.move_to_end(file)
             return descriptor
-        return self._keep(file, disk.open_file(self._path(file)))
+        while True:
+            try:
+                return self._keep(file, disk.open_file(self._path(file)))
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS or not self._open:
+                    raise
+                # No descriptor is free but those of our own.
+                os.close(self._open.popitem(last=False)[1])
 
     def _keep(self, file: _File, descriptor: int) -> int:
         self._open[file] = descriptor

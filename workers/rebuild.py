@@ -71,7 +71,7 @@ def rebuild_locked(
     began = time.monotonic()
     with closing(RestingFeed(root)) as feed:
         check_log(feed)
-        disk.make_dir(run_dir(root), mode=0o700)
+        disk.make_dir(run_dir(root))
         work = _Rebuild(root, feed, settings, progress or (lambda _what, _done, _all: None))
         if queues:
             work.queues()

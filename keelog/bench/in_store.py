@@ -25,6 +25,7 @@ from keelog.bench.watch import memory_of
 from keelog.bench.workload import Workload
 from node.append_request import AppendRequest
 from node.flush import FlushServices, Moved
+from node.store.new_store import create_store
 from node.store.process import now_ms
 from node.store.settings import load_settings
 from node.store.store import open_store
@@ -144,6 +145,7 @@ def _folder(load: Workload) -> Iterator[Path]:
 
 
 def _append(root: Path, bodies: list[bytes], each: int, course: Course) -> None:
+    create_store(root)
     store = open_writer_store(root, course.settings, _HOST, alone=True)
     services = FlushServices(store.log, course.settings, time.monotonic(), store.after_flush)
     try:

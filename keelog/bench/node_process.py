@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,9 +42,17 @@ class Node:
     """
 
     def __init__(
-        self, root: Path, settings: Sequence[str], *, queue_workers: int = 1, readers: int = 2
+        self,
+        root: Path,
+        settings: Sequence[str],
+        *,
+        queue_workers: int = 1,
+        readers: int = 2,
+        env: Mapping[str, str] | None = None,
     ) -> None:
+        """`env`: variables that it has beside ours."""
         self.root = root
+        self._env = {**environment(), **(env or {}), FORMAT_VARIABLE: "text"}
         self.talk = root.with_name("node.log")
         self.endpoint = f"tcp://127.0.0.1:{free_ports(2 + readers)}"
         self._command = command("keelog", ["serve", str(root)])
@@ -65,7 +73,7 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=talk,
                 stderr=talk,
-                env={**environment(), FORMAT_VARIABLE: "text"},
+                env=self._env,
                 process_group=0,
             )
 

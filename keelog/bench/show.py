@@ -12,6 +12,7 @@ from keelog.bench.results import Result, Second, Summary
 from keelog.bench.scene import Telling
 from keelog.bench.units import ms_text
 from pipeline.jobs.stats_text import count_text, size_text
+from protocol.printable import printable
 
 NAMES = {
     "send": "sent",
@@ -62,7 +63,7 @@ def telling() -> Iterator[Telling]:
 
 def print_line(text: str) -> None:
     """One line to who watches a log."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(printable(text) + "\n")
     sys.stderr.flush()
 
 

@@ -87,10 +87,10 @@ def _show(result: "Result") -> None:
     output = Output("table")
     for rows in (summary_rows(result), process_rows(result)):
         _table(output, rows)
-    output.text("\n".join([*last_lines(result), ""]).encode())
+    output.text("\n".join([*last_lines(result), ""]))
 
 
 def _table(output: Output, rows: Sequence[dict[str, Any]]) -> None:
     if rows:
         output.rows(rows)
-        output.text(b"\n")
+        output.text("\n")

@@ -9,6 +9,7 @@ from keelog.cli import contexts
 from keelog.cli.failures import OK
 from keelog.cli.options import command
 from protocol.errors import MqError
+from protocol.printable import one_line
 
 SHELLS = ("bash", "zsh", "fish")
 TOPICS_S_MAX = 0.3
@@ -49,4 +50,5 @@ def complete_topics(ctx: click.Context, _parameter: click.Parameter, incomplete:
             names = [info.topic for info in client.topics()]
     except (MqError, OSError):
         return []
-    return sorted(name for name in names if name.startswith(incomplete))
+    # What a shell cannot type is not completed, and the terminal does not get it.
+    return sorted(n for n in names if n.startswith(incomplete) and n == one_line(n))

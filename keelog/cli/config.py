@@ -13,11 +13,13 @@ from keelog.cli.failures import OK, doing
 from keelog.cli.options import Group, command, node_option, output_options, settings_given_options
 from keelog.cli.output import Output
 from keelog.cli.settings_given import (
+    NODE,
     SERVE,
     STORE,
     TABLES,
     Given,
     kind_of,
+    node_settings,
     read_file,
     serve_settings,
     store_pairs,
@@ -59,7 +61,11 @@ def show(origin: bool, node: str, given: tuple[Given, ...], output: Output) -> i
     Example: keelog config show --origin -X store.flush_disk_type=SYNC_FLUSH -X serve.http=9875
     """
     with doing("cannot show the settings"):
-        settings = {SERVE: serve_settings(given), STORE: load_settings(store_pairs(given))}
+        settings = {
+            SERVE: serve_settings(given),
+            NODE: node_settings(given),
+            STORE: load_settings(store_pairs(given)),
+        }
     by_name = {(one.table, one.name): one for one in given}
     place = contexts.chosen(click.get_current_context(), node)
     rows = [

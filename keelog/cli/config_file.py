@@ -12,7 +12,8 @@ _WIDTH = 96
 _HEAD = """\
 # Settings of a Keelog node: keelog serve DIR --config FILE
 # Times are in ms, sizes in bytes. KEELOG_STORE__NAME and -X store.name=value go before this file,
-# KEELOG_SERVE__NAME, -X serve.name=value and options of keelog serve likewise.
+# KEELOG_SERVE__NAME, -X serve.name=value and options of keelog serve likewise; so do
+# KEELOG_NODE__NAME and -X node.name=value.
 """
 
 

@@ -58,7 +58,8 @@ def consume(topic: str, output: Output, node: str, progress: Progress, **options
 
     FORMAT has a letter for each part: %t topic, %q queue, %o offset, %k keys, %v value, %V its
     size, %d store time, %h properties, %g tags, %x physical offset; behind it {hex}, {base64} or
-    {json}.
+    {json}. Bytes go out as they are, so a message can command your terminal; tables, JSON and CSV
+    escape control characters.
 
     Example: keelog consume orders -o -10 -e
 
@@ -77,7 +78,7 @@ def consume(topic: str, output: Output, node: str, progress: Progress, **options
         messages = itertools.islice(messages, options["count"])
         if render is not None:
             for message in messages:
-                output.text(render(message.record))
+                output.raw(render(message.record))
                 if not finite:
                     output.flush()
             output.flush()

@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from protocol.errors import BadRequest, NotFound
+from protocol.printable import printable
 
 DEFAULT_NODE = "tcp://127.0.0.1:9870"
 NODE_VARIABLE = "KEELOG_NODE"
@@ -117,7 +118,7 @@ def save(path: Path, contexts: Contexts) -> None:
 
 def _quoted(text: str) -> str:
     """A basic string of TOML, which is JSON's but for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return printable(json.dumps(text, ensure_ascii=False))
 
 
 def check_name(name: str) -> str:

@@ -22,7 +22,7 @@ from keelog.cli.failures import OK, doing
 from keelog.cli.interrupts import ending_in_order
 from keelog.cli.node_state import show_status
 from keelog.cli.options import command, output_options
-from keelog.cli.output import Output
+from keelog.cli.output import Output, say
 from keelog.cli.selectors import Place
 from node.children import environment
 from protocol.errors import MqError, RequestTimeout
@@ -134,7 +134,7 @@ def _show_spark(store: str, is_asked_for: bool, output: Output) -> None:
 
 def _tell(*lines: str) -> None:
     for line in lines:
-        click.echo(line, err=True)
+        say(line)
 
 
 def _read(sources: Sequence[str], summary: Summary) -> Input:

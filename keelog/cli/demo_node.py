@@ -12,8 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Self
 
-import click
-
+from keelog.cli.output import say
 from node.children import environment
 from node.store.event_log import FORMAT_VARIABLE
 from protocol.errors import RequestTimeout, ServiceNotAvailable
@@ -46,7 +45,7 @@ class DemoNode:
     def _listen(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            click.echo(f"  node: {line.rstrip()}", err=True)
+            say(f"  node: {line.rstrip()}")
             ready = _READY.match(line)
             if ready is not None:
                 self._ready.put(ready[1])

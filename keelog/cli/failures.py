@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import TracebackType
 
 import click
 
+from keelog.cli.output import say
 from pipeline import errors as spark_errors
 from pipeline.errors import SourceError
 from protocol.addresses import without_credentials
@@ -28,6 +30,7 @@ from protocol.errors import (
     StorePermission,
     UnknownTopic,
 )
+from protocol.printable import printable
 
 OK = 0
 FAILED = 1
@@ -137,7 +140,7 @@ def report(error: BaseException, command: str = "") -> int:
     if isinstance(error, click.UsageError) and error.ctx is not None:
         command = error.ctx.command_path
     text = "\n".join(lines(error, command or command_of(sys.argv)))
-    click.echo(text, err=True)
+    say(text)
     return exit_code(error)
 
 
@@ -156,8 +159,10 @@ def unforeseen(before: Hook, debug: Callable[[], bool]) -> Hook:
     """A hook for errors that nobody caught: three lines, or the traceback when `debug` says so."""
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if debug() or isinstance(error, SystemExit):
+        if isinstance(error, SystemExit):
             before(kind, error, trace)
+        elif debug():
+            say("".join(traceback.format_exception(error)).rstrip())
         else:
             report(error)
 
@@ -208,5 +213,5 @@ def command_of(argv: list[str]) -> str:
 
 def _one_line(text: str) -> str:
     shown = without_credentials(text)
-    cleaned = "".join(sign if sign.isprintable() else " " for sign in shown)
+    cleaned = printable(" ".join(shown.splitlines()))
     return cleaned if len(cleaned) <= _LINE_CHARS_MAX else cleaned[:_LINE_CHARS_MAX] + "…"

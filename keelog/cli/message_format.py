@@ -13,6 +13,7 @@ from typing import Any
 
 from keelog.cli.failures import BadValue
 from keelog.cli.shapes import properties_shape, text_or_b64
+from protocol.printable import printable
 from protocol.record import Record
 
 _PART = re.compile(
@@ -93,4 +94,4 @@ def _plain(value: Value) -> bytes:
 
 def _json(value: Value) -> bytes:
     shown = text_or_b64(value) if isinstance(value, bytes) else value
-    return json.dumps(shown, ensure_ascii=False).encode()
+    return printable(json.dumps(shown, ensure_ascii=False)).encode()

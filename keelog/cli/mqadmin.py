@@ -14,7 +14,7 @@ from keelog.cli.failures import OK, doing
 from keelog.cli.mqadmin_names import ALIASES, SEND, translate
 from keelog.cli.mqadmin_words import read_words
 from keelog.cli.options import Command
-from keelog.cli.output import Output
+from keelog.cli.output import Output, say
 from protocol.addresses import without_credentials
 from protocol.errors import BadRequest
 
@@ -67,7 +67,7 @@ def mqadmin(words: tuple[str, ...]) -> object:
     name, *rest = words
     with doing(f"cannot run mqadmin {name[:80]}"):
         ours = translate(name, rest)
-    click.echo(without_credentials(f"this is: keelog {shlex.join(ours)}"), err=True)
+    say(without_credentials(f"this is: keelog {shlex.join(ours)}"))
     if name == SEND:
         return _send(rest)
     return cli.main(args=list(ours), prog_name="keelog", standalone_mode=False)

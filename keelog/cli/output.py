@@ -1,7 +1,8 @@
 """Rows and documents on stdout, as a table, JSON, JSON lines or CSV.
 
 Rows are written as they come. A closed pipe raises BrokenPipeError, which ends the command
-quietly with 0. Cells are cut, and heads bold, on a terminal alone.
+quietly with 0. Control characters of the data are escaped. Cells are cut, and heads bold, on a
+terminal alone.
 """
 
 import csv
@@ -12,6 +13,10 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, BinaryIO
+
+import click
+
+from protocol.printable import one_line, printable
 
 FORMATS = ("table", "json", "jsonl", "csv")
 Row = Mapping[str, Any]
@@ -87,8 +92,12 @@ class Output:
             self.rows(rows)
         self.stream.flush()
 
-    def text(self, data: bytes) -> None:
-        """Writes bytes as they are (`consume -f`)."""
+    def text(self, text: str) -> None:
+        """Writes lines that are no rows."""
+        self._put(text)
+
+    def raw(self, data: bytes) -> None:
+        """Writes bytes as they are, control characters too (`consume -f`)."""
         self.stream.write(data)
 
     def flush(self) -> None:
@@ -96,7 +105,7 @@ class Output:
         self.stream.flush()
 
     def _put(self, text: str) -> None:
-        self.stream.write(text.encode("utf-8", "backslashreplace"))
+        self.stream.write(printable(text).encode("utf-8", "backslashreplace"))
 
     def _write_json(self, rows: Iterable[Row]) -> None:
         separator = "[\n"
@@ -128,17 +137,18 @@ class Output:
         widths: dict[str, int] = {}
         while chunk := list(itertools.islice(rows, size)):
             names = columns or list(chunk[0])
+            heads = [one_line(name) for name in names]
             cells = [[_cell(row.get(name), chars_max) for name in names] for row in chunk]
             if is_fancy and not widths and len(chunk) < size:
-                self._put(_rich_table(names, cells))
+                self.raw(_rich_table(heads, cells).encode("utf-8", "backslashreplace"))
                 return
             head = not widths
-            for position, name in enumerate(names):
+            for position, name in enumerate(heads):
                 longest = max([len(name), *(len(row[position]) for row in cells)])
                 least = _LIVE_WIDTH if live else 0
                 widths[name] = max(widths.get(name, least), longest)
-            for row in ([[*names]] if head else []) + cells:
-                self._put(_aligned(row, [widths[name] for name in names]))
+            for row in ([heads] if head else []) + cells:
+                self._put(_aligned(row, [widths[name] for name in heads]))
             self.stream.flush()
 
 
@@ -151,6 +161,11 @@ class _Counted(Iterator[Row]):
         row = next(self._rows)
         self.count += 1
         return row
+
+
+def say(text: str) -> None:
+    """Writes a line on stderr, beside the data."""
+    click.echo(printable(text), err=True)
 
 
 def _line(row: Row) -> str:
@@ -179,7 +194,7 @@ def _cell(value: object, chars_max: int | None) -> str:
     text = _flat(value)
     if chars_max is not None and len(text) > chars_max:
         text = text[: chars_max - 1] + "…"
-    return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
+    return one_line(text)
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -196,7 +211,7 @@ def _rich_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for position, name in enumerate(names):
         numeric = all(row[position].lstrip("-").isdigit() for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console = Console()

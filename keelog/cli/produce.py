@@ -15,7 +15,7 @@ import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, Partial, doing
 from keelog.cli.options import command, format_option, node_option
-from keelog.cli.output import Output
+from keelog.cli.output import Output, say
 from keelog.cli.progress import Progress, progress_option
 from keelog.cli.shapes import receipt_shape
 from protocol.errors import BadRequest, IllegalMessage, MqError
@@ -147,7 +147,7 @@ class _Run:
         """0; raises the error, as a partial success when something was stored before."""
         if self._error is None:
             if not self._stored:
-                click.echo("nothing sent: there was no line on stdin", err=True)
+                say("nothing sent: there was no line on stdin")
             return OK
         if self._stored:
             hint = "send the lines that have no receipt again"
@@ -287,7 +287,7 @@ def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or not name:
+        if not name or not equals or not value:
             raise BadRequest(f"-p {pair!r} is no property", "write -p name=value")
         found[name] = value
     return found

@@ -9,7 +9,7 @@ import click
 
 from keelog.cli.failures import doing
 from keelog.cli.options import command, settings_given_options, version
-from keelog.cli.settings_given import SERVE, Given, serve_settings, store_pairs
+from keelog.cli.settings_given import SERVE, Given, node_settings, serve_settings, store_pairs
 from keelog.cli.settings_meanings import SERVE_MEANINGS
 from node.serve_settings import ServeSettings
 
@@ -77,7 +77,10 @@ def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **op
                 serve=asked,
                 pairs=store_pairs(given),
                 origins=origins(given, said),
-                limits=Limits(crashes_max=asked.restart_limit),
+                limits=Limits(
+                    crashes_max=asked.restart_limit,
+                    silence_s_max=node_settings(given).silence_limit_s,
+                ),
                 version=version(),
                 while_pid=while_pid,
             )

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from protocol.errors import BadRequest
 
 if TYPE_CHECKING:
-    from node.serve_settings import ServeSettings
+    from node.serve_settings import NodeSettings, ServeSettings
     from node.store.settings import Settings
 
-STORE, SERVE = "store", "serve"
-TABLES = (SERVE, STORE)
+STORE, SERVE, NODE = "store", "serve", "node"
+TABLES = (SERVE, NODE, STORE)
 """Those of a settings file; the words before a name with -X."""
 SHORT_VARIABLES = {"KEELOG_HTTP": f"{SERVE}.http"}
 """The long one of the same setting wins."""
@@ -21,7 +21,7 @@ _KINDS = {bool: "true or false", int: "a whole number", str: "text in quotes"}
 
 
 class Given(NamedTuple):
-    """One setting as it was given: `store.name=value` or `serve.name=value`, and where."""
+    """One setting as it was given: its table, name and value in `pair`, and where."""
 
     pair: str
     origin: str
@@ -32,7 +32,8 @@ class Given(NamedTuple):
     @property
     def table(self) -> str:
         """`store` for a pair that names none."""
-        return SERVE if self.pair.strip().startswith(f"{SERVE}.") else STORE
+        named = self.pair.strip().partition(".")[0]
+        return named if named in TABLES else STORE
 
     @property
     def name(self) -> str:
@@ -75,6 +76,14 @@ def serve_settings(given: Sequence[Given]) -> "ServeSettings":
     return changed(ServeSettings(), (one.pair for one in given if one.table == SERVE), SERVE)
 
 
+def node_settings(given: Sequence[Given]) -> "NodeSettings":
+    """What was given for the processes of a node. Raises BadRequest."""
+    from node.serve_settings import NodeSettings
+    from node.store.settings import changed
+
+    return changed(NodeSettings(), (one.pair for one in given if one.table == NODE), NODE)
+
+
 def from_environment(environment: Mapping[str, str]) -> list[Given]:
     """`KEELOG_STORE__FLUSH_DISK_TYPE=x` as `store.flush_disk_type=x`. Raises BadRequest, with the
     variable's name, for one that is no setting or has no value of it."""
@@ -108,14 +117,21 @@ def _try(pairs: Sequence[str]) -> None:
     load_settings(store_pairs(given))
     if any(one.table == SERVE for one in given):
         serve_settings(given)
+    if any(one.table == NODE for one in given):
+        node_settings(given)
 
 
-def kind_of(table: str) -> "type[Settings | ServeSettings]":
+def kind_of(table: str) -> "type[Settings | ServeSettings | NodeSettings]":
     """Names and defaults of a table."""
-    from node.serve_settings import ServeSettings
+    from node.serve_settings import NodeSettings, ServeSettings
     from node.store.settings import Settings
 
-    return ServeSettings if table == SERVE else Settings
+    kinds: dict[str, type[Settings | ServeSettings | NodeSettings]] = {
+        SERVE: ServeSettings,
+        NODE: NodeSettings,
+        STORE: Settings,
+    }
+    return kinds[table]
 
 
 def from_file(path: Path) -> list[Given]:
@@ -168,20 +184,20 @@ def _strangers(data: Mapping[str, Any], text: str) -> Iterator[Problem]:
 
     from node.store.settings import snake_case
 
-    both = " or ".join(f"[{table}]" for table in TABLES)
+    names = ", ".join(f"[{table}]" for table in TABLES)
     for name, value in data.items():
         if name in TABLES:
             continue
         home = [one for one in TABLES if snake_case(name) in kind_of(one).__dataclass_fields__]
         if isinstance(value, dict):
             near = difflib.get_close_matches(name, TABLES, 1)
-            hint = f"did you mean [{near[0]}]?" if near else f"the tables are {both}"
+            hint = f"did you mean [{near[0]}]?" if near else f"the tables are {names}"
             yield Problem(name, _line_of(text, name), f"there is no table [{name}]", hint)
         elif home:
             hint = f"put it below a line [{home[0]}]"
             yield Problem(name, _line_of(text, name), f"{name} stands in no table", hint)
         else:
-            hint = f"put settings into a table, {both}"
+            hint = f"put settings into a table: {names}"
             yield Problem(name, _line_of(text, name), f"there is no {name!r}", hint)
 
 

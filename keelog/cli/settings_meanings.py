@@ -31,9 +31,12 @@ MEANINGS = {
     "file_reserved_time": "hours that a segment is kept after it was last written",
     "delete_when": "hours of the local day in which older segments go: `04`, or `04;16`",
     "disk_max_used_space_ratio": "% of the disk; above it they go at any hour",
-    "disk_space_clean_forcibly_ratio": "% of the disk; above it segments go at any age",
+    "disk_space_clean_forcibly_ratio": "% of the disk; above it segments go before their time, "
+    "and [abandoned staged batches](operations.md#what-goes-when-the-disk-fills) before them",
     "disk_space_warning_level_ratio": "% of the disk; above it appends are refused, `disk_full`",
     "clean_file_forcibly_enable": "whether segments may go before their time at all",
+    "file_forced_reserved_minutes": "minutes after its last write that a segment stays, however "
+    "full the disk is; 0: none, [as in a broker](operations.md#old-segments)",
     "clean_resource_interval": "ms between two rounds of deleting",
     "delete_commit_log_files_interval": "ms between two deleted segments",
     "delete_file_batch_max": "segments that one round deletes at most",
@@ -54,7 +57,10 @@ MEANINGS = {
     "waiting_bytes_max": "bytes of records that may wait for the disk; then SYSTEM_BUSY",
     "long_polling_ms_max": "longest wait of a pull that finds nothing",
     "staging_retention_hours": "hours that staged batches are kept which nobody publishes",
-    "staging_bytes_max": "bytes of staged batches, of all queries together; then NO_PERMISSION",
+    "staging_abandoned_minutes": "minutes without a write after which a staged batch may go when "
+    "the disk needs room",
+    "staging_bytes_max": "bytes of staged batches, of all queries together; then NO_PERMISSION; 0: "
+    "[what the disk allows](operations.md#what-goes-when-the-disk-fills)",
 }
 
 SERVE_MEANINGS = {
@@ -68,12 +74,18 @@ SERVE_MEANINGS = {
 }
 """Those of the table [serve]."""
 
+NODE_MEANINGS = {
+    "silence_limit_s": "a process that gave no sign of life for so long is killed and started"
+    " again; after half of it the node is not ready",
+}
+"""Those of the table [node]."""
+
 _LINK = re.compile(r" ?\(\[[^]]*\]\([^)]*\)\)|\[([^]]*)\]\([^)]*\)")
 
 
 def plain_meaning(name: str) -> str:
     """The line of a setting without Markdown. Raises KeyError for one without a meaning."""
-    return _LINK.sub(r"\1", (MEANINGS | SERVE_MEANINGS)[name]).replace("`", "")
+    return _LINK.sub(r"\1", (MEANINGS | SERVE_MEANINGS | NODE_MEANINGS)[name]).replace("`", "")
 
 
 def shown(value: object) -> str:

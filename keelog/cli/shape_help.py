@@ -147,7 +147,7 @@ PROCESS: Shape = {
 }
 STATUS: Shape = {
     "ready": "true or false",
-    "mode": "normal, read_only or disk_full",
+    "mode": "normal, read_only, disk_full or no_resources",
     "cause": "text, or null",
     "store": "text",
     "kernel": "text",

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from keelog.cli.failures import doing
+from keelog.cli.output import say
 from pipeline.session import check_pyspark
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -35,7 +36,7 @@ class Asked:
             # Imported here: it needs pyspark, of which a missing one has just been told.
             from pipeline.jobs.run import run_job
 
-            return run_job(job, self.master, self.conf, lambda line: click.echo(line, err=True))
+            return run_job(job, self.master, self.conf, say)
 
 
 def session_options(function: Function) -> Function:

@@ -8,7 +8,7 @@ import click
 from keelog.cli.export_options import store_argument
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
-from keelog.cli.output import Output
+from keelog.cli.output import Output, say
 from keelog.cli.spark_options import Asked, session_options
 from pipeline.jobs.places import check_can_write
 from pipeline.options import SETTING_PREFIX, parse_options
@@ -77,7 +77,7 @@ def stats(
     else:
         output.document(figures.document(), figures.topics)
     if report is not None:
-        click.echo(f"the report is {report}", err=True)
+        say(f"the report is {report}")
 
 
 def show_tables(figures: "Figures", output: Output) -> None:

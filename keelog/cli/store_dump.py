@@ -10,7 +10,7 @@ import numpy as np
 
 from keelog.cli import failures
 from keelog.cli.options import command, output_options, settings_options
-from keelog.cli.output import Output
+from keelog.cli.output import Output, say
 from keelog.cli.progress import Progress, Tell, progress_option
 from keelog.cli.shapes import (
     MESSAGE_COLUMNS,
@@ -111,7 +111,7 @@ class _Talk:
     def tell_damage(self, where: str, offset: int, why: str, then: str) -> None:
         self.damaged = True
         self._progress.clear()
-        click.echo(f"damage: {where}, offset {offset}: {why}; {then}", err=True)
+        say(f"damage: {where}, offset {offset}: {why}; {then}")
 
     def tell_tail(self, store: DeadStore) -> None:
         stop = store.tail.stop
@@ -122,7 +122,7 @@ class _Talk:
             self.tell_damage(folder, store.log.end, why, "no record follows")
         elif stop is not None and stop.kind != "end":
             self._progress.clear()
-            click.echo(f"torn tail: the log ends at offset {stop.position}: {stop.why}", err=True)
+            say(f"torn tail: the log ends at offset {stop.position}: {stop.why}")
 
 
 def _limited(rows: Iterator[Shape], selection: Selection) -> Iterator[Shape]:

@@ -7,7 +7,7 @@ import click
 from keelog.cli import failures
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
-from keelog.cli.output import Output
+from keelog.cli.output import Output, say
 from keelog.cli.progress import Progress, progress_option
 from keelog.cli.store_options import directory
 from keelog.repair import repair as repair_store
@@ -44,7 +44,7 @@ def repair(
         done = repair_store(path, settings, progress.teller("checked"))
     _show(done.plan, True, output)
     for finding in done.report.findings:
-        click.echo(f"left ({finding.severity}): {finding.kind}: {finding.detail}", err=True)
+        say(f"left ({finding.severity}): {finding.kind}: {finding.detail}")
     return failures.OK if done.report.ok else failures.DAMAGED
 
 

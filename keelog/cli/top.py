@@ -20,6 +20,7 @@ from keelog.cli.output import Output
 from keelog.cli.top_figures import SORTS, figures
 from keelog.cli.top_lines import fitted, lines
 from protocol.errors import MqError
+from protocol.printable import one_line
 
 Fields = dict[str, Any]
 
@@ -72,7 +73,7 @@ def top(node: str, once: bool, interval: float, sort: str, output: Output) -> in
             return OK
         for shown in _looks(look, interval, sort):
             if output.format == "table":
-                output.text(("\n".join([*lines(shown, sort), "", ""])).encode())
+                output.text("\n".join([*lines(shown, sort), "", ""]))
                 output.flush()
             else:
                 output.document(shown, table=_rows(shown))
@@ -138,7 +139,7 @@ class Screen:
         except MqError as error:
             if not error.retriable:
                 raise
-            self._trouble = f"no answer from {self._node}: {error.reason}"
+            self._trouble = one_line(f"no answer from {self._node}: {error.reason}")
             return
         self._trouble = ""
         self._before, self._after = self._after, found

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keelog.cli.sizes import size
+from protocol.printable import one_line
 
 Fields = dict[str, Any]
 
@@ -26,7 +27,8 @@ def lines(shown: Fields, sort: str, hint: str = "") -> list[str]:
     ]
     if shown["operations"]:
         found += [*_table(_operation_rows(shown["operations"])), ""]
-    return [*found, *_table(_process_rows(shown["processes"])), f"sorted by {sort}{hint}"]
+    found += [*_table(_process_rows(shown["processes"])), f"sorted by {sort}{hint}"]
+    return [one_line(line) for line in found]
 
 
 def fitted(found: Sequence[str], columns: int, rows: int) -> list[str]:

@@ -6,7 +6,7 @@ import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
 from keelog.cli.options import Group, command, node_option, output_options
-from keelog.cli.output import Output
+from keelog.cli.output import Output, say
 from protocol.errors import UnknownTopic
 
 
@@ -77,8 +77,8 @@ def describe(name: str, node: str, output: Output) -> int:
     output.document(document, table=queues)
     behind = ", ".join(str(queue.queue_id) for queue in found if queue.is_behind)
     if behind:
-        click.echo(f"queues {behind} may end later: their worker is behind the log", err=True)
-        click.echo("see it with: keelog status", err=True)
+        say(f"queues {behind} may end later: their worker is behind the log")
+        say("see it with: keelog status")
     return OK
 
 

@@ -20,7 +20,6 @@ import zmq
 from node.store.bell_rules import RING_BYTES_MAX, RINGS_AT_ONCE, bell_file
 from node.store.datagram_bells import DatagramRinger
 from node.store.state_page import NEVER, WorkerPage, run_dir, shard_of_slot
-from protocol.errors import StoreDamaged
 from protocol.ids import Queue, shard_of
 
 READER_SLOTS = "reader-"
@@ -155,7 +154,8 @@ class Sleepers:
                 self._known.pop(slot).close()
         for slot, number in found.items():
             if slot not in self._known and self._takes(slot):
-                with suppress(OSError, StoreDamaged):
+                # Of ZeroMQ's socket, too: there may be no descriptor for it now.
+                with suppress(OSError, zmq.ZMQError):
                     page = WorkerPage.open(self._root, slot)
                     ringer = ringer_of(self._context, slot)
                     self._known[slot] = Sleeper(ringer, slot, page, number)

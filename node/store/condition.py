@@ -1,12 +1,14 @@
 """How the last owner left a store: who it was, whether it stopped in order, what it vouched for."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from node.store.open_files import refuse
 from node.store.own_files import (
     EPOCHS_FILE,
     EpochLine,
+    Progress,
     Tails,
     durable_end,
     epoch_end,
@@ -16,12 +18,15 @@ from node.store.own_files import (
     load_tails,
     own_dir,
 )
+from node.store.own_places import check_own_files
+from node.store.regular_file import IrregularFile, read_bounded
 from node.store.store_links import check_links
-from protocol.checkpoint import CHECKPOINT_FILE_BYTES, Checkpoint, decode_checkpoint
+from protocol.checkpoint import Checkpoint, decode_checkpoint
 from protocol.errors import NotAStore, StorePermission
 from protocol.names import (
     ABORT_FILE,
     CHECKPOINT_FILE,
+    CHECKPOINT_FILE_BYTES,
     COMMIT_LOG_DIR,
     CONSUME_QUEUE_DIR,
     KEELOG_DIR,
@@ -29,6 +34,7 @@ from protocol.names import (
 
 INDEX_WORKER = "index"
 QUEUE_WORKER_PREFIX = "queue-"
+_T = TypeVar("_T")
 
 
 class Condition(NamedTuple):
@@ -51,8 +57,11 @@ class Condition(NamedTuple):
     is_sealed: bool = False
 
 
-def check_is_store(root: Path) -> None:
-    """Raises NotAStore or StorePermission unless `root` is a folder that looks like a store."""
+def check_is_store(root: Path, strict: bool = True) -> None:
+    """Raises NotAStore or StorePermission unless `root` is a folder that looks like a store.
+
+    `strict`: and IrregularFile for what stands in the place of an own file and is none.
+    """
     try:
         check_links(root)
         if not root.exists():
@@ -72,33 +81,50 @@ def check_is_store(root: Path) -> None:
     log = root / COMMIT_LOG_DIR
     if log.exists() and not log.is_dir():
         raise NotAStore(f"{log} is a file", "name the folder that holds commitlog/")
+    if strict:
+        check_own_files(root)
 
 
 def read_checkpoint(root: Path) -> Checkpoint:
     """RocketMQ's checkpoint; zeros when there is none. Raises StorePermission, StoreDamaged."""
     try:
-        with (root / CHECKPOINT_FILE).open("rb") as file:
-            return decode_checkpoint(file.read(CHECKPOINT_FILE_BYTES))
+        return decode_checkpoint(read_bounded(root / CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES))
     except FileNotFoundError:
         return decode_checkpoint(b"")
     except OSError as error:
         refuse(root / CHECKPOINT_FILE, error)
 
 
-def read_condition(root: Path) -> Condition:
-    """Reads the small files of a store that nobody runs. Raises StorePermission, StoreDamaged."""
+def read_condition(root: Path, strict: bool = True) -> Condition:
+    """Reads the small files of a store that nobody runs. Raises StorePermission, StoreDamaged.
+
+    Without `strict` what is no regular file counts as missing.
+    """
+
+    def read(load: Callable[[], _T], missing: _T) -> _T:
+        try:
+            return load()
+        except IrregularFile:
+            if strict:
+                raise
+            return missing
+
     try:
         is_ours = own_dir(root).is_dir()
-        epochs = load_epochs(root) if is_ours else []
-        tails = load_tails(root) if is_ours else None
-        owner = _last_line(root, epochs)
+        no_epochs: list[EpochLine] = []
+        none_saved: dict[str, Progress] = {}
+        epochs = read(lambda: load_epochs(root), no_epochs) if is_ours else no_epochs
+        tails = read(lambda: load_tails(root), None) if is_ours else None
+        progress = read(lambda: list_progress(root), none_saved) if is_ours else none_saved
+        owner = read(lambda: _last_line(root, epochs), None)
+        vouched = max(epochs[-1].start if epochs else 0, tails.at if tails is not None else 0)
         return Condition(
             is_ours=is_ours,
             is_clean=not (root / ABORT_FILE).exists(),
-            checkpoint=read_checkpoint(root),
-            floor=durable_end(root, epochs, tails) if is_ours else 0,
-            queues_done=_done(root, QUEUE_WORKER_PREFIX, epochs) if is_ours else None,
-            index_done=_done(root, INDEX_WORKER, epochs) if is_ours else None,
+            checkpoint=read(lambda: read_checkpoint(root), decode_checkpoint(b"")),
+            floor=read(lambda: durable_end(root, epochs, tails), vouched) if is_ours else 0,
+            queues_done=_done(progress, QUEUE_WORKER_PREFIX, epochs),
+            index_done=_done(progress, INDEX_WORKER, epochs),
             tails=tails,
             epochs=epochs,
             was_ours=owner is not None,
@@ -117,10 +143,10 @@ def _last_line(root: Path, epochs: list[EpochLine]) -> EpochLine | None:
     return next((line for line in epochs if line.epoch == owner), None)
 
 
-def _done(root: Path, prefix: str, epochs: list[EpochLine]) -> int | None:
+def _done(saved: dict[str, Progress], prefix: str, epochs: list[EpochLine]) -> int | None:
     """The least of what these workers saved, cut at the end of the epoch that they saved it in."""
     ends = []
-    for worker, progress in list_progress(root).items():
+    for worker, progress in saved.items():
         if worker.startswith(prefix):
             end = epoch_end(epochs, progress.epoch)
             ends.append(progress.offset if end is None else min(progress.offset, end))

@@ -56,8 +56,8 @@ class DeadStore(Store):
         files: OpenFiles | None = None,
     ) -> None:
         super().__init__(root, settings, files)
-        check_is_store(root)
-        self.condition: Condition = read_condition(root)
+        check_is_store(root, strict)
+        self.condition: Condition = read_condition(root, strict)
         listing = list_folder(root / COMMIT_LOG_DIR)
         if strict:
             listing.check()

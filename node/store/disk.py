@@ -3,9 +3,13 @@
 So what may be on a disk after a power loss can be played through: the tests put a recording `os`
 in this module's place (a test holds that no other module of `node/` and `workers/` writes).
 Outside it stand only what no power loss needs to spare: state pages, locks, pipes.
+
+Whatever uses a name of the store first asks whether the store that the process holds is still
+there (`node.store.held_store`): all that make, rename, remove or open by name raise StoreMoved.
 """
 
 import errno
+import itertools
 import logging
 import os
 from collections.abc import Iterator
@@ -13,32 +17,49 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from node.store.event_log import fields
+from node.store.held_store import check_held, held_store
 
 log = logging.getLogger("keelog.disk")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What a write answers when there is no room; the same write may succeed later."""
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+"""What only opening returns, and nothing that works on an open file."""
+NO_RESOURCES = NO_DESCRIPTORS | {errno.ENOMEM}
+"""What opening and mapping return at RLIMIT_NOFILE, at fs.file-max, at vm.max_map_count and without
+memory. It says nothing of the disk; the same call may succeed later."""
+PASSING = DISK_FULL | NO_RESOURCES
 
+FOLDER_MODE = 0o700
+"""Messages are for the user of the node alone."""
+_FILE_MODE = 0o600
 _TEMPORARY_SUFFIX = ".new"
 
 
 @contextmanager
 def if_room() -> Iterator[None]:
-    """For what may be left undone on a full disk: then it is, and the block ends there."""
+    """For what may be left undone on a full disk, or without a free descriptor: then it is, and the
+    block ends there."""
     try:
         yield
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        if error.errno not in PASSING:
             raise
-        log.warning("not written, the disk is full", extra=fields(file=error.filename))
+        log.warning("not done for now", extra=fields(file=error.filename, why=error.strerror))
 
 
-def open_file(path: Path, create: bool = False, empty: bool = False, mode: int = 0o644) -> int:
-    """A descriptor to read and write with; `empty` throws away what the file holds."""
+def open_file(path: Path, create: bool = False, empty: bool = False, own: bool = False) -> int:
+    """A descriptor to read and write with; `empty` throws away what the file holds. `own`: no link
+    is followed.
+
+    A file that is made is its owner's alone, one that is there keeps its mode.
+    """
+    check_held()
     flags = os.O_RDWR | os.O_CLOEXEC
+    flags |= os.O_NOFOLLOW if own else 0
     flags |= os.O_CREAT if create else 0
     flags |= os.O_TRUNC if empty else 0
-    return os.open(path, flags, mode)
+    return os.open(path, flags, _FILE_MODE)
 
 
 class _naming:  # noqa: N801  (reads as a verb; a generator would cost more than the write)
@@ -109,13 +130,22 @@ def sync_file(path: Path) -> None:
             os.close(descriptor)
 
 
-def sync_dir(path: Path) -> None:
-    """Makes the names in a folder durable."""
+@contextmanager
+def open_dir(path: Path) -> Iterator[int]:
+    """A folder's descriptor. Opened before a rename that is to be synced, it keeps a lack of
+    descriptors from coming between the two."""
+    check_held()
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def sync_dir(path: Path) -> None:
+    """Makes the names in a folder durable."""
+    with open_dir(path) as descriptor:
+        os.fsync(descriptor)
 
 
 def sync_dir_if_there(path: Path) -> None:
@@ -126,16 +156,19 @@ def sync_dir_if_there(path: Path) -> None:
 
 def rename(old: Path, new: Path) -> None:
     """Old name or new one, never both; replaces what has the new name. Durable by `sync_dir`."""
+    check_held()
     os.replace(old, new)
 
 
 def link(old: Path, new: Path) -> None:
     """A second name for a file."""
+    check_held()
     os.link(old, new)
 
 
 def unlink(path: Path, missing_ok: bool = False) -> None:
     """Takes a file's name away. Durable by `sync_dir`."""
+    check_held()
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -143,9 +176,21 @@ def unlink(path: Path, missing_ok: bool = False) -> None:
             raise
 
 
-def make_dir(path: Path, mode: int = 0o755, exist_ok: bool = True) -> None:
-    """Makes a folder and those above it. Durable by `sync_dir` of its parent."""
-    os.makedirs(path, mode, exist_ok)
+def make_dir(path: Path, exist_ok: bool = True) -> None:
+    """Makes a folder and those above it, their owner's alone. Durable by `sync_dir` of its parent.
+
+    Folders that are there keep their modes. A process of a node makes none above its store's.
+    """
+    held = held_store()
+    if held is not None and path.is_relative_to(held.root):
+        held.check()
+        if not held.root.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(held.root))
+    # The system call's wrapper gives the mode to the last folder only, so each one is made here.
+    missing = [*itertools.takewhile(lambda part: not part.exists(), path.parents)]
+    for folder in reversed(missing):
+        os.makedirs(folder, FOLDER_MODE, exist_ok=True)
+    os.makedirs(path, FOLDER_MODE, exist_ok)
 
 
 def make_durable_dir(path: Path) -> None:
@@ -162,11 +207,13 @@ def make_durable_dir(path: Path) -> None:
 
 def remove_dir(path: Path) -> None:
     """Removes an empty folder."""
+    check_held()
     os.rmdir(path)
 
 
 def remove_tree(path: Path) -> None:
     """Removes a folder and all that is in it."""
+    check_held()
     for folder, folders, files in os.walk(path, topdown=False):
         for name in files:
             os.unlink(Path(folder) / name)
@@ -175,9 +222,9 @@ def remove_tree(path: Path) -> None:
     os.rmdir(path)
 
 
-def write_synced(path: Path, data: bytes, mode: int = 0o644) -> None:
+def write_synced(path: Path, data: bytes) -> None:
     """Writes a whole file and makes its bytes, not its name, durable."""
-    descriptor = open_file(path, create=True, empty=True, mode=mode)
+    descriptor = open_file(path, create=True, empty=True, own=True)
     try:
         write_all(descriptor, data, 0)
         sync_with_length(descriptor)
@@ -191,11 +238,12 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises OSError; the old content stands then, and the temporary file is gone where it can be.
     """
     temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
-    try:
-        write_synced(temporary, data)
-    except OSError:
-        with suppress(OSError):
-            unlink(temporary)
-        raise
-    rename(temporary, path)
-    sync_dir(path.parent)
+    with open_dir(path.parent) as folder:
+        try:
+            write_synced(temporary, data)
+        except OSError:
+            with suppress(OSError):
+                unlink(temporary)
+            raise
+        rename(temporary, path)
+        sync_with_length(folder)

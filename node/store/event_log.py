@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from protocol.errors import BadRequest
+from protocol.printable import one_line, printable
 
 FORMAT_VARIABLE = "KEELOG_LOG"
 """`text` or `json` in the environment says which, whatever stderr is."""
@@ -54,7 +55,7 @@ class JsonLines(logging.Formatter):
             line["traceback"] = self.formatException(record.exc_info)
         first = ("ts", "level", "role", "pid", "event")
         ordered = {name: line.pop(name) for name in first} | line
-        return json.dumps(ordered, ensure_ascii=False)
+        return printable(json.dumps(ordered, ensure_ascii=False))
 
 
 class TextLines(logging.Formatter):
@@ -67,10 +68,12 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line, but for the traceback of what nobody foresaw."""
         words = [_time_of(record), record.levelname, self._role, str(record.process)]
-        words.append(_printable(record.getMessage()))
+        words.append(one_line(record.getMessage()))
         words += [f"{name}={_word(value)}" for name, value in _fields_of(record)]
         line = " ".join(words)
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if record.exc_info:
+            line += f"\n{printable(self.formatException(record.exc_info))}"
+        return line
 
 
 @dataclass(slots=True)
@@ -197,8 +200,4 @@ def _word(value: object) -> str:
     plain = _plain(value)
     text = plain if isinstance(plain, str) else json.dumps(plain)
     is_bare = text.isprintable() and text and not any(sign in ' "=' for sign in text)
-    return text if is_bare else json.dumps(text, ensure_ascii=False)
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+    return text if is_bare else printable(json.dumps(text, ensure_ascii=False))

@@ -4,12 +4,10 @@ would be to wait for its other end."""
 from pathlib import Path
 
 from node.store.open_files import refuse
+from node.store.regular_file import MOVE_HINT, no_file
 from node.store.remote_path import Entry, scan
 from protocol.errors import StoreDamaged
 from protocol.names import is_index_file_name
-
-NO_FILE = "is no file, but a folder, a FIFO, a socket, a device or a link that leads nowhere"
-_HINT = "move it away, as by: keelog store repair DIR"
 
 
 def list_index_names(folder: Path) -> list[Entry]:
@@ -35,5 +33,5 @@ def check_index_names(folder: Path) -> list[Entry]:
     found = list_index_names(folder)
     for entry in found:
         if not entry.is_file:
-            raise StoreDamaged(str(entry.path), 0, NO_FILE, _HINT)
+            raise StoreDamaged(str(entry.path), 0, no_file(entry.path), MOVE_HINT)
     return found

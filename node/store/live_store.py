@@ -24,6 +24,7 @@ from node.store.state_page import (
     STARTING,
     LogPage,
     LogState,
+    PageAbsent,
     WorkerPage,
     queue_slot,
     visible_end,
@@ -126,7 +127,10 @@ class LiveStore(Store):
         if raw is not None and raw == self._seen:
             return
         self._seen = None
-        state = self._page.read()
+        try:
+            state = self._page.read()
+        except PageAbsent:
+            return
         if state.epoch == 0:
             return
         if self._flushed_only:
@@ -169,7 +173,10 @@ class LiveStore(Store):
             except FileNotFoundError:
                 return 0
             self._workers[shard] = page
-        worker = page.read()
+        try:
+            worker = page.read()
+        except PageAbsent:
+            return self._ends[shard]
         end = visible_end(state, worker) if worker.epoch else self._ends[shard]
         resuming = worker.state == STARTING or worker.epoch != state.epoch
         # A page of another epoch may be that of an earlier node, which was mended since.

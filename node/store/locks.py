@@ -8,12 +8,15 @@ of the file is closed.
 import errno
 import fcntl
 import os
+import stat
 import struct
 import time
 from pathlib import Path
 from typing import Self
 
-from protocol.errors import StoreLocked, StorePermission
+from node.store.held_store import check_held
+from node.store.regular_file import open_regular
+from protocol.errors import NotAStore, StoreLocked, StorePermission
 from protocol.names import LOCK_FILE
 
 _F_OFD_SETLK = 37
@@ -30,14 +33,33 @@ class FileLock:
         self._descriptor = descriptor
 
     @classmethod
-    def take(cls, path: Path, flock: bool = True, record: bool = True, wait_s: float = 0.0) -> Self:
-        """Takes the lock, trying for `wait_s` seconds. Raises StoreLocked, StorePermission."""
+    def take(
+        cls,
+        path: Path,
+        flock: bool = True,
+        record: bool = True,
+        wait_s: float = 0.0,
+        create: bool = True,
+    ) -> Self:
+        """Takes the lock, trying for `wait_s` seconds. Raises StoreLocked, StorePermission.
+
+        Without `create` a missing file is NotAStore.
+        """
+        check_held()
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            flags = os.O_RDWR | (os.O_CREAT if create else 0)
+            descriptor = open_regular(path, flags, 0o600)
+        except FileNotFoundError:
+            if create:
+                raise
+            raise NotAStore(
+                f"{path} is not there, and only keelog serve makes it", "check the path"
+            ) from None
         except PermissionError as error:
             raise StorePermission(
                 f"{path}: {error.strerror}", "run as the owner of the store"
             ) from None
+        _close_to_readers(descriptor)
         deadline = time.monotonic() + wait_s
         while True:
             try:
@@ -64,15 +86,29 @@ class FileLock:
         os.close(self._descriptor)
 
 
+def _close_to_readers(descriptor: int) -> None:
+    """Takes reading from those who may not write: `flock` needs no more than a reader's descriptor,
+    so they could keep the owner out."""
+    status = os.fstat(descriptor)
+    readers = ~status.st_mode << 1 & status.st_mode & 0o044
+    if readers and status.st_uid == os.geteuid():
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~readers)
+
+
 class StoreLock(FileLock):
     """The lock of a whole store."""
 
     @classmethod
     def acquire(
-        cls, root: Path, flock: bool = True, record: bool = True, wait_s: float = 0.0
+        cls,
+        root: Path,
+        flock: bool = True,
+        record: bool = True,
+        wait_s: float = 0.0,
+        create: bool = True,
     ) -> "StoreLock":
-        """Both locks of `<root>/lock`, or one of them. Raises StoreLocked, StorePermission."""
-        lock = cls.take(root / LOCK_FILE, flock, record, wait_s)
+        """Both locks of `<root>/lock`, or one of them. Raises what `take` does."""
+        lock = cls.take(root / LOCK_FILE, flock, record, wait_s, create)
         if os.fstat(lock._descriptor).st_size == 0:
             os.pwrite(lock._descriptor, _LOCK_TEXT, 0)
         return lock

@@ -16,21 +16,23 @@ from typing import NoReturn
 
 import numpy as np
 
+from node.store.descriptors import FILES_NEEDED
+from node.store.disk import NO_RESOURCES
+from node.store.held_store import check_held
+from node.store.shortage import refusal_for
 from protocol import kernel
-from protocol.errors import ServiceNotAvailable, StoreDamaged, StorePermission
+from protocol.errors import ServiceNotAvailable, StoreDamaged, StoreMoved, StorePermission
 from protocol.kernel import Bytes, Ints
 
 FILES_MAX = 256
 """How many files one process keeps open, and mapped, unless it is told otherwise."""
 FILES_SHARE = 4
-"""Of the files that a process may open a quarter is for the store, the rest for connections."""
-FILES_MIN = 16
-TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What `open` and `mmap` say at RLIMIT_NOFILE, at fs.file-max and at vm.max_map_count."""
+"""Of the descriptors that a process has left a quarter is for the store, the rest for connections.
+"""
+FILES_MIN = 8
 
 _WINDOW_BYTES = 1 << 20
 _OWNER_HINT = "run as the owner of the store"
-_LIMITS_HINT = "raise the limit of open files (LimitNOFILE, ulimit -n), or vm.max_map_count"
 _VERIFY_HINT = "see what is left with: keelog store verify"
 
 
@@ -39,13 +41,17 @@ class FileVanished(StoreDamaged):
 
 
 def refuse(path: Path, error: OSError, position: int = 0) -> NoReturn:
-    """Raises the error of ours that an operating system's error, met there, stands for."""
+    """Raises the error of ours that an operating system's error, met there, stands for.
+
+    StoreMoved when the store that this process holds is not there any more.
+    """
+    check_held()
     if isinstance(error, PermissionError):
         raise StorePermission(f"{path}: {error.strerror}", _OWNER_HINT) from None
     if isinstance(error, FileNotFoundError):
         raise FileVanished(str(path), 0, "the file is gone", _VERIFY_HINT) from None
-    if error.errno in TOO_MANY_FILES:
-        raise ServiceNotAvailable(f"{path}: {error.strerror}", _LIMITS_HINT) from None
+    if error.errno in NO_RESOURCES:
+        raise refusal_for(error, str(path)) from None
     found = f"cannot be read: {error.strerror}"
     raise StoreDamaged(str(path), position, found, _VERIFY_HINT) from None
 
@@ -68,12 +74,15 @@ class OpenFile:
         self.size = size
         self._map: memoryview | None = None
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # O_NONBLOCK: a FIFO that has come in the place of a file is no wait for its other end.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             refuse(path, error)
         try:
+            # After it was opened: what a name led to before that may have been another store's.
+            check_held()
             self.check()
-        except StoreDamaged:
+        except (StoreMoved, StoreDamaged):
             self.close()
             raise
 
@@ -169,11 +178,14 @@ class OpenFiles:
     def __init__(self, limit: int = FILES_MAX, maps: bool = True) -> None:
         self.maps = maps
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._limit = min(limit, max(soft // FILES_SHARE, FILES_MIN))
+        self._limit = min(limit, max((soft - FILES_NEEDED) // FILES_SHARE, FILES_MIN))
         self._files: OrderedDict[Path, OpenFile] = OrderedDict()
 
     def get(self, path: Path, size: int) -> OpenFile:
-        """The file, opened if it is not. Raises StoreDamaged, FileVanished, StorePermission."""
+        """The file, opened if it is not.
+
+        Raises StoreDamaged, FileVanished, StoreMoved, StorePermission.
+        """
         file = self._files.get(path)
         if file is not None and file.size == size:
             self._files.move_to_end(path)
@@ -181,7 +193,16 @@ class OpenFiles:
         self.forget(path)
         while len(self._files) >= self._limit:
             self._files.popitem(last=False)[1].close()
-        file = self._open(path, size)
+        while True:
+            try:
+                file = self._open(path, size)
+            except ServiceNotAvailable:
+                if not self._files:
+                    raise
+                # No descriptor is free but those of our own.
+                self._files.popitem(last=False)[1].close()
+            else:
+                break
         self._files[path] = file
         return file
 

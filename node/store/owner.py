@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from node.store.open_files import refuse
+from node.store.regular_file import open_regular
 from protocol.names import LOCK_FILE
 
 _F_OFD_GETLK = 36
@@ -41,7 +42,7 @@ def find_owner(root: Path) -> Owner:
     """
     path = root / LOCK_FILE
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         return Owner.NOBODY
     except OSError as error:

@@ -14,8 +14,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
-from node.store.disk import DISK_FULL
+from node.store.disk import DISK_FULL, NO_RESOURCES
+from node.store.held_store import check_held
+from node.store.shortage import FREE_SPACE, is_disk_full, lacks_resources, refusal_for
 from protocol.errors import (
     BadRequest,
     CorruptError,
@@ -23,19 +26,26 @@ from protocol.errors import (
     ServiceNotAvailable,
     StoreError,
     StoreLocked,
+    StoreMoved,
 )
+from protocol.printable import one_line
 
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_DAMAGED = 5
 EXIT_LOCKED = 6
+EXIT_MOVED = 66
+EXIT_UNEXPECTED = 70
+EXIT_NO_RESOURCES = 71
 EXIT_DISK_ERROR = 74
 EXIT_DISK_FULL = 75
-"""Two of a child to its supervisor, as sysexits.h has them (EX_IOERR, EX_TEMPFAIL)."""
-DO_NOT_RESTART = frozenset({EXIT_USAGE, EXIT_DAMAGED, EXIT_LOCKED})
+"""Five of a child to its supervisor, as sysexits.h has them (EX_NOINPUT, EX_SOFTWARE, EX_OSERR,
+EX_IOERR, EX_TEMPFAIL)."""
+WAITED_OUT = frozenset({EXIT_DISK_FULL, EXIT_NO_RESOURCES})
+"""Exit codes after which the same start may succeed later."""
+DO_NOT_RESTART = frozenset({EXIT_USAGE, EXIT_DAMAGED, EXIT_LOCKED, EXIT_MOVED})
 """Exit codes after which starting again cannot help."""
-FREE_SPACE = "free space; appends then go on"
 
 KEPT_BYTES_MAX = 64 * 1024 * 1024
 """Of each heap of the C library."""
@@ -135,12 +145,32 @@ def install_stop_signals() -> StopFlag:
     return flag
 
 
+def ignore_stop_signals() -> None:
+    """From now on SIGTERM and SIGINT change nothing: all is done, and the exit code stands.
+
+    At its end Python puts the defaults back in the place of handlers, and a signal that came then
+    would be the exit code; what is ignored stays ignored.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends a process of a node with the exit code of its `main`."""
+    ignore_stop_signals()
+    sys.exit(code)
+
+
 def exit_code(error: MqError) -> int:
     """The exit code that tells a supervisor what to do about an error."""
     if is_disk_full(error):
         return EXIT_DISK_FULL
+    if lacks_resources(error):
+        return EXIT_NO_RESOURCES
     if isinstance(error, StoreLocked):
         return EXIT_LOCKED
+    if isinstance(error, StoreMoved):
+        return EXIT_MOVED
     if isinstance(error, CorruptError):
         return EXIT_DAMAGED
     if isinstance(error, BadRequest | StoreError):
@@ -148,29 +178,39 @@ def exit_code(error: MqError) -> int:
     return EXIT_FAILED
 
 
-def is_disk_full(error: MqError | None) -> bool:
-    """Whether an error says that there is no room."""
-    return isinstance(error, ServiceNotAvailable) and error.reason.startswith("disk_full")
-
-
 def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int | None) -> int:
     """Says why a process ends, to people and to its supervisor; answers its exit code.
 
-    A full disk is waited for and is no crash: the supervisor says so once, not at each try.
+    Room and descriptors are waited for, which is no crash: the supervisor says so once, not at each
+    try.
     """
+    error = _moved_meanwhile() or error
     if isinstance(error, OSError):
         error = disk_error(error, place)
-        code = EXIT_DISK_FULL if is_disk_full(error) else EXIT_DISK_ERROR
+        code = EXIT_DISK_ERROR if type(error) is MqError else exit_code(error)
     else:
         code = exit_code(error)
     report_end(descriptor, error.reason)
-    if descriptor is None or code != EXIT_DISK_FULL:
+    if descriptor is None or code not in WAITED_OUT:
         print_error(what, error)
     return code
 
 
+def _moved_meanwhile() -> StoreMoved | None:
+    """The cause behind a file that is missing, or whatever else was met at the store's path."""
+    try:
+        check_held()
+    except StoreMoved as moved:
+        return moved
+    except OSError:
+        return None
+    return None
+
+
 def disk_error(error: OSError, place: str) -> MqError:
     """An error of the disk for people; `place` where it names no file."""
+    if error.errno in NO_RESOURCES:
+        return refusal_for(error, place)
     text = f"{error.filename or place}: {error.strerror or error}"
     if error.errno in DISK_FULL:
         return ServiceNotAvailable(f"disk_full: {text}", FREE_SPACE)
@@ -182,7 +222,7 @@ def print_error(what: str, error: MqError) -> None:
     lines = [f"error: {what}", f"cause: {error.reason}"]
     if error.hint:
         lines.append(f"try: {error.hint}")
-    sys.stderr.write("\n".join(lines) + "\n")
+    sys.stderr.write("".join(f"{one_line(line)}\n" for line in lines))
 
 
 OOM_WRITER, OOM_WORKER, OOM_READER = 100, 300, 400

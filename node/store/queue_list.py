@@ -49,8 +49,11 @@ def _folders(parent: Path) -> Iterator[Path]:
         refuse(parent, error)
 
 
-def open_queue_files(folder: Path, file_bytes: int, files: OpenFiles) -> QueueFiles:
-    """The files of one queue. Raises StoreDamaged when they do not join, StorePermission."""
+def open_queue_files(folder: Path, file_bytes: int | None, files: OpenFiles) -> QueueFiles:
+    """The files of one queue, of the length that they have where none is given.
+
+    Raises StoreDamaged when they do not join, StorePermission.
+    """
     listing = list_folder(folder, file_bytes)
     listing.check()
     return QueueFiles(folder, listing, files)

@@ -12,6 +12,9 @@ from node.store.own_files import (
 )
 from node.store.state_page import run_dir
 
+UNFINISHED_DIR = "rebuild.building"
+"""Below it a job makes a store's derived files anew; it is gone when the job has ended well."""
+
 
 def forget(root: Path, workers: str) -> list[str]:
     """Takes back what workers vouched for whose slots begin so; answers who they were."""
@@ -25,6 +28,13 @@ def vouch(root: Path, slots: list[str], progress: Progress) -> None:
     """What was forgotten is there again, as far as the log is durable."""
     for slot in slots if load_epochs(root) else ():
         save_progress(root, slot, progress)
+
+
+def remove_unfinished(root: Path) -> None:
+    """Removes what a job left that was killed. The caller holds the store's lock."""
+    folder = root / UNFINISHED_DIR
+    if folder.is_dir() and not folder.is_symlink():
+        disk.remove_tree(folder)
 
 
 def clear_unfinished(root: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from node.store.held_store import check_held
+
 Names = dict[str, int | None]
 
 
@@ -164,13 +166,14 @@ class Entry(NamedTuple):
 
 
 def scan(folder: Path) -> list[Entry]:
-    """What is in a folder, sorted by name. Raises OSError."""
+    """What is in a folder, sorted by name. Raises OSError, StoreMoved."""
     remote: Any = folder
     if isinstance(remote, RemotePath):
         return [
             Entry(path.name, cast(Path, path), path.is_file(), path.stat().st_size, path.is_dir())
             for path in remote.iterdir()
         ]
+    check_held()
     with os.scandir(folder) as entries:
         found = [
             Entry(entry.name, Path(entry.path), is_file, size, entry.is_dir())

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from node.store import disk
+from node.store.regular_file import SMALL_FILE_BYTES_MAX, IrregularFile, read_bounded
 from node.store.state_page import run_dir
 
 _NOTE = "repair.rebuilding"
@@ -12,7 +13,7 @@ _NOTE = "repair.rebuilding"
 def save_rebuilding(root: Path, folders: list[str]) -> None:
     """Notes the folders before they are thrown away; none removes the note. Durable."""
     path = run_dir(root) / _NOTE
-    disk.make_dir(path.parent, mode=0o700)
+    disk.make_dir(path.parent)
     if folders:
         disk.write_atomically(path, json.dumps(folders).encode())
     else:
@@ -23,7 +24,7 @@ def save_rebuilding(root: Path, folders: list[str]) -> None:
 def load_rebuilding(root: Path) -> list[str]:
     """The folders of a repair that did not come to its end."""
     try:
-        found = json.loads((run_dir(root) / _NOTE).read_bytes())
-    except (FileNotFoundError, ValueError):
+        found = json.loads(read_bounded(run_dir(root) / _NOTE, SMALL_FILE_BYTES_MAX))
+    except (FileNotFoundError, NotADirectoryError, IrregularFile, ValueError):
         return []
     return [str(name) for name in found] if isinstance(found, list) else []

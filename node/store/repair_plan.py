@@ -14,7 +14,8 @@ from node.store.condition import Condition, check_is_store, read_condition
 from node.store.log_damage import next_record
 from node.store.log_reader import Bounds, LogReader
 from node.store.log_tail import find_tail
-from node.store.own_files import Tails
+from node.store.own_files import QUARANTINE_DIR, Tails, own_dir
+from node.store.own_places import strangers
 from node.store.queue_files import QueueFiles
 from node.store.repair_files import LogFiles, PaddedFiles, plan_log_files
 from node.store.repair_markers import Filling, fill_holes
@@ -32,9 +33,11 @@ from node.store.repair_units import UnitsRead, queue_files, read_units
 from node.store.repair_walk import LogWalk, add_gaps_at_ends, walk_log
 from node.store.segment_list import SegmentList
 from node.store.settings import Settings
+from node.store.store_id import PUT_BACK
 from node.store.verify import Progress, Report, verify
+from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.names import CONFIG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
+from protocol.names import CONFIG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, LOCK_FILE
 from protocol.record import Record, Torn
 
 _NO_LIMIT = 2**63 - 1
@@ -96,6 +99,12 @@ def plan_repair(root: Path, settings: Settings, progress: Progress | None = None
     """Looks at everything and changes nothing. Raises NotAStore, StorePermission, StoreDamaged
     for what cannot be mended."""
     report = verify(root, deep=True, progress=progress, settings=settings)
+    irregular = {stranger.where for stranger in strangers(root)}
+    for finding in report.findings:
+        is_own = Path(finding.file).parent == own_dir(root) and finding.file not in irregular
+        if finding.severity == "error" and is_own:
+            # What it says of the log, or of what was durable, is of another one.
+            raise StoreDamaged(finding.file, finding.offset, finding.detail, PUT_BACK)
     log = plan_log(root, settings)
     fills = any(isinstance(step, FillHole) and step.markers for step in log.steps)
     return Plan(report.ok, log, derived_steps(root, report, fills))
@@ -103,8 +112,9 @@ def plan_repair(root: Path, settings: Settings, progress: Progress | None = None
 
 def plan_log(root: Path, settings: Settings) -> LogPlan:
     """What the log needs. Raises as `plan_repair`."""
-    check_is_store(root)
-    condition = read_condition(root)
+    check_is_store(root, strict=False)
+    strange = _strangers(root)
+    condition = read_condition(root, strict=False)
     with closing(PaddedFiles()) as files:
         log_files = plan_log_files(root, files)
         queues = list(queue_files(root, settings.queue_file_bytes, files))
@@ -112,7 +122,19 @@ def plan_log(root: Path, settings: Settings) -> LogPlan:
         if log_files.moved_runs:
             lost.ranges += _moved_away(log_files.moved_runs, walk, condition.tails)
     lost.ranges = _joined(lost.ranges)
-    return LogPlan([*log_files.steps, *steps], lost, walk.store_timestamp, walk.end)
+    return LogPlan([*strange, *log_files.steps, *steps], lost, walk.store_timestamp, walk.end)
+
+
+def _strangers(root: Path) -> list[Step]:
+    """They go first: what is moved away, and what is written anew, takes their places. Raises
+    IrregularFile for the lock: who holds the store cannot be known."""
+    found = list(strangers(root))
+    for stranger in found:
+        if stranger.where == str(root / LOCK_FILE):
+            raise stranger
+    in_the_way = {str(own_dir(root)), str(own_dir(root) / QUARANTINE_DIR)}
+    found.sort(key=lambda stranger: stranger.where not in in_the_way)
+    return [MoveFile(p, 0, p.lstat().st_size, s.found) for s in found for p in [Path(s.where)]]
 
 
 def _look_through(
@@ -256,7 +278,10 @@ def derived_steps(root: Path, report: Report, log_changes: bool = False) -> list
     if log_changes:
         reasons |= dict.fromkeys((CONSUME_QUEUE_DIR, INDEX_DIR), "lost records are marked")
     checkpoint: RewriteCheckpoint | None = None
+    strange = {stranger.where for stranger in strangers(root)}
     for finding in report.findings:
+        if finding.file in strange:
+            continue  # `plan_log` moves it
         path, folder = Path(finding.file), _folder(root, finding.file)
         if finding.kind == "checkpoint_ahead":
             checkpoint = RewriteCheckpoint(path, finding.detail)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.store.open_files import OpenFiles, refuse
+from node.store.regular_file import no_file
 from node.store.remote_path import scan
 from node.store.segment import Segment
 from protocol.errors import StoreDamaged
@@ -81,8 +82,7 @@ def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> 
                 detail = "is a folder and has the name of a file"
                 problems.append(Problem("foreign_file", entry.path, 0, detail))
             elif not entry.is_file:
-                detail = "is no file, but a FIFO, a socket, a device or a link that leads nowhere"
-                problems.append(Problem("foreign_file", entry.path, 0, detail))
+                problems.append(Problem("foreign_file", entry.path, 0, no_file(entry.path)))
             elif start is None:
                 detail = "is no file of a store: a broker would not load this folder"
                 problems.append(Problem("foreign_file", entry.path, 0, detail))

@@ -34,6 +34,7 @@ _RATIOS = (
     "disk_space_clean_forcibly_ratio",
     "disk_space_warning_level_ratio",
 )
+_MAY_BE_ZERO = ("file_forced_reserved_minutes", "staging_bytes_max")
 SEGMENT_BYTES_MIN = 1024
 _MIB = 1024 * 1024
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -78,10 +79,14 @@ class Settings:
     disk_max_used_space_ratio: int = 75
     """Percent. Above it old segments go at any hour."""
     disk_space_clean_forcibly_ratio: int = 85
-    """Percent. Above it segments go at any age, the oldest first."""
+    """Percent. Above it segments go before their time, the oldest first, and abandoned staged
+    batches before them."""
     disk_space_warning_level_ratio: int = 90
     """Percent. Above it appends are refused, reason disk_full."""
     clean_file_forcibly_enable: bool = True
+    file_forced_reserved_minutes: int = 60
+    """What was written within so many minutes stays on a disk above the forced ratio too. 0: as in
+    a broker, nothing does."""
     clean_resource_interval: int = 10_000
     delete_commit_log_files_interval: int = 100
     delete_file_batch_max: int = 10
@@ -103,8 +108,11 @@ class Settings:
     long_polling_ms_max: int = 30_000
     staging_retention_hours: int = 24
     """Hours that staged batches are kept which nobody publishes."""
-    staging_bytes_max: int = 64 * 1024 * _MIB
-    """Records that are staged and not published yet, of all queries together."""
+    staging_abandoned_minutes: int = 30
+    """A staged batch that nobody has touched for so long goes when the disk needs room."""
+    staging_bytes_max: int = 0
+    """Records that are staged and not published yet, of all queries together. 0: what the disk
+    allows, which is the bound in any case."""
 
     def __post_init__(self) -> None:
         if self.flush_disk_type not in (SYNC_FLUSH, ASYNC_FLUSH):
@@ -115,7 +123,8 @@ class Settings:
             value = getattr(self, field.name)
             if not isinstance(value, int) or isinstance(value, bool):
                 continue
-            if value < 0 or (value == 0 and not field.name.endswith("_least_pages")):
+            may_be_zero = field.name.endswith("_least_pages") or field.name in _MAY_BE_ZERO
+            if value < 0 or (value == 0 and not may_be_zero):
                 raise BadRequest(f"{field.name} is {value}", "use a positive number")
         if self.mapped_file_size_commit_log < SEGMENT_BYTES_MIN:
             raise BadRequest(

@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.store import disk
-from node.store.own_files import own_dir, seal, unseal
+from node.store.own_files import load_sealed, load_store_id, own_dir, save_sealed
+from node.store.regular_file import (
+    JOURNAL_FILE_BYTES_MAX,
+    SMALL_FILE_BYTES_MAX,
+    is_own_folder,
+    open_regular,
+    read_bounded,
+)
 from protocol.errors import BadRequest, StoreDamaged
 
 STAGING_DIR = "staging"
@@ -169,10 +176,17 @@ def touched_ms(folder: Path) -> int:
     return int(max([folder.stat().st_mtime, *times]) * 1000)
 
 
-def move_to_trash(root: Path, folder: Path) -> None:
-    """Takes a folder away at once; what is in it goes when there is time."""
+def make_trash(root: Path) -> Path:
+    """The folder of what is being removed. Made before anything is staged: a full disk has no room
+    for it."""
     trash = staging_dir(root) / TRASH_DIR
     disk.make_dir(trash)
+    return trash
+
+
+def move_to_trash(root: Path, folder: Path) -> None:
+    """Takes a folder away at once; what is in it goes when there is time."""
+    trash = make_trash(root)
     number = 0
     while (target := trash / f"{folder.name}.{number}").exists():
         number += 1
@@ -201,7 +215,7 @@ def frames_of(path: Path) -> list[Frame]:
     None of a missing file. The records are not read: `read_frame` verifies them.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(path)
     except FileNotFoundError:
         return []
     found: list[Frame] = []
@@ -251,14 +265,14 @@ def save_journal(root: Path, batch: Batch, journal: Journal) -> None:
         "parts": journal.parts,
     }
     text = json.dumps(document, separators=(",", ":")) + "\n"
-    disk.write_atomically(journal_path(root, batch), seal(text))
+    save_sealed(root, journal_path(root, batch), text)
 
 
 def load_journal(root: Path, batch: Batch) -> Journal:
     """Raises StoreDamaged for one that makes no sense."""
     path = journal_path(root, batch)
     try:
-        data = json.loads(_text(path))
+        data = json.loads(_text(root, path))
         parts = tuple(
             Part(str(stage), _count(frames), _count(records), _count(size))
             for stage, frames, records, size in data["parts"]
@@ -272,7 +286,7 @@ def load_journal(root: Path, batch: Batch) -> Journal:
 def save_published(root: Path, query: str, published: Published) -> None:
     """Rewrites what is recorded of a query, durably."""
     numbers = f"{published.number} {published.time_ms} {int(published.final)}\n"
-    disk.write_atomically(published_path(root, query), seal(numbers))
+    save_sealed(root, published_path(root, query), numbers)
 
 
 def load_published(root: Path, query: str) -> Published | None:
@@ -284,17 +298,19 @@ def load_published(root: Path, query: str) -> Published | None:
     if not path.exists():
         return None
     try:
-        number, time_ms, final = map(int, _text(path).split())
+        number, time_ms, final = map(int, _text(root, path).split())
     except ValueError as error:
         raise _damaged(path, str(error)) from None
     return Published(number, time_ms, bool(final))
 
 
-def _text(path: Path) -> str:
-    text = unseal(path)
-    if text is None:
+def _text(root: Path, path: Path) -> str:
+    found, ours = load_sealed(path, JOURNAL_FILE_BYTES_MAX), load_store_id(root)
+    if found is None:
         raise ValueError("its checksum does not agree")
-    return text
+    if not ours.owns(found.store_id):
+        raise ValueError(f"it is of store {found.store_id}, this is store {ours.value}")
+    return found.text
 
 
 def _count(value: Any) -> int:
@@ -331,9 +347,10 @@ def clear_problem(root: Path, batch: Batch) -> None:
 def problems(root: Path) -> Iterator[str]:
     """What is wrong with publications that have begun, a line for each."""
     folder = staging_dir(root) / PROBLEMS_DIR
-    if not folder.is_dir():
+    if not is_own_folder(folder):
         return
     for path in sorted(folder.iterdir()):
         query, _, number = path.name.rpartition(".")
         if number.isdecimal():
-            yield f"batch {number} of query {query}: {path.read_text(errors='replace').strip()}"
+            text = read_bounded(path, SMALL_FILE_BYTES_MAX).decode(errors="replace")
+            yield f"batch {number} of query {query}: {text.strip()}"

@@ -18,7 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from protocol.errors import StoreDamaged
+from node.store.held_store import check_held, is_in_place
+from node.store.regular_file import IrregularFile, open_regular
 from protocol.names import KEELOG_DIR
 
 RUN_DIR = "run"
@@ -28,15 +29,21 @@ PAGE_MAGIC = 0x4B45454C4F470001
 _IDENTITY_AT = PAGE_BYTES // 8 - 1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-STARTING, RUNNING, RECOVERING, DAMAGED, STOPPING, STOPPED, READ_ONLY, DISK_FULL = range(8)
+STARTING, RUNNING, RECOVERING, DAMAGED, STOPPING, STOPPED, READ_ONLY, DISK_FULL, NO_RESOURCES = (
+    range(9)
+)
 STATE_NAMES = (
     *("starting", "running", "recovering", "damaged"),
-    *("stopping", "stopped", "read_only", "disk_full"),
+    *("stopping", "stopped", "read_only", "disk_full", "no_resources"),
 )
 LOG_SLOT = "log"
 _QUEUE_SLOT = re.compile(r"queue-(\d{1,9})-of-([1-9]\d{0,8})")
 NEVER = 2**63 - 1
 """`wake_at` of a process that is awake, or does not care."""
+
+
+class PageAbsent(FileNotFoundError):
+    """There is no page: it is missing, being made anew, of an earlier run, or holds other bytes."""
 
 
 class LogState(NamedTuple):
@@ -124,31 +131,64 @@ class _Page:
     def __init__(self, path: Path, writable: bool) -> None:
         self.path = path
         self._writable = writable
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC if writable else os.O_RDONLY | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
+        if writable:
+            check_held()
+        try:
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
+        except IrregularFile as error:
+            if writable:
+                raise
+            raise PageAbsent(str(error)) from None
         try:
             if writable and os.fstat(descriptor).st_size != PAGE_BYTES:
                 os.posix_fallocate(descriptor, 0, PAGE_BYTES)
             status = os.fstat(descriptor)
             if status.st_size != PAGE_BYTES:
-                raise FileNotFoundError(f"{path} is not ready")
+                raise PageAbsent(f"{path} is not ready")
             self._identity = _identity(status)
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._map = mmap.mmap(descriptor, PAGE_BYTES, access=access)
         finally:
             os.close(descriptor)
         self._numbers = memoryview(self._map).cast("q")
-        if not writable and self._numbers[0] not in (0, PAGE_MAGIC):
-            found = f"{self._numbers[0]:#x}"
-            self.close()
-            raise StoreDamaged(str(path), 0, f"is no state page, it begins with {found}")
-        if not writable and not self._is_of_now:
-            self.close()
-            raise FileNotFoundError(f"{path} is of an earlier run of this machine, or a copy")
+        if not writable:
+            try:
+                self._check()
+            except PageAbsent:
+                self.close()
+                raise
 
     @property
     def _is_of_now(self) -> bool:
         return self._numbers[0] == PAGE_MAGIC and self._numbers[_IDENTITY_AT] == self._identity
+
+    def _check(self) -> None:
+        """Raises PageAbsent for what this page's owner did not make: its numbers say nothing."""
+        if not self._is_of_now:
+            raise PageAbsent(f"{self.path} is of an earlier run of this machine, or of others")
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the page's name stands for another file by now, or for none.
+
+        After a move of the whole store the name says nothing: the page is where the store is.
+        """
+        try:
+            is_other = _identity(self.path.stat()) != self._identity
+        except FileNotFoundError:
+            is_other = True
+        return is_other and is_in_place()
+
+    def beat(self, now_ms: int) -> None:
+        """Shows that the owner lives.
+
+        Raises PageAbsent when somebody wrote over the page or took its name: nobody could see how
+        far the owner is, so its process must end and make the page anew.
+        """
+        self._check()
+        if self.is_replaced:
+            raise PageAbsent(f"{self.path} was removed, or is another file")
+        self.publish(heartbeat_ms=now_ms)
 
     def publish(self, **numbers: int) -> None:
         """Stores some of the numbers, in the order given."""
@@ -175,8 +215,12 @@ class _Page:
         return self._numbers[1 : 1 + len(self.fields)].tobytes()
 
     def _values(self) -> list[int]:
-        """All numbers, from one epoch: read, and read again until the epoch did not move."""
+        """All numbers, from one epoch: read, and read again until the epoch did not move.
+
+        Raises PageAbsent when somebody wrote over the page since it was opened.
+        """
         while True:
+            self._check()
             epoch = self._numbers[1]
             values = self._numbers[1 : 1 + len(self.fields)].tolist()
             if self._numbers[1] == epoch == values[0]:

@@ -9,6 +9,8 @@ import mmap
 import os
 from pathlib import Path
 
+from node.store import disk
+from node.store.regular_file import IrregularFile, open_regular
 from node.store.state_page import run_dir
 
 STATS_DIR = "stats"
@@ -36,7 +38,7 @@ class StatsFile:
         """Opens it, anew and empty where `read_numbers` finds none. Raises OSError."""
         if read_numbers(path, layout, count) is None:
             replace(path, layout, count)
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_regular(path, os.O_RDWR)
         try:
             # A copied store may have holes here, too.
             os.posix_fallocate(descriptor, 0, _file_bytes(count))
@@ -55,10 +57,9 @@ class StatsFile:
 
 def replace(path: Path, layout: int, count: int) -> None:
     """An empty file, in place of whatever is there. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    disk.make_dir(path.parent)
     temporary = path.with_name(path.name + ".new")
-    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o600)
+    descriptor = open_regular(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         # With a block behind every byte: a store into a hole of a full disk ends the process.
         os.posix_fallocate(descriptor, 0, _file_bytes(count))
@@ -74,8 +75,8 @@ def read_numbers(path: Path, layout: int, count: int) -> list[int] | None:
     """The numbers as they stand now; None where there is no file of this layout."""
     size = _file_bytes(count)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        descriptor = open_regular(path)
+    except (OSError, IrregularFile):
         return None
     try:
         if os.fstat(descriptor).st_size != size:

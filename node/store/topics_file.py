@@ -5,23 +5,27 @@ kept that we do not know.
 """
 
 import json
+import os
 import re
-import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from node.store import disk
-from protocol.errors import ServiceNotAvailable, StoreDamaged, StorePermission
+from node.store.held_store import check_held
+from node.store.regular_file import TOPICS_FILE_BYTES_MAX, read_bounded
+from node.store.shortage import refusal_for
+from protocol.errors import StoreDamaged, StorePermission
 from protocol.names import QUEUE_ID_MAX, TOPICS_FILE
 
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_DEFAULT = PERM_READ | PERM_WRITE
+_NEW_ENTRY = {"attributes": {}, "order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
 _OWNER_HINT = "run as the owner of the store"
 _RESTORE_HINT = "restore it from topics.json.bak, or remove it"
-_MOVE_HINT = "move it away, as by: keelog store repair DIR"
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?[0-9]+)(\s*):')
 
 
@@ -64,11 +68,12 @@ class TopicsFile:
     def reload(self) -> bool:
         """Reads the file again when it changed; `.bak` when it is missing, as the broker does.
 
-        Raises StoreDamaged when it cannot be understood.
+        Raises StoreDamaged when it cannot be understood, StoreMoved.
         """
-        path = self.path if self.path.exists() else _copy_of(self.path)
+        check_held()
+        path = self.path if os.path.lexists(self.path) else _copy_of(self.path)
         try:
-            status = path.stat()
+            status = path.lstat()
             stamp = (status.st_mtime_ns, status.st_size)
             if stamp == self._stamp:
                 return False
@@ -80,57 +85,59 @@ class TopicsFile:
         self._stamp = stamp
         return True
 
-    def put(self, topic: Topic, timestamp_ms: int) -> None:
-        """Adds or replaces a topic and saves.
+    def put(self, topics: Iterable[Topic], timestamp_ms: int) -> None:
+        """Adds or replaces topics and saves once: the whole table is written, and synced.
 
-        Raises ServiceNotAvailable, disk_full, with nothing changed, and other OSErrors.
+        Raises ServiceNotAvailable, disk_full or no_resources, with nothing changed, and other
+        OSErrors.
         """
-        table = self._document.setdefault("topicConfigTable", {})
-        entry = table.setdefault(
-            topic.name,
-            {"attributes": {}, "order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0},
-        )
-        entry.update(
-            topicName=topic.name,
-            perm=topic.perm,
-            readQueueNums=topic.read_queues,
-            writeQueueNums=topic.write_queues,
-        )
-        self.topics[topic.name] = topic
-        self._save(timestamp_ms)
+        topics = list(topics)
+        table = dict(self._document.get("topicConfigTable", {}))
+        for topic in topics:
+            table[topic.name] = {
+                **table.get(topic.name, _NEW_ENTRY),
+                "topicName": topic.name,
+                "perm": topic.perm,
+                "readQueueNums": topic.read_queues,
+                "writeQueueNums": topic.write_queues,
+            }
+        self._save(table, timestamp_ms)
+        self.topics.update((topic.name, topic) for topic in topics)
 
     def remove(self, name: str, timestamp_ms: int) -> bool:
         """Takes a topic out and saves; False when there is none. Raises as `put` does."""
-        if self.topics.pop(name, None) is None:
+        if name not in self.topics:
             return False
-        del self._document["topicConfigTable"][name]
-        self._save(timestamp_ms)
+        table = self._document["topicConfigTable"]
+        self._save({other: table[other] for other in table if other != name}, timestamp_ms)
+        del self.topics[name]
         return True
 
-    def _save(self, timestamp_ms: int) -> None:
-        try:
-            self._write(timestamp_ms)
-        except OSError as error:
-            # What the table says is what the file says, also when it could not be written.
-            self._document, self.topics, self._stamp = {}, {}, None
-            self.reload()
-            if error.errno not in disk.DISK_FULL:
-                raise
-            raise ServiceNotAvailable(
-                f"disk_full: no room for {self.path}", "free space; appends then go on"
-            ) from None
-
-    def _write(self, timestamp_ms: int) -> None:
-        version = self._document.setdefault("dataVersion", {"stateVersion": 0})
+    def _save(self, table: dict[str, Any], timestamp_ms: int) -> None:
+        """What the table in memory says is what the file says, also when that is not written."""
+        version = dict(self._document.get("dataVersion", {"stateVersion": 0}))
         version["counter"] = int(version.get("counter", 0)) + 1
         version["timestamp"] = timestamp_ms
+        document = {**self._document, "dataVersion": version, "topicConfigTable": table}
+        try:
+            self._write(document)
+        except OSError as error:
+            if error.errno not in disk.PASSING:
+                raise
+            self._stamp = None
+            with suppress(OSError):  # without room it may be there all the same
+                self.reload()
+            raise refusal_for(error, str(self.path)) from None
+        self._document = document
+
+    def _write(self, document: dict[str, Any]) -> None:
         disk.make_durable_dir(self.path.parent)
         if self.path.exists():
             backup = _copy_of(self.path)
             disk.unlink(backup, missing_ok=True)
             disk.link(self.path, backup)
             disk.sync_dir(self.path.parent)
-        text = json.dumps(self._document, indent="\t", sort_keys=True, ensure_ascii=False)
+        text = json.dumps(document, indent="\t", sort_keys=True, ensure_ascii=False)
         disk.write_atomically(self.path, text.encode())
         status = self.path.stat()
         self._stamp = (status.st_mtime_ns, status.st_size)
@@ -145,7 +152,7 @@ def unreadable_tables(root: Path) -> Iterator[StoreDamaged]:
     for table in (path, _copy_of(path)):
         try:
             _load(table)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError as error:
             raise StorePermission(f"{table}: {error.strerror}", _OWNER_HINT) from None
@@ -161,12 +168,8 @@ def _copy_of(path: Path) -> Path:
 
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, Topic]]:
     """The whole document, and its topics. Raises StoreDamaged, OSError."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        # To open a FIFO would be to wait for its other end.
-        found = "is no file, but a folder, a FIFO, a socket or a device"
-        raise StoreDamaged(str(path), 0, found, _MOVE_HINT)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, TOPICS_FILE_BYTES_MAX).decode()
     except UnicodeDecodeError:
         raise StoreDamaged(str(path), 0, "is not UTF-8", _RESTORE_HINT) from None
     document = _parse(path, text) if text.strip() else {}

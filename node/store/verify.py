@@ -9,7 +9,8 @@ from node.store.dead_store import DeadStore
 from node.store.findings import Finding, Findings
 from node.store.settings import Settings
 from node.store.verify_index import IndexCheck
-from node.store.verify_log import LogCheck, topics_findings
+from node.store.verify_log import LogCheck, irregular_findings
+from node.store.verify_own import own_findings
 from node.store.verify_queues import QueueCheck
 from protocol.dispatch_request import dispatch_requests
 
@@ -86,7 +87,9 @@ def verify(
                 index.records(requests, end, log.damaged)
         log.tail()
         log.checkpoint()
-        for finding in topics_findings(store.root):
+        irregular = list(irregular_findings(store.root))
+        # What is no file has no owner to look for, and hides that of others.
+        for finding in irregular or own_findings(store):
             findings.add(finding)
         index.beyond()
         if deep:

@@ -15,8 +15,9 @@ from node.store.findings import (
     is_within,
 )
 from node.store.index_file import IndexFile
-from node.store.index_list import NO_FILE, list_index_names
+from node.store.index_list import list_index_names
 from node.store.index_reader import IndexFolder
+from node.store.regular_file import no_file
 from protocol.dispatch_request import DispatchRequests, index_keys
 from protocol.errors import StoreDamaged
 from protocol.index_build import order_by_slot
@@ -82,7 +83,7 @@ class IndexCheck:
                     self._add("foreign_file", path.name, 0, detail, "warning")
         for entry in list_index_names(folder.path):
             if not entry.is_file:
-                self._add("foreign_file", entry.name, 0, NO_FILE)
+                self._add("foreign_file", entry.name, 0, no_file(entry.path))
         folder.check_readable()
         names = folder.names()
         self.files = len(names)

@@ -7,6 +7,8 @@ from node.store.dead_store import DeadStore
 from node.store.findings import Finding, Findings, Severity
 from node.store.log_damage import Damage, columns_past_damage, next_record, wrong_blank
 from node.store.log_reader import Bounds, LogReader
+from node.store.own_places import strangers
+from node.store.regular_file import IrregularFile
 from node.store.topics_file import unreadable_tables
 from protocol.columns import Columns
 from protocol.names import CHECKPOINT_FILE
@@ -144,9 +146,11 @@ class LogCheck:
                 self._findings.add(Finding(severity, "checkpoint_ahead", where, 0, detail))
 
 
-def topics_findings(root: Path) -> Iterator[Finding]:
-    """A table of topics that a node refuses to start with, and the copy that then counts."""
-    for damage in unreadable_tables(root):
+def irregular_findings(root: Path) -> Iterator[Finding]:
+    """What a node refuses to start with beside the log: what stands in the place of its own files,
+    a table of topics that makes no sense, and the copy that then counts."""
+    tables = (one for one in unreadable_tables(root) if not isinstance(one, IrregularFile))
+    for damage in (*strangers(root), *tables):
         detail = f"{damage.found}: a node does not start with it"
         yield Finding("error", "foreign_file", damage.where, 0, detail)
 

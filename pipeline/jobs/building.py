@@ -16,7 +16,7 @@ from pathlib import Path
 from node.store import disk
 from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from node.store.own_files import Progress, load_epochs, load_floor
-from node.store.rebuilding import clear_unfinished, forget, vouch
+from node.store.rebuilding import UNFINISHED_DIR, clear_unfinished, forget, vouch
 from pipeline.errors import StoreLockedError
 from pipeline.log import log
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
@@ -39,8 +39,8 @@ class Building:
         self._root = root
         self._out = out
         self._folders = folders
-        target = root / "rebuild" if out is None else out
-        self.base = target.with_name(target.name + BUILDING_SUFFIX)
+        in_place = root / UNFINISHED_DIR
+        self.base = in_place if out is None else out.with_name(out.name + BUILDING_SUFFIX)
         self.attempt = self.base
 
     @contextmanager

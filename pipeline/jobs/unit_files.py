@@ -84,4 +84,4 @@ class UnitFiles:
 def make_one(folder: Path) -> None:
     """Makes a folder, not those above it; another task may make it at this moment."""
     with contextlib.suppress(FileExistsError):
-        folder.mkdir()
+        folder.mkdir(disk.FOLDER_MODE)

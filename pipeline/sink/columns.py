@@ -15,7 +15,11 @@ SINK = (
     Column("queueId", "INT", "a queue of the topic; NULL: by `shardingKey`, or all in turn"),
     Column("tags", "STRING", "one tag"),
     Column("keys", "ARRAY<STRING> or STRING", "to find it by; a STRING is split at spaces"),
-    Column("properties", "MAP<STRING, STRING>", "your own; NULL and empty values are left out"),
+    Column(
+        "properties",
+        "MAP<STRING, STRING>",
+        "your own; a NULL value is left out, an empty one is refused",
+    ),
     Column("flag", "INT", "your own number"),
     Column("delayLevel", "INT", "NULL or 0: nodes offer no delayed delivery"),
     Column("shardingKey", "STRING", "those of one key share a queue, by RocketMQ's hash selector"),

@@ -77,6 +77,7 @@ def _own(properties: Any, refuse: Refuse) -> Any:
     entries = pc.list_flatten(lists)
     names, values = entries.field(0).cast(pa.string()), entries.field(1).cast(pa.string())
     refuse(_rows(_has(names, "^$"), row, count), "a property has no name")
+    refuse(_rows(_has(values, "^$"), row, count), "a property has an empty value")
     bad = _has(names) | _has(values)
     refuse(_rows(bad, row, count), "properties hold 0x01 or 0x02, which separate them")
     reserved = pc.is_in(names, pa.array(sorted(RESERVED)))
@@ -89,7 +90,7 @@ def _own(properties: Any, refuse: Refuse) -> Any:
         names.cast(pa.binary()), pa.scalar(b"\x01", pa.binary()), values.cast(pa.binary()),
         pa.scalar(b"\x02", pa.binary()), b"",
     )  # fmt: skip
-    pairs = _where(pc.greater(pc.binary_length(values), 0), pairs)
+    pairs = _where(values.is_valid(), pairs)
     counts = np.bincount(row, minlength=count) if len(row) else np.zeros(count, np.int64)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), pairs), b"")

@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,12 +17,14 @@ from node.client_stage import StageClient, StagedPart, StageWriter
 from pipeline.sink.errors import naming_node
 from pipeline.sink.options import SinkOptions
 from pipeline.sink.rows import ROWS_MAX, Encoded, NodeRules, RowEncoder
-from protocol.errors import MqError, UnknownTopic
+from protocol.errors import MqError, RequestTimeout, ServiceNotAvailable, UnknownTopic
 
 log = logging.getLogger("keelog.spark")
 
 FRAME_BYTES = 512 * 1024
 """A frame is that large, or one record: the node checks one at a time, between other requests."""
+DROP_STAGE_S_MAX = 5.0
+"""So long a task that was refused tries to drop what it has staged."""
 NEW_TOPIC_QUEUES = 8
 """What a node gives a topic that a message makes."""
 _clients: dict[tuple[int, str, float], StageClient] = {}
@@ -65,11 +68,17 @@ def stage_rows(options: SinkOptions, place: Place, batches: Iterable[pa.RecordBa
         encoder = RowEncoder(
             options.places, options.topic, place.partition, rules, _queues_of(client)
         )
-        for batch in batches:
-            for start in range(0, batch.num_rows, ROWS_MAX):
-                if not writer.published:
-                    _put(writer, encoder.encode(batch.slice(start, ROWS_MAX)))
-        return StagedRows(place.query, place.batch, writer.finish())
+        try:
+            for batch in batches:
+                for start in range(0, batch.num_rows, ROWS_MAX):
+                    if not writer.published:
+                        _put(writer, encoder.encode(batch.slice(start, ROWS_MAX)))
+            return StagedRows(place.query, place.batch, writer.finish())
+        except (ServiceNotAvailable, RequestTimeout):
+            # Spark repeats the task under another stage, which needs the room of this one.
+            with suppress(MqError):
+                client.unstage(place.query, place.batch, stage, DROP_STAGE_S_MAX)
+            raise
 
 
 def _queues_of(client: StageClient) -> Callable[[str], int]:

@@ -18,9 +18,14 @@ from keelog.cli.settings_given import (
     serve_settings,
     store_pairs,
 )
-from keelog.cli.settings_meanings import MEANINGS, SERVE_MEANINGS, plain_meaning
+from keelog.cli.settings_meanings import (
+    MEANINGS,
+    NODE_MEANINGS,
+    SERVE_MEANINGS,
+    plain_meaning,
+)
 from node import supervisor
-from node.serve_settings import ServeSettings
+from node.serve_settings import NodeSettings, ServeSettings
 from node.store.settings import Settings, load_settings
 from node.supervisor_options import Options
 from protocol.errors import BadRequest
@@ -31,6 +36,9 @@ def no_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("KEELOG_NODE", "KEELOG_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
+
+
+ALL_MEANINGS = MEANINGS | SERVE_MEANINGS | NODE_MEANINGS
 
 
 def test_each_value_is_shown_with_who_said_it_and_the_last_of_them_wins(
@@ -50,7 +58,7 @@ def test_each_value_is_shown_with_who_said_it_and_the_last_of_them_wins(
     assert said["store.flush_disk_type"] == ("ASYNC_FLUSH", "default", "")
     assert said["node"] == ("tcp://127.0.0.1:9870", "default", "")
     assert rows["store.max_index_num"]["default"] == Settings().max_index_num
-    assert len(rows) == len(MEANINGS) + len(SERVE_MEANINGS) + 1
+    assert len(rows) == len(ALL_MEANINGS) + 1
 
 
 def test_serve_takes_options_before_all_else_then_the_last_of_x_variables_and_file(
@@ -66,8 +74,9 @@ def test_serve_takes_options_before_all_else_then_the_last_of_x_variables_and_fi
     file = tmp_path / "keelog.toml"
     file.write_text(
         "[serve]\nhttp = '1'\nreaders = 2\nqueue_workers = 2\nbind = 'tcp://h:1'\n"
-        "restart_limit = 9\n[store]\nfile_reserved_time = 1\n"
+        "restart_limit = 9\n[node]\nsilence_limit_s = 8\n[store]\nfile_reserved_time = 1\n"
     )
+    monkeypatch.setenv("KEELOG_NODE__SILENCE_LIMIT_S", "7")
     monkeypatch.setenv("KEELOG_HTTP", "2")
     monkeypatch.setenv("KEELOG_SERVE__READERS", "3")
     monkeypatch.setenv("KEELOG_SERVE__QUEUE_WORKERS", "3")
@@ -76,6 +85,7 @@ def test_serve_takes_options_before_all_else_then_the_last_of_x_variables_and_fi
     (one,) = asked
     assert one.serve == ServeSettings("tcp://h:2", 4, 3, "2", 9)
     assert (one.pairs, one.limits.crashes_max) == (("store.file_reserved_time=1",), 9)
+    assert one.limits.silence_s_max == 7
     told = {row["setting"]: (row["origin"], row["where"]) for row in one.origins}
     assert told["serve.bind"] == ("option", "--bind")
     assert told["serve.queue_workers"] == ("-X", "")
@@ -110,6 +120,7 @@ def test_a_node_listens_where_commands_look_for_one() -> None:
 
 def test_every_setting_of_serve_has_a_meaning_and_no_meaning_is_left_over() -> None:
     assert list(SERVE_MEANINGS) == list(ServeSettings.__dataclass_fields__)
+    assert list(NODE_MEANINGS) == list(NodeSettings.__dataclass_fields__)
 
 
 def test_the_long_variable_of_a_setting_goes_before_the_short_one() -> None:
@@ -141,7 +152,7 @@ def test_the_long_variable_of_a_setting_goes_before_the_short_one() -> None:
         ("zzz = 9\n", 1, "zzz", "there is no 'zzz'", "[store]"),
         ("store = 3\n", 1, "store", "no table", "[store]"),
         ("[serv]\nreaders = 2\n", 1, "serv", "no table [serv]", "did you mean [serve]?"),
-        ("[other]\nreaders = 2\n", 1, "other", "no table [other]", "[serve] or [store]"),
+        ("[other]\nreaders = 2\n", 1, "other", "no table [other]", "[serve], [node], [store]"),
         ("readers = 2\n", 1, "readers", "in no table", "below a line [serve]"),
         ("[serve]\nreader = 2\n", 2, "reader", "no setting", "did you mean readers?"),
         ("[serve]\nhttp = 9875\n", 2, "http", "is 9875", "text in quotes"),
@@ -188,13 +199,13 @@ def test_a_made_file_holds_every_setting_and_changes_none(tmp_path: Path) -> Non
     file = tmp_path / "keelog.toml"
     file.write_text(whole_file(commented=False))
     pairs = [one.pair for one in from_file(file)]
-    assert len(pairs) == len(MEANINGS) + len(SERVE_MEANINGS)
+    assert len(pairs) == len(ALL_MEANINGS)
     assert load_settings(store_pairs(from_file(file))) == Settings()
     assert serve_settings(from_file(file)) == ServeSettings()
     file.write_text(whole_file(commented=True))
     assert from_file(file) == []
     awake = whole_file(commented=True).replace("\n# ", "\n")
-    for name in (*MEANINGS, *SERVE_MEANINGS):
+    for name in ALL_MEANINGS:
         assert f"\n{name} = " in awake
 
 

@@ -41,7 +41,7 @@ def test_csv_has_the_named_columns_and_json_in_its_cells() -> None:
 
 def test_a_table_aligns_its_columns_and_shows_no_control_characters() -> None:
     lines = written("table", [{"a": 1, "b": "\x1b[31m"}, {"a": 100, "b": "x"}]).splitlines()
-    assert lines == ["a    b", "1    \\x1b[31m", "100  x"]
+    assert lines == ["a    b", "1    \\u001b[31m", "100  x"]
 
 
 def test_rows_of_a_live_stream_are_shown_at_once() -> None:

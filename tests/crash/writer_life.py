@@ -23,13 +23,14 @@ import node.writer
 import node.writer_staging
 import node.writer_store
 from node.serving import Received
+from node.store.new_store import create_store
 from node.store.settings import ASYNC_FLUSH, SYNC_FLUSH, Settings
 from node.writer import Writer
 from node.writer_store import open_writer_store
 from protocol.encode import Message, encode_message
 from protocol.message_id import Host
 from protocol.wire import VERSION, pack
-from tests.crash.sim_disk import SimDisk
+from tests.crash.sim_disk import SimDisk, Stopped
 from tests.crash.truth import Truth
 
 HOST = Host(bytes([127, 0, 0, 1]), 9870)
@@ -132,6 +133,9 @@ class FakeServer:
         self.requests: deque[Received] = deque()
         self.answers: list[dict[str, Any]] = []
 
+    def turn(self) -> None:
+        """Nobody connects."""
+
     def receive(self) -> Received | None:
         """The next request."""
         return self.requests.popleft() if self.requests else None
@@ -231,7 +235,7 @@ class Producer:
             tags="paid",
             keys=(f"k{number:05d}",),
             unique_key=f"U{mark}",
-            properties={"note": mark[0] * rnd.choice(self._notes)},
+            properties={"note": note} if (note := mark[0] * rnd.choice(self._notes)) else {},
         )
         return encode_message(message, self._crc)
 
@@ -245,9 +249,14 @@ class WriterLife:
         self.settings = settings
         self.truth = truth
         HandJob.made.clear()
+        create_store(root)
         self.store = open_writer_store(root, settings, HOST, alone=True)
         self.server = FakeServer()
-        self.writer = Writer(self.store, self.server, NoHints())  # type: ignore[arg-type]
+        try:
+            self.writer = Writer(self.store, self.server, NoHints())  # type: ignore[arg-type]
+        except Stopped:
+            self.store.lock.release()  # as the end of the process does
+            raise
         self._jobs = list(HandJob.made)
         self.now = self.writer.last_checkpoint
         self._answered = 0

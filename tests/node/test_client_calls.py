@@ -144,3 +144,11 @@ def test_the_address_in_the_keys_is_the_one_towards_the_node() -> None:
     assert local_ip("tcp://127.0.0.1:9870") == b"\x7f\x00\x00\x01"
     assert len(local_ip("ipc://somewhere")) == 4
     assert len(local_ip("tcp://[::1]:9870")) == 4
+
+
+def test_a_call_whose_last_attempt_is_not_answered_says_why_the_one_before_was_refused() -> None:
+    made = call(repeatable=True)
+    made.last_error, made.sent = NodeBusy("disk_full: no room"), True
+    error = at_deadline(made, "the writer")
+    assert isinstance(error, RequestTimeout)
+    assert error.reason.endswith("in time; before that: disk_full: no room")

@@ -84,6 +84,25 @@ def test_a_request_without_end_is_cut_off(end: HttpEnd) -> None:
                 large.sendall(b"x: " + b"y" * 1000 + b"\r\n")
 
 
+@pytest.mark.parametrize("size", [9_000, 100_000])
+def test_a_head_that_is_too_long_gets_no_answer(end: HttpEnd, size: int) -> None:
+    with connect(end) as large:
+        large.sendall(b"GET /a HTTP/1.0\r\nx: " + b"y" * size + b"\r\n\r\n")
+        try:
+            answer = large.recv(100)
+        except ConnectionResetError:
+            answer = b""
+    assert answer == b""
+
+
+def test_a_head_of_just_the_limit_gets_its_answer(end: HttpEnd) -> None:
+    head, tail = b"GET /a HTTP/1.0\r\nx: ", b"\r\n\r\n"
+    with connect(end) as large:
+        filler = b"y" * (module.HTTP_REQUEST_BYTES_MAX - len(head) - len(tail))
+        large.sendall(head + filler + tail)
+        assert large.recv(100).startswith(b"HTTP/1.0 200")
+
+
 def test_a_probe_gets_its_answer_while_others_hold_all_connections(end: HttpEnd) -> None:
     idle = [connect(end) for _ in range(3 * module.HTTP_CONNECTIONS_MAX)]
     try:

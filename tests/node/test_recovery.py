@@ -83,6 +83,16 @@ def test_segments_behind_the_end_are_dropped(golden_copy: GetStore) -> None:
     assert segment_bases(root) == [base for base in before if base < found.end]
 
 
+def snapshot_without_the_last(count: int) -> Tails:
+    """The ends of the queues of `small-clean`, before so many messages came."""
+    messages = facts("small-clean").messages
+    ends: dict[Queue, int] = {}
+    for message in messages[:-count]:
+        if message["queued"]:
+            ends[Queue(message["topic"], message["queueId"])] = message["queueOffset"] + 1
+    return Tails(messages[-count]["physicalOffset"], ends)
+
+
 def test_damage_below_the_durable_floor_is_refused_and_nothing_changes(
     golden_copy: GetStore,
 ) -> None:
@@ -92,7 +102,7 @@ def test_damage_below_the_durable_floor_is_refused_and_nothing_changes(
     floor = Floor(root)
     floor.save(end)
     floor.close()
-    save_tails(root, Tails(facts("small-clean").messages[-50]["physicalOffset"], {}))
+    save_tails(root, snapshot_without_the_last(50))
     victim = facts("small-clean").messages[-20]["physicalOffset"]
     base = max(base for base in segment_bases(root) if base <= victim)
     with (root / "commitlog" / f"{base:020d}").open("r+b") as file:
@@ -111,14 +121,8 @@ def test_damage_below_the_durable_floor_is_refused_and_nothing_changes(
 def test_the_snapshot_of_the_queues_ends_saves_the_walk(golden_copy: GetStore) -> None:
     root = golden_copy("small-clean")
     (root / "keelog").mkdir()
-    messages = facts("small-clean").messages
-    at = messages[-100]["physicalOffset"]
     full = examine(root, SETTINGS).tails
-    partial: dict[Queue, int] = {}
-    for message in messages[:-100]:
-        if message["queued"]:
-            partial[Queue(message["topic"], message["queueId"])] = message["queueOffset"] + 1
-    save_tails(root, Tails(at, partial))
+    save_tails(root, snapshot_without_the_last(100))
     assert examine(root, SETTINGS).tails == full
 
 

@@ -14,7 +14,9 @@ MIB = 1024 * 1024
 def view(root: Path) -> NodeView:
     children = plan_children(1, 1, with_index=False)
     note_start(children[0], 1, now=0.0)
-    return NodeView(root, "1", Settings(), 1, children, False, False, now=90.0, started_at=0.0)
+    return NodeView(
+        root, root, "1", Settings(), Limits(), 1, children, False, False, now=90.0, started_at=0.0
+    )
 
 
 def test_the_line_names_the_part_that_is_done_and_the_time_that_is_left() -> None:

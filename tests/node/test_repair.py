@@ -395,7 +395,8 @@ def test_a_queue_of_which_only_the_snapshot_knows_is_lost_with_a_missing_segment
     store: Whole,
 ) -> None:
     gone = Queue("only_in_the_missing_one", 3)
-    save_tails(store.root, Tails(store.end, {gone: 7}))
+    ends = {Queue(one.topic, one.head.queue_id): one.head.queue_offset + 1 for one in store.records}
+    save_tails(store.root, Tails(store.end, {**ends, gone: 7}))
     store.segment(SEGMENT_BYTES).unlink()
     assert (gone, 0, 7) in plan_repair(store.root, SETTINGS).log.lost.ranges
 

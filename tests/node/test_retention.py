@@ -17,6 +17,8 @@ from node.retention import (
     Verdict,
     expired,
     judge,
+    room_below,
+    staging_ratio,
     used_percent,
 )
 from node.store.settings import Settings, load_settings
@@ -97,6 +99,61 @@ def test_the_last_segment_stays_and_a_round_has_a_limit() -> None:
     assert expired(segments(1000), verdict, ALL, NOW_S, DEFAULTS) == []
 
 
+def test_what_is_younger_than_the_forced_reserve_stays_on_the_fullest_disk() -> None:
+    verdict = judge(DiskUse(100, 0), 0, DEFAULTS)
+    files = segments(3, 1, 0.99, 0.5, 0.1)
+    assert expired(files, verdict, ALL, NOW_S, DEFAULTS) == files[:2]
+    brief = load_settings(["fileForcedReservedMinutes=30"])
+    assert expired(files, verdict, ALL, NOW_S, brief) == files[:4]
+    as_a_broker = load_settings(["file_forced_reserved_minutes=0"])
+    assert expired(segments(0, -1, 0), verdict, ALL, NOW_S, as_a_broker) == segments(0, -1)
+    late = load_settings(["file_forced_reserved_minutes=6000"])
+    assert expired(segments(80, 60, 0), verdict, ALL, NOW_S, late) == segments(80)
+
+
+def test_a_segment_is_not_younger_than_the_one_that_follows_it() -> None:
+    verdict = judge(DiskUse(100, 0), 0, DEFAULTS)
+    ahead = segments(-10_000, -9_000, 2, 1.5, 0)
+    assert expired(ahead, verdict, ALL, NOW_S, DEFAULTS) == ahead[:4]
+    assert expired(segments(-10_000, -9_000, 0), verdict, ALL, NOW_S, DEFAULTS) == []
+
+
+def test_no_segment_goes_while_abandoned_batches_may_still_go(tmp_path: Path) -> None:
+    made(tmp_path, 3, age_h=100)
+    retention = Retention(tmp_path, SEGMENT_BYTES, DEFAULTS, at(0), use=lambda: DiskUse(86, 0))
+    answers = [True, True, False]
+    retention.make_room = lambda _now: answers.pop(0)
+    assert retention.turn(0.0, lambda: ALL) == []
+    assert retention.turn(20.0, lambda: ALL) == []
+    assert len(retention.turn(40.0, lambda: ALL)) == 2
+    assert answers == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "percent"),
+    [
+        ([], 85),
+        (["disk_space_warning_level_ratio=80"], 80),
+        (["clean_file_forcibly_enable=false"], 90),
+    ],
+)
+def test_room_is_needed_from_where_messages_would_pay(settings: list[str], percent: int) -> None:
+    given = load_settings(settings)
+    assert staging_ratio(given) == percent
+    for use in range(101):
+        verdict = judge(DiskUse(use, 0), 0, given)
+        assert verdict.needs_room == (use > percent)
+        assert not verdict.at_once or verdict.needs_room
+
+
+def test_the_room_below_a_ratio_ends_where_the_used_part_goes_over_it(tmp_path: Path) -> None:
+    used = used_percent(tmp_path)
+    assert room_below(tmp_path, used) >= 0
+    assert room_below(tmp_path, used - 1) <= 0
+    space = os.statvfs(tmp_path)
+    assert abs(room_below(tmp_path, 100) - space.f_bavail * space.f_frsize) < 2**30
+
+
 def test_a_slow_worker_is_waited_for_until_the_disk_is_above_the_forced_ratio() -> None:
     files = segments(100, 100, 100, 100)
     slow = Spared(needed=3 * SEGMENT_BYTES, followed=SEGMENT_BYTES + 1)
@@ -120,6 +177,8 @@ def test_what_goes_is_always_a_beginning_that_nobody_needs(
     assert gone == files[: len(gone)]
     assert len(gone) <= min(max(len(files) - 1, 0), DEFAULTS.delete_file_batch_max)
     assert all(file.end <= needed for file in gone)
+    hours = [max(ages[n:]) for n in range(len(gone))]
+    assert all(age >= 1 for age in hours), "younger than an hour"
     if not verdict.at_once:
         assert all(file.end <= followed and NOW_S - file.modified_s >= 72 * HOUR_S for file in gone)
     if not verdict.may_delete:
@@ -225,5 +284,5 @@ def test_the_used_part_of_a_disk_is_what_df_says(tmp_path: Path) -> None:
 
 
 def test_a_verdict_without_a_reason_to_delete_deletes_nothing() -> None:
-    idle = Verdict(is_full=False, may_delete=False, at_once=False, why="")
+    idle = Verdict(is_full=False, may_delete=False, at_once=False, needs_room=False, why="")
     assert expired(segments(1000, 1000), idle, ALL, NOW_S, DEFAULTS) == []

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import node.staging
 import node.staging_publish
+from node.retention import Clock
 from node.staging_read import mark
 from node.store.repair_plan import plan_repair
 from node.store.staging_files import Batch, Part, journal_path, problems, published_path, stage_path
@@ -271,6 +272,8 @@ def test_what_nobody_publishes_goes_after_the_retention_and_the_ledger_stays(
     writer.staged(place=("q", 1))
     late = 4_000_000_000_000
     monkeypatch.setattr("node.writer_staging.now_ms", lambda: late)
+    retention = writer.life.store.retention
+    monkeypatch.setattr(retention, "clock", Clock(lambda: late / 1000, lambda: 0.0))
     for _ in range(4):
         writer.life.now += node.staging_publish.SWEEP_EVERY_S
         writer.turn()

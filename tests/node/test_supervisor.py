@@ -314,3 +314,9 @@ def test_a_second_supervisor_is_refused_and_changes_nothing(start: Callable[...,
     assert "StoreLocked" in second.text
     assert {path: path.stat().st_mtime_ns for path in node.store.rglob("*")} == before
     assert node.process.poll() is None
+
+
+def test_a_supervisor_does_without_numpy() -> None:
+    """It would cost each node 30 MB and a quarter of a second."""
+    code = "import node.supervisor, sys; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

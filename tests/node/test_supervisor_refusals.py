@@ -9,6 +9,7 @@ from node.children import Report, parse_report
 from node.store.process import (
     EXIT_DISK_ERROR,
     EXIT_DISK_FULL,
+    EXIT_NO_RESOURCES,
     disk_error,
     end_badly,
     exit_code,
@@ -62,6 +63,26 @@ def test_a_writer_without_room_is_tried_again_for_ever_and_says_so_while_it_star
     assert refusal_of_appends(child) is None
 
 
+def test_a_writer_without_descriptors_is_tried_again_for_ever_and_says_so() -> None:
+    child = ended(EXIT_NO_RESOURCES, "no_resources: /s/run: Too many open files", times=50)
+    assert (child.state, child.crashes) == (State.NO_RESOURCES, [])
+    assert child.restarts_by_reason == {"no_resources": 49}
+    assert is_due(child, [child], child.start_at)
+    refused = refusal_of_appends(child)
+    assert refused is not None
+    assert refused[:2] == ("no_resources", "/s/run: Too many open files")
+    assert "LimitNOFILE" in refused.hint
+
+
+def test_a_node_of_which_nothing_ever_ran_ends_and_one_with_a_reader_goes_on() -> None:
+    children = plan_children(1, 1, with_index=True)
+    for child in children:
+        child.state = State.GIVEN_UP
+    assert must_end(children) == 1
+    children[-1].was_ready = True
+    assert must_end(children) is None
+
+
 def test_others_start_to_serve_what_is_there_while_the_writer_waits_for_room() -> None:
     children = plan_children(1, 1, with_index=True)
     note_start(children[0], 1, 0.0)
@@ -91,7 +112,7 @@ def test_last_words_of_one_run_are_not_taken_for_those_of_the_next() -> None:
     child = ended(EXIT_DISK_FULL, FULL)
     note_start(child, 2, 10.0)
     note_exit(child, -9, 11.0, LIMITS)
-    assert (child.cause, child.lacks_room) == ("it ended with signal 9", False)
+    assert (child.cause, child.lacks) == ("it ended with signal 9", None)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +136,9 @@ def test_what_a_child_reports_is_a_line_of_json(line: bytes, report: Report | No
     [
         (errno.ENOSPC, EXIT_DISK_FULL, "disk_full: /s/f: "),
         (errno.EDQUOT, EXIT_DISK_FULL, "disk_full: /s/f: "),
+        (errno.EMFILE, EXIT_NO_RESOURCES, "no_resources: /s/f: "),
+        (errno.ENFILE, EXIT_NO_RESOURCES, "no_resources: /s/f: "),
+        (errno.ENOMEM, EXIT_NO_RESOURCES, "no_resources: /s/f: "),
         (errno.EIO, EXIT_DISK_ERROR, "disk_error: /s/f: "),
         (errno.EROFS, EXIT_DISK_ERROR, "disk_error: /s/f: "),
     ],

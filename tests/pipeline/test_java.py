@@ -1,7 +1,10 @@
 """Which Java is taken, and what is said when there is none."""
 
+import os
+import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -78,6 +81,38 @@ def test_the_launcher_hands_on_all_other_arguments(tmp_path: Path) -> None:
     before = (home / "bin" / "java").stat().st_mtime_ns
     assert launcher_home(java, tmp_path) == home
     assert (home / "bin" / "java").stat().st_mtime_ns == before
+
+
+def test_without_a_home_the_launcher_is_in_a_folder_of_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    home = find_java({"PATH": ""})
+    (folder,) = tmp_path.iterdir()
+    assert home.is_relative_to(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert find_java({"PATH": "", "HOME": ""}) == home
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link", "of another user"])
+def test_a_folder_that_another_user_may_have_made_is_not_run_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"keelog-{os.geteuid()}"
+    if kind == "a link":
+        (tmp_path / "mine").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "mine")
+    else:
+        folder.mkdir(mode=0o700)
+        if kind == "open to others":
+            folder.chmod(0o777)
+        elif os.geteuid() == 0:
+            os.chown(folder, 65534, 65534)
+        else:
+            pytest.skip("only root may give a folder away")
+    with pytest.raises(JavaMissing, match="is not a folder of this user alone"):
+        find_java({"PATH": ""})
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "4.1.4", "4.4.0", "5.0.0", "odd"])

@@ -36,7 +36,8 @@ ROWS = st.lists(
             "queueId": st.integers(0, 2),
             "tags": st.none() | TEXT,
             "keys": st.none() | st.lists(TEXT.filter(bool), max_size=3),
-            "properties": st.none() | st.dictionaries(NAMES, st.none() | TEXT, max_size=3),
+            "properties": st.none()
+            | st.dictionaries(NAMES, st.none() | TEXT.filter(bool), max_size=3),
             "flag": st.none() | st.integers(-(2**31), 2**31 - 1),
             "bornTimestamp": st.integers(0, 2**40),
         }
@@ -177,6 +178,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"keys": ["a\x02"]}, "keys hold 0x01"),
     ({"properties": {"a": "b\x02"}}, "properties hold 0x01"),
     ({"properties": {"": "b"}}, "a property has no name"),
+    ({"properties": {"a": ""}}, "a property has an empty value"),
     ({"properties": {"TAGS": "b"}}, "reserved"),
     ({"properties": {"DELAY": "3"}}, "reserved"),
     ({"properties": {"a": "x" * 33_000}}, "the properties are too large: 32767 bytes"),

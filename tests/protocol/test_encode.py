@@ -105,12 +105,12 @@ def test_long_retry_topics_take_the_second_version(length: int, version: int) ->
     assert (record.topic, record.version) == (topic, version)
 
 
-def test_properties_that_are_fields_or_empty_or_the_nodes_own_are_not_repeated() -> None:
+def test_properties_that_are_fields_or_the_nodes_own_are_not_repeated() -> None:
     message = Message(
         "t",
         b"",
         tags="A",
-        properties={"TAGS": "B", "__CRC32#": "1234567890", "empty": "", "KEYS": "k", "z": "1"},
+        properties={"TAGS": "B", "__CRC32#": "1234567890", "KEYS": "k", "z": "1"},
     )
     record = decode(encode_message(message, crc=False), 0)
     assert isinstance(record, Record)
@@ -154,6 +154,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[MqError]]] = [
     ("value with 0x02", {"properties": {"a": "b\2c\1d"}}, IllegalMessage),
     ("name with 0x01", {"properties": {"a\1": "b"}}, IllegalMessage),
     ("no name", {"properties": {"": "b"}}, IllegalMessage),
+    ("no value", {"properties": {"a": ""}}, IllegalMessage),
     ("value with a lone surrogate", {"properties": {"a": LONE}}, IllegalMessage),
     ("name with a lone surrogate", {"properties": {LONE: "a"}}, IllegalMessage),
     ("delay level", {"properties": {"DELAY": "3"}}, NotAllowed),

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from protocol.checkpoint import CHECKPOINT_FILE_BYTES, decode_checkpoint
+from protocol.checkpoint import decode_checkpoint
 from protocol.columns import Scan, scan
 from protocol.dispatch_request import dispatch_requests
 from protocol.index_entry import INDEX_HEADER
 from protocol.message_id import Host
-from protocol.names import is_index_file_name, parse_offset_file_name
+from protocol.names import CHECKPOINT_FILE_BYTES, is_index_file_name, parse_offset_file_name
 from protocol.queue_unit import QUEUE_UNIT
 from protocol.record import Filler, Record, Torn, decode, unit_tags_code
 from tests.support.golden import GetStore, facts

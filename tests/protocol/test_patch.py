@@ -156,6 +156,7 @@ BAD: list[tuple[str, bytes, type[MqError]]] = [
     ("no room for the checksum", packed(properties=b"TAGS\1A\2"), IllegalMessage),
     ("no properties", packed(properties=b""), IllegalMessage),
     ("room not at the end", packed(properties=EMPTY_CRC_PROPERTY + b"TAGS\1A\2"), IllegalMessage),
+    ("a property without a value", packed(properties=b"A\1\2" + PROPERTIES), IllegalMessage),
     ("properties without an end", packed(properties=PROPERTIES[:-1]), IllegalMessage),
     (
         "room that is the body",

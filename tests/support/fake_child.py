@@ -19,7 +19,16 @@ from node.store.process import die_with_parent, install_stop_signals, report_rea
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("dir", type=Path)
-    for name in ("--bind", "--control-port", "--shard", "--shards", "--index", "--local", "-X"):
+    for name in (
+        "--bind",
+        "--control-port",
+        "--shard",
+        "--shards",
+        "--index",
+        "--local",
+        "--held",
+        "-X",
+    ):
         parser.add_argument(name)
     parser.add_argument("--ready-fd", type=int)
     options = parser.parse_args()

@@ -22,6 +22,7 @@ def main() -> int:
             full_disk_s=numbers.get("full_disk_s", 0.05),
             settle_s_max=numbers.get("settle_s_max", 10),
             stop_s_max=numbers.get("stop_s_max", 10),
+            silence_s_max=numbers.get("silence_s_max", 3600),
         ),
         version="test",
         modules=dict.fromkeys(Role, "tests.support.fake_child"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from node.append_request import AppendRequest
 from node.recovery import Recovery, examine
+from node.store.new_store import create_store
 from node.store.settings import Settings
 from node.writer_store import WriterStore, open_writer_store
 from protocol.encode import Message, encode_batch
@@ -28,6 +29,7 @@ class Owner:
     def __init__(self, root: Path, crc: bool = True) -> None:
         self.root = root
         self.crc = crc
+        create_store(root)
         self.store: WriterStore = open_writer_store(root, settings(crc), _HOST, alone=True)
         self.now_ms = FIRST_TIME
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import zmq
 
+from node.store.new_store import create_store
 from protocol.encode import RecordBatch
 from protocol.wire import VERSION, pack, unpack_answer
 
@@ -23,9 +24,16 @@ class WriterProcess:
     """`python -m node.writer`, started with a pipe for its readiness, as a supervisor does."""
 
     def __init__(
-        self, root: Path, settings: Sequence[str] = (), env: Mapping[str, str] | None = None
+        self,
+        root: Path,
+        settings: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        creates: bool = True,
     ) -> None:
+        """`creates`: whether a store is made of `root` before, as a supervisor does."""
         self.root = root
+        if creates:
+            create_store(root)
         read_end, write_end = os.pipe()
         command = [sys.executable, "-m", "node.writer", str(root), "--bind", "tcp://127.0.0.1:0"]
         for pair in settings:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.store import disk
+from node.store.new_store import create_store
 from node.store.process import EXIT_DISK_ERROR
 from node.store.settings import Settings
 from node.store.verify import verify
@@ -89,6 +90,7 @@ def test_a_worker_whose_files_fail_is_given_up_and_the_log_goes_on(
 def store(tmp_path: Path) -> WriterStore:
     """A writer's store, without its loop."""
     settings = Settings(mapped_file_size_commit_log=SEGMENT_BYTES)
+    create_store(tmp_path / "s")
     return open_writer_store(tmp_path / "s", settings, parse_host("127.0.0.1:1"), alone=True)
 
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import zmq
 
+from node.store.new_store import create_store
 from node.store.state_page import STOPPED, WorkerPage
 from protocol.encode import Message, encode_batch
 from protocol.record import Record, decode
@@ -34,7 +35,7 @@ class SmallNode:
     """A writer, two queue workers, an index worker and a reader, each started by hand."""
 
     def __init__(self, root: Path) -> None:
-        root.mkdir(exist_ok=True)
+        create_store(root)
         self.root = root
         self._stack = ExitStack()
         self.reader: SingleProcess
@@ -408,6 +409,7 @@ def test_killing_queue_workers_sends_no_consumer_back(node: SmallNode) -> None:
 def test_a_reader_with_bad_arguments_is_not_to_be_started_again(
     tmp_path: Path, arguments: tuple[object, ...], code: int
 ) -> None:
+    create_store(tmp_path)
     with SingleProcess("node.reader", tmp_path, *BIND, *arguments, wait=False) as process:
         assert process.wait() == code
         assert process.stderr.startswith("error: ")

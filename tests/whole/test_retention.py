@@ -122,9 +122,30 @@ def test_a_stopped_worker_keeps_what_it_has_not_seen(tmp_path: Path) -> None:
     assert verify(node.root, deep=True).ok
 
 
-def test_above_the_forced_ratio_segments_go_at_any_age_and_the_last_stays(tmp_path: Path) -> None:
-    forced = ["disk_space_clean_forcibly_ratio=1", "clean_file_forcibly_enable=true"]
-    with RunningNode(tmp_path / "store", [*SMALL, *BRISK, *forced]) as node:
+FORCED = (
+    "disk_space_clean_forcibly_ratio=1",
+    "clean_file_forcibly_enable=true",
+    "file_reserved_time=72",
+)
+
+
+def test_above_the_forced_ratio_segments_go_before_their_time_but_not_young(tmp_path: Path) -> None:
+    with RunningNode(tmp_path / "store", [*SMALL, *BRISK, *FORCED]) as node:
+        send(node, 4000)
+        node.wait_dispatched()
+        wait_until(lambda: "no segment could be deleted" in node.stderr, "nobody looked")
+        assert node.log_state().min_offset == 0
+        begin = age(node.root, keep=4)
+        wait_until(lambda: node.log_state().min_offset == begin, "segments are not deleted")
+        time.sleep(1.5)
+        assert node.log_state().min_offset == begin
+        assert send(node, 1, start=4000)[0].queue_offset == 4000
+    assert verify(node.root, deep=True).ok
+
+
+def test_as_in_a_broker_segments_go_at_any_age_and_the_last_stays(tmp_path: Path) -> None:
+    any_age = [*FORCED, "file_forced_reserved_minutes=0"]
+    with RunningNode(tmp_path / "store", [*SMALL, *BRISK, *any_age]) as node:
         last = max(r.physical_offset for r in send(node, 4000))
         begin = last - last % SEGMENT_BYTES
         wait_until(lambda: node.log_state().min_offset == begin, "segments are not deleted")

@@ -1,9 +1,12 @@
 """A writer takes over what a broker left, killed or stopped in order, and goes on."""
 
+from pathlib import Path
+
 import pytest
 
 from node.append_request import AppendRequest
 from node.recovery import examine
+from node.store.new_store import create_store
 from node.store.own_files import load_owner
 from node.store.settings import Settings
 from node.store.state_page import run_dir
@@ -18,6 +21,12 @@ from workers.index_file import IndexFiles
 from workers.index_folder import IndexFolder
 
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
+
+
+def taken_over(root: Path, name: str) -> WriterStore:
+    """A broker's store as `keelog serve` opens it."""
+    create_store(root)
+    return open_writer_store(root, settings(name), HOST, alone=True)
 
 
 def settings(name: str) -> Settings:
@@ -45,7 +54,7 @@ def test_the_log_ends_where_rocketmq_says_and_goes_on_there(
     golden_copy: GetStore, name: str
 ) -> None:
     root, state = golden_copy(name), facts(name).state
-    store = open_writer_store(root, settings(name), HOST, alone=True)
+    store = taken_over(root, name)
     assert store.log.end == state["maxPhyOffset"]
     queue = max(
         (Queue(one["topic"], one["queueId"]) for one in state["queues"]),
@@ -71,9 +80,7 @@ def test_the_log_ends_where_rocketmq_says_and_goes_on_there(
 def test_store_times_go_on_above_the_brokers_although_our_clock_is_back(
     golden_copy: GetStore,
 ) -> None:
-    store = open_writer_store(
-        golden_copy("small-killed"), settings("small-killed"), HOST, alone=True
-    )
+    store = taken_over(golden_copy("small-killed"), "small-killed")
     newest = max(message["storeTimestamp"] for message in facts("small-killed").messages)
     request = AppendRequest(
         encode_batch([Message(*_message(Queue("orders", 0)))], crc=True).records, 1
@@ -90,7 +97,7 @@ def test_the_last_index_file_is_kept_when_the_broker_stopped_in_order(
     root = golden_copy(name)
     last = max((root / "index").iterdir())
     before = last.read_bytes()
-    store = open_writer_store(root, settings(name), HOST, alone=True)
+    store = taken_over(root, name)
     assert load_owner(root) == 1
     feed = LiveFeed(root)
     folder = IndexFolder(root, settings(name).index_geometry, run_dir(root) / "index.new")
@@ -104,7 +111,7 @@ def test_the_last_index_file_is_kept_when_the_broker_stopped_in_order(
 
 def test_a_broker_that_was_killed_after_us_is_not_taken_for_us(golden_copy: GetStore) -> None:
     root = golden_copy("small-killed")
-    leave(open_writer_store(root, settings("small-killed"), HOST, alone=True))
+    leave(taken_over(root, "small-killed"))
     (root / "abort").write_text("4711")
     assert load_owner(root) is None
     assert examine(root, settings("small-killed")).cut is None

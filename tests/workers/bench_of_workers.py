@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,7 +67,8 @@ class Running:
 
     def kill(self) -> None:
         """Leaves everything as it is."""
-        self.dispatcher._flusher.shutdown()
+        if self.dispatcher._flush is not None:
+            wait([self.dispatcher._flush])
         self.files.close()
         self.feed.close()
         self.page.close()

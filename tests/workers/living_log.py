@@ -5,9 +5,10 @@ import random
 import zlib
 from pathlib import Path
 
+from node.store.new_store import create_store
 from node.store.own_files import EpochLine, Floor, load_epochs, save_epochs
 from node.store.settings import Settings
-from node.store.state_page import RUNNING, STOPPING, LogPage, run_dir
+from node.store.state_page import RUNNING, STOPPING, LogPage
 from protocol.encode import Message, message_properties, pack_record
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
@@ -41,8 +42,7 @@ class LivingLog:
         self._history: list[tuple[int, Queue]] = []
         self._random = random.Random(seed)
         self._time = FIRST_TIME
-        (root / COMMIT_LOG_DIR).mkdir(parents=True)
-        run_dir(root).mkdir(parents=True)
+        create_store(root)
         self._page = LogPage.create(root)
         self.epoch = 0
         self.begin_epoch()

@@ -1,5 +1,6 @@
 """Our small files: what is saved comes back, and what does not agree with its CRC is not there."""
 
+import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -147,13 +148,10 @@ def test_a_file_with_a_good_checksum_that_makes_no_sense_is_refused_by_name(
     if name == "epochs" and not text:
         assert load_epochs(root) == []
         return
-    if name == "floor" and len(text) > 512:
-        assert load_floor(root) == 0  # a slot holds no more
-        return
-    with pytest.raises(StoreDamaged, match="makes no sense") as caught:
+    with pytest.raises(StoreDamaged, match=r"makes no sense|at most .* are expected") as caught:
         READERS[name](root)
     assert caught.value.where == str(path)
-    assert "remove it" in caught.value.hint
+    assert re.search("remove it|move it away", caught.value.hint)
 
 
 def test_flags_of_an_epoch_come_back(root: Path) -> None:

@@ -10,13 +10,13 @@ from node.store import state_page
 from node.store.state_page import (
     LogPage,
     LogState,
+    PageAbsent,
     WorkerPage,
     WorkerState,
     queue_slot,
     run_dir,
     visible_end,
 )
-from protocol.errors import StoreDamaged
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_page_that_is_not_there_is_told(root: Path) -> None:
 
 def test_another_file_is_no_page(root: Path) -> None:
     (run_dir(root) / "log.page").write_bytes(b"\x01" * 4096)
-    with pytest.raises(StoreDamaged, match="no state page"):
+    with pytest.raises(PageAbsent, match="or of others"):
         LogPage.open(root)
 
 

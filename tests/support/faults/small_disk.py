@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from node.retention import used_percent
 from node.store.disk import DISK_FULL
 
 _MIB = 1024 * 1024
@@ -95,6 +96,16 @@ def fill(place: Path) -> Path:
             raise
     finally:
         os.close(descriptor)
+    return ballast
+
+
+def fill_to(place: Path, percent: int) -> Path:
+    """Takes room until the disk is that full, as `df` says; answers the file that holds it."""
+    ballast = place / "ballast"
+    with ballast.open("ab") as file:
+        while used_percent(place) < percent:
+            file.write(bytes(_MIB // 16))
+            file.flush()
     return ballast
 
 
