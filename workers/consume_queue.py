@@ -201,8 +201,7 @@ class ConsumeQueues:
         self._broken |= self._place(requests, without=self._broken)
         if self._broken:
             self._rebuild(self._broken, self.applied)
-            self._place(requests, only=self._broken)
-            self._broken = set()
+            self._broken = self._place(requests, only=self._broken)
         columns = requests.columns
         self.applied = int(columns.physical_offset[-1] + columns.size[-1])
 
@@ -253,6 +252,10 @@ class ConsumeQueues:
                 continue
             state = self._ends.get(queue, _NO_UNITS)
             plan = group.plan(state, self._files.units_per_file)
+            if plan.has_gap and self._is_expired(state):
+                self._report(queue, "retention deleted records before they were dispatched")
+                unequal.add(queue)
+                continue
             if plan.has_gap:
                 self._warn(
                     queue.topic, f"queue {queue.queue_id} misses units before {plan.end.end}"
@@ -271,6 +274,14 @@ class ConsumeQueues:
                 self._ends[queue] = plan.end
                 self._grown.add(queue)
         return unequal
+
+    def _is_expired(self, state: QueueEnd) -> bool:
+        """True if a queue has units and the log has none of their records any more.
+
+        Such a queue can begin anew. A broker appends after its last unit whatever comes, so that
+        each later unit stands at a number that its record does not have.
+        """
+        return state.end is not None and state.physical_end <= self._feed.peek().min_offset
 
     def _own(self, topic: bytes, queue_id: int) -> Queue | None:
         """The queue, if it is ours and its topic can be a folder."""

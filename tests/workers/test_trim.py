@@ -11,6 +11,7 @@ from protocol.queue_unit import QUEUE_UNIT, UNIT_BYTES
 from tests.workers.bench_of_workers import new_log, running
 from tests.workers.living_log import LivingLog
 from workers.index_folder import IndexFolder
+from workers.queue_files import QueueFiles
 
 ALL = queue_slot(0, 1)
 
@@ -72,6 +73,28 @@ def test_a_queue_without_new_messages_keeps_its_end(log: LivingLog) -> None:
             q: state.end
             for q, state in handler._ends.items()  # type: ignore[attr-defined]
         } == log.next_offset
+
+
+def test_a_queue_whose_log_went_before_it_was_dispatched_begins_anew_at_the_logs_begin(
+    log: LivingLog,
+) -> None:
+    log.grow(50)
+    with running(log, ALL) as worker:
+        log.grow(600)
+        expire(log, 4)
+        assert worker.dispatcher.done < log.min_offset, "the worker had caught up"
+        worker.catch_up()
+        log.grow(20)
+        worker.catch_up()
+        handler = worker.handler
+        assert {q: state.end for q, state in handler._ends.items()} == log.next_offset  # type: ignore[attr-defined]
+        feed, files = worker.feed, worker.files
+        assert isinstance(files, QueueFiles)
+        for queue, end in log.next_offset.items():
+            units = [(number, files.unit(queue, number)) for number in range(end - 5, end)]
+            for number, unit in units:
+                assert feed.record_at(unit.physical_offset).head.queue_offset == number
+            assert min(files.bases(queue)) > 0, "units of records that are gone are still there"
 
 
 def test_expired_index_files_go_and_the_others_stay(log: LivingLog) -> None:
