@@ -25,7 +25,7 @@ help: ## prints this list
 
 setup: $(STAMP) ## makes .venv and installs the project into it, when that is not done yet
 
-$(STAMP): pyproject.toml hatch_build.py $(wildcard protocol/kernel*.c)
+$(STAMP): pyproject.toml hatch_build.py $(wildcard protocol/kernel/*.c)
 	@set -e; \
 	echo "setting up $(VENV): some 700 MB, half a minute or more" >&2; \
 	if command -v uv >/dev/null 2>&1; then \
@@ -74,9 +74,9 @@ spark: setup ## Spark's long tests, marked spark_long: every store, many damages
 	timeout $(SPARK_S) $(PYTEST) -rs -m spark_long
 
 soak: setup ## the same for hours: 2,000 kills, power losses, a million images and broken requests
-	timeout $(SOAK_S) $(BIN)/python scripts/kill_anything.py --kills 2000
-	test "$$(id -u)" -ne 0 || timeout $(SOAK_S) $(BIN)/python scripts/kill_anything.py --power --kills 300
-	timeout $(SOAK_S) $(BIN)/python scripts/fuzz_frames.py --count 1000000
+	timeout $(SOAK_S) $(BIN)/python tests/soak/kill/anything.py --kills 2000
+	test "$$(id -u)" -ne 0 || timeout $(SOAK_S) $(BIN)/python tests/soak/kill/anything.py --power --kills 300
+	timeout $(SOAK_S) $(BIN)/python tests/soak/fuzz/frames.py --count 1000000
 	timeout $(SOAK_S) $(PYTEST) -rs -m soak
 
 clean: ## removes .venv, caches and builds

@@ -17,8 +17,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "protocol/kernel.c"
-LIBRARY = "protocol/_kernel.so"
+SOURCE = "protocol/kernel/kernel.c"
+LIBRARY = "protocol/kernel/_kernel.so"
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden")
 COMPILE_S_MAX = 120.0
 

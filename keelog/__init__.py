@@ -18,13 +18,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from node.client import Client, connect
-    from node.client_batch_receipt import BatchReceipt
-    from node.client_batches import BatchOptions
-    from node.client_calls import Retry
-    from node.client_many import Failure, SendManyError
-    from node.client_message import Message, MessageOptions, OutgoingMessage
-    from node.client_options import (
+    from client.client import Client, connect
+    from client.messages import Message, MessageOptions, OutgoingMessage
+    from client.options import (
         CreateTopicOptions,
         FindOptions,
         GetOptions,
@@ -33,11 +29,8 @@ if TYPE_CHECKING:
         SeekOptions,
         SendOptions,
     )
-    from node.client_producer import Producer
-    from node.client_pull import PullResult
-    from node.client_routes import Routes
-    from node.client_tail import TailOptions
-    from node.client_types import (
+    from client.pull_result import PullResult
+    from client.results import (
         DiskStatus,
         Health,
         HealthCheck,
@@ -49,6 +42,13 @@ if TYPE_CHECKING:
         TopicCreated,
         TopicInfo,
     )
+    from client.send.batch_builder import BatchOptions
+    from client.send.batch_receipt import BatchReceipt
+    from client.send.bulk_send import Failure, SendManyError
+    from client.send.producer import Producer
+    from client.subscription import TailOptions
+    from client.transport.request import Retry
+    from client.transport.routes import Routes
     from protocol.errors import (
         BadRequest,
         BusyError,
@@ -135,12 +135,12 @@ __all__ = [
 ]
 
 _HOMES = (
-    "node.client",
-    "node.client_batches",
-    "node.client_calls",
-    "node.client_many",
-    "node.client_message",
-    "node.client_types",
+    "client.client",
+    "client.send.batch_builder",
+    "client.transport.request",
+    "client.send.bulk_send",
+    "client.messages",
+    "client.results",
     "protocol.errors",
 )
 """Where the names above are."""

@@ -24,17 +24,11 @@ from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
-from keelog.aio_follow import Messages, Results
-from keelog.aio_run import run
-from keelog.aio_sends import LoopSends
-from node import client_operations as operations
-from node.client_batch_receipt import BatchReceipt
-from node.client_batches import BatchOptions
-from node.client_calls import Retry
-from node.client_core import ClientCore, goes_alone
-from node.client_find import Find
-from node.client_message import Body, Message, MessageOptions, OutgoingMessage
-from node.client_options import (
+from client import operations as operations
+from client.core import ClientCore, goes_alone
+from client.find import Find
+from client.messages import Body, Message, MessageOptions, OutgoingMessage
+from client.options import (
     CreateTopicOptions,
     FindOptions,
     GetOptions,
@@ -43,18 +37,17 @@ from node.client_options import (
     SeekOptions,
     SendOptions,
 )
-from node.client_producer import Producer as PlainProducer
-from node.client_pull import PullResult
-from node.client_routes import Routes
-from node.client_tail import Start, TailOptions
-from node.client_types import (
-    Health,
-    NodeStatus,
-    QueueOffsets,
-    Receipt,
-    TopicCreated,
-    TopicInfo,
-)
+from client.pull_result import PullResult
+from client.results import Health, NodeStatus, QueueOffsets, Receipt, TopicCreated, TopicInfo
+from client.send.batch_builder import BatchOptions
+from client.send.batch_receipt import BatchReceipt
+from client.send.producer import Producer as PlainProducer
+from client.subscription import Start, TailOptions
+from client.transport.request import Retry
+from client.transport.routes import Routes
+from keelog.aio_follow import Messages, Results
+from keelog.aio_run import run
+from keelog.aio_sends import LoopSends
 
 __all__ = ["Client", "Producer", "connect"]
 

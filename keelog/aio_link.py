@@ -10,10 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 
-from node.client_bare_link import BareLink
-from node.client_calls import Call, Role, at_deadline, when_closed
-from node.client_io import IoThread
-from node.client_own_link import OwnLink
+from client.transport.channel import OwnLink
+from client.transport.io_thread import IoThread
+from client.transport.request import Call, Role, at_deadline, when_closed
+from client.transport.zmtp_connection import BareLink
 
 LOOK_S = 2.0
 """While answers are waited for: so often it is looked whether the node is still there."""

@@ -3,8 +3,8 @@
 import asyncio
 from typing import TypeVar
 
-from node.client_core import ClientCore
-from node.client_operations import Operation
+from client.core import ClientCore
+from client.operations import Operation
 from protocol.errors import MqError
 
 T = TypeVar("T")

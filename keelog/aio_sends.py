@@ -2,7 +2,7 @@
 
 Plain messages of a topic are gathered as columns, encoded together, and sent and answered in the
 loop itself (`keelog.aio_link`). All others go the way of the plain client's threads
-(`node.client_sends`).
+(`client.send.send_coalescer`).
 """
 
 import asyncio
@@ -12,17 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from client.core import ClientCore
+from client.messages import Body, OutgoingMessage
+from client.options import SendOptions
+from client.results import Receipt
+from client.send.batch_receipt import BatchReceipt
+from client.send.columns import NOT_TAKEN, Columns
+from client.send.record_batch import Entry, Results
+from client.send.send_coalescer import HELD_S_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
+from client.transport.io_thread import CALLS_MAX
+from client.transport.request import Call
 from keelog.aio_link import LoopLink
-from node.client_batch import Entry, Results
-from node.client_batch_receipt import BatchReceipt
-from node.client_calls import Call
-from node.client_columns import NOT_TAKEN, Columns
-from node.client_core import ClientCore
-from node.client_io import CALLS_MAX
-from node.client_message import Body, OutgoingMessage
-from node.client_options import SendOptions
-from node.client_sends import HELD_S_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
-from node.client_types import Receipt
 from protocol.errors import MqError, NodeBusy
 
 EARLY_RECORDS = 32

@@ -20,8 +20,8 @@ import pytest
 
 if TYPE_CHECKING:
     # Not before a fixture is asked for: pytest loads this in sessions that use none of it.
+    from client.client import Client
     from keelog.testing import TestNode
-    from node.client import Client
 
 NAME_CHARS_MAX = 80
 """Of a test's name in its topic, which may have 127 characters."""

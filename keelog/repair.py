@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from node.repair import move_strangers, repair_log, rewrite_checkpoint
-from node.store.condition import check_is_store
-from node.store.locks import StoreLock
-from node.store.repair_plan import Plan, derived_steps, plan_repair
-from node.store.repair_steps import RewriteCheckpoint
-from node.store.settings import Settings
-from node.store.verify import Report, verify
+from node.runtime.locks import StoreLock
+from node.runtime.settings import Settings
+from node.store.repair.plan import Plan, derived_steps, plan_repair
+from node.store.repair.steps import RewriteCheckpoint
+from node.store.shutdown_state import check_is_store
+from node.store.verify.verify import Report, verify
+from node.writer.repair import move_strangers, repair_log, rewrite_checkpoint
 from workers.repair import rebuild_damaged
 
 Tell = Callable[[int, int], None]

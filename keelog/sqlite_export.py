@@ -10,15 +10,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node.store.dead_store import DeadStore
-from node.store.disk import rename, sync_dir, sync_file
-from node.store.log_damage import Damage, columns_past_damage
-from node.store.tag_filter import TagFilter
+from node.runtime.disk import rename, sync_dir, sync_file
+from node.store.log.damage import Damage, columns_past_damage
+from node.store.query.tag_filter import TagFilter
+from node.store.stopped_store import DeadStore
 from pipeline.errors import CorruptRecord
-from protocol.columns import Columns
 from protocol.errors import BadRequest, MqError
-from protocol.properties import decode_raw_properties
-from protocol.record import Record
+from protocol.record.codec import Record
+from protocol.record.columns import Columns
+from protocol.record.properties import decode_raw_properties
 
 TABLES = """
 CREATE TABLE messages (

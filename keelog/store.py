@@ -15,16 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from node.client_message import Message
-from node.client_operations import FIND_PAGE, TIME_MS_MAX, milliseconds
-from node.client_options import Time, check_limit
-from node.store.dead_store import DeadStore
-from node.store.find import FindRequest
-from node.store.find import find as find_page
-from node.store.settings import Settings
-from protocol.columns import Columns
+from client.messages import Message
+from client.operations import FIND_PAGE, TIME_MS_MAX, milliseconds
+from client.options import Time, check_limit
+from node.runtime.settings import Settings
+from node.store.query.find import FindRequest
+from node.store.query.find import find as find_page
+from node.store.stopped_store import DeadStore
 from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.message_id import parse_offset_message_id
+from protocol.record.columns import Columns
 
 __all__ = ["OpenStore", "open_store"]
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from client.client import Client, connect
 from keelog.bench.node_process import ANY_DISK, Node
-from node.client import Client, connect
 from protocol.errors import ServiceNotAvailable
 
 LOG_LINES_SHOWN = 100

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from node.store.settings import Settings, load_settings
-from node.store.tag_filter import TagFilter, parse_tags
+from node.runtime.settings import Settings, load_settings
+from node.store.query.tag_filter import TagFilter, parse_tags
 from pipeline.bound_options import BOUNDS, STRATEGY, Use, ending_bound, starting_bound
 from pipeline.bounds import EARLIEST, LATEST, Bound
 from pipeline.errors import BadOption, UnknownOption, naming_conditions
 from pipeline.option_values import count, duration_ms, json_object, json_value, one_of
-from pipeline.plan import Limits
+from pipeline.plan.partitions import Limits
 from pipeline.stores.access import (
     FETCH_OPTIONS,
     FETCH_PREFIX,

@@ -8,29 +8,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 
-from node.store.log_damage import next_record
-from node.store.log_reader import Bounds, LogReader
-from node.store.queue_reader import QueueReader
-from pipeline.bounds import (
-    Bound,
-    Extent,
-    QueueAt,
-    check_offsets,
-    offsets_at_times,
-    offsets_for,
-)
+from node.store.log.damage import next_record
+from node.store.log.reader import Bounds, LogReader
+from node.store.queues.reader import QueueReader
+from pipeline.bounds import Bound, Extent, QueueAt, check_offsets, offsets_at_times, offsets_for
 from pipeline.errors import UnknownTopic, naming_conditions
 from pipeline.log import log
 from pipeline.options import SourceOptions
-from pipeline.parts import IndexPart, LogPart, Part, QueuePart, Task
-from pipeline.plan import Limits, Range, log_borders, plan_partitions, share
+from pipeline.plan.partitions import Limits, Range, log_borders, plan_partitions, share
 from pipeline.stores.access import Way
 from pipeline.stores.opening import check_stores, open_selected
 from pipeline.stores.planned_store import PlannedStore
 from pipeline.tables import INDEX, MESSAGES
+from pipeline.task_spec import IndexPart, LogPart, Part, QueuePart, Task
+from protocol.derived.index_entry import INDEX_ENTRY
+from protocol.derived.queue_unit import FILLER_SIZE
 from protocol.ids import Queue
-from protocol.index_entry import INDEX_ENTRY
-from protocol.queue_unit import FILLER_SIZE
 
 BORDER_SEARCH_BYTES = 16 << 20
 """How far behind the wished place of a border a record is looked for."""

@@ -23,8 +23,8 @@ from pipeline.errors import BadMode, BadOption, UnknownColumn
 if TYPE_CHECKING:
     from pipeline.bound_options import Use
     from pipeline.options import SourceOptions
-    from pipeline.parts import Part
     from pipeline.sink.options import SinkOptions
+    from pipeline.task_spec import Part
 
 
 class KeelogSource(DataSource):
@@ -150,7 +150,7 @@ class KeelogReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """The partition's rows as Arrow batches. Spark makes one empty partition of none."""
-        from pipeline.read import read_part
+        from pipeline.read.part import read_part
 
         part: Part | None = None if partition is None else partition.value
         if part is not None:

@@ -10,13 +10,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
 import pipeline
-from node.store.settings import Settings
-from node.store.store import open_store
-from pipeline.jobs.rebuild_range import RangeJob
-from pipeline.jobs.rebuild_shuffle import unit_rows
+from node.runtime.settings import Settings
+from node.store.opening import open_store
+from pipeline.jobs.rebuild.range_task import RangeJob
+from pipeline.jobs.rebuild.shuffle import unit_rows
 from pipeline.jobs.scan import RANGE_BYTES, plan_ranges
-from pipeline.parts import LogAt
-from protocol.queue_unit import FILLER_SIZE
+from pipeline.task_spec import LogAt
+from protocol.derived.queue_unit import FILLER_SIZE
 
 KEY = ("topic", "queueId", "queueOffset")
 VALUES = ("physicalOffset", "storeSize", "tagsCode")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from protocol import kernel
+from protocol.kernel import loader
 from tests.support.faults.disk_faults import DiskFaults, build_library
 from tests.support.golden import GetStore, unpack
 
@@ -82,10 +82,10 @@ def faults(tmp_path: Path, fault_library: Path) -> DiskFaults:
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """`compiled` or `numpy`: which of the two the module's tests run with."""
     wanted: str = request.param
-    found = kernel.active() if wanted == "compiled" else None
+    found = loader.active() if wanted == "compiled" else None
     if wanted == "compiled" and found is None:
         pytest.skip("this installation has no compiled kernel")
-    with kernel.using(found):
+    with loader.using(found):
         yield wanted
 
 

@@ -1,29 +1,34 @@
 """Who may import whom, and how long things may be: the tables are the rule for the whole tree."""
 
 import ast
-from collections.abc import Callable, Iterator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Set
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("protocol", "node", "workers", "pipeline", "keelog")
+PRODUCT = ("protocol", "client", "node", "workers", "pipeline", "keelog")
 OURS = (*PRODUCT, "pyspark_keelog", "scripts", "tests")
 
-# The longest prefix of a module's name decides. It may import these of ours and no others.
-# A prefix ends at a dot; with a star it ends anywhere: node.client* is node.client_types too.
-MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "protocol": ("protocol",),
-    "node": ("protocol", "node"),
-    "node.store": ("protocol", "node.store"),
-    "node.client*": ("protocol", "node.client*"),
-    "workers": ("protocol", "node.store", "workers"),
-    "pipeline": ("protocol", "node.store", "node.client*", "pipeline"),
-    "pyspark_keelog": ("pipeline", "pyspark_keelog"),
-    "keelog": (*PRODUCT, "pyspark_keelog"),
-    "scripts": (*PRODUCT, "pyspark_keelog", "scripts"),
-    "tests": OURS,
-}
+
+def _may_import() -> dict[str, tuple[str, ...]]:
+    """The table of ARCHITECTURE.md: a module obeys its longest prefix, and imports that one too."""
+    table = {}
+    for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
+        row = re.match(r"\| `([a-z_/]+)/` \|.*\| (.+) \|$", line)
+        if row is not None:
+            name = row[1].replace("/", ".")
+            allowed = re.findall(r"`([a-z_/]+)`", row[2])
+            table[name] = (name, *(found.replace("/", ".") for found in allowed))
+            if row[2] == "everything":
+                table[name] = OURS
+    return table
+
+
+MAY_IMPORT = _may_import()
 
 # Every prefix of a module's name counts. It must not import these, whoever they belong to.
 STILL = "os io mmap socket threading time logging zmq psutil pathlib subprocess asyncio"
@@ -37,21 +42,21 @@ EXEMPT = {
     # It runs both handlers, one after the other, on a store at rest.
     "workers.rebuild": ("workers.consume_queue*", "workers.index_file*"),
     # One environment variable, once.
-    "protocol.kernel": ("os",),
+    "protocol.kernel.loader": ("os",),
 }
 
 # Who changes files in node/ and workers/ does it through node.store.disk, the storage seam.
-SEAM = "node/store/disk.py"
+SEAM = "node/runtime/disk.py"
 # Locks, pages of shared numbers, pipes, log lines: no power loss needs to spare them.
 BESIDE_THE_SEAM = {
     SEAM,
-    "node/store/event_log.py",
-    "node/store/locks.py",
-    "node/store/log_signals.py",
-    "node/store/process.py",
-    "node/store/state_page.py",
-    "node/store/stats_file.py",
-    "node/supervisor_store.py",
+    "node/runtime/event_log.py",
+    "node/runtime/locks.py",
+    "node/runtime/log_signals.py",
+    "node/runtime/process.py",
+    "node/runtime/state_page.py",
+    "node/runtime/stats/file.py",
+    "node/supervisor/directory.py",
 }
 WRITING_CALLS = {
     "pwrite",
@@ -80,6 +85,7 @@ WRITING_FLAGS = {"O_RDWR", "O_WRONLY", "O_CREAT", "O_TRUNC", "O_APPEND"}
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
+FOLDER_MODULES_MAX = 15
 NAMES_WITHOUT_MEANING = {"utils", "common", "helpers", "manager"}
 INIT_WITH_CODE = {
     "keelog/__init__.py",
@@ -115,7 +121,8 @@ def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def import_faults(path: str, source: str) -> list[str]:
     module, faults = _module(path), []
-    ours = MAY_IMPORT[max((name for name in MAY_IMPORT if _below(module, (name,))), key=len)]
+    rooms = [name for name in MAY_IMPORT if _below(module, (name,))]
+    ours = MAY_IMPORT[max(rooms, key=len)] if rooms else ()
     banned = [
         name
         for key, names in MUST_NOT_IMPORT.items()
@@ -212,19 +219,21 @@ def test_the_tree_keeps_the_rule(rule: Rule) -> None:
         ("protocol/a.py", "def f():\n    import time"),
         ("protocol/a.py", "from node.store import segment"),
         ("protocol/a.py", "from .record import Record"),
-        ("node/store/a.py", "from node.writer import step"),
+        ("node/store/a.py", "from node.writer.loop import step"),
         ("node/store/a.py", "from node import writer"),
         ("node/store/a.py", "import node"),
-        ("node/client.py", "from node.store.segment import Segment"),
-        ("node/client.py", "from node.config import Config"),
-        ("node/client_types.py", "import node.writer"),
-        ("node/writer.py", "from workers.dispatch import follow"),
-        ("node/writer.py", "import keelog"),
-        ("workers/dispatch.py", "from node.commit_log import CommitLog"),
+        ("client/client.py", "from node.store.log.segment import Segment"),
+        ("client/client.py", "from node.runtime.settings import Settings"),
+        ("client/send/a.py", "import node.writer.loop"),
+        ("node/runtime/a.py", "from node.store import base"),
+        ("node/reader/a.py", "from node.writer.loop import Writer"),
+        ("node/writer/loop.py", "from workers.dispatch import follow"),
+        ("node/writer/loop.py", "import keelog"),
+        ("workers/dispatch.py", "from node.writer.log.commit_log import CommitLog"),
         ("workers/dispatch.py", "from workers.consume_queue import ConsumeQueues"),
         ("workers/consume_queue.py", "from workers import index_file"),
         ("workers/index_file.py", "from workers.consume_queue_files import Files"),
-        ("pipeline/source.py", "from node.writer import step"),
+        ("pipeline/source.py", "from node.writer.loop import step"),
         ("pipeline/source.py", "import workers.dispatch"),
         ("pipeline/source.py", "from tests.support import golden"),
         ("keelog/store.py", "from pyspark.sql import SparkSession"),
@@ -242,19 +251,69 @@ def test_a_forbidden_import_is_found(path: str, source: str) -> None:
         ("protocol/a.py", "import numpy as np, msgpack, zlib\nfrom protocol.ids import Queue"),
         ("protocol/a.py", "import osmosis"),
         ("node/store/a.py", "import os, mmap\nfrom node import store"),
-        ("node/writer.py", "from node.store.segment import Segment\nimport node.config"),
-        ("node/client.py", "from node.client_types import Receipt"),
+        ("node/writer/loop.py", "from node.store.log.segment import Segment\nimport node.runtime"),
+        ("client/client.py", "from client.results import Receipt"),
         ("workers/consume_queue.py", "from workers.dispatch import follow"),
         ("workers/consume_queue.py", "from workers.consume_queue_files import Files"),
         ("workers/index_file.py", "from workers import dispatch"),
-        ("pipeline/source.py", "import pyspark\nfrom node.client import Client"),
+        ("pipeline/source.py", "import pyspark\nfrom client.client import Client"),
         ("pyspark_keelog/__init__.py", "import pyspark\nfrom pipeline import source"),
-        ("keelog/store.py", "from node.store.segment import Segment\nimport pipeline.jobs"),
+        ("keelog/store.py", "from node.store.log.segment import Segment\nimport pipeline.jobs"),
         ("tests/test_a.py", "import scripts.bench_send, tests.support, pyspark, os"),
     ],
 )
 def test_an_allowed_import_is_left_alone(path: str, source: str) -> None:
     assert import_faults(path, source) == []
+
+
+def _folder(module: str, modules: Set[str]) -> str:
+    """The folder of what is imported: the longest part of the name that is a module, and up."""
+    while module and module not in modules:
+        module = module.rpartition(".")[0]
+    return module.rpartition(".")[0]
+
+
+def folder_circle(sources: Mapping[str, str]) -> list[str]:
+    """Folders that import each other round about; one inside the other count as one."""
+    modules = {_module(path) for path in sources if not path.endswith("__init__.py")}
+    follows: dict[str, set[str]] = {}
+    for path, source in sources.items():
+        start = PurePosixPath(path).parent.as_posix().replace("/", ".")
+        for _, target in _imports(ast.parse(source)):
+            stop = _folder(target, modules)
+            if stop and not _below(start, (stop,)) and not _below(stop, (start,)):
+                follows.setdefault(start, set()).add(stop)
+    try:
+        TopologicalSorter(follows).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def _product() -> dict[str, str]:
+    paths = [path for top in PRODUCT for path in (ROOT / top).rglob("*.py")]
+    return {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths}
+
+
+def test_no_two_folders_import_each_other_round_about() -> None:
+    assert folder_circle(_product()) == []
+
+
+def test_a_circle_of_folders_is_found_and_a_folder_with_those_inside_it_is_none() -> None:
+    tree = {"a/x.py": "import b.y", "b/y.py": "import c.z", "c/z.py": "from a import x"}
+    assert len(folder_circle(tree)) == 4
+    assert folder_circle({**tree, "c/z.py": "import os"}) == []
+    assert folder_circle({"a/x.py": "import a.b.y", "a/b/y.py": "import a.x"}) == []
+
+
+def test_no_folder_of_the_product_has_too_many_modules() -> None:
+    counts = Counter(
+        PurePosixPath(path).parent.as_posix()
+        for path in _product()
+        if not path.endswith("__init__.py")
+    )
+    assert len(counts) > 10
+    assert {folder: n for folder, n in counts.items() if n > FOLDER_MODULES_MAX} == {}
 
 
 def test_too_long_files_and_functions_are_found_in_product_code_alone() -> None:

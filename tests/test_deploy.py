@@ -14,8 +14,8 @@ import yaml
 from click.testing import CliRunner
 
 from keelog.cli.main import cli
-from node.store.process import EXIT_DAMAGED, EXIT_LOCKED, EXIT_USAGE
-from node.supervisor_bind import parse_http
+from node.runtime.process import EXIT_DAMAGED, EXIT_LOCKED, EXIT_USAGE
+from node.supervisor.bind import parse_http
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"

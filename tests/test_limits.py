@@ -5,7 +5,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from node.store.settings import Settings
+from node.runtime.settings import Settings
 from tests.test_docs import missing_places
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,24 +41,24 @@ NOT_OF_A_QUEUE = {
 }  # fmt: skip
 
 QUEUES = {
-    "node/client_pulls.py": "node/client_tail.py::PULLS_MAX",
-    "node/client_append.py": "node/client_options.py::ProducerSettings.max_in_flight",
-    "node/client_io.py": "node/client_io.py::CALLS_MAX",
-    "node/client_bare_link.py": "node/client_bare_link.py::UNSENT_BYTES_MAX",
-    "node/client_link.py": "node/client_io.py::CALLS_MAX",
-    "node/client_sends.py": "node/client_io.py::CALLS_MAX",
-    "node/client_tail.py": "node/client_tail.py::PULLS_MAX",
-    "node/group_commit.py": "send_thread_pool_queue_capacity",
-    "node/store/bells.py": "node/store/bells.py::RINGS_HIGH_WATER_MARK",
-    "node/store/datagram_bells.py": "node/store/bell_rules.py::RING_BYTES_MAX",
-    "node/reader_tail.py": "node/reader_tail.py::TAIL_RECORDS_MAX",
-    "node/service_manager.py": "node/service_manager.py::STATUS_CHARS_MAX",
-    "node/doors.py": "node/serving.py::BACKLOG",
-    "node/local_end.py": "node/serving.py::SEND_HIGH_WATER_MARK",
-    "node/serving.py": "node/serving.py::UNSENT_MAX",
-    "node/serving_owed.py": "node/serving_owed.py::OWED_BYTES_MAX",
+    "client/transport/pull_channel.py": "client/subscription.py::PULLS_MAX",
+    "client/send/batch_sender.py": "client/options.py::ProducerSettings.max_in_flight",
+    "client/transport/io_thread.py": "client/transport/io_thread.py::CALLS_MAX",
+    "client/transport/zmtp_connection.py": "client/transport/zmtp_connection.py::UNSENT_BYTES_MAX",
+    "client/transport/zmq_connection.py": "client/transport/io_thread.py::CALLS_MAX",
+    "client/send/send_coalescer.py": "client/transport/io_thread.py::CALLS_MAX",
+    "client/subscription.py": "client/subscription.py::PULLS_MAX",
+    "node/writer/group_commit.py": "send_thread_pool_queue_capacity",
+    "node/runtime/wakeup/bells.py": "node/runtime/wakeup/bells.py::RINGS_HIGH_WATER_MARK",
+    "node/runtime/wakeup/datagram_bells.py": "node/runtime/wakeup/rules.py::RING_BYTES_MAX",
+    "node/reader/tail_cache.py": "node/reader/tail_cache.py::TAIL_RECORDS_MAX",
+    "node/supervisor/systemd.py": "node/supervisor/systemd.py::STATUS_CHARS_MAX",
+    "node/serving/doors.py": "node/serving/request_server.py::BACKLOG",
+    "node/serving/unix_server.py": "node/serving/request_server.py::SEND_HIGH_WATER_MARK",
+    "node/serving/request_server.py": "node/serving/request_server.py::UNSENT_MAX",
+    "node/serving/send_quota.py": "node/serving/send_quota.py::OWED_BYTES_MAX",
     "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
-    "node/client_unique_key.py": "node/client_io.py::CALLS_MAX",
+    "client/send/unique_key.py": "client/transport/io_thread.py::CALLS_MAX",
 }
 """Files with queues (deques, sockets, heaps of work), and the limit that holds for them."""
 

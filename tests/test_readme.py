@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.event_log import FORMAT_VARIABLE
+from node.runtime.event_log import FORMAT_VARIABLE
 from tests.cli.tree import assert_is_read
 from tests.support.node import RunningNode
 from tests.support.pages import Step, agrees, in_a_shell, printed, steps

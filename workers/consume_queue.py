@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from node.store.event_log import fields
-from node.store.found_sizes import found_file_bytes
-from node.store.process import leave, raise_file_limit
-from node.store.service_loop import queue_pace
-from node.store.settings import Settings
-from node.store.state_page import queue_slot, run_dir
-from protocol.dispatch_request import DispatchRequests, dispatch_requests
+from node.runtime.event_log import fields
+from node.runtime.process import leave, raise_file_limit
+from node.runtime.service_loop import queue_pace
+from node.runtime.settings import Settings
+from node.runtime.state_page import queue_slot, run_dir
+from node.store.detected_sizes import found_file_bytes
+from protocol.derived.dispatch_request import DispatchRequests, dispatch_requests
+from protocol.derived.queue_build import QueueEnd, QueuePlan
+from protocol.derived.queue_unit import QUEUE_UNIT, QueueUnit
 from protocol.errors import NotFound, StoreDamaged
 from protocol.ids import Queue, shard_of
 from protocol.names import is_folder_name
-from protocol.queue_build import QueueEnd, QueuePlan
-from protocol.queue_unit import QUEUE_UNIT, QueueUnit
-from protocol.record import (
+from protocol.record.codec import (
     DEFAULT_DELAY_LEVELS_MS,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,

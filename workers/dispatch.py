@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from node.store.disk import DISK_FULL, NO_DESCRIPTORS, PASSING, if_room
-from node.store.event_log import fields
-from node.store.own_files import Progress, save_progress
-from node.store.service_loop import PAGE_BYTES, LoopPace, ServiceLoop
-from node.store.state_page import DISK_FULL as DISK_FULL_STATE
-from node.store.state_page import NO_RESOURCES as NO_RESOURCES_STATE
-from node.store.state_page import RUNNING, STOPPING, WorkerPage
-from protocol.columns import Columns
-from protocol.dispatch_request import DispatchRequests, dispatch_requests
+from node.runtime.disk import DISK_FULL, NO_DESCRIPTORS, PASSING, if_room
+from node.runtime.event_log import fields
+from node.runtime.service_loop import PAGE_BYTES, LoopPace, ServiceLoop
+from node.runtime.state_page import DISK_FULL as DISK_FULL_STATE
+from node.runtime.state_page import NO_RESOURCES as NO_RESOURCES_STATE
+from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
+from node.store.checkpoints import Progress, save_progress
+from protocol.derived.dispatch_request import DispatchRequests, dispatch_requests
+from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import ServiceNotAvailable, StoreDamaged
-from protocol.queue_unit import UNIT_BYTES
-from protocol.record import DEFAULT_DELAY_LEVELS_MS, Record, Torn
+from protocol.record.codec import DEFAULT_DELAY_LEVELS_MS, Record, Torn
+from protocol.record.columns import Columns
 from workers.feed import Feed, Limits
 from workers.stats import WorkerStats
 

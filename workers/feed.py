@@ -6,17 +6,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from node.store.condition import read_condition
-from node.store.log_reader import Bounds, LogReader
-from node.store.log_tail import find_tail
-from node.store.open_files import OpenFiles
-from node.store.own_files import load_epochs, load_floor
-from node.store.segment_list import SegmentList, list_folder
-from node.store.state_page import STOPPING, LogPage, PageAbsent
-from protocol.columns import Columns
+from node.runtime.state_page import STOPPING, LogPage, PageAbsent
+from node.store.checkpoints import load_epochs, load_floor
+from node.store.file_cache import OpenFiles
+from node.store.log.end import find_tail
+from node.store.log.reader import Bounds, LogReader
+from node.store.log.segment_list import SegmentList, list_folder
+from node.store.shutdown_state import read_condition
 from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR
-from protocol.record import Record, Torn
+from protocol.record.codec import Record, Torn
+from protocol.record.columns import Columns
 
 WINDOW_BYTES = 8 << 20
 """Log read at once: what catches up writes to each queue once a window."""

@@ -1,6 +1,6 @@
 """Hints between the processes of a node: they shorten a sleep, losing them costs latency alone.
 
-A worker sleeps until the writer rings its bell (`node.store.bells`), and rings the readers that
+A worker sleeps until the writer rings its bell (`wakeup.bells`), and rings the readers that
 listen when queues have grown.
 """
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import msgpack
 import zmq
 
-from node.store.bell_rules import RING_BYTES_MAX
-from node.store.bells import READER_SLOTS, Bell, Context, Sleepers
-from node.store.state_page import NEVER, WorkerPage
+from node.runtime.state_page import NEVER, WorkerPage
+from node.runtime.wakeup.bells import READER_SLOTS, Bell, Context, Sleepers
+from node.runtime.wakeup.rules import RING_BYTES_MAX
 from protocol.ids import Queue
 from workers.pace import Sleep
 

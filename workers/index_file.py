@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from node.store.found_sizes import found_geometry
-from node.store.process import leave
-from node.store.service_loop import index_pace
-from node.store.settings import Settings
-from node.store.state_page import run_dir
-from protocol.dispatch_request import DispatchRequests, index_keys, plain_index_keys
+from node.runtime.process import leave
+from node.runtime.service_loop import index_pace
+from node.runtime.settings import Settings
+from node.runtime.state_page import run_dir
+from node.store.detected_sizes import found_geometry
+from protocol.derived.dispatch_request import DispatchRequests, index_keys, plain_index_keys
+from protocol.derived.index_build import EMPTY_HEADER, IndexPut, KeyBatch, free_entries, put_keys
+from protocol.derived.index_entry import fold_hash
 from protocol.errors import NotFound, StoreDamaged
-from protocol.index_build import EMPTY_HEADER, IndexPut, KeyBatch, free_entries, put_keys
-from protocol.index_entry import fold_hash
-from protocol.java_hash import java_hash
 from protocol.names import ABORT_FILE
+from protocol.record.java_hash import java_hash
 from workers.feed import Feed
 from workers.index_folder import IndexFolder, IndexState
 from workers.pace import TurnPace

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from node.store import disk
-from node.store.disk import NO_DESCRIPTORS, sync_dir_if_there, sync_file, write_all
-from node.store.index_list import check_index_names, list_index_files
-from protocol.errors import BadRequest
-from protocol.index_build import (
+from node.runtime import disk
+from node.runtime.disk import NO_DESCRIPTORS, sync_dir_if_there, sync_file, write_all
+from node.store.indexes.listing import check_index_names, list_index_files
+from protocol.derived.index_build import (
     EMPTY_HEADER,
     IndexPut,
     fill_slots,
@@ -21,13 +20,14 @@ from protocol.index_build import (
     rolled_header,
     spans_of,
 )
-from protocol.index_entry import (
+from protocol.derived.index_entry import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT,
     IndexGeometry,
     IndexHeader,
 )
+from protocol.errors import BadRequest
 from protocol.names import INDEX_DIR, next_index_file_name
 from workers.sparse_file import make_file, nonzero_pieces, zero_from
 

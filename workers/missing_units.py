@@ -7,12 +7,12 @@ trace in those that stay: where the files of a queue begin and end is held again
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from node.store.own_files import Tails, load_tails
+from node.store.checkpoints import Tails, load_tails
 from node.store.topics_file import TopicsFile
-from protocol.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.queue_build import QueueEnd
 from protocol.ids import Queue
 from protocol.names import is_folder_name
-from protocol.queue_build import QueueEnd
 from workers.feed import Feed
 from workers.unit_groups import Own, UnitGroup, unit_groups
 

@@ -11,30 +11,22 @@ from typing import Self
 
 import zmq
 
-from node.store import disk
-from node.store.bells import Bell, Context
-from node.store.descriptors import check_file_limit
-from node.store.held_store import check_held, hold_store
-from node.store.locks import FileLock, StoreLock
-from node.store.new_store import check_created
-from node.store.process import EXIT_OK, OOM_WORKER, StopFlag, now_ms
-from node.store.run_process import ChildProcess, run_process
-from node.store.service_loop import LoopPace
-from node.store.settings import Settings, load_settings
-from node.store.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
-from node.store.topic_counts import TopicCounts
+from node.runtime import disk
+from node.runtime.descriptors import check_file_limit
+from node.runtime.held_store import check_held, hold_store
+from node.runtime.locks import FileLock, StoreLock
+from node.runtime.process import EXIT_OK, OOM_WORKER, StopFlag, now_ms
+from node.runtime.run_process import ChildProcess, run_process
+from node.runtime.service_loop import LoopPace
+from node.runtime.settings import Settings, load_settings
+from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
+from node.runtime.stats.topic_counts import TopicCounts
+from node.runtime.wakeup.bells import Bell, Context
+from node.store.identity.new_store import check_created
 from protocol.errors import CorruptError, NotAStore
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
-from workers.dispatch import (
-    HEARTBEAT_S,
-    Breaks,
-    Dispatcher,
-    Handler,
-    Pace,
-    Place,
-    Stopped,
-)
+from workers.dispatch import HEARTBEAT_S, Breaks, Dispatcher, Handler, Pace, Place, Stopped
 from workers.feed import Feed, LiveFeed, RestingFeed
 from workers.hints import GrowthHints, Rest
 from workers.pace import TurnPace

@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from node.store import disk
-from node.store.own_files import (
+from node.runtime import disk
+from node.runtime.regular_file import QUEUES_FILE_BYTES_MAX, read_bounded
+from node.runtime.state_page import queue_slot, run_dir
+from node.store.checkpoints import (
     EpochLine,
     Progress,
     epoch_end,
@@ -20,8 +22,6 @@ from node.store.own_files import (
     load_progress,
     remove_progress,
 )
-from node.store.regular_file import QUEUES_FILE_BYTES_MAX, read_bounded
-from node.store.state_page import queue_slot, run_dir
 from protocol.ids import Queue
 
 _QUEUE_SLOT = re.compile(r"queue-([0-9]+)-of-([0-9]+)")

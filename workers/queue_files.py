@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from node.store import disk
-from node.store.disk import NO_DESCRIPTORS, sync_dir_if_there, sync_file, write_all
-from node.store.found_sizes import sorted_entries
+from node.runtime import disk
+from node.runtime.disk import NO_DESCRIPTORS, sync_dir_if_there, sync_file, write_all
+from node.store.detected_sizes import sorted_entries
+from protocol.derived.queue_build import QueueEnd
+from protocol.derived.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES, QueueUnit
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import (
@@ -24,8 +26,6 @@ from protocol.names import (
     offset_file_name,
     parse_offset_file_name,
 )
-from protocol.queue_build import QueueEnd
-from protocol.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES, QueueUnit
 from workers.sparse_file import make_file, zero_from
 
 CHECKED_FILES_MAX = 3

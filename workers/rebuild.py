@@ -6,16 +6,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.store import disk
-from node.store.condition import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
-from node.store.found_sizes import found_file_bytes, found_geometry
-from node.store.locks import StoreLock
-from node.store.own_files import Progress
-from node.store.process import raise_file_limit
-from node.store.rebuilding import clear_unfinished, forget, vouch
-from node.store.settings import Settings
-from node.store.state_page import run_dir
-from protocol.dispatch_request import dispatch_requests
+from node.runtime import disk
+from node.runtime.locks import StoreLock
+from node.runtime.process import raise_file_limit
+from node.runtime.settings import Settings
+from node.runtime.state_page import run_dir
+from node.store.checkpoints import Progress
+from node.store.detected_sizes import found_file_bytes, found_geometry
+from node.store.replay.rebuilding import clear_unfinished, forget, vouch
+from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
+from protocol.derived.dispatch_request import dispatch_requests
 from protocol.errors import NotAStore, StoreDamaged
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 from workers.consume_queue import OPEN_FILES_MIN, STORE_FILES_SHARE, ConsumeQueues, Site

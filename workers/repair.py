@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from node.store.repair_note import save_rebuilding
-from node.store.repair_steps import Rebuild, Step
-from node.store.settings import Settings
+from node.runtime.settings import Settings
+from node.store.repair.note import save_rebuilding
+from node.store.repair.steps import Rebuild, Step
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from workers.rebuild import Tell, rebuild_locked
 

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from node.store import disk
-from node.store.disk import write_all
+from node.runtime import disk
+from node.runtime.disk import write_all
 
 _CHUNK_BYTES = 1 << 20
 

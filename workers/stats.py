@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from node.store.stats_page import StatsPage
-from node.store.stats_series import DISPATCH, DISPATCH_FLUSH, DISPATCHED, INDEX
-from node.store.topic_counts import TopicCounts
+from node.runtime.stats.page import StatsPage
+from node.runtime.stats.series import DISPATCH, DISPATCH_FLUSH, DISPATCHED, INDEX
+from node.runtime.stats.topic_counts import TopicCounts
 
 TOPICS_EVERY_S = 1.0
 TOPICS_TIME_SHARE = 0.001

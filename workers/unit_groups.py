@@ -1,16 +1,16 @@
-"""A batch's queue units, queue by queue: by the compiled kernel, or as columns."""
+"""A batch's queue units, queue by queue: by the compiled loader, or as columns."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from protocol import kernel
-from protocol.dispatch_request import DispatchRequests
+from protocol.derived.dispatch_request import DispatchRequests
+from protocol.derived.kernel_dispatch import GroupedUnits, group_queues, queue_units
+from protocol.derived.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units, unit_array
 from protocol.ids import Queue
-from protocol.kernel import Kernel
-from protocol.kernel_dispatch import GroupedUnits, group_queues, queue_units
-from protocol.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units, unit_array
+from protocol.kernel import loader
+from protocol.kernel.loader import Kernel
 
 Own = Callable[[bytes, int], Queue | None]
 """The queue of a topic as stored and a number, if units are to be made for it."""
@@ -42,7 +42,7 @@ class UnitGroup(NamedTuple):
 
 def unit_groups(requests: DispatchRequests, own: Own) -> Iterator[UnitGroup]:
     """The batch's own units, queue by queue."""
-    compiled = kernel.active()
+    compiled = loader.active()
     if compiled is not None:
         found = _compiled(compiled, requests, own)
         if found is not None:

@@ -14,29 +14,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from keelog.bench import machine
-from keelog.bench.bodies import Sizes, batches, make_bodies
-from keelog.bench.fleet import Row
-from keelog.bench.job import SECOND_NS
-from keelog.bench.recorder import Recorder
+from keelog.bench.load.bodies import Sizes, batches, make_bodies
+from keelog.bench.load.job import SECOND_NS
+from keelog.bench.load.processes import Row
+from keelog.bench.load.recorder import Recorder
+from keelog.bench.report.aggregate import Tally
 from keelog.bench.results import ProcessUse, Result
-from keelog.bench.scene import Telling
-from keelog.bench.tally import Tally
+from keelog.bench.setup import Telling
 from keelog.bench.watch import memory_of
 from keelog.bench.workload import Workload
-from node.append_request import AppendRequest
-from node.flush import FlushServices, Moved
-from node.store.new_store import create_store
-from node.store.process import now_ms
-from node.store.settings import load_settings
-from node.store.store import open_store
-from node.writer_store import WriterStore, open_writer_store
-from pipeline.jobs.stats_text import size_text
-from protocol import kernel
-from protocol.encode import ANY_QUEUE
-from protocol.encode_batch import BatchDraft, encode_columns
-from protocol.kernel_put import Put
+from node.runtime.process import now_ms
+from node.runtime.settings import load_settings
+from node.store.identity.new_store import create_store
+from node.store.opening import open_store
+from node.writer.append_request import AppendRequest
+from node.writer.log.flush import FlushServices, Moved
+from node.writer.store import WriterStore, open_writer_store
+from pipeline.report.text import size_text
+from protocol.kernel import loader
 from protocol.message_id import Host
-from protocol.wire import PAYLOAD_BYTES_MAX
+from protocol.record.encode import ANY_QUEUE
+from protocol.record.encode_batch import BatchDraft, encode_columns
+from protocol.record.kernel_put import Put
+from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 TURN_NS = 1_000_000
 """How often commits and flushes are looked after; the writer's loop does so at each turn."""
@@ -59,7 +59,7 @@ def run_in_store(load: Workload, tell: Telling) -> Result:
     entry of its own among the processes, for its CPU.
     """
     found = machine.describe(
-        Path(load.directory or tempfile.gettempdir()), load.settings, kernel.describe()
+        Path(load.directory or tempfile.gettempdir()), load.settings, loader.describe()
     )
     result = Result("store", "", load.as_dict(), found)
     for body in load.body.split(","):

@@ -6,7 +6,7 @@ from typing import Any
 
 from keelog.bench.results import Result, Summary
 from keelog.bench.units import ms_text
-from pipeline.jobs.stats_text import count_text
+from pipeline.report.text import count_text
 
 SAME = 0.05
 """Ratios nearer to 1 than this say nothing: runs differ by as much."""

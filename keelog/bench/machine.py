@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from keelog.cli.options import version
-from node.children import SOURCE_ROOT
+from node.supervisor.child_process import SOURCE_ROOT
 
 
 def describe(

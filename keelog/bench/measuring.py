@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from keelog.bench import machine
-from keelog.bench.fleet import Fleet, Member
-from keelog.bench.job import SECOND_NS, Job
+from keelog.bench.load.job import SECOND_NS, Job
+from keelog.bench.load.payload_header import END, Stamp
+from keelog.bench.load.processes import Fleet, Member
 from keelog.bench.node_process import await_workers
+from keelog.bench.report.aggregate import Tally
 from keelog.bench.results import Result
-from keelog.bench.scene import Scene
-from keelog.bench.stamps import END, Stamp
-from keelog.bench.tally import Tally
+from keelog.bench.setup import Scene
 from keelog.bench.watch import Watch
-from pipeline.jobs.stats_text import count_text
+from pipeline.report.text import count_text
 
 MAIN = {"send": "send", "consume": "consume", "e2e": "end_to_end", "mixed": "send"}
 LINE_DELAY_NS = 300_000_000

@@ -12,15 +12,15 @@ import numpy as np
 
 import keelog
 from keelog.bench.killing import Killer
+from keelog.bench.load.payload_header import WHO_AT
+from keelog.bench.load.receipts_file import notes_path, read_notes
 from keelog.bench.measuring import run_on
 from keelog.bench.node_process import await_workers
-from keelog.bench.notes import notes_path, read_notes
 from keelog.bench.queue_checks import Ints, check_queue, pull_queue, verify_deep
 from keelog.bench.results import Result
-from keelog.bench.scene import Place, Scene, Telling, make_topics, node_for
-from keelog.bench.stamps import WHO_AT
+from keelog.bench.setup import Place, Scene, Telling, make_topics, node_for
 from keelog.bench.workload import Workload
-from pipeline.jobs.stats_text import count_text
+from pipeline.report.text import count_text
 
 FULL_SPEED_S = 5.0
 """How long full speed is measured, where the rate is a part of it."""

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 
-from node.children import command, environment
-from node.client import Client
-from node.client_types import ProcessStatus
-from node.store.event_log import FORMAT_VARIABLE
+from client.client import Client
+from client.results import ProcessStatus
+from node.runtime.event_log import FORMAT_VARIABLE
+from node.supervisor.child_process import command, environment
 from protocol.errors import RequestTimeout, ServiceNotAvailable
 
 ANY_DISK = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
@@ -26,10 +26,10 @@ STOP_S = 300
 CATCH_UP_S = 300
 _READY = re.compile(r"^ready (\S+)", re.MULTILINE)
 _MODULES = {
-    "node.writer": "writer",
+    "node.writer.loop": "writer",
     "workers.consume_queue": "queue",
     "workers.index_file": "index",
-    "node.reader": "reader",
+    "node.reader.loop": "reader",
 }
 _PORTS = range(20_000, 32_000)
 """Below those that the system gives to others while a node is away."""

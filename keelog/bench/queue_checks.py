@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from node.children import command, environment
-from node.client import Client
-from protocol.columns import scan
+from client.client import Client
+from node.supervisor.child_process import command, environment
+from protocol.record.columns import scan
 
 Ints = NDArray[np.int64]
 _WHO_BYTES = 16

@@ -3,7 +3,7 @@
 import keelog
 from keelog.bench.measuring import run_on
 from keelog.bench.results import Result
-from keelog.bench.scene import Scene, Telling, make_topics, node_for
+from keelog.bench.setup import Scene, Telling, make_topics, node_for
 from keelog.bench.workload import Workload
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import psutil
 
+from client.client import Client
 from keelog.bench.results import Look, ProcessUse
-from node.client import Client
 from protocol.errors import MqError
 
 MEMORY_EVERY_S = 5.0

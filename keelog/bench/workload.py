@@ -3,10 +3,10 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from keelog.bench.bodies import Sizes
-from node.store.settings import load_settings
+from keelog.bench.load.bodies import Sizes
+from node.runtime.settings import load_settings
 from protocol.errors import BadRequest
-from protocol.wire import PAYLOAD_BYTES_MAX
+from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 Kind = Literal["send", "consume", "e2e", "mixed", "store"]
 Callers = Literal["threads", "tasks", "inflight", "batches"]
@@ -39,7 +39,7 @@ class Workload:
     """Of one process; 0: 16 batches or 1,024 messages."""
     batch: int = 100
     body: str = "128"
-    """See `keelog.bench.bodies`; for `store` several with commas between."""
+    """See `keelog.bench.load.bodies`; for `store` several with commas between."""
     topics: int = 1
     queues: int = 8
     keys: int = 0

@@ -28,27 +28,35 @@ class Lazy(NamedTuple):
 
 
 COMMANDS = {
-    "serve": Lazy("keelog.cli.serve", "serve", "Runs a node on a store directory."),
-    "health": Lazy("keelog.cli.node_state", "health", "Tells whether a node is ready."),
-    "status": Lazy("keelog.cli.node_state", "status", "Shows a node's processes and offsets."),
-    "top": Lazy("keelog.cli.top", "top", "Shows what a node does, live."),
-    "produce": Lazy("keelog.cli.produce", "produce", "Sends lines or JSON objects from stdin."),
-    "consume": Lazy("keelog.cli.consume", "consume", "Prints the messages of a topic."),
-    "topic": Lazy("keelog.cli.topic", "topic", "Lists, describes, makes and removes topics."),
-    "msg": Lazy("keelog.cli.msg", "msg", "Finds single messages through a node."),
-    "store": Lazy("keelog.cli.store", "store", "Reads, checks and repairs a store directory."),
-    "spark": Lazy("keelog.cli.spark", "spark", "Runs Spark jobs on a store directory."),
-    "bench": Lazy("keelog.cli.bench", "bench", "Measures a node under load."),
-    "diag": Lazy("keelog.cli.diag", "diag", "Gathers what helps to find out what is wrong."),
-    "demo": Lazy("keelog.cli.demo", "demo", "Shows a node at work on real messages."),
-    "config": Lazy("keelog.cli.config", "config", "Shows, checks, writes and imports settings."),
-    "context": Lazy("keelog.cli.context", "context", "Gives nodes names."),
+    "serve": Lazy("keelog.cli.node.serve", "serve", "Runs a node on a store directory."),
+    "health": Lazy("keelog.cli.node.state", "health", "Tells whether a node is ready."),
+    "status": Lazy("keelog.cli.node.state", "status", "Shows a node's processes and offsets."),
+    "top": Lazy("keelog.cli.node.top", "top", "Shows what a node does, live."),
+    "produce": Lazy(
+        "keelog.cli.messages.produce", "produce", "Sends lines or JSON objects from stdin."
+    ),
+    "consume": Lazy("keelog.cli.messages.consume", "consume", "Prints the messages of a topic."),
+    "topic": Lazy("keelog.cli.node.topic", "topic", "Lists, describes, makes and removes topics."),
+    "msg": Lazy("keelog.cli.messages.msg", "msg", "Finds single messages through a node."),
+    "store": Lazy(
+        "keelog.cli.store.group", "store", "Reads, checks and repairs a store directory."
+    ),
+    "spark": Lazy("keelog.cli.spark.group", "spark", "Runs Spark jobs on a store directory."),
+    "bench": Lazy("keelog.cli.bench.group", "bench", "Measures a node under load."),
+    "diag": Lazy("keelog.cli.node.diag", "diag", "Gathers what helps to find out what is wrong."),
+    "demo": Lazy("keelog.cli.demo.command", "demo", "Shows a node at work on real messages."),
+    "config": Lazy(
+        "keelog.cli.settings.config", "config", "Shows, checks, writes and imports settings."
+    ),
+    "context": Lazy("keelog.cli.node.context", "context", "Gives nodes names."),
     "completion": Lazy("keelog.cli.completion", "completion", "Prints a shell's completion."),
     "cheat": Lazy("keelog.cli.cheat", "cheat", "Prints commands to paste, by subject."),
     "help": Lazy("keelog.cli.help", "help_", "Explains a command, or exit codes and places."),
 }
 HIDDEN = {
-    "mqadmin": Lazy("keelog.cli.mqadmin", "mqadmin", "RocketMQ's mqadmin commands, as ours."),
+    "mqadmin": Lazy(
+        "keelog.cli.mqadmin.command", "mqadmin", "RocketMQ's mqadmin commands, as ours."
+    ),
 }
 """Commands that no list shows."""
 

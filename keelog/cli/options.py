@@ -11,7 +11,7 @@ import click
 
 from keelog.cli.contexts import DEFAULT_NODE, NODE_VARIABLE, node_callback
 from keelog.cli.output import FORMATS, Output, forbid_colour
-from keelog.cli.settings_given import STORE, Given, all_given
+from keelog.cli.settings.given import STORE, Given, all_given
 
 _EXAMPLE = "Example: "
 _FORMAT = "keelog.format"

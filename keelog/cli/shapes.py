@@ -7,11 +7,11 @@ import base64
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from protocol.derived.index_entry import IndexEntry, IndexHeader
+from protocol.derived.queue_unit import QueueUnit
 from protocol.ids import Queue
-from protocol.index_entry import IndexEntry, IndexHeader
-from protocol.properties import decode_raw_properties
-from protocol.queue_unit import QueueUnit
-from protocol.record import Record
+from protocol.record.codec import Record
+from protocol.record.properties import decode_raw_properties
 
 Shape = dict[str, Any]
 

@@ -5,7 +5,7 @@ from collections import deque
 
 import numpy as np
 
-from protocol.kernel import Bytes
+from protocol.kernel.loader import Bytes
 
 BUFFERS_BYTES_MAX = 16 << 20
 """Memory that is kept; what is under way beyond it is allocated, and given back, each time."""

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from node.store.dead_store import DeadStore
-from node.store.open_files import refuse
-from node.store.own_files import list_progress, load_epochs
+from node.store.checkpoints import list_progress, load_epochs
+from node.store.file_cache import refuse
+from node.store.stopped_store import DeadStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 
 Shape = dict[str, Any]

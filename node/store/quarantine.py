@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from node.store import disk
-from node.store.own_files import QUARANTINE_DIR, own_dir
+from node.runtime import disk
+from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from protocol.names import offset_file_name
 
 REPORT_FILE = "report.json"

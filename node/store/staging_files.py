@@ -18,15 +18,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node.store import disk
-from node.store.own_files import load_sealed, load_store_id, own_dir, save_sealed
-from node.store.regular_file import (
+from node.runtime import disk
+from node.runtime.regular_file import (
     JOURNAL_FILE_BYTES_MAX,
     SMALL_FILE_BYTES_MAX,
     is_own_folder,
     open_regular,
     read_bounded,
 )
+from node.store.checkpoints import load_sealed, load_store_id, own_dir, save_sealed
 from protocol.errors import BadRequest, StoreDamaged
 
 STAGING_DIR = "staging"

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node.store import disk
-from node.store.held_store import check_held
-from node.store.regular_file import TOPICS_FILE_BYTES_MAX, read_bounded
-from node.store.shortage import refusal_for
+from node.runtime import disk
+from node.runtime.held_store import check_held
+from node.runtime.regular_file import TOPICS_FILE_BYTES_MAX, read_bounded
+from node.runtime.shortage import refusal_for
 from protocol.errors import StoreDamaged, StorePermission
 from protocol.names import QUEUE_ID_MAX, TOPICS_FILE
 

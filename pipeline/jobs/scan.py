@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from node.store.log_damage import next_record
-from node.store.log_reader import LogReader
-from pipeline.parts import LogAt
+from node.store.log.damage import next_record
+from node.store.log.reader import LogReader
 from pipeline.stores.access import Access
 from pipeline.stores.opening import job_files
-from protocol.columns import Columns
-from protocol.record import Torn
+from pipeline.task_spec import LogAt
+from protocol.record.codec import Torn
+from protocol.record.columns import Columns
 
 RANGE_BYTES = 64 << 20
 """About so many bytes of the log are one task."""

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from protocol.columns import Bools
-from protocol.encode import NOT_OFFERED
-from protocol.properties import CRC32, EMPTY_CRC_PROPERTY, KEYS, TAGS, UNIQUE_KEY, WAIT
+from protocol.record.columns import Bools
+from protocol.record.encode import NOT_OFFERED
+from protocol.record.properties import CRC32, EMPTY_CRC_PROPERTY, KEYS, TAGS, UNIQUE_KEY, WAIT
 
 RESERVED = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, CRC32, *NOT_OFFERED})
 """Properties that have a column of their own, or by which a broker would do more than store."""

@@ -1,7 +1,7 @@
 """From Arrow columns to encoded records: a batch of rows becomes the bytes of an `append`.
 
 All of it is columns: pyarrow joins the pieces of each record, numpy fills in the heads. The oracle
-in the tests is `protocol.encode.encode_message`, row by row.
+in the tests is `protocol.record.encode.encode_message`, row by row.
 """
 
 import secrets
@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from pipeline.errors import BadRow
 from pipeline.sink.properties import encoded_properties
-from protocol.columns import Bools, Ints
 from protocol.errors import MqError
-from protocol.java_hash import hash_pieces
 from protocol.message_id import unique_key
 from protocol.names import SHORT_TOPIC_CHARS_MAX, check_topic_for_send
-from protocol.properties import PROPERTIES_BYTES_MAX
-from protocol.record import CRC_MASK, MAGIC_V1, MAGIC_V2, SHORT_HEAD
+from protocol.record.codec import CRC_MASK, MAGIC_V1, MAGIC_V2, SHORT_HEAD
+from protocol.record.columns import Bools, Ints
+from protocol.record.java_hash import hash_pieces
+from protocol.record.properties import PROPERTIES_BYTES_MAX
 
 ROWS_MAX = 65_536
 """Rows that are encoded at once: a unique key counts so far within a millisecond."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from node.client_stage import StageClient, StagedPart, StageWriter
+from client.send.staging import StageClient, StagedPart, StageWriter
 from pipeline.sink.errors import naming_node
 from pipeline.sink.options import SinkOptions
 from pipeline.sink.rows import ROWS_MAX, Encoded, NodeRules, RowEncoder

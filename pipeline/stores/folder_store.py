@@ -9,34 +9,27 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from node.store.condition import check_is_store
-from node.store.dead_store import DeadStore
-from node.store.index_file import IndexFile, readable_end
-from node.store.live_store import LiveStore
-from node.store.log_reader import LogReader
-from node.store.open_files import OpenFiles
-from node.store.owner import Owner, find_owner
-from node.store.queue_list import queue_folder
-from node.store.queue_reader import QueueReader
-from node.store.segment_list import list_folder
-from node.store.settings import Settings
-from node.store.state_page import (
-    LOG_SLOT,
-    RECOVERING,
-    STARTING,
-    LogPage,
-    page_path,
-    run_dir,
-)
+from node.runtime.settings import Settings
+from node.runtime.state_page import LOG_SLOT, RECOVERING, STARTING, LogPage, page_path, run_dir
+from node.store.file_cache import OpenFiles
+from node.store.identity.running_node import Owner, find_owner
+from node.store.indexes.file import IndexFile, readable_end
+from node.store.log.reader import LogReader
+from node.store.log.segment_list import list_folder
+from node.store.queues.listing import queue_folder
+from node.store.queues.reader import QueueReader
+from node.store.running_store import LiveStore
+from node.store.shutdown_state import check_is_store
+from node.store.stopped_store import DeadStore
 from pipeline.errors import DataLoss, StoreUnreadable
 from pipeline.log import log
-from pipeline.parts import IndexSlice, QueueSlice
 from pipeline.stores.access import StoreAt
 from pipeline.stores.planned_store import IndexTable, PlannedStore
+from pipeline.task_spec import IndexSlice, QueueSlice
+from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import CorruptError
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR
-from protocol.queue_unit import UNIT_BYTES
 
 OPEN_S_MAX = 10.0
 """How long a node that is just starting is waited for."""

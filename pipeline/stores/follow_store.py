@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from node.store.queue_reader import QueueReader
+from node.store.queues.reader import QueueReader
 from pipeline.bounds import Extent, QueueAt
 from pipeline.errors import StoreUnreadable
 from pipeline.stores.access import StoreAt, Way

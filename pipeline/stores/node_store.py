@@ -8,27 +8,27 @@ from pathlib import Path
 
 import numpy as np
 
-from node.client_calls import Answer
-from node.client_fetch import FetchClient, FetchSettings, IndexAtNode, NodeLayout, QueueAtNode
-from node.store.log_reader import Bounds, LogReader
-from node.store.open_files import FileVanished
-from node.store.queue_files import QueueFiles
-from node.store.queue_list import queue_folder
-from node.store.queue_reader import QueueReader
-from node.store.remote_path import RemotePath, remote_path
-from node.store.segment_list import Listing, SegmentList
-from node.store.settings import Settings
-from pipeline.parts import IndexSlice, QueueSlice
+from client.fetch import FetchClient, FetchSettings, IndexAtNode, NodeLayout, QueueAtNode
+from client.transport.request import Answer
+from node.runtime.remote_path import RemotePath, remote_path
+from node.runtime.settings import Settings
+from node.store.file_cache import FileVanished
+from node.store.log.reader import Bounds, LogReader
+from node.store.log.segment_list import Listing, SegmentList
+from node.store.queues.files import QueueFiles
+from node.store.queues.listing import queue_folder
+from node.store.queues.reader import QueueReader
 from pipeline.stores.access import Access, StoreAt
 from pipeline.stores.folder_store import SETTLE_S_MAX
 from pipeline.stores.planned_store import IndexTable, PlannedStore
 from pipeline.stores.remote_files import RangeSource, RemoteFiles
+from pipeline.task_spec import IndexSlice, QueueSlice
+from protocol.derived.index_entry import IndexGeometry
+from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import NotFound
 from protocol.ids import Queue
-from protocol.index_entry import IndexGeometry
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR, offset_file_name, parse_offset_file_name
-from protocol.queue_unit import UNIT_BYTES
-from protocol.wire import LIST_ITEMS_MAX
+from protocol.wire.frames import LIST_ITEMS_MAX
 
 GAP_BYTES = 32 << 10
 """About what a node sends in the time that a request of its own costs."""

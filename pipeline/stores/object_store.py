@@ -14,17 +14,17 @@ from urllib.parse import urlencode
 import pyarrow as pa
 from pyarrow import fs
 
-from node.store.dead_store import DeadStore
-from node.store.live_store import LiveStore
-from node.store.open_files import FileVanished, OpenFile
-from node.store.remote_path import RemotePath, Snapshot, remote_path
+from node.runtime.remote_path import RemotePath, Snapshot, remote_path
+from node.store.file_cache import FileVanished, OpenFile
+from node.store.running_store import LiveStore
+from node.store.stopped_store import DeadStore
 from pipeline.errors import BadOption, StoreUnreadable
-from pipeline.jobs.rebuild_manifest import MANIFEST, MARKER
 from pipeline.stores.access import Access, StoreAt
 from pipeline.stores.folder_store import FolderStore
+from pipeline.stores.rebuild_manifest import MANIFEST, MARKER
 from pipeline.stores.remote_files import RangeSource, RemoteFile, RemoteFiles
+from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import NotAStore
-from protocol.queue_unit import UNIT_BYTES
 
 GAP_BYTES = 512 << 10
 """About what an object store sends in the time that a request of its own costs."""

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.store.condition import check_is_store
-from node.store.open_files import OpenFiles
-from node.store.settings import Settings
+from node.runtime.settings import Settings
+from node.store.file_cache import OpenFiles
+from node.store.shutdown_state import check_is_store
 from pipeline.errors import naming_conditions
 from pipeline.options import SourceOptions
 from pipeline.stores.access import Access, StoreAt, Way

@@ -4,12 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-from node.store.log_reader import LogReader
-from node.store.queue_reader import QueueReader
-from node.store.seek import offset_by_time
-from node.store.settings import Settings
-from pipeline.parts import IndexSlice, LogAt, QueueSlice
+from node.runtime.settings import Settings
+from node.store.log.reader import LogReader
+from node.store.query.seek import offset_by_time
+from node.store.queues.reader import QueueReader
 from pipeline.stores.access import StoreAt
+from pipeline.task_spec import IndexSlice, LogAt, QueueSlice
 from protocol.ids import Queue
 
 

@@ -1,6 +1,6 @@
 """Files that are read by ranges from elsewhere: a node, or an object store.
 
-They take the place of a store's open files (`node.store.open_files`), so that one decoder reads
+They take the place of a store's open files (`node.store.file_cache`), so that one decoder reads
 both. Nothing is mapped, nothing is kept but the windows that a task is about to read.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, Protocol
 
-from node.store.open_files import OpenFile, OpenFiles, Run
+from node.store.file_cache import OpenFile, OpenFiles, Run
+from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import StoreDamaged
-from protocol.queue_unit import UNIT_BYTES
 
 _PROBE_BYTES = UNIT_BYTES
 _HINT = "load() again to plan with what is there now"

@@ -10,13 +10,13 @@ import numpy as np
 from pipeline.bounds import Extent, QueueAt, check_beginnings
 from pipeline.errors import StoreUnreadable
 from pipeline.options import SourceOptions
-from pipeline.parts import Part
 from pipeline.resolve import QueueRows, bound_offsets, check_topics, parts_of_rows
 from pipeline.stores.follow_store import FollowedStore, Open
 from pipeline.stores.opening import open_selected
 from pipeline.stream.ranges import QueueRange
-from protocol.columns import Ints
-from protocol.queue_unit import FILLER_SIZE
+from pipeline.task_spec import Part
+from protocol.derived.queue_unit import FILLER_SIZE
+from protocol.record.columns import Ints
 
 COME_BACK_S_MAX = 60.0
 """How long a batch that is planned waits for queue workers that are starting again."""

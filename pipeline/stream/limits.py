@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.bounds import QueueAt
-from protocol.columns import Ints
+from protocol.record.columns import Ints
 
 Offsets = Mapping[QueueAt, int]
 Sizes = Callable[[QueueAt, int, int], Ints]

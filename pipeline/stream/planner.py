@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pipeline.bounds import QueueAt
 from pipeline.errors import DataLoss, TargetMoved, naming_conditions
 from pipeline.log import log
-from pipeline.offsets import Position
 from pipeline.options import SourceOptions
-from pipeline.parts import Part
+from pipeline.plan.offsets import Position
 from pipeline.stream.follow import Followed, Look
 from pipeline.stream.limits import TriggerLimits, end_by_bytes, end_by_rows, is_to_wait, pending
 from pipeline.stream.ranges import Loss, describe, plan_ranges, target_fault
+from pipeline.task_spec import Part
 
 _LOSS_HINT = "failOnDataLoss=false, which goes on with what is left; or a new checkpoint folder"
 _TARGET_HINT = "the query again: a new target is fixed then"

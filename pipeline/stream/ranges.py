@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pipeline.bounds import Extent, QueueAt
-from pipeline.offsets import Position
+from pipeline.plan.offsets import Position
 
 LISTED_MAX = 10
 """So many queues an error names; of the others it says how many they are."""

@@ -14,9 +14,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline.offsets import parse_position
 from pipeline.options import SourceOptions
-from pipeline.read import read_part
+from pipeline.plan.offsets import parse_position
+from pipeline.read.part import read_part
 from pipeline.stream.limits import TriggerLimits
 from pipeline.stream.planner import StreamPlanner
 

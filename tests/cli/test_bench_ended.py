@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from keelog.cli.interrupts import ending_in_order
-from node.store.own_files import is_clean
+from node.store.checkpoints import is_clean
 from tests.support.node import wait_until
 
 SMALL = ("-X", "store.mapped_file_size_commit_log=16777216", "-X", "store.max_index_num=20000")
 NODE = {"keelog-serve", "keelog-writer", "keelog-queue-0", "keelog-index", "keelog-reader-0"}
-LOAD = "keelog.bench.load_process"
+LOAD = "keelog.bench.load.load_process"
 END_S = 60.0
 
 

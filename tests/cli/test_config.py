@@ -6,28 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from keelog.cli import broker_conf
-from keelog.cli.broker_conf import import_conf, properties, reason
-from keelog.cli.config_file import whole_file
 from keelog.cli.contexts import DEFAULT_NODE
 from keelog.cli.main import run
-from keelog.cli.settings_given import (
+from keelog.cli.settings import broker_conf
+from keelog.cli.settings.broker_conf import import_conf, properties, reason
+from keelog.cli.settings.config_file import whole_file
+from keelog.cli.settings.given import (
     from_environment,
     from_file,
     read_file,
     serve_settings,
     store_pairs,
 )
-from keelog.cli.settings_meanings import (
-    MEANINGS,
-    NODE_MEANINGS,
-    SERVE_MEANINGS,
-    plain_meaning,
-)
-from node import supervisor
-from node.serve_settings import NodeSettings, ServeSettings
-from node.store.settings import Settings, load_settings
-from node.supervisor_options import Options
+from keelog.cli.settings.meanings import MEANINGS, NODE_MEANINGS, SERVE_MEANINGS, plain_meaning
+from node.runtime.settings import Settings, load_settings
+from node.supervisor import loop as supervisor
+from node.supervisor.options import Options
+from node.supervisor.serve_settings import NodeSettings, ServeSettings
 from protocol.errors import BadRequest
 
 

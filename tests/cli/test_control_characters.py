@@ -19,8 +19,8 @@ from keelog.cli.failures import unforeseen
 from keelog.cli.main import run
 from keelog.cli.output import FORMATS, Output
 from keelog.cli.shapes import body_shape
-from node.store.event_log import JsonLines, TextLines, fields
-from node.store.process import print_error
+from node.runtime.event_log import JsonLines, TextLines, fields
+from node.runtime.process import print_error
 from protocol.errors import MqError
 from tests.support.lying_node import LyingNode, lying_node, truthful_status
 

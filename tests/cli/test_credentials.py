@@ -105,8 +105,8 @@ def test_mqadmins_address_is_shown_without_credentials(capfd: pytest.CaptureFixt
 def test_an_export_says_where_it_went_without_credentials(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.jobs import export
-    from pipeline.jobs.export import ExportResult
+    from pipeline.jobs.export import run as export
+    from pipeline.jobs.export.run import ExportResult
 
     def answer(_store: str, out: str, *_: object, **__: object) -> ExportResult:
         return ExportResult(out, 1, 0, 0, 0, 0, 0, 0.0)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import keelog.cli.demo
-from keelog.cli.demo import _show_spark
-from keelog.cli.demo_spark import SparkJobFailed, is_spark_there, spark_topics
+import keelog.cli.demo.command
+from keelog.cli.demo.command import _show_spark
+from keelog.cli.demo.spark import SparkJobFailed, is_spark_there, spark_topics
 from keelog.cli.output import Output
 from tests.pipeline.test_stats_report import topic
 from tests.support.golden import GetStore, facts
@@ -17,8 +17,8 @@ from tests.support.golden import GetStore, facts
 
 def shown(monkeypatch: pytest.MonkeyPatch, is_there: bool, is_asked_for: bool = False) -> str:
     stream = io.BytesIO()
-    monkeypatch.setattr(keelog.cli.demo, "is_spark_there", lambda: is_there)
-    monkeypatch.setattr(keelog.cli.demo, "spark_topics", lambda *_: [topic("orders", 1234)])
+    monkeypatch.setattr(keelog.cli.demo.command, "is_spark_there", lambda: is_there)
+    monkeypatch.setattr(keelog.cli.demo.command, "spark_topics", lambda *_: [topic("orders", 1234)])
     _show_spark("store", is_asked_for, Output("table", stream))
     return stream.getvalue().decode()
 

@@ -23,10 +23,10 @@ from keelog.bench.workload import Workload
 from keelog.cli import failures
 from keelog.cli.main import run
 from keelog.cli.shape_help import SHAPES
-from node import supervisor
-from node.store.settings import load_settings
-from node.supervisor_options import Options
-from pipeline.jobs import run as spark_jobs
+from node.runtime.settings import load_settings
+from node.supervisor import loop as supervisor
+from node.supervisor.options import Options
+from pipeline.jobs import session_run as spark_jobs
 from tests.cli.conftest import SMALL
 from tests.cli.tree import commands, help_of, leaves
 from tests.pipeline.plain_engine import PlainEngine
@@ -138,7 +138,7 @@ def place(
         return work(PlainEngine())
 
     monkeypatch.setattr(bench_running, "run", load)
-    monkeypatch.setattr("keelog.bench.report.page", lambda _result: "<!DOCTYPE html>")
+    monkeypatch.setattr("keelog.bench.report.html_page.page", lambda _result: "<!DOCTYPE html>")
     monkeypatch.setattr(spark_jobs, "run_job", job)
     # Nodes of their own are what the other tests start, by this very command.
     monkeypatch.setattr(supervisor, "serve", serve)
@@ -195,7 +195,7 @@ def ctrl_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(
-        "keelog.cli.top.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+        "keelog.cli.node.top.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
     )
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

@@ -11,7 +11,7 @@ import pytest
 from keelog.cli import failures
 from keelog.cli.failures import doing, exit_code, lines
 from keelog.cli.main import COMMANDS, cli, run
-from keelog.cli.settings_given import from_environment, from_file
+from keelog.cli.settings.given import from_environment, from_file
 from protocol.errors import (
     BadRequest,
     BusyError,

@@ -3,9 +3,9 @@
 import click
 import pytest
 
-from keelog.cli.message_format import compile_format
-from protocol.encode import Message, encode_message
-from protocol.record import Record, decode
+from keelog.cli.messages.message_format import compile_format
+from protocol.record.codec import Record, decode
+from protocol.record.encode import Message, encode_message
 
 
 def render(text: str, body: bytes = b"hi") -> bytes:

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from keelog.cli.main import run
-from keelog.cli.mqadmin_names import _OURS, ALIASES, INSTEAD, translate
+from keelog.cli.mqadmin.names import _OURS, ALIASES, INSTEAD, translate
 from protocol.errors import BadRequest
 from tests.cli.test_examples import assert_is_read
 from tests.support.node import RunningNode, wait_until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keelog.cli.produce import LINE_BYTES_MAX, Defaults, message_of, read_batches
+from keelog.cli.messages.produce import LINE_BYTES_MAX, Defaults, message_of, read_batches
 from protocol.errors import IllegalMessage, MqError
 
 PLAIN = Defaults("orders", 2, "paid", ("k",), {"tenant": "a"})

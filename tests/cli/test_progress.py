@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keelog.cli.main import run
-from keelog.cli.produce import input_teller
+from keelog.cli.messages.produce import input_teller
 from keelog.cli.progress import Progress, duration, progress_line
 from keelog.cli.sizes import size
 from tests.cli.tree import leaves

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from keelog.cli.selectors import Place, parse_place, parse_range, parse_time
+from keelog.cli.messages.selectors import Place, parse_place, parse_range, parse_time
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

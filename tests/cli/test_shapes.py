@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from keelog.cli import shapes
-from protocol.encode import Message, encode_message
+from protocol.derived.index_entry import IndexEntry, IndexHeader
+from protocol.derived.queue_unit import QueueUnit
 from protocol.ids import Queue
-from protocol.index_entry import IndexEntry, IndexHeader
 from protocol.message_id import parse_host
-from protocol.queue_unit import QueueUnit
-from protocol.record import Record, decode
+from protocol.record.codec import Record, decode
+from protocol.record.encode import Message, encode_message
 
 MESSAGE = set(shapes.MESSAGE_COLUMNS)
 

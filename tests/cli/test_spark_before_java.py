@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from keelog.cli.main import run
-from node.store.locks import StoreLock
+from node.runtime.locks import StoreLock
 from pipeline import java, session
-from pipeline.jobs import run as module
-from pipeline.jobs.export import export_here
-from pipeline.jobs.export_folder import ExportFolder
+from pipeline.jobs import session_run as module
+from pipeline.jobs.export.folder import ExportFolder
+from pipeline.jobs.export.run import export_here
 from tests.workers.living_log import SETTING_OPTIONS, LivingLog
 
 Keelog = Callable[..., tuple[int, list[str]]]

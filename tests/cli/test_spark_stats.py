@@ -8,9 +8,9 @@ import pytest
 
 from keelog.cli.main import run
 from keelog.cli.output import Output
-from keelog.cli.spark_options import Asked
-from keelog.cli.spark_stats import show_tables
-from pipeline.jobs.stats_figures import Figures
+from keelog.cli.spark.options import Asked
+from keelog.cli.spark.stats import show_tables
+from pipeline.jobs.stats.figures import Figures
 from tests.pipeline.test_stats_report import figures, rate, topic
 
 NOON = 1_700_000_000_000

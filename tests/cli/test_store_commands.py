@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keelog.cli.main import run
-from node.store.own_files import Floor, own_dir
+from node.store.checkpoints import Floor, own_dir
 from tests.support.golden import GetStore, Row, facts
 from tests.support.golden_view import size_pairs
 

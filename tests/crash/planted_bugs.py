@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import node.commit_log
-import node.recovery
-import node.recovery_tail
-from node.commit_log import CommitLog, FlushJob
-from node.store import disk
-from node.store.settings import Settings
-from node.writer import Writer
+import node.writer.log.commit_log
+import node.writer.recovery.recovery
+import node.writer.recovery.tail
+from node.runtime import disk
+from node.runtime.settings import Settings
+from node.writer.log.commit_log import CommitLog, FlushJob
+from node.writer.loop import Writer
 from tests.crash.histories import History, Totals, run_history
 from tests.crash.truth import Violation
 
@@ -61,12 +61,12 @@ def retry_fsync_after_error(patch: Patch) -> None:
 
 def recovery_trusts_page_cache(patch: Patch) -> None:
     """After a failed flush the tail is synced once more, and not written again."""
-    genuine = node.recovery_tail.make_tail_durable
+    genuine = node.writer.recovery.tail.make_tail_durable
 
     def without_rewriting(end: Any, _rewrite_from: int, sync_from: int) -> None:
         genuine(end, end.offset, sync_from)
 
-    patch.setattr(node.recovery, "make_tail_durable", without_rewriting)
+    patch.setattr(node.writer.recovery.recovery, "make_tail_durable", without_rewriting)
 
 
 class _NoFolderSync:
@@ -81,7 +81,7 @@ class _NoFolderSync:
 
 def no_folder_sync_for_new_segment(patch: Patch) -> None:
     """A new segment's name is not made durable."""
-    patch.setattr(node.commit_log, "disk", _NoFolderSync())
+    patch.setattr(node.writer.log.commit_log, "disk", _NoFolderSync())
 
 
 def roll_without_flushing_old(patch: Patch) -> None:
@@ -97,7 +97,7 @@ def roll_without_flushing_old(patch: Patch) -> None:
 
 def tail_not_zeroed(patch: Patch) -> None:
     """What stands behind the cut stays: it revives when the log grows up to it."""
-    patch.setattr(node.recovery, "zero_behind", lambda _end: None)
+    patch.setattr(node.writer.recovery.recovery, "zero_behind", lambda _end: None)
 
 
 PLANTED: dict[str, Callable[[Patch], None]] = {

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from node.serving import Received
+from node.serving.request_server import Received
 from node.store.staging_files import Part
-from protocol.encode import Message, encode_message
-from protocol.record import Filler, Record, decode
-from protocol.wire import VERSION, pack
+from protocol.record.codec import Filler, Record, decode
+from protocol.record.encode import Message, encode_message
+from protocol.wire.frames import VERSION, pack
 from tests.crash.scene import Scene
 from tests.crash.truth import Violation
 from tests.crash.writer_life import WriterLife, tiny_settings

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from node.serving import Received
+from node.serving.request_server import Received
 from node.store.topics_file import TopicsFile
-from protocol.wire import VERSION, pack
+from protocol.wire.frames import VERSION, pack
 from tests.crash.histories import STORE, Checker, Totals
 from tests.crash.images import Chooser, Image, tree_of
 from tests.crash.sim_disk import SimDisk, Tree, in_place_of_os

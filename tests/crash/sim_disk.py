@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from node.store import disk
+from node.runtime import disk
 from tests.crash.disk_model import Rename, SimDir, SimFile, walk
 
 Tree = dict[str, bytes | None]
@@ -30,7 +30,7 @@ class Stopped(BaseException):
 
 
 class SimDisk:
-    """Stands in for `os` in `node/store/disk.py`. One root folder, which holds the stores.
+    """Stands in for `os` in `node/runtime/disk.py`. One root folder, which holds the stores.
 
     `stop_at`: the number of the call that is not made any more. A write that is stopped may have
     been made in part.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from node.store.store import open_store
-from node.store.verify import Report, verify
+from node.store.opening import open_store
+from node.store.verify.verify import Report, verify
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from tests.support.flipped_store import (

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.client_types import Receipt
-from node.store.own_files import QUARANTINE_DIR, own_dir
-from node.store.settings import load_settings
-from node.store.verify import verify
+from client.results import Receipt
+from node.runtime.settings import load_settings
+from node.store.checkpoints import QUARANTINE_DIR, own_dir
+from node.store.verify.verify import verify
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from tests.support.node import RunningNode, wait_until
 from workers.rebuild import rebuild

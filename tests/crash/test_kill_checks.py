@@ -1,4 +1,4 @@
-"""The checks of `scripts/kill_anything.py` find what they are there for: each fault, planted."""
+"""The checks of `tests/soak/kill/anything.py` find what they are there for: each fault, planted."""
 
 import json
 from collections import Counter
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keelog.bench.queue_checks import Ints
-from scripts.kill_check import (
+from tests.soak.kill.check import (
     Cut,
     Image,
     check_order,
@@ -17,8 +17,8 @@ from scripts.kill_check import (
     check_prefix,
     check_seen,
 )
-from scripts.kill_history import Figures
-from scripts.kill_load import ACKNOWLEDGED, REFUSED, UNKNOWN, message, sender_of
+from tests.soak.kill.history import Figures
+from tests.soak.kill.load import ACKNOWLEDGED, REFUSED, UNKNOWN, message, sender_of
 
 PRODUCER, COUNT = 2, 6
 END = 100 * COUNT

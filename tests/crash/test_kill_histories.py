@@ -1,6 +1,6 @@
 """Anything of a node is killed at random moments under load: nothing acknowledged is lost.
 
-The long run is `python scripts/kill_anything.py --kills 2000`.
+The long run is `python tests/soak/kill/anything.py --kills 2000`.
 """
 
 import json
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from node.store.settings import ASYNC_FLUSH, SYNC_FLUSH
-from scripts.power_disk import why_not
+from node.runtime.settings import ASYNC_FLUSH, SYNC_FLUSH
+from tests.soak.power_disk import why_not
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "kill_anything.py"
 NO_POWER = why_not()

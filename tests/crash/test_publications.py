@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import node.staging_jobs
-import node.staging_publish
+import node.writer.staging.jobs
+import node.writer.staging.publisher
 from tests.crash.images import images
 from tests.crash.publications import PublicationHistory
 from tests.crash.sim_disk import Stopped, Tree
@@ -23,8 +23,8 @@ NESTED_MAX = 4
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.staging_publish, "PUBLISH_BYTES_MAX", CHUNK_BYTES)
-    monkeypatch.setattr(node.staging_publish, "CHECKPOINT_BYTES", 3 * CHUNK_BYTES)
+    monkeypatch.setattr(node.writer.staging.publisher, "PUBLISH_BYTES_MAX", CHUNK_BYTES)
+    monkeypatch.setattr(node.writer.staging.publisher, "CHECKPOINT_BYTES", 3 * CHUNK_BYTES)
 
 
 def restarted(history: PublicationHistory, life: WriterLife | None, power: bool) -> None:
@@ -97,7 +97,9 @@ def test_a_publication_that_trusts_its_journal_and_not_the_log_is_found_out(
     fast_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        node.staging_jobs, "position_in_log", lambda _root, _batch, journal, _end: journal.position
+        node.writer.staging.jobs,
+        "position_in_log",
+        lambda _root, _batch, journal, _end: journal.position,
     )
     with pytest.raises(Violation, match="stored more than once"):
         for seed in range(100):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from node.recovery import examine
+from node.writer.recovery.recovery import examine
 from protocol.errors import StoreDamaged
 from protocol.names import offset_file_name
-from protocol.record import FILLER_BYTES, Filler, decode
+from protocol.record.codec import FILLER_BYTES, Filler, decode
 from tests.crash.disk_model import Page, SimFile
 from tests.crash.images import Chooser, Everything, Image, PageKey, pending_pages
 from tests.crash.scene import Scene

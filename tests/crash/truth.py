@@ -6,7 +6,7 @@ from pathlib import Path
 
 from protocol.ids import Queue
 from protocol.names import offset_file_name
-from protocol.record import Filler, Record, decode
+from protocol.record.codec import Filler, Record, decode
 
 
 class Violation(AssertionError):

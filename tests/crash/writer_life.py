@@ -16,20 +16,20 @@ from typing import Any
 
 import pytest
 
-import node.commit_log
-import node.flush
-import node.staging_publish
-import node.writer
-import node.writer_staging
-import node.writer_store
-from node.serving import Received
-from node.store.new_store import create_store
-from node.store.settings import ASYNC_FLUSH, SYNC_FLUSH, Settings
-from node.writer import Writer
-from node.writer_store import open_writer_store
-from protocol.encode import Message, encode_message
+import node.writer.log.commit_log
+import node.writer.log.flush
+import node.writer.loop
+import node.writer.staging.operations
+import node.writer.staging.publisher
+import node.writer.store
+from node.runtime.settings import ASYNC_FLUSH, SYNC_FLUSH, Settings
+from node.serving.request_server import Received
+from node.store.identity.new_store import create_store
+from node.writer.loop import Writer
+from node.writer.store import open_writer_store
 from protocol.message_id import Host
-from protocol.wire import VERSION, pack
+from protocol.record.encode import Message, encode_message
+from protocol.wire.frames import VERSION, pack
 from tests.crash.sim_disk import SimDisk, Stopped
 from tests.crash.truth import Truth
 
@@ -71,7 +71,7 @@ class InlineThreading:
 
 
 class HandJob:
-    """In the place of `node.flush.JobThread`: a job runs when the test calls `run`."""
+    """In the place of `node.writer.log.flush.JobThread`: a job runs when the test calls `run`."""
 
     made: "list[HandJob]" = []  # noqa: RUF012  (emptied for each writer)
 
@@ -163,13 +163,13 @@ def single_threaded() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node.commit_log, "threading", InlineThreading)
-            patch.setattr(node.flush, "JobThread", HandJob)
-            patch.setattr(node.staging_publish, "JobThread", HandJob)
-            patch.setattr(node.writer_staging, "now_ms", lambda: next(ticks))
-            patch.setattr(node.writer, "now_ms", lambda: next(ticks))
-            patch.setattr(node.writer_store, "now_ms", lambda: next(ticks))
-            patch.setattr(node.writer_store, "TAILS_EVERY_BYTES", TAILS_EVERY_BYTES)
+            patch.setattr(node.writer.log.commit_log, "threading", InlineThreading)
+            patch.setattr(node.writer.log.flush, "JobThread", HandJob)
+            patch.setattr(node.writer.staging.publisher, "JobThread", HandJob)
+            patch.setattr(node.writer.staging.operations, "now_ms", lambda: next(ticks))
+            patch.setattr(node.writer.loop, "now_ms", lambda: next(ticks))
+            patch.setattr(node.writer.store, "now_ms", lambda: next(ticks))
+            patch.setattr(node.writer.store, "TAILS_EVERY_BYTES", TAILS_EVERY_BYTES)
             yield
     finally:
         logging.disable(disabled)

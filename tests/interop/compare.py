@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from node.store.store import open_store
-from protocol.properties import CRC32
-from protocol.record import Record, unit_tags_code
+from node.store.opening import open_store
+from protocol.record.codec import Record, unit_tags_code
+from protocol.record.properties import CRC32
 from tests.interop.probe import Report, Row
 from tests.interop.traffic import Stored, expected_answers
 

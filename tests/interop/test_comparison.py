@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts import compare_rocketmq
-from scripts.rival_results import Results
-from scripts.rival_rocketmq import missing
-from scripts.rival_rows import OURS, THEIRS
+from scripts.rivals import compare_rocketmq
+from scripts.rivals.results import Results
+from scripts.rivals.rocketmq import missing
+from scripts.rivals.rows import OURS, THEIRS
 
 pytestmark = [pytest.mark.interop, pytest.mark.process, pytest.mark.timeout(600)]
 

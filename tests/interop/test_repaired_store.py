@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from keelog.repair import repair
-from node.store.settings import Settings
-from protocol.lost_marker import LOST_TOPIC
+from node.runtime.settings import Settings
+from protocol.record.lost_marker import LOST_TOPIC
 from tests.interop import probe
 from tests.interop.probe import RocketMQ
 from tests.support.golden import GetStore, facts

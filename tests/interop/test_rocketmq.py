@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from node.client import Client
+from client.client import Client
 from protocol.checkpoint import CHECKPOINT
 from protocol.errors import MqError
 from protocol.names import CHECKPOINT_FILE

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from node.client import Client
-from node.client_message import OutgoingMessage
-from node.client_types import Receipt
-from protocol.index_entry import TAGS_KEY_PREFIX, key_hash
-from protocol.java_hash import tags_code
+from client.client import Client
+from client.messages import OutgoingMessage
+from client.results import Receipt
+from protocol.derived.index_entry import TAGS_KEY_PREFIX, key_hash
 from protocol.message_id import parse_host
-from protocol.properties import KEYS, TAGS, UNIQUE_KEY
+from protocol.record.java_hash import tags_code
+from protocol.record.properties import KEYS, TAGS, UNIQUE_KEY
 from tests.interop.probe import Row
 
 QUEUES = 4

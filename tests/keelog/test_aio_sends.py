@@ -9,14 +9,14 @@ import pytest
 
 import keelog
 import keelog.aio
+from client.send.send_coalescer import UNDER_WAY_MAX
+from client.transport import zmtp_connection
+from client.transport.request import Call
 from keelog import Receipt
 from keelog.aio_link import LoopLink
 from keelog.aio_sends import EARLY_RECORDS
-from node import client_bare_link
-from node.client_calls import Call
-from node.client_sends import UNDER_WAY_MAX
-from protocol import kernel
 from protocol.errors import ClientClosed, IllegalMessage, NodeBusy, UnknownTopic
+from protocol.kernel import loader
 from tests.support.fake_node import FakeNode, fake_node
 
 WAIT_S = 60.0
@@ -58,7 +58,7 @@ def test_tasks_of_any_kind_get_their_own_receipts(node: FakeNode) -> None:
         assert record.properties.get("KEYS") == (f"k{n}" if n % 5 == 2 else None)
 
 
-@pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+@pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
 def test_plain_sends_of_one_turn_share_requests_and_the_first_go_early(node: FakeNode) -> None:
     async def main() -> None:
         async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
@@ -180,7 +180,7 @@ async def send_until_carried(mq: keelog.aio.Client, carried: Carried) -> None:
     carried.clear()
 
 
-@pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+@pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
 def test_the_loop_carries_plain_sends_itself_refused_and_repeated_ones_too(
     node: FakeNode, carried: Carried
 ) -> None:
@@ -199,7 +199,7 @@ def test_the_loop_carries_plain_sends_itself_refused_and_repeated_ones_too(
     asyncio.run(main())
 
 
-@pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+@pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
 @pytest.mark.parametrize("same_port", [True, False])
 def test_the_loop_finds_a_writer_that_came_back(
     node: FakeNode, carried: Carried, same_port: bool
@@ -223,7 +223,7 @@ def test_the_loop_finds_a_writer_that_came_back(
     assert (bodies.count(b"lost"), bodies.count(b"after")) == (1, 1)
 
 
-@pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+@pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
 def test_a_node_that_takes_its_time_keeps_its_connection_while_others_send(
     node: FakeNode, carried: Carried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +237,7 @@ def test_a_node_that_takes_its_time_keeps_its_connection_while_others_send(
             first = asyncio.create_task(mq.send("orders", b"1"))
             while len(node.operations("append")) < asked + 1:
                 await asyncio.sleep(0.001)
-            monkeypatch.setattr(client_bare_link, "STALE_S", 0.1)
+            monkeypatch.setattr(zmtp_connection, "STALE_S", 0.1)
             await asyncio.sleep(0.3)
             second = asyncio.create_task(mq.send("orders", b"2"))
             while len(node.operations("append")) < asked + 2:
@@ -249,7 +249,7 @@ def test_a_node_that_takes_its_time_keeps_its_connection_while_others_send(
     asyncio.run(main())
 
 
-@pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+@pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
 @pytest.mark.parametrize("in_loop", [True, False], ids=["in the loop", "by another thread"])
 def test_closing_tells_a_task_that_nobody_knows(
     node: FakeNode, carried: Carried, in_loop: bool

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.bench.bodies import Sizes, batches, make_bodies
-from keelog.bench.fleet import Row
-from keelog.bench.histogram import Histogram
-from keelog.bench.job import Job
 from keelog.bench.limits import Limits, differences, regressions
-from keelog.bench.pace import Pace
-from keelog.bench.read_roles import follow
-from keelog.bench.recorder import Recorder
+from keelog.bench.load.bodies import Sizes, batches, make_bodies
+from keelog.bench.load.histogram import Histogram
+from keelog.bench.load.job import Job
+from keelog.bench.load.pace import Pace
+from keelog.bench.load.payload_header import END, Stamp
+from keelog.bench.load.processes import Row
+from keelog.bench.load.read_roles import follow
+from keelog.bench.load.recorder import Recorder
+from keelog.bench.report.aggregate import Tally
 from keelog.bench.results import Result, Stream, Summary
-from keelog.bench.stamps import END, Stamp
-from keelog.bench.tally import Tally
 from keelog.bench.units import bytes_of, count_of, seconds_of, share_of
 from keelog.bench.workload import Workload
 from protocol.errors import BadRequest

@@ -8,7 +8,7 @@ import pytest
 
 import keelog
 from keelog.store import open_store
-from protocol.record import CRC_MASK
+from protocol.record.codec import CRC_MASK
 from tests.support.golden import GetStore, facts
 
 STORE = "small-clean"

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-import node.append
-from node.append import Appender
-from node.append_request import AppendRequest
-from node.commit_log import CommitLog
-from node.store.settings import Settings
+import node.writer.appender
+from node.runtime.settings import Settings
 from node.store.topics_file import TopicsFile
-from node.topic_table import TopicTable
-from protocol import kernel
-from protocol.encode import Message, check_message, encode_batch, record_bytes
+from node.writer.append_request import AppendRequest
+from node.writer.appender import Appender
+from node.writer.log.commit_log import CommitLog
+from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError, UnknownTopic
 from protocol.ids import Queue
-from protocol.kernel_put import Put
+from protocol.kernel import loader
 from protocol.message_id import Host
-from protocol.patch import AppendRules
-from protocol.record import Filler, Record, decode
+from protocol.record.codec import Filler, Record, decode
+from protocol.record.encode import Message, check_message, encode_batch, record_bytes
+from protocol.record.kernel_put import Put
+from protocol.record.patch import AppendRules
 
 SEGMENT_BYTES = 64 * 1024
 STORE_HOST = Host(bytes([127, 0, 0, 1]), 9870)
@@ -122,14 +122,14 @@ def test_all_ways_of_appending_give_the_same_bytes_and_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     seen = []
-    ways = [("plain", 10**9, None), ("columns", 0, None), ("compiled", 0, kernel.active())]
+    ways = [("plain", 10**9, None), ("columns", 0, None), ("compiled", 0, loader.active())]
     for way, plain_records_max, compiled in ways:
-        monkeypatch.setattr(node.append, "PLAIN_RECORDS_MAX", plain_records_max)
+        monkeypatch.setattr(node.writer.appender, "PLAIN_RECORDS_MAX", plain_records_max)
         made = Log(tmp_path / way)
         outcomes = []
         for number, group in enumerate(random_requests(seed)):
             sizes = [request.size for request in group]
-            with kernel.using(compiled):
+            with loader.using(compiled):
                 made.append(*group, now_ms=5_000 + number)
             assert [request.size for request in group] == sizes
             for done in group:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from node.broker_checkpoint import BrokerCheckpoint, live_workers
-from node.store.settings import Settings
-from node.store.state_page import WorkerPage, queue_slot, run_dir
+from node.runtime.settings import Settings
+from node.runtime.state_page import WorkerPage, queue_slot, run_dir
+from node.writer.broker_checkpoint import BrokerCheckpoint, live_workers
 from protocol.checkpoint import Checkpoint, decode_checkpoint
 from tests.support.golden import GetStore, facts
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.children import Process, Report
+from node.supervisor.child_process import Process, Report
 
 pytestmark = pytest.mark.process
 

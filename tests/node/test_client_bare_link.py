@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from node import client_bare_link
-from node.client_bare_link import BareLink
-from node.client_calls import Answer, Call, Role
-from protocol import wire, zmtp
+from client.transport import zmtp_connection
+from client.transport.request import Answer, Call, Role
+from client.transport.zmtp_connection import BareLink
+from protocol.wire import frames as wire
+from protocol.wire import zmtp
 
 WAIT_S = 60.0
 Found = list[tuple[Call, Answer]]
@@ -141,7 +142,7 @@ def test_a_peer_that_pings_hears_something_while_answers_are_awaited(
 def test_who_was_silent_for_long_is_stale(
     router: "zmq.Socket[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_bare_link, "STALE_S", 0.3)
+    monkeypatch.setattr(zmtp_connection, "STALE_S", 0.3)
     begun = time.monotonic()
     link = up(bound(router))
     later = time.monotonic() + 0.4
@@ -170,8 +171,8 @@ def test_a_peer_that_has_gone_is_noticed_with_its_calls(router: "zmq.Socket[byte
 
 
 def test_a_peer_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_bare_link, "_PING_S", 0.1)
-    monkeypatch.setattr(client_bare_link, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(zmtp_connection, "_PING_S", 0.1)
+    monkeypatch.setattr(zmtp_connection, "_ANSWER_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         link = BareLink(f"tcp://127.0.0.1:{server.getsockname()[1]}")
         peer, _ = server.accept()

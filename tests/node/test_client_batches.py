@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 import keelog
-from node.client_batch_receipt import BatchReceipt
-from node.client_batches import BatchEncoder, Batches, RecordBatch
-from node.client_io import IoThread
+from client.send.batch_builder import BatchEncoder, Batches, RecordBatch
+from client.send.batch_receipt import BatchReceipt
+from client.transport.io_thread import IoThread
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy, NotConnected
 from tests.support.fake_node import FakeNode
 from tests.support.node import wait_until

@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from node.client_calls import (
+from client.send.unique_key import UniqueKeys, local_ip
+from client.transport.request import (
     Call,
     GiveUp,
     RepeatAfter,
@@ -14,8 +15,7 @@ from node.client_calls import (
     after_refusal,
     at_deadline,
 )
-from node.client_timers import Timers
-from node.client_unique_key import UniqueKeys, local_ip
+from client.transport.timers import Timers
 from protocol.errors import (
     BadRequest,
     MqError,

@@ -9,24 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keelog
+from client.send.batch_builder import BatchEncoder
+from client.send.columns import NOT_TAKEN, Columns, kind_of
+from client.send.encode import Encoder
+from client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
+from client.transport.io_thread import IoThread
+from client.transport.routes import Routes
 from keelog import OutgoingMessage
-from node.client_batches import BatchEncoder
-from node.client_columns import NOT_TAKEN, Columns, kind_of
-from node.client_encode import Encoder
-from node.client_io import IoThread
-from node.client_routes import Routes
-from node.client_unique_key import UNIQUE_KEY_CHARS, UniqueKeys
-from protocol import kernel
 from protocol.errors import IllegalMessage, MqError
+from protocol.kernel import loader
 from protocol.message_id import Host
-from protocol.record import SHORT_HEAD
+from protocol.record.codec import SHORT_HEAD
 from tests.support.fake_node import FakeNode, fake_node
 
 IP = b"\x7f\x00\x00\x01"
 ROOM = 1_000_000
 BORN = slice(SHORT_HEAD.offsets["born_timestamp"], SHORT_HEAD.offsets["born_ip"])
 
-needs_kernel = pytest.mark.skipif(kernel.active() is None, reason="columns need the kernel")
+needs_kernel = pytest.mark.skipif(loader.active() is None, reason="columns need the kernel")
 
 
 class FakeIo(IoThread):
@@ -185,7 +185,7 @@ def test_a_batch_goes_when_it_has_its_bytes_or_messages(node: FakeNode, mq: keel
 def test_without_the_kernel_messages_are_encoded_one_by_one(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel, "active", lambda: None)
+    monkeypatch.setattr(loader, "active", lambda: None)
     with mq.producer(linger=60) as producer:
         futures = [producer.send_nowait("orders", b"%d" % n, queue_id=0) for n in range(20)]
     assert [record.body for record in node.stored()] == [b"%d" % n for n in range(20)]

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from node.client_batch import Entry
-from node.client_encode import Encoder
-from node.client_io import IoThread
-from node.client_message import OutgoingMessage
-from node.client_routes import Routes
-from node.client_unique_key import UniqueKeys
+from client.messages import OutgoingMessage
+from client.send.encode import Encoder
+from client.send.record_batch import Entry
+from client.send.unique_key import UniqueKeys
+from client.transport.io_thread import IoThread
+from client.transport.routes import Routes
 from protocol.errors import BadRequest, MqError
 from protocol.message_id import parse_host
-from protocol.record import SHORT_HEAD
+from protocol.record.codec import SHORT_HEAD
 
 BORN = slice(SHORT_HEAD.offsets["born_timestamp"], SHORT_HEAD.offsets["born_ip"])
 
@@ -81,7 +81,7 @@ def test_a_plain_message_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) ->
     def general(*_: object) -> None:
         raise AssertionError("the general way was taken")
 
-    monkeypatch.setattr("node.client_encode.outgoing", general)
+    monkeypatch.setattr("client.send.encode.outgoing", general)
     entry = encoder(True).entry("orders", b"x", {"tags": "paid", "keys": ["a", "b"]}, 5)
     assert isinstance(entry, Entry)
     assert (entry.topic, entry.queue_id, entry.slot) == ("orders", -1, 5)

@@ -12,10 +12,10 @@ import zmq
 
 import keelog
 import keelog.aio
+from client.transport import channel
 from keelog import Retry
-from node import client_own_link
 from protocol.errors import NodeBusy, ServiceNotAvailable
-from protocol.wire import refusal
+from protocol.wire.frames import refusal
 from tests.support.fake_node import FakeNode, has_lost
 from tests.support.meanwhile import meanwhile
 from tests.support.node import wait_until
@@ -119,7 +119,7 @@ def test_a_client_lives_through_a_time_without_descriptors(
     with keelog.connect(node.url) as mq:
         with monkeypatch.context() as patch:
             patch.setattr(zmq.Context if missing == "socket" else zmq.Socket, missing, none_left)
-            patch.setattr(client_own_link, "BareLink", none_left_of_its_own)
+            patch.setattr(channel, "BareLink", none_left_of_its_own)
             for use in (
                 lambda: mq.send("orders", b"x"),
                 lambda: next(mq.tail("orders")),

@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 
 import keelog
+from client.send.batch_builder import Batches
 from keelog import OutgoingMessage, Receipt, Retry
-from node.client_batches import Batches
 from protocol.errors import BadRequest, IllegalMessage, NodeBusy
 from tests.support.fake_node import FakeNode, has_lost
 from tests.support.node import wait_until

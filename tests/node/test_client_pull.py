@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.client_calls import Answer
-from node.client_message import Message
-from node.client_pull import PullResult, pull_result
+from client.messages import Message
+from client.pull_result import PullResult, pull_result
+from client.transport.request import Answer
 from protocol.errors import BadRequest, StoreDamaged
 from tests.protocol.records import Draft, drafts, pack_draft
 

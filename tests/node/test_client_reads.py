@@ -6,8 +6,8 @@ import time
 import pytest
 
 import keelog
-from node import client_direct
-from node.client_calls import Call
+from client.transport import blocking_channel
+from client.transport.request import Call
 from protocol.errors import NodeBusy
 from tests.support.fake_node import FakeNode
 
@@ -18,13 +18,13 @@ WAIT_S = 60.0
 def carried(mq: keelog.Client, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Which reads went without the I/O thread, once there is a connection for that."""
     seen: list[bool] = []
-    carry = client_direct.Direct.carry
+    carry = blocking_channel.Direct.carry
 
-    def noted(self: client_direct.Direct, call: Call) -> bool:
+    def noted(self: blocking_channel.Direct, call: Call) -> bool:
         seen.append(carry(self, call))
         return seen[-1]
 
-    monkeypatch.setattr(client_direct.Direct, "carry", noted)
+    monkeypatch.setattr(blocking_channel.Direct, "carry", noted)
     deadline = time.monotonic() + WAIT_S
     while not any(seen):
         assert time.monotonic() < deadline, "the connection of its own never came up"

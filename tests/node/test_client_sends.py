@@ -10,9 +10,10 @@ import pytest
 
 import keelog
 import keelog.aio
+from client.send import send_coalescer
+from client.transport import blocking_channel
+from client.transport.request import Call
 from keelog import Receipt
-from node import client_direct, client_sends
-from node.client_calls import Call
 from protocol.errors import BadRequest, NodeBusy, UnknownTopic
 from tests.support.fake_node import FakeNode
 from tests.support.node import wait_until
@@ -80,7 +81,7 @@ def test_what_is_wrong_with_the_topic_is_not_asked_message_by_message(
 
 
 def test_a_request_without_an_answer_delays_no_other(node: FakeNode, mq: keelog.Client) -> None:
-    node.lose_answers["append"] = client_sends.UNDER_WAY_MAX + 1
+    node.lose_answers["append"] = send_coalescer.UNDER_WAY_MAX + 1
     outcomes: list[object] = []
 
     def lost() -> None:
@@ -135,13 +136,13 @@ def test_a_lone_send_does_not_change_threads(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carried: list[bool] = []
-    carry = client_direct.Direct.carry
+    carry = blocking_channel.Direct.carry
 
-    def noted(self: client_direct.Direct, call: Call) -> bool:
+    def noted(self: blocking_channel.Direct, call: Call) -> bool:
         carried.append(carry(self, call))
         return carried[-1]
 
-    monkeypatch.setattr(client_direct.Direct, "carry", noted)
+    monkeypatch.setattr(blocking_channel.Direct, "carry", noted)
     deadline = time.monotonic() + WAIT_S
     while not any(carried):
         assert time.monotonic() < deadline, "the connection of its own never came up"
@@ -156,21 +157,21 @@ def test_a_lone_send_does_not_change_threads(
 def test_as_many_threads_as_have_a_connection_carry_their_sends_at_the_same_time(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carried_by: set[client_direct.Direct] = set()
-    carry = client_direct.Direct.carry
+    carried_by: set[blocking_channel.Direct] = set()
+    carry = blocking_channel.Direct.carry
 
-    def noted(self: client_direct.Direct, call: Call) -> bool:
+    def noted(self: blocking_channel.Direct, call: Call) -> bool:
         is_carried = carry(self, call)
         if is_carried:
             carried_by.add(self)
         return is_carried
 
-    monkeypatch.setattr(client_direct.Direct, "carry", noted)
+    monkeypatch.setattr(blocking_channel.Direct, "carry", noted)
     node.delay["append"] = 0.01
     deadline = time.monotonic() + WAIT_S
-    while len(carried_by) < client_direct.DIRECTS:
+    while len(carried_by) < blocking_channel.DIRECTS:
         assert time.monotonic() < deadline, "one thread's send goes by the I/O thread"
-        receipts = at_once(client_direct.DIRECTS, lambda n: mq.send("orders", b"%d" % n))
+        receipts = at_once(blocking_channel.DIRECTS, lambda n: mq.send("orders", b"%d" % n))
         assert all(isinstance(receipt, Receipt) for receipt in receipts)
 
 

@@ -11,7 +11,8 @@ from itertools import islice
 import pytest
 
 import keelog
-from node import client_pulls, client_tail
+from client import subscription
+from client.transport import pull_channel
 from protocol.errors import ClientClosed, ServiceNotAvailable, UnknownTopic
 from tests.support.fake_node import FakeNode
 from tests.support.meanwhile import meanwhile
@@ -96,14 +97,14 @@ def test_a_follower_gets_what_comes_later(node: FakeNode, mq: keelog.Client, hol
     begin = time.monotonic()
     with meanwhile(lambda: len(node.operations("pull")) >= 3, lambda: fill(mq, 3, first=3)):
         assert numbers(islice(mq.tail("orders", "latest"), 3)) == [3, 4, 5]
-    pulls_max = 3 * (2 + (time.monotonic() - begin) / client_tail.PAUSE_S)
+    pulls_max = 3 * (2 + (time.monotonic() - begin) / subscription.PAUSE_S)
     assert len(node.operations("pull")) <= pulls_max, "empty pulls are asked without a pause"
 
 
 def test_a_follower_takes_up_new_queues_from_their_start(
     mq: keelog.Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.client_tail.QUEUES_S", 0.1)
+    monkeypatch.setattr("client.subscription.QUEUES_S", 0.1)
     follower = mq.tail("orders", "latest")
 
     def grow() -> None:
@@ -130,7 +131,7 @@ def test_a_follower_lives_through_the_restart_of_the_reader(
 def test_a_follower_lives_through_a_node_that_cannot_say_where_its_queues_are(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_tail, "QUEUES_S", 0.0)
+    monkeypatch.setattr(subscription, "QUEUES_S", 0.0)
     mq.send("orders", b"first", queue_id=0)
     with keelog.connect(node.url, retry=keelog.Retry(max_attempts=1)) as follower:
         found = follower.tail("orders", "earliest")
@@ -205,7 +206,7 @@ def test_closing_the_client_ends_its_followers(node: FakeNode) -> None:
 def test_closing_the_client_ends_its_followers_all_at_the_same_time(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_pulls, "SLICE_S", 1.0)
+    monkeypatch.setattr(pull_channel, "SLICE_S", 1.0)
     node.hold_pulls = True
     client = keelog.connect(node.url, timeout=30.0)
     client.create_topic("orders", queues=1)

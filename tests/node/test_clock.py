@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from protocol.record import Record
+from protocol.record.codec import Record
 from tests.support.owned_store import FIRST_TIME, Owner, record_at, recovered, some
 
 HOUR_MS = 3_600_000

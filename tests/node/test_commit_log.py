@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from node.commit_log import CommitLog
+from node.writer.log.commit_log import CommitLog
 from protocol.errors import ServiceNotAvailable
-from protocol.record import MAGIC_FILLER
+from protocol.record.codec import MAGIC_FILLER
 
 SEGMENT_BYTES = 16 * 1024
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import zmq
 
-from node import doors as doors_module
-from node.children import Process
-from node.commit_log import make_segment
-from node.serving import Server
-from node.store import disk
-from node.store.descriptors import ROOM, Spares, backlog, check_file_limit, files_needed
-from node.store.open_files import OpenFiles
-from node.store.shortage import is_shortage
+from node.runtime import disk
+from node.runtime.descriptors import ROOM, Spares, backlog, check_file_limit, files_needed
+from node.runtime.shortage import is_shortage
+from node.serving import doors as doors_module
+from node.serving.request_server import Server
+from node.store.file_cache import OpenFiles
 from node.store.topics_file import Topic, TopicsFile
+from node.supervisor.child_process import Process
+from node.writer.log.commit_log import make_segment
 from protocol.errors import ServiceNotAvailable
 from protocol.ids import Queue
 from workers.queue_files import QueueFiles

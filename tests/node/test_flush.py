@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from node.commit_log import CommitLog, FlushJob
-from node.flush import FlushServices, JobThread
-from node.store import disk
-from node.store.settings import SYNC_FLUSH, Settings
-from node.transient_store_pool import make_pool
+from node.runtime import disk
+from node.runtime.settings import SYNC_FLUSH, Settings
+from node.writer.log.commit_log import CommitLog, FlushJob
+from node.writer.log.flush import FlushServices, JobThread
+from node.writer.log.transient_store_pool import make_pool
 
 SEGMENT_BYTES = 256 * 1024
 DEADLINE_S = 60
 
 
 class SlowDisk:
-    """`os` as node/store/disk.py sees it, with a gate before some of its calls."""
+    """`os` as node/runtime/disk.py sees it, with a gate before some of its calls."""
 
     def __init__(self, *gated: str) -> None:
         self.gate = threading.Event()

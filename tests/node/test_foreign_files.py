@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as search
 from hypothesis import strategies as st
 
-from node.store.own_files import load_tails
-from node.store.store import open_store
-from node.store.verify import verify
-from protocol.encode import Message
+from node.store.checkpoints import load_tails
+from node.store.opening import open_store
+from node.store.verify.verify import verify
 from protocol.errors import StoreDamaged
+from protocol.record.encode import Message
 from tests.support.owned_store import FIRST_TIME, Owner, settings
 from tests.support.two_stores import own_names, put, take_ids_away
 from workers.rebuild import rebuild

@@ -1,9 +1,9 @@
 """Requests that wait for the disk: who is answered when, and how many may wait."""
 
-from node.append_request import AppendRequest
-from node.group_commit import GroupCommit
-from node.store.settings import Settings
-from node.writer_requests import Pending
+from node.runtime.settings import Settings
+from node.writer.append_request import AppendRequest
+from node.writer.group_commit import GroupCommit
+from node.writer.requests import Pending
 
 
 def request(number: int, offset: int, size: int = 10) -> Pending:

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from node import http_end as module
-from node.http_end import HttpEnd, Page
-from node.supervisor_bind import parse_http
-from node.supervisor_http import http_end
+from node.supervisor.bind import parse_http
+from node.supervisor.http import http_end
+from node.supervisor.monitoring import http_server as module
+from node.supervisor.monitoring.http_server import HttpEnd, Page
 from protocol.errors import BadRequest
 
 PATIENCE_S = 60.0

@@ -13,9 +13,9 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node import local_end
-from node.local_end import ROOM_BYTES, Connection, LocalEnd, Request
-from protocol import zmtp
+from node.serving import unix_server
+from node.serving.unix_server import ROOM_BYTES, Connection, LocalEnd, Request
+from protocol.wire import zmtp
 
 NAME = f"keelog-test-{os.getpid()}-end"
 FRAME_BYTES_MAX = 1 << 20
@@ -147,8 +147,8 @@ def test_who_breaks_the_protocol_is_left_and_nobody_else(end: LocalEnd, said: by
 
 
 def test_who_does_not_say_who_it_is_is_left(end: LocalEnd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_end, "HANDSHAKE_S", 0.1)
-    monkeypatch.setattr(local_end, "SWEEP_S", 0.05)
+    monkeypatch.setattr(unix_server, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(unix_server, "SWEEP_S", 0.05)
     silent, honest = connected(), connected(HELLO)
     assert is_ended(silent, end)
     honest.sendall(frame(b"later"))
@@ -160,8 +160,8 @@ def test_who_does_not_say_who_it_is_is_left(end: LocalEnd, monkeypatch: pytest.M
 def test_a_loop_that_was_held_up_blames_no_client_for_it(
     end: LocalEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times = itertools.count(0.0, 10 * local_end.HANDSHAKE_S)
-    monkeypatch.setattr(local_end, "monotonic", lambda: next(times))
+    times = itertools.count(0.0, 10 * unix_server.HANDSHAKE_S)
+    monkeypatch.setattr(unix_server, "monotonic", lambda: next(times))
     client = connected(HELLO, frame(b"said at once"))
     assert next_of(end)[1] == [b"said at once"]
     client.close()
@@ -197,7 +197,7 @@ def test_who_pings_and_reads_nothing_is_left(end: LocalEnd) -> None:
 def test_who_reads_nothing_for_long_is_left_with_what_is_kept(
     end: LocalEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_end, "SWEEP_S", 0.05)
+    monkeypatch.setattr(unix_server, "SWEEP_S", 0.05)
     monkeypatch.setattr(end, "_unsent_s_max", 0.3)
     client, connection = asked(end)
     payload = bytes(1 << 22)
@@ -263,7 +263,7 @@ def test_an_answer_to_who_left_says_so(end: LocalEnd) -> None:
 def test_without_descriptors_clients_wait_and_come_in_later(
     end: LocalEnd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(local_end, "SWEEP_S", 0.05)
+    monkeypatch.setattr(unix_server, "SWEEP_S", 0.05)
     client = connected(HELLO, frame(b"asked"))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))  # whatever is closed meanwhile

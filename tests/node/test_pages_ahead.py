@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.pages_ahead import (
+from node.writer.log.page_prefetch import (
     AHEAD_BYTES,
     LEAD_BYTES,
     STEP_BYTES,

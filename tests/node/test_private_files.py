@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from node.store import disk
-from node.store.locks import StoreLock
-from node.supervisor_store import open_to_others
+from node.runtime import disk
+from node.runtime.locks import StoreLock
+from node.supervisor.directory import open_to_others
 
 
 @pytest.fixture(autouse=True)

@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 import zmq
 
-from protocol import errors, wire
-from protocol.encode import Message, encode_batch
+from protocol import errors
 from protocol.message_id import parse_host
-from protocol.record import SHORT_HEAD
+from protocol.record.codec import SHORT_HEAD
+from protocol.record.encode import Message, encode_batch
+from protocol.wire import frames as wire
 from tests.support.node import RunningNode
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/protocol.md").read_text()
 SERVERS = (
-    "node/writer.py", "node/writer_topics.py", "node/writer_requests.py", "node/reader_requests.py",
-    "node/reader_service.py", "node/reader.py", "node/supervisor_control.py",
-    "node/staging_requests.py", "node/writer_staging.py",
+    "node/writer/loop.py", "node/writer/topic_requests.py", "node/writer/requests.py",
+    "node/reader/requests.py", "node/reader/service.py", "node/reader/loop.py", "node/supervisor/control.py",
+    "node/writer/staging/requests.py", "node/writer/staging/operations.py",
 )  # fmt: skip
 TAKERS = {"take", "take_int", "_text_map", "_key", "get", "setdefault", "pop"}
 OPERATION = re.compile(r"^### ([a-z_]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from node import reader_fetch
-from node.store.state_page import STARTING
+from node.reader import fetch as reader_fetch
+from node.runtime.state_page import STARTING
 from protocol.names import offset_file_name
 from tests.node.test_reader_service import Desk, Reply
 from tests.support.golden import GetStore, facts

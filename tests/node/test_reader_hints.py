@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from node.reader_hints import GRACE_S, Hint, HintCount, parse_hint
+from node.reader.growth_notices import GRACE_S, Hint, HintCount, parse_hint
 from protocol.ids import Queue
 
 A, B = Queue("a", 0), Queue("b", 7)

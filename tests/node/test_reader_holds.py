@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.reader_holds import Held, HoldList
-from node.reader_requests import Pull
-from node.store.pull_types import PullRequest
+from node.reader.long_polls import Held, HoldList
+from node.reader.requests import Pull
+from node.store.query.pull_types import PullRequest
 from protocol.errors import NodeBusy
 from protocol.ids import Queue
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.reader_requests import (
+from node.reader.requests import (
     Find,
     GetByKey,
     GetByPlace,
@@ -19,9 +19,9 @@ from node.reader_requests import (
     parse_pull,
     parse_seek,
 )
-from node.store.pull_types import TransferLimits
-from node.store.seek import Boundary
-from node.store.settings import Settings
+from node.runtime.settings import Settings
+from node.store.query.pull_types import TransferLimits
+from node.store.query.seek import Boundary
 from protocol.errors import BadRequest, MqError
 from protocol.ids import Queue
 

@@ -12,23 +12,31 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.local_end import Payload
-from node.reader_hints import News
-from node.reader_service import ReaderService
-from node.reader_stats import ReaderStats
-from node.serving import BadFrames, Received
-from node.store.live_store import LiveStore
-from node.store.pull_types import TransferLimits
-from node.store.state_page import DAMAGED, RUNNING, STARTING
-from node.store.stats_page import SUM, Counts
-from node.store.stats_series import DURATION, INDEX_LOOKUPS, READER, REQUESTS, SERIES, Family, Kind
-from node.store.store import open_live
+from node.reader.growth_notices import News
+from node.reader.service import ReaderService
+from node.reader.stats import ReaderStats
+from node.runtime.state_page import DAMAGED, RUNNING, STARTING
+from node.runtime.stats.page import SUM, Counts
+from node.runtime.stats.series import (
+    DURATION,
+    INDEX_LOOKUPS,
+    READER,
+    REQUESTS,
+    SERIES,
+    Family,
+    Kind,
+)
+from node.serving.request_server import BadFrames, Received
+from node.serving.unix_server import Payload
+from node.store.opening import open_live
+from node.store.query.pull_types import TransferLimits
+from node.store.running_store import LiveStore
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, TOPICS_FILE, offset_file_name
-from protocol.record import Record, decode
-from protocol.wire import Header, pack
+from protocol.record.codec import Record, decode
+from protocol.wire.frames import Header, pack
 from tests.support.golden import GetStore, Row, facts, unpack
 from tests.support.living_store import LivingStore
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from node.reader_tail import KEPT_RECORDS_MAX, RETRY_S, TURN_RECORDS_MAX, LogTail
-from node.store.live_store import LiveStore
-from node.store.pull_types import PullRequest, PullStatus
-from node.store.store import open_live
-from node.store.tag_filter import parse_tags
+from node.reader.tail_cache import KEPT_RECORDS_MAX, RETRY_S, TURN_RECORDS_MAX, LogTail
+from node.store.opening import open_live
+from node.store.query.pull_types import PullRequest, PullStatus
+from node.store.query.tag_filter import parse_tags
+from node.store.running_store import LiveStore
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from tests.support.golden import GetStore, Row, facts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.store import disk
+from node.runtime import disk
 from tests.support.owned_store import Owner, overwrite, record_at, recovered, some
 
 CHANGES = (

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from node.children import parse_report
-from node.recovery_progress import RecoveryProgress, progress_line
-from node.store.settings import Settings
-from node.supervisor_plan import Limits, State, note_exit, note_recovery, note_start, plan_children
-from node.supervisor_status import NodeView, health, status
+from node.runtime.settings import Settings
+from node.supervisor.child_process import parse_report
+from node.supervisor.plan import Limits, State, note_exit, note_recovery, note_start, plan_children
+from node.supervisor.status import NodeView, health, status
+from node.writer.recovery.progress import RecoveryProgress, progress_line
 
 MIB = 1024 * 1024
 

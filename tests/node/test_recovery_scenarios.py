@@ -6,19 +6,12 @@ from typing import Any
 
 import pytest
 
-from node.recovery import carry_out
-from node.store.own_files import Floor, load_tails, save_progress
-from node.store.own_files import Progress as Saved
+from node.store.checkpoints import Floor, load_tails, save_progress
+from node.store.checkpoints import Progress as Saved
+from node.writer.recovery.recovery import carry_out
 from protocol.errors import StoreDamaged
 from protocol.names import offset_file_name
-from tests.support.owned_store import (
-    SEGMENT_BYTES,
-    Owner,
-    overwrite,
-    record_at,
-    recovered,
-    some,
-)
+from tests.support.owned_store import SEGMENT_BYTES, Owner, overwrite, record_at, recovered, some
 
 
 def contents(root: Path) -> dict[Path, bytes]:
@@ -256,7 +249,7 @@ def test_a_long_walk_leaves_a_fresh_snapshot(
 ) -> None:
     root = tmp_path / "store"
     killed_store(root)
-    monkeypatch.setattr("node.recovery.TAILS_AGE_BYTES_MAX", 1)
+    monkeypatch.setattr("node.writer.recovery.recovery.TAILS_AGE_BYTES_MAX", 1)
     found = recovered(root)
     carry_out(found)
     tails = load_tails(root)
@@ -280,6 +273,8 @@ def test_space_that_was_never_written_is_not_taken_for_a_brokers_records(
     owner = Owner(root)
     owner.append(some(3))
     owner.stop()
-    monkeypatch.setattr("node.recovery.WALK_BYTES_MAX", 1000)
-    monkeypatch.setattr("node.recovery.DeadStore", None)  # a walk as a broker's would fail
+    monkeypatch.setattr("node.writer.recovery.recovery.WALK_BYTES_MAX", 1000)
+    monkeypatch.setattr(
+        "node.writer.recovery.recovery.DeadStore", None
+    )  # a walk as a broker's would fail
     assert recovered(root).cut is None

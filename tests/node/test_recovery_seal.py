@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from node.store.own_files import load_epochs, load_owner
-from node.store.store import open_store
-from protocol.properties import CRC_PROPERTY_BYTES
+from node.store.checkpoints import load_epochs, load_owner
+from node.store.opening import open_store
+from protocol.record.properties import CRC_PROPERTY_BYTES
 from tests.support.owned_store import Owner, overwrite, record_at, recovered, some
 from workers.feed import RestingFeed
 
@@ -112,7 +112,7 @@ def test_a_start_that_is_killed_before_it_appends_leaves_the_last_writers_mark(
     root = tmp_path / "store"
     offsets = killed_store(root)
     zero_properties(root, offsets[1])
-    monkeypatch.setattr("node.writer_store.save_owner", _killed)
+    monkeypatch.setattr("node.writer.store.save_owner", _killed)
     with pytest.raises(_KilledError):
         Owner(root)
     assert load_owner(root) == 1

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keelog.repair import repair
-from node.recovery import carry_out, examine
-from node.store import disk
-from node.store.own_files import Tails, load_floor, own_dir, save_tails
-from node.store.repair_plan import plan_repair
+from node.runtime import disk
+from node.store.checkpoints import Tails, load_floor, own_dir, save_tails
+from node.store.repair.plan import plan_repair
 from node.store.topics_file import TopicsFile
-from node.store.verify import verify
+from node.store.verify.verify import verify
+from node.writer.recovery.recovery import carry_out, examine
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
-from protocol.lost_marker import LOST
-from protocol.record import FILLER_BYTES, Record, decode
+from protocol.record.codec import FILLER_BYTES, Record, decode
+from protocol.record.lost_marker import LOST
 from tests.support.damaged_store import (
     SEGMENT_BYTES,
     Whole,

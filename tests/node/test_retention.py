@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.retention import (
+from node.runtime.settings import Settings, load_settings
+from node.writer.retention import (
     LOOK_EVERY_S,
     Clock,
     DiskUse,
@@ -21,7 +22,6 @@ from node.retention import (
     staging_ratio,
     used_percent,
 )
-from node.store.settings import Settings, load_settings
 from protocol.errors import BadRequest, ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 
@@ -267,7 +267,7 @@ def test_a_file_that_cannot_be_deleted_is_told_and_tried_again(
         raise PermissionError(1, "Operation not permitted", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr("node.store.disk.unlink", refuse)
+        patched.setattr("node.runtime.disk.unlink", refuse)
         retention.delete(retention.turn(0.0, lambda: ALL))
         retention.close()
     assert "cannot be deleted" in caplog.text

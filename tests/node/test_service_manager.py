@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.service_manager import ServiceManager
+from node.supervisor.systemd import ServiceManager
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node import serving
-from node.local_end import bulk_socket
-from node.request_wait import RequestWait
-from node.serving import BadFrames, Received, Server
+from node.serving import request_server
+from node.serving.request_server import BadFrames, Received, Server
+from node.serving.request_wait import RequestWait
+from node.serving.unix_server import bulk_socket
 from protocol.errors import BadRequest, ServiceNotAvailable
 from protocol.message_id import Host
-from protocol.wire import answer, pack, unpack
+from protocol.wire.frames import answer, pack, unpack
 
 FRAME_BYTES_MAX = 64 * 1024
 WAIT_MS = 60_000
@@ -35,7 +35,7 @@ LOCAL = f"ipc://@keelog-test-{os.getpid()}-serving"
 @pytest.fixture
 def server(context: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     # On a slow machine, too, nobody is given up who will read.
-    monkeypatch.setattr(serving, "UNSENT_S_MAX", 2 * WAIT_MS / 1000)
+    monkeypatch.setattr(request_server, "UNSENT_S_MAX", 2 * WAIT_MS / 1000)
     bulk = bulk_socket(LOCAL)
     server = Server(context, "tcp://127.0.0.1:0", FRAME_BYTES_MAX, local=LOCAL, bulk=bulk)
     yield server

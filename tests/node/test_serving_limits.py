@@ -10,12 +10,12 @@ from typing import NamedTuple
 import pytest
 import zmq
 
-from node import serving, serving_owed
-from node.request_wait import RequestWait
-from node.serving import Server
-from node.serving_owed import OWED_BYTES_MAX_OF_PEER
-from protocol import zmtp
-from protocol.wire import answer, unpack
+from node.serving import request_server, send_quota
+from node.serving.request_server import Server
+from node.serving.request_wait import RequestWait
+from node.serving.send_quota import OWED_BYTES_MAX_OF_PEER
+from protocol.wire import zmtp
+from protocol.wire.frames import answer, unpack
 
 WAIT_MS = 60_000
 MIB = 1024 * 1024
@@ -35,7 +35,7 @@ LOCAL = f"ipc://@keelog-test-{os.getpid()}-limits"
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine, too, nobody is given up whom a test means to come back to."""
-    monkeypatch.setattr(serving, "UNSENT_S_MAX", 2 * WAIT_MS / 1000)
+    monkeypatch.setattr(request_server, "UNSENT_S_MAX", 2 * WAIT_MS / 1000)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_who_does_not_read_large_answers_is_told_so_and_nobody_else_suffers(
 def test_all_peers_together_are_owed_a_bounded_number_of_bytes(
     connect: Connect, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving_owed, "OWED_BYTES_MAX", 16 * MIB)
+    monkeypatch.setattr(send_quota, "OWED_BYTES_MAX", 16 * MIB)
     payload = bytes(8 * MIB)
     clients = [connect() for _ in range(12)]
 
@@ -172,7 +172,7 @@ def deaf(server: Server, way: str) -> "tuple[socket.socket, bytes]":
 def test_who_reads_nothing_for_long_is_given_up(
     way: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "UNSENT_S_MAX", 0.2)
+    monkeypatch.setattr(request_server, "UNSENT_S_MAX", 0.2)
     client, peer = deaf(server, way)
     count = 0
     deadline = time.monotonic() + WAIT_MS / 1000
@@ -192,7 +192,7 @@ def test_who_reads_nothing_for_long_is_given_up(
 def test_answers_kept_here_are_bounded_in_bytes(
     connect: Connect, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "UNSENT_BYTES_MAX", 1 * MIB)
+    monkeypatch.setattr(request_server, "UNSENT_BYTES_MAX", 1 * MIB)
     _, peer = connect()
     kept = 0
     for number in range(5_000):
@@ -205,7 +205,7 @@ def test_answers_kept_here_are_bounded_in_bytes(
 def test_a_connection_that_says_nothing_is_closed(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "HANDSHAKE_MS", 300)
+    monkeypatch.setattr(request_server, "HANDSHAKE_MS", 300)
     server = Server(context, "tcp://127.0.0.1:0")
     port = int(server.endpoint.rpartition(":")[2])
     silent = [
@@ -224,9 +224,9 @@ def test_a_peer_whose_host_fell_silent_is_forgotten(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heartbeats: half-open connections of vanished hosts end, and with them what they are owed."""
-    monkeypatch.setattr(serving, "HANDSHAKE_MS", WAIT_MS)
-    monkeypatch.setattr(serving, "HEARTBEAT_MS", 100)
-    monkeypatch.setattr(serving, "HEARTBEAT_TIMEOUT_MS", 300)
+    monkeypatch.setattr(request_server, "HANDSHAKE_MS", WAIT_MS)
+    monkeypatch.setattr(request_server, "HEARTBEAT_MS", 100)
+    monkeypatch.setattr(request_server, "HEARTBEAT_TIMEOUT_MS", 300)
     server = Server(context, "tcp://127.0.0.1:0")
     port = int(server.endpoint.rpartition(":")[2])
     # A ZMTP 3.1 peer by hand: greeting, READY as a DEALER, one message; then not a byte more.

@@ -9,16 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import node.staging
-import node.staging_publish
-from node.retention import Clock
-from node.staging_read import mark
-from node.store.repair_plan import plan_repair
-from node.store.staging_files import Batch, Part, journal_path, problems, published_path, stage_path
-from node.store.verify import verify
-from node.supervisor_status import publication_problems
-from protocol.encode import Message, encode_message
-from protocol.record import Record
+import node.writer.staging.publisher
+import node.writer.staging.stages
+from node.store.repair.plan import plan_repair
+from node.store.staging_files import (
+    Batch,
+    Part,
+    journal_path,
+    problems,
+    published_path,
+    stage_path,
+)
+from node.store.verify.verify import verify
+from node.supervisor.status import publication_problems
+from node.writer.retention import Clock
+from node.writer.staging.reading import mark
+from protocol.record.codec import Record
+from protocol.record.encode import Message, encode_message
 from tests.crash.publications import (
     Refused,
     Row,
@@ -231,15 +238,15 @@ def test_a_stage_with_other_bytes_than_were_staged_is_not_published(writer: Node
 def test_limits_are_refused_with_their_names(writer: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     writer.staged()
     with monkeypatch.context() as patch:
-        patch.setattr(node.staging, "STAGES_MAX", 1)
+        patch.setattr(node.writer.staging.stages, "STAGES_MAX", 1)
         with pytest.raises(Refused, match="NotAllowed: batch 0 of query q has 1 stages"):
             writer.staged(stage="t")
     with monkeypatch.context() as patch:
-        patch.setattr(node.staging, "QUERIES_MAX", 1)
+        patch.setattr(node.writer.staging.stages, "QUERIES_MAX", 1)
         with pytest.raises(Refused, match="NotAllowed: 1 queries"):
             writer.staged(place=("other", 0))
     with monkeypatch.context() as patch:
-        patch.setattr(node.staging, "FRAMES_MAX", 3)
+        patch.setattr(node.writer.staging.stages, "FRAMES_MAX", 3)
         with pytest.raises(Refused, match="NotAllowed: stage s has 3 frames"):
             writer.stage(encode_rows(ROWS[:1], "s"), 3, query="q", batch=0, stage="s")
 
@@ -271,11 +278,11 @@ def test_what_nobody_publishes_goes_after_the_retention_and_the_ledger_stays(
     writer.publish("once", 0, [writer.staged(place=("once", 0))], final=True)
     writer.staged(place=("q", 1))
     late = 4_000_000_000_000
-    monkeypatch.setattr("node.writer_staging.now_ms", lambda: late)
+    monkeypatch.setattr("node.writer.staging.operations.now_ms", lambda: late)
     retention = writer.life.store.retention
     monkeypatch.setattr(retention, "clock", Clock(lambda: late / 1000, lambda: 0.0))
     for _ in range(4):
-        writer.life.now += node.staging_publish.SWEEP_EVERY_S
+        writer.life.now += node.writer.staging.publisher.SWEEP_EVERY_S
         writer.turn()
     root = writer.life.store.root
     assert not stage_path(root, Batch("q", 1), "s").exists()
@@ -287,7 +294,7 @@ def test_what_nobody_publishes_goes_after_the_retention_and_the_ledger_stays(
 def test_others_send_between_the_chunks_of_a_publication(
     writer: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node.staging_publish, "PUBLISH_BYTES_MAX", 500)
+    monkeypatch.setattr(node.writer.staging.publisher, "PUBLISH_BYTES_MAX", 500)
     part = writer.staged()
     number = writer.send("publish", lines_of([part]), query="q", batch=0, stages=1)
     while (answer := writer.answer(number)) is None:
@@ -303,7 +310,7 @@ def test_others_send_between_the_chunks_of_a_publication(
 
 def half_published(writer: Node, patch: pytest.MonkeyPatch) -> Part:
     """Some of the batch is in the log, and the rest is not."""
-    patch.setattr(node.staging_publish, "PUBLISH_BYTES_MAX", 500)
+    patch.setattr(node.writer.staging.publisher, "PUBLISH_BYTES_MAX", 500)
     part = writer.staged()
     writer.send("publish", lines_of([part]), query="q", batch=0, stages=1)
     while not writer.bodies():
@@ -431,7 +438,7 @@ def test_a_mark_is_the_same_before_and_after_the_append_and_no_other_records(
     body: bytes, numbers: tuple[int, int], crc: bool, wide: bool
 ) -> None:
     from protocol.message_id import parse_host
-    from protocol.patch import PlainRow, Stamp, patch_plain
+    from protocol.record.patch import PlainRow, Stamp, patch_plain
 
     host = parse_host("[::1]:7" if wide else "1.2.3.4:7")
     message = Message("t", body, 1, unique_key="u", born_host=host, properties={"a": "b"})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import node.staging_publish
+import node.writer.staging.publisher
 from node.store.staging_files import Part
 from tests.crash.publications import Row, StagingClient, lines_of, log_records, stage_rows
 from tests.crash.scene import Scene
@@ -104,8 +104,8 @@ class Model:
 @pytest.fixture(autouse=True, scope="module")
 def _small_chunks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.staging_publish, "PUBLISH_BYTES_MAX", 450)
-        patch.setattr(node.staging_publish, "CHECKPOINT_BYTES", 900)
+        patch.setattr(node.writer.staging.publisher, "PUBLISH_BYTES_MAX", 450)
+        patch.setattr(node.writer.staging.publisher, "CHECKPOINT_BYTES", 900)
         yield
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import node.staging_publish
-import node.staging_room
-from node.retention import LOOK_EVERY_S, Clock
-from node.staging_room import Idle, StagingRoom, first_to_go
-from node.store import disk
-from node.store.settings import Settings, load_settings
+import node.writer.staging.publisher
+import node.writer.staging.room
+from node.runtime import disk
+from node.runtime.settings import Settings, load_settings
 from node.store.staging_files import Batch, batch_dir, staged_bytes, staging_dir
+from node.writer.retention import LOOK_EVERY_S, Clock
+from node.writer.staging.room import Idle, StagingRoom, first_to_go
 from protocol.errors import BusyError, NotAllowed, ServiceNotAvailable
 from tests.crash.publications import Refused, rows_of
 from tests.crash.scene import Scene
@@ -107,7 +107,7 @@ def test_the_longest_untouched_go_first_and_no_more_than_needed(
 
 
 def test_one_turn_drops_no_more_batches_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.staging_room, "DROPPED_AT_ONCE_MAX", 2)
+    monkeypatch.setattr(node.writer.staging.room, "DROPPED_AT_ONCE_MAX", 2)
     assert len(first_to_go([Idle(0, Batch("q", n), 1) for n in range(9)], 9)) == 2
 
 
@@ -147,7 +147,7 @@ def age(writer: Node, query: str, minutes: float) -> Path:
 def real_time(monkeypatch: pytest.MonkeyPatch, writer: Node) -> None:
     """The ages of files count."""
     clock = writer.life.store.retention.clock
-    monkeypatch.setattr("node.writer_staging.now_ms", lambda: int(clock.now_s() * 1000))
+    monkeypatch.setattr("node.writer.staging.operations.now_ms", lambda: int(clock.now_s() * 1000))
 
 
 def turns(writer: Node, count: int = 12) -> None:
@@ -191,7 +191,7 @@ def test_retention_waits_until_the_abandoned_have_gone_and_no_longer(
     assert not old.exists()
     assert live.exists()
     assert not retention.make_room(writer.life.now), "nothing more is abandoned"
-    writer.life.now += node.staging_publish.ABANDONED_EVERY_S
+    writer.life.now += node.writer.staging.publisher.ABANDONED_EVERY_S
     assert retention.make_room(writer.life.now), "by now something may be"
     turns(writer)
     assert live.exists()
@@ -221,7 +221,7 @@ def test_a_batch_that_cannot_be_moved_aside_ends_no_writer_and_holds_nothing_up(
         raise OSError(min(disk.DISK_FULL), "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("node.store.disk.rename", refuse)
+        patch.setattr("node.runtime.disk.rename", refuse)
         with pytest.raises(Refused, match="ServiceNotAvailable: disk_full: "):
             writer.ask("unstage", query="old", batch=0)
         assert writer.life.store.retention.make_room(writer.life.now)

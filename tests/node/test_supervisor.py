@@ -14,7 +14,7 @@ import psutil
 import pytest
 import zmq
 
-from protocol.wire import VERSION, pack, unpack_answer
+from protocol.wire.frames import VERSION, pack, unpack_answer
 
 pytestmark = pytest.mark.process
 
@@ -318,5 +318,5 @@ def test_a_second_supervisor_is_refused_and_changes_nothing(start: Callable[...,
 
 def test_a_supervisor_does_without_numpy() -> None:
     """It would cost each node 30 MB and a quarter of a second."""
-    code = "import node.supervisor, sys; sys.exit('numpy' in sys.modules)"
+    code = "import node.supervisor.loop, sys; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

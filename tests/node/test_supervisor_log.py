@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from node.store import log_signals
-from node.store.process import install_stop_signals
-from node.supervisor_log import NodeLog, has_terminal
+from node.runtime import log_signals
+from node.runtime.process import install_stop_signals
+from node.supervisor.node_log import NodeLog, has_terminal
 from tests.node.test_supervisor import Node
 
 CHILDREN = {"writer", "queue-0", "queue-1", "index", "reader-0"}

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from node.store.stats_page import StatsPage, read_stats
-from node.store.stats_series import DURATION, LOG_FLUSH, READER, REQUESTS, WRITER
-from node.supervisor_operations import operations
+from node.runtime.stats.page import StatsPage, read_stats
+from node.runtime.stats.series import DURATION, LOG_FLUSH, READER, REQUESTS, WRITER
+from node.supervisor.operations import operations
 
 MS = 1_000_000
 

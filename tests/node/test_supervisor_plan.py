@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.supervisor_bind import parse_bind
-from node.supervisor_plan import (
+from node.supervisor.bind import parse_bind
+from node.supervisor.plan import (
     Child,
     Limits,
     Role,

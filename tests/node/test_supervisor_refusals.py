@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.children import Report, parse_report
-from node.store.process import (
+from node.runtime.process import (
     EXIT_DISK_ERROR,
     EXIT_DISK_FULL,
     EXIT_NO_RESOURCES,
@@ -14,7 +13,8 @@ from node.store.process import (
     end_badly,
     exit_code,
 )
-from node.supervisor_plan import (
+from node.supervisor.child_process import Report, parse_report
+from node.supervisor.plan import (
     Child,
     Limits,
     Refusal,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from node import topic_table
-from node.store.settings import Settings
+from node.runtime.settings import Settings
 from node.store.topics_file import Topic, TopicsFile, parse_broker_json
-from node.topic_table import TopicTable
+from node.writer import topic_table
+from node.writer.topic_table import TopicTable
 from protocol.errors import (
     BadRequest,
     IllegalMessage,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from node.store.state_page import LogPage, LogState
-from protocol.record import Record, Torn, decode
-from protocol.wire import VERSION, pack, unpack_answer
+from node.runtime.state_page import LogPage, LogState
+from protocol.record.codec import Record, Torn, decode
+from protocol.wire.frames import VERSION, pack, unpack_answer
 from tests.support.faults.disk_faults import DiskFaults
 from tests.support.writer_process import RawClient, WriterProcess
 

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from protocol.wire import VERSION, pack, unpack_answer
+from protocol.wire.frames import VERSION, pack, unpack_answer
 from tests.support.faults.disk_faults import DiskFaults
 from tests.support.writer_process import RawClient, WriterProcess
 

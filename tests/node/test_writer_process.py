@@ -10,13 +10,13 @@ from typing import Any
 import msgpack
 import pytest
 
-from node.store.new_store import create_store
-from node.store.own_files import load_epochs, load_tails
-from node.store.state_page import LogPage
-from protocol.encode import Message, encode_batch
+from node.runtime.state_page import LogPage
+from node.store.checkpoints import load_epochs, load_tails
+from node.store.identity.new_store import create_store
 from protocol.ids import Queue
-from protocol.record import Record, decode
-from protocol.wire import pack
+from protocol.record.codec import Record, decode
+from protocol.record.encode import Message, encode_batch
+from protocol.wire.frames import pack
 from tests.support.writer_process import RawClient, WriterProcess
 
 pytestmark = pytest.mark.process

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from node.append_request import AppendRequest
-from node.store.stats_page import Histogram, SlotStats, read_stats
-from node.store.stats_series import (
+from node.runtime.stats.page import Histogram, SlotStats, read_stats
+from node.runtime.stats.series import (
     APPEND,
     DURATION,
     FLUSH_DISK_TIMEOUT,
@@ -21,8 +20,9 @@ from node.store.stats_series import (
     Family,
     series,
 )
-from node.writer_requests import Pending, Turn
-from node.writer_stats import WriterStats
+from node.writer.append_request import AppendRequest
+from node.writer.requests import Pending, Turn
+from node.writer.stats import WriterStats
 from protocol.errors import (
     BadRequest,
     MessageTooLarge,

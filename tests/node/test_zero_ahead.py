@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from node import zero_ahead
-from node.store import disk
-from node.zero_ahead import AHEAD_BYTES, PAGE_BYTES, SYNC_BYTES, ZeroAhead, make_ahead
+from node.runtime import disk
+from node.writer.log import zero_prefill
+from node.writer.log.zero_prefill import AHEAD_BYTES, PAGE_BYTES, SYNC_BYTES, ZeroAhead, make_ahead
 from tests.support.rolling_log import check_that_it_rolls
 
 SEGMENT_BYTES = 16 << 20
@@ -127,4 +127,4 @@ def test_a_log_rolls_and_closes_with_zeros_ahead(tmp_path: Path) -> None:
 
 
 def test_small_segments_get_no_zeros(tmp_path: Path) -> None:
-    assert make_ahead(tmp_path, zero_ahead.SEGMENT_BYTES_MIN - 1) is None
+    assert make_ahead(tmp_path, zero_prefill.SEGMENT_BYTES_MIN - 1) is None

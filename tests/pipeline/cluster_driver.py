@@ -36,14 +36,14 @@ def read(spark: SparkSession, store: str, out: str) -> dict[str, Any]:
 
 
 def export(spark: SparkSession, store: str, out: str) -> dict[str, Any]:
-    from pipeline.jobs.export import export as run
-    from pipeline.jobs.export_options import ExportOptions
+    from pipeline.jobs.export.options import ExportOptions
+    from pipeline.jobs.export.run import export as run
 
     return run(spark, store, out, ExportOptions(source={"minPartitions": PARTS}))._asdict()
 
 
 def rebuild(spark: SparkSession, store: str, out: str) -> dict[str, Any]:
-    from pipeline.jobs.rebuild import rebuild as run
+    from pipeline.jobs.rebuild.run import rebuild as run
 
     return run(spark, store, out=out, range_bytes=RANGE_BYTES).shape()
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from pipeline.options import parse_options
-from pipeline.read import read_part
+from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
-from protocol.index_entry import key_hash
+from protocol.derived.index_entry import key_hash
 from protocol.message_id import Host
-from protocol.properties import split_keys
+from protocol.record.properties import split_keys
 from tests.support.golden import Facts, Row
 from tests.support.golden_view import size_pairs
 

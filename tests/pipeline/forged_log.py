@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from protocol.encode import Message, message_properties, pack_record
-from protocol.record import SHORT_HEAD
+from protocol.record.codec import SHORT_HEAD
+from protocol.record.encode import Message, message_properties, pack_record
 from tests.workers.living_log import LivingLog
 
 FORGED_TOPIC = "forged"

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import keelog.__main__
-from pipeline.jobs.export_manifest import MANIFEST
+from pipeline.jobs.export.manifest import MANIFEST
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
-from scripts.make_big_store import make
+from scripts.bench.big_store import make
 from tests.pipeline.facts_as_rows import plain_rows, read_rows
 from tests.support.golden import GetStore, Row, facts
 from tests.support.spark_cluster import ROOT, Cluster, running_cluster, wait_for

@@ -23,11 +23,11 @@ from pipeline.errors import (
     SourceError,
     UnknownColumn,
 )
-from pipeline.jobs.export import ExportResult, export_here
-from pipeline.jobs.export_folder import TEMPORARY, OpenFolder, Publish
-from pipeline.jobs.export_manifest import MANIFEST, NEXT_MANIFEST
-from pipeline.jobs.export_options import ExportOptions
-from pipeline.jobs.export_write import date_folder, escape, topic_folder
+from pipeline.jobs.export.folder import TEMPORARY, OpenFolder, Publish
+from pipeline.jobs.export.manifest import MANIFEST, NEXT_MANIFEST
+from pipeline.jobs.export.options import ExportOptions
+from pipeline.jobs.export.run import ExportResult, export_here
+from pipeline.jobs.export.write import date_folder, escape, topic_folder
 from tests.pipeline.facts_as_rows import (
     comparable,
     message_row,

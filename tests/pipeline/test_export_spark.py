@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import BadOption, CorruptRecord
-from pipeline.jobs.export import export, read_export
-from pipeline.jobs.export_options import ExportOptions
-from protocol.encode import Message
+from pipeline.jobs.export.options import ExportOptions
+from pipeline.jobs.export.run import export, read_export
+from protocol.record.encode import Message
 from tests.support.damaged_store import SEGMENT_BYTES, make_store
 from tests.workers.living_log import LivingLog
 

@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from node.store.findings import ALIKE_MAX, Finding, Findings
-from node.store.settings import Settings
-from node.store.verify import verify
+from node.runtime.settings import Settings
+from node.store.verify.findings import ALIKE_MAX, Finding, Findings
+from node.store.verify.verify import verify
 from pipeline.errors import NotAStoreError
-from pipeline.jobs import audit as module
-from pipeline.jobs.audit import AuditResult, audit
-from pipeline.jobs.audit_report import SCHEMA, write_report
+from pipeline.jobs.audit import run as module
+from pipeline.jobs.audit.report import SCHEMA, write_report
+from pipeline.jobs.audit.run import AuditResult, audit
 from pipeline.jobs.scan import ScanRange
-from pipeline.parts import LogAt
+from pipeline.task_spec import LogAt
 from tests.node.store import test_verify as planting
 from tests.node.store.test_verify import DAMAGE, Planted
 from tests.pipeline.forged_log import forged_log

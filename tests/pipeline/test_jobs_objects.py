@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from node.store.settings import Settings
+from node.runtime.settings import Settings
 from pipeline.errors import (
     BadOption,
     JobFailed,
@@ -21,19 +21,19 @@ from pipeline.errors import (
     StoreLockedError,
     StoreUnreadable,
 )
-from pipeline.jobs import rebuild as module
-from pipeline.jobs.building import Building
-from pipeline.jobs.object_folder import ObjectFolder, OpenFolder, read_rebuild
-from pipeline.jobs.places import place_of
-from pipeline.jobs.rebuild import RebuildResult, rebuild
-from pipeline.jobs.rebuild_manifest import MANIFEST, MARKER, RebuildManifest, parse_manifest
+from pipeline.jobs.locations import place_of
+from pipeline.jobs.rebuild import run as module
+from pipeline.jobs.rebuild.local_build import Building
+from pipeline.jobs.rebuild.object_folder import ObjectFolder, OpenFolder, read_rebuild
+from pipeline.jobs.rebuild.run import RebuildResult, rebuild
 from pipeline.jobs.scan import ScanRange, plan_ranges
-from pipeline.parts import LogAt
 from pipeline.stores import object_store
 from pipeline.stores.access import Access
-from protocol.encode import Message
+from pipeline.stores.rebuild_manifest import MANIFEST, MARKER, RebuildManifest, parse_manifest
+from pipeline.task_spec import LogAt
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+from protocol.record.encode import Message
 from tests.pipeline.facts_as_rows import read_rows
 from tests.pipeline.forged_log import forged_log
 from tests.pipeline.plain_engine import PlainEngine
@@ -220,7 +220,7 @@ def test_where_there_are_no_locks_a_rebuild_warns_and_goes_on(
         raise OSError(errno.ENOLCK, "No locks available")
 
     grown(tmp_path / "a")
-    monkeypatch.setattr("pipeline.jobs.building.fcntl.flock", refuse)
+    monkeypatch.setattr("pipeline.jobs.rebuild.local_build.fcntl.flock", refuse)
     run(tmp_path / "a", out=tmp_path / "out")
     assert "cannot be locked" in caplog.text
     assert {path.name for path in tmp_path.iterdir()} == {"a", "out"}
@@ -237,7 +237,7 @@ def test_a_lock_that_its_job_has_just_removed_is_taken_anew(
         if len(calls) == 1:
             path.unlink()
 
-    monkeypatch.setattr("pipeline.jobs.building.fcntl.flock", remove_once)
+    monkeypatch.setattr("pipeline.jobs.rebuild.local_build.fcntl.flock", remove_once)
     with Building(tmp_path / "a", tmp_path / "out", []).held():
         assert len(calls) == 2
         assert path.exists()

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from node.store.locks import StoreLock
-from node.store.own_files import Progress, load_progress, save_progress
-from node.store.settings import Settings
+from node.runtime.locks import StoreLock
+from node.runtime.settings import Settings
+from node.store.checkpoints import Progress, load_progress, save_progress
 from pipeline.errors import (
     BadOption,
     JobFailed,
@@ -23,13 +23,13 @@ from pipeline.errors import (
     StoreDamagedError,
     StoreLockedError,
 )
-from pipeline.jobs import rebuild as module
-from pipeline.jobs.rebuild import RebuildResult, rebuild
+from pipeline.jobs.rebuild import run as module
+from pipeline.jobs.rebuild.run import RebuildResult, rebuild
 from pipeline.jobs.scan import ScanRange
-from pipeline.parts import LogAt
-from protocol.encode import Message
+from pipeline.task_spec import LogAt
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+from protocol.record.encode import Message
 from tests.pipeline.forged_log import FORGED_TOPIC, forged_log
 from tests.pipeline.plain_engine import PlainEngine
 from tests.support.golden import GetStore
@@ -214,7 +214,7 @@ def failing_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return write(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr("node.store.disk.os.pwrite", pwrite)
+        patched.setattr("node.runtime.disk.os.pwrite", pwrite)
         yield
 
 

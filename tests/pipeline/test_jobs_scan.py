@@ -7,18 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.store.open_files import OpenFiles
-from node.store.store import open_store
-from pipeline.jobs.scan import (
-    RangeEnds,
-    RangeScan,
-    ScanRange,
-    plan_ranges,
-    scan_ends,
-    stitch,
-)
-from pipeline.parts import LogAt
-from protocol.record import SHORT_HEAD
+from node.store.file_cache import OpenFiles
+from node.store.opening import open_store
+from pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange, plan_ranges, scan_ends, stitch
+from pipeline.task_spec import LogAt
+from protocol.record.codec import SHORT_HEAD
 from tests.pipeline.forged_log import forged_log
 from tests.support.golden import GetStore
 from tests.workers.living_log import SETTINGS, LivingLog

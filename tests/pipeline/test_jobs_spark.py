@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from node.store.verify import verify
+from node.store.verify.verify import verify
 from pipeline.errors import StoreDamagedError
-from pipeline.jobs.audit import audit
-from pipeline.jobs.audit_report import findings_frame
-from pipeline.jobs.rebuild import Plan, rebuild
+from pipeline.jobs.audit.report import findings_frame
+from pipeline.jobs.audit.run import audit
+from pipeline.jobs.rebuild.run import Plan, rebuild
 from tests.node.store.test_verify import DAMAGE, Planted, change_a_unit
 from tests.pipeline.test_jobs_rebuild import tree
 from tests.support.golden import STORES, GetStore

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import pytest
 
-from node.store.locks import StoreLock
-from node.store.settings import Settings
-from node.store.state_page import RUNNING, STARTING
+from node.runtime.locks import StoreLock
+from node.runtime.settings import Settings
+from node.runtime.state_page import RUNNING, STARTING
 from pipeline.errors import SourceError
 from pipeline.options import parse_options
-from pipeline.read import read_part
+from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
 from pipeline.stores import folder_store
 from pipeline.stores.access import StoreAt

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.arrays import TYPES, flat_and_ends, pieces
-from pipeline.message_rows import MAKERS, MessageRows
+from pipeline.read.arrays import TYPES, flat_and_ends, pieces
+from pipeline.read.message_rows import MAKERS, MessageRows
 from pipeline.tables import DAMAGE, KAFKA, MESSAGES, TABLES
-from protocol.columns import scan
-from protocol.record import Record
+from protocol.record.codec import Record
+from protocol.record.columns import scan
 from tests.pipeline.facts_as_rows import US_MAX, plain_rows
 from tests.protocol.records import Draft, drafts, pack_log
 from tests.support.golden import Row

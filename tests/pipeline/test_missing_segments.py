@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import SourceError
 from pipeline.options import parse_options
-from pipeline.read import read_part
+from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
 from protocol.names import offset_file_name
 from tests.pipeline.facts_as_rows import plain_rows, read_rows

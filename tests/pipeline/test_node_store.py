@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from node import reader_requests
-from node.store.settings import Settings
+from node.reader import requests as reader_requests
+from node.runtime.settings import Settings
 from pipeline.errors import SourceError
 from pipeline.options import parse_options
-from pipeline.parts import Part
-from pipeline.read import read_part
+from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
 from pipeline.stores import access
 from pipeline.stores.access import StoreAt
 from pipeline.stores.opening import open_planned
+from pipeline.task_spec import Part
 from protocol.names import offset_file_name
 from tests.pipeline.facts_as_rows import options_for, plain_rows, read_rows
 from tests.pipeline.stream_engine import Engine

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from node.store.dead_store import DeadStore
-from node.store.open_files import OpenFile
+from node.store.file_cache import OpenFile
+from node.store.stopped_store import DeadStore
 from pipeline.errors import SourceError
 from pipeline.options import parse_options
-from pipeline.read import read_part
+from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
 from pipeline.stores import object_store
 from pipeline.stores.access import Access

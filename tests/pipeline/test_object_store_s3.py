@@ -14,12 +14,12 @@ import pytest
 from pyarrow import fs
 
 from pipeline.errors import SourceError
-from pipeline.jobs.export import export_here
-from pipeline.jobs.export_folder import file_name
-from pipeline.jobs.export_manifest import MANIFEST
-from pipeline.jobs.object_folder import ObjectFolder, read_rebuild
-from pipeline.jobs.places import place_of
-from pipeline.jobs.rebuild import rebuild
+from pipeline.jobs.export.folder import file_name
+from pipeline.jobs.export.manifest import MANIFEST
+from pipeline.jobs.export.run import export_here
+from pipeline.jobs.locations import place_of
+from pipeline.jobs.rebuild.object_folder import ObjectFolder, read_rebuild
+from pipeline.jobs.rebuild.run import rebuild
 from tests.pipeline.facts_as_rows import options_for, read_rows
 from tests.pipeline.plain_engine import PlainEngine
 from tests.pipeline.test_jobs_rebuild import tree

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pipeline.bounds import QueueAt
 from pipeline.errors import BadCheckpoint
-from pipeline.offsets import INITIAL_KEY, Position, parse_position
-from pipeline.progress import lag, lag_by_queue
+from pipeline.plan.offsets import INITIAL_KEY, Position, parse_position
+from pipeline.stream.progress import lag, lag_by_queue
 
 QUEUES = st.builds(
     QueueAt, st.sampled_from(["a", "b", "%RETRY%g", "ü"]), st.sampled_from(["n1", "n2"]),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import SourceError
 from pipeline.options import TAKEN, parse_options
-from pipeline.read import read_part
+from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
 from pipeline.stores.access import StoreAt
 from tests.pipeline.facts_as_rows import read_rows

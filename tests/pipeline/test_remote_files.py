@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.client_fetch import FetchClient
-from node.store.open_files import FileVanished, Run
+from client.fetch import FetchClient
+from node.store.file_cache import FileVanished, Run
 from pipeline.stores.remote_files import RangeSource, RemoteFiles
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue

@@ -10,17 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
 import pipeline.sink.stage
-from node.client_stage import StageClient, StageWriter
+from client.send.staging import StageClient, StageWriter
 from node.store.staging_files import Batch, journal_path, list_stages
 from pipeline.errors import (
     BadMode,

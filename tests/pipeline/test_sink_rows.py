@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.client_message import ordered_queue
+from client.messages import ordered_queue
 from pipeline.errors import BadRow
 from pipeline.sink.properties import RESERVED
 from pipeline.sink.rows import KeyMaker, NodeRules, RowEncoder
-from protocol.encode import Message, encode_message
-from protocol.patch import AppendRules, check_plain
-from protocol.properties import UNIQUE_KEY
-from protocol.record import Record, decode
+from protocol.record.codec import Record, decode
+from protocol.record.encode import Message, encode_message
+from protocol.record.patch import AppendRules, check_plain
+from protocol.record.properties import UNIQUE_KEY
 
 PAIRS = pa.map_(pa.string(), pa.string())
 TYPES = {

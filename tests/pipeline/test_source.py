@@ -10,7 +10,7 @@ from pyspark.sql.functions import col, count
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.arrays import arrow_schema
+from pipeline.read.arrays import arrow_schema
 from pipeline.source import SOURCES
 from pipeline.tables import DAMAGE, KAFKA, TABLES, Column, ddl
 from tests.pipeline.facts_as_rows import (

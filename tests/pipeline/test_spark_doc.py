@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import pipeline.errors
 from pipeline.errors import SourceError
 from pipeline.options import TAKEN
-from scripts.make_spark_doc import PAGE, render
+from scripts.docs.spark import PAGE, render
 from tests.support.damaged_store import Whole, make_store
 from tests.support.node import RunningNode
 
@@ -83,7 +83,7 @@ def check_join(names: dict[str, Any], store: Whole) -> None:
 
 def test_the_tables_of_columns_are_what_the_code_says() -> None:
     assert TEXT.count("<!-- generated: columns -->") == 1
-    assert render(TEXT) == TEXT, "stale: python -m scripts.make_spark_doc"
+    assert render(TEXT) == TEXT, "stale: python -m scripts.docs.spark"
 
 
 def test_the_page_has_every_option_with_its_tables() -> None:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.jobs.stats import (
+from pipeline.jobs.stats.figures import OTHER, collect_figures
+from pipeline.jobs.stats.run import (
     COLUMNS,
     rates,
     sizes,
@@ -16,7 +17,6 @@ from pipeline.jobs.stats import (
     top_keys,
     top_tags,
 )
-from pipeline.jobs.stats_figures import OTHER, collect_figures
 from tests.support.golden import GetStore, facts
 
 pytestmark = [

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.jobs.stats_figures import OTHER, WINDOWS, WINDOWS_MAX, Figures, Window, window_for
-from pipeline.jobs.stats_report import render
-from pipeline.jobs.stats_text import count_text, size_text
+from pipeline.jobs.stats.figures import OTHER, WINDOWS, WINDOWS_MAX, Figures, Window, window_for
+from pipeline.jobs.stats.report import render
+from pipeline.report.text import count_text, size_text
 
 NOON = 1_700_000_000_000
 NASTY = "<script>alert(1)</script> $x$ 日本\x07"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.stores import follow_store
-from protocol.encode import Message
+from protocol.record.encode import Message
 from tests.pipeline.stream_engine import Engine
 from tests.workers.living_log import LivingLog
 

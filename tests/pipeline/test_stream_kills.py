@@ -1,6 +1,6 @@
 """Streaming queries that are killed with SIGKILL, in processes of their own: each message once.
 
-The long run is `python -m scripts.kill_streams --kills 50`.
+The long run is `python -m tests.soak.stream.kills --kills 50`.
 """
 
 import json
@@ -63,7 +63,7 @@ def test_a_new_query_that_is_killed_in_an_early_batch_still_begins_where_it_bega
 def test_a_few_kills_of_anything_leave_each_message_once(
     tmp_path: Path, source: str, sink: str
 ) -> None:
-    command = [sys.executable, "-m", "scripts.kill_streams", "--json", "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.soak.stream.kills", "--json", "--folder", str(tmp_path)]
     command += ["--kills", str(KILLS), "--minutes", "5", "--seed", "7"]
     command += ["--source", source, "--sink", sink]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.bounds import QueueAt
 from pipeline.stream.limits import TriggerLimits, end_by_bytes, end_by_rows, is_to_wait, pending
-from protocol.columns import Ints
+from protocol.record.columns import Ints
 
 QUEUES = [QueueAt("t", "n", number) for number in range(5)]
 OFFSETS = st.integers(0, 2**60)

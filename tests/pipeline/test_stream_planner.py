@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from node.store.locks import StoreLock
-from node.store.state_page import RUNNING, STARTING
+from node.runtime.locks import StoreLock
+from node.runtime.state_page import RUNNING, STARTING
 from pipeline.errors import SourceError
-from pipeline.offsets import INITIAL_KEY
 from pipeline.options import parse_options
+from pipeline.plan.offsets import INITIAL_KEY
 from pipeline.stores import follow_store
 from pipeline.stream import follow
-from protocol.encode import Message
+from protocol.record.encode import Message
 from tests.pipeline.facts_as_rows import read_rows
 from tests.pipeline.stream_engine import Engine
 from tests.support.golden import GetStore, Row, facts

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipeline.progress import lag
-from protocol.encode import Message
+from pipeline.stream.progress import lag
+from protocol.record.encode import Message
 from tests.support.node import wait_until
 from tests.workers.living_log import LivingLog
 

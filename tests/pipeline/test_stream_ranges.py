@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.bounds import Extent, QueueAt
-from pipeline.offsets import Position
+from pipeline.plan.offsets import Position
 from pipeline.stream.ranges import QueueRange, describe, plan_ranges, target_fault
 
 A, B = QueueAt("t", "n", 0), QueueAt("t", "n", 1)

@@ -1,4 +1,4 @@
-/* Feeds protocol/kernel.c with damaged bytes and wild positions. Built with the address and the
+/* Feeds protocol/kernel/kernel.c with damaged bytes and wild positions. Built with the address and the
  * undefined-behaviour sanitizer, which end it at the first reach outside a buffer: each buffer is a
  * block of its own, exactly as long as it says.
  *

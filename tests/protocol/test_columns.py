@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.columns import Columns, Gather, Scan, crc_property_rows, gather_ragged, scan
-from protocol.queue_unit import QUEUE_UNIT
-from protocol.record import (
+from protocol.derived.queue_unit import QUEUE_UNIT
+from protocol.record.codec import (
     SHORT_HEAD,
     Filler,
     Record,
@@ -19,6 +18,7 @@ from protocol.record import (
     has_crc_property,
     record_head,
 )
+from protocol.record.columns import Columns, Gather, Scan, crc_property_rows, gather_ragged, scan
 from tests.protocol.records import Draft, drafts, pack_draft, pack_log
 
 pytestmark = pytest.mark.usefixtures("way")

@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.columns import scan
-from protocol.dispatch_request import (
+from protocol.derived.dispatch_request import (
     DispatchRequests,
     dispatch_requests,
     index_keys,
     plain_index_keys,
     split_ragged,
 )
-from protocol.index_entry import fold_hash
-from protocol.java_hash import java_hash, java_text
-from protocol.properties import decode_raw_properties
-from protocol.record import Record, unit_tags_code
+from protocol.derived.index_entry import fold_hash
+from protocol.record.codec import Record, unit_tags_code
+from protocol.record.columns import scan
+from protocol.record.java_hash import java_hash, java_text
+from protocol.record.properties import decode_raw_properties
 from tests.protocol.records import Draft, drafts, pack_log
 
 pytestmark = pytest.mark.usefixtures("way")

@@ -8,11 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.encode import (
-    Message,
-    encode_batch,
-    encode_message,
-)
 from protocol.errors import (
     BadRequest,
     IllegalMessage,
@@ -22,7 +17,8 @@ from protocol.errors import (
     PropertiesTooLarge,
 )
 from protocol.message_id import Host
-from protocol.record import Record, decode, has_crc_property
+from protocol.record.codec import Record, decode, has_crc_property
+from protocol.record.encode import Message, encode_batch, encode_message
 from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES, RECORD_EXTRA_BYTES_MAX
 from tests.protocol.records import HOSTS, I32, I64
 

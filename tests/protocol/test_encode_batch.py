@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.encode_batch import (
+from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError
+from protocol.message_id import Host
+from protocol.record.codec import Record, decode
+from protocol.record.encode_batch import (
     BatchDraft,
     EncodedBatch,
     encode_columns,
     encode_columns_plain,
 )
-from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError
-from protocol.message_id import Host
-from protocol.patch import AppendRules, check_plain
-from protocol.record import Record, decode
+from protocol.record.patch import AppendRules, check_plain
 from tests.protocol.test_encode import TOPICS, WORDS
 
 pytestmark = pytest.mark.usefixtures("way")

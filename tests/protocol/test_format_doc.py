@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from protocol.properties import CRC_PROPERTY_BYTES
-from protocol.record import Record, decode
-from scripts import make_format_doc
-from scripts.make_format_doc import PAGE, PARTS, example_record, index_image, parts_of, render
+from protocol.record.codec import Record, decode
+from protocol.record.properties import CRC_PROPERTY_BYTES
+from scripts.docs import format as make_format_doc
+from scripts.docs.format import PAGE, PARTS, example_record, index_image, parts_of, render
 from tests.protocol.test_record import EXAMPLE
 
 
 def test_the_committed_page_is_what_the_generator_makes() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert render(text) == text, "stale: python -m scripts.make_format_doc"
+    assert render(text) == text, "stale: python -m scripts.docs.format"
 
 
 def test_the_page_shows_every_generated_part_once() -> None:

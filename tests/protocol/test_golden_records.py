@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from protocol.checkpoint import decode_checkpoint
-from protocol.columns import Scan, scan
-from protocol.dispatch_request import dispatch_requests
-from protocol.index_entry import INDEX_HEADER
+from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.index_entry import INDEX_HEADER
+from protocol.derived.queue_unit import QUEUE_UNIT
 from protocol.message_id import Host
 from protocol.names import CHECKPOINT_FILE_BYTES, is_index_file_name, parse_offset_file_name
-from protocol.queue_unit import QUEUE_UNIT
-from protocol.record import Filler, Record, Torn, decode, unit_tags_code
+from protocol.record.codec import Filler, Record, Torn, decode, unit_tags_code
+from protocol.record.columns import Scan, scan
 from tests.support.golden import GetStore, facts
 
 pytestmark = pytest.mark.usefixtures("way")

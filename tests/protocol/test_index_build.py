@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.index_build import (
+from protocol.derived.index_build import (
     EMPTY_HEADER,
     IndexImage,
     KeyBatch,
@@ -17,7 +17,13 @@ from protocol.index_build import (
     put_key,
     rolled_header,
 )
-from protocol.index_entry import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, IndexGeometry, IndexHeader
+from protocol.derived.index_entry import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    IndexGeometry,
+    IndexHeader,
+)
 
 pytestmark = pytest.mark.usefixtures("way")
 

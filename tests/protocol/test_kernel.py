@@ -13,18 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hatch_build
-from pipeline.message_rows import last_of_each_name
-from protocol import kernel
-from protocol.columns import (
-    Columns,
-    gather_ragged_numpy,
-    group_topics_plain,
-    scan_numpy,
-)
-from protocol.dispatch_request import find_properties, split_properties
-from protocol.gather import gather_verified_numpy
-from protocol.java_hash import hash_pieces_numpy
-from protocol.kernel import (
+from pipeline.read.message_rows import last_of_each_name
+from protocol.derived.dispatch_request import find_properties, split_properties
+from protocol.kernel import loader
+from protocol.kernel.loader import (
     CHECK_PLACE,
     CRC_FOLDING,
     CRC_TABLES,
@@ -35,28 +27,31 @@ from protocol.kernel import (
     Ints,
     Kernel,
 )
+from protocol.record.columns import Columns, gather_ragged_numpy, group_topics_plain, scan_numpy
+from protocol.record.gather import gather_verified_numpy
+from protocol.record.java_hash import hash_pieces_numpy
 from tests.protocol.records import PROPERTIES, Draft, drafts, pack_draft, pack_log
 from tests.support.golden import GetStore
 
 NAMES = [name for name in Columns.__slots__ if name != "data"]
-SOURCE = Path(kernel.__file__).with_name("kernel.c")
-MINE = f"KERNEL_ABI {kernel.ABI}"
+SOURCE = Path(loader.__file__).with_name("kernel.c")
+MINE = f"KERNEL_ABI {loader.ABI}"
 REAL_BYTES = 2 << 20
-AGAIN = "protocol/kernel.c has changed since: install again (make setup, pip install -e .)"
+AGAIN = "protocol/kernel/kernel.c has changed since: install again (make setup, pip install -e .)"
 
 
 @pytest.fixture(scope="module", params=[CRC_WIDE_FOLDING, CRC_FOLDING, CRC_TABLES])
 def compiled(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    """The kernel, with each way to compute checksums that this machine has."""
-    if not Path(kernel.path()).exists():
+    """The loader, with each way to compute checksums that this machine has."""
+    if not Path(loader.path()).exists():
         pytest.skip("this installation has no compiled kernel")
-    found = Kernel(kernel.path(), crc_best=request.param)
+    found = Kernel(loader.path(), crc_best=request.param)
     if found.crc_way != request.param:
-        Kernel(kernel.path())
+        Kernel(loader.path())
         pytest.skip("this processor lacks the instructions")
-    assert found.source == hatch_build.digest_of(Path(kernel.__file__).parent), AGAIN
+    assert found.source == hatch_build.digest_of(Path(loader.__file__).parent), AGAIN
     yield found
-    Kernel(kernel.path())
+    Kernel(loader.path())
 
 
 def array(data: bytes) -> Bytes:
@@ -65,7 +60,7 @@ def array(data: bytes) -> Bytes:
 
 def assert_scans_agree(compiled: Kernel, data: bytes, base: int | None, position: int = 0) -> None:
     for verify, sealed in ((True, True), (True, False), (False, True)):
-        with kernel.using(None):
+        with loader.using(None):
             expected, end = scan_numpy(array(data), base, position, verify, sealed)
         flags = VERIFY * verify | SEALED * sealed | CHECK_PLACE * (base is not None)
         block, found_end = compiled.scan(array(data), position, base or 0, flags)
@@ -128,7 +123,7 @@ def test_it_gathers_as_numpy_does(
     for _ in range(data.draw(st.integers(0, 2))):
         log[data.draw(st.integers(0, len(log) - 1))] ^= data.draw(st.integers(1, 255))
     buffer = array(bytes(log))
-    with kernel.using(None):
+    with loader.using(None):
         expected, good = gather_verified_numpy(buffer, start, size, place)
     block, found = compiled.gather(buffer, start, size, place, VERIFY | SEALED)
     assert found.tolist() == good.tolist()
@@ -144,7 +139,7 @@ def ragged(parts: list[bytes]) -> tuple[Bytes, Ints, Ints]:
 @given(st.lists(st.one_of(PROPERTIES, st.binary(max_size=30)), max_size=6))
 def test_it_finds_properties_as_numpy_does(compiled: Kernel, parts: list[bytes]) -> None:
     data, start, length = ragged(parts)
-    with kernel.using(None):
+    with loader.using(None):
         flat, ends = gather_ragged_numpy(data, start, length)
         expected = find_properties(flat, ends)
         pairs = split_properties(flat, ends)
@@ -185,7 +180,7 @@ def test_pieces_are_joined_numbered_and_hashed_as_by_numpy(
     assert [parts[row] for row in first] == list(seen)
     hashes, wide = compiled.java_hash(data, start, length)
     assert wide.tolist() == [not part.isascii() for part in parts]
-    with kernel.using(None):
+    with loader.using(None):
         expected = hash_pieces_numpy(data, start, length)
     assert hashes[~wide].tolist() == expected[~wide].tolist()
 
@@ -194,7 +189,7 @@ def test_pieces_are_joined_numbered_and_hashed_as_by_numpy(
 def test_topics_are_numbered_as_by_the_plain_way(compiled: Kernel, items: list[Draft]) -> None:
     buffer = array(pack_log(items))
     columns = Columns(buffer, *compiled.scan(buffer, 0, 0, VERIFY | SEALED)[0])
-    with kernel.using(None):
+    with loader.using(None):
         topics, ids = group_topics_plain(columns)
     found, first = compiled.group(buffer, columns.topic_start, columns.topic_length)
     assert found.tolist() == ids.tolist()
@@ -246,8 +241,8 @@ def test_its_columns_are_those_of_the_class(compiled: Kernel) -> None:
 
 
 def test_the_environment_turns_it_off() -> None:
-    command = [sys.executable, "-c", "from protocol import kernel; print(kernel.describe())"]
-    env = {**os.environ, kernel.SWITCH: "off"}
+    command = [sys.executable, "-c", "from protocol import kernel; print(loader.describe())"]
+    env = {**os.environ, loader.SWITCH: "off"}
     root = SOURCE.parents[1]
     done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "numpy"
@@ -257,7 +252,7 @@ def test_the_environment_turns_it_off() -> None:
 def other_version(tmp_path: Path) -> str:
     for source in SOURCE.parent.glob("kernel*.c"):
         text = source.read_text()
-        (tmp_path / source.name).write_text(text.replace(MINE, f"KERNEL_ABI {kernel.ABI + 1}"))
+        (tmp_path / source.name).write_text(text.replace(MINE, f"KERNEL_ABI {loader.ABI + 1}"))
     source = tmp_path / SOURCE.name
     why = hatch_build.compile_kernel(source, tmp_path / "kernel.so", ("-shared", "-fPIC"))
     if "no C compiler" in why:
@@ -267,10 +262,10 @@ def other_version(tmp_path: Path) -> str:
 
 
 def test_a_library_of_another_version_is_refused(other_version: str) -> None:
-    why = f"ABI {kernel.ABI + 1}, not {kernel.ABI}"
-    with pytest.raises(kernel.KernelMismatchError, match=why):
+    why = f"ABI {loader.ABI + 1}, not {loader.ABI}"
+    with pytest.raises(loader.KernelMismatchError, match=why):
         Kernel(other_version)
-    found, told = kernel.load(other_version)
+    found, told = loader.load(other_version)
     assert found is None
     assert told.endswith(why)
 
@@ -280,9 +275,9 @@ def test_a_file_that_is_no_library_is_told_of_and_one_that_is_absent_is_not(
     tmp_path: Path, content: bytes
 ) -> None:
     path = tmp_path / "kernel.so"
-    assert kernel.load(str(path)) == (None, "")
+    assert loader.load(str(path)) == (None, "")
     path.write_bytes(content)
-    found, why = kernel.load(str(path))
+    found, why = loader.load(str(path))
     assert found is None
     assert str(path) in why
 
@@ -291,5 +286,5 @@ def test_a_library_that_does_not_fit_is_no_concern_of_who_turned_it_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kernel.so").touch()
-    monkeypatch.setenv(kernel.SWITCH, "off")
-    assert kernel.load(str(tmp_path / "kernel.so")) == (None, "")
+    monkeypatch.setenv(loader.SWITCH, "off")
+    assert loader.load(str(tmp_path / "kernel.so")) == (None, "")

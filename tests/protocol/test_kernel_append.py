@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import kernel
-from protocol.encode import Message, encode_batch, pack_record
 from protocol.errors import MqError
-from protocol.kernel import Kernel, address
-from protocol.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG, AppendGroup, AppendPart
+from protocol.kernel import loader
+from protocol.kernel.loader import Kernel, address
 from protocol.names import check_topic_for_send
-from protocol.patch import AppendRules, PlainRow, check_plain, patch_plain
+from protocol.record.encode import Message, encode_batch, pack_record
+from protocol.record.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG, AppendGroup, AppendPart
+from protocol.record.patch import AppendRules, PlainRow, check_plain, patch_plain
 from tests.protocol.records import Draft, drafts, pack_draft
 from tests.protocol.test_encode import messages
 from tests.protocol.test_kernel import array
@@ -23,7 +23,7 @@ from tests.protocol.test_patch import BAD, BAD_IDS, GOOD, PIECES, RULES, STAMP
 
 @pytest.fixture(scope="module")
 def compiled() -> Kernel:
-    found = kernel.active()
+    found = loader.active()
     if found is None:
         pytest.skip("this installation has no compiled kernel")
     return found

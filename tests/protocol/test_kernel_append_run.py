@@ -1,4 +1,4 @@
-"""Requests of one queue in one pass of the kernel, against the plain way."""
+"""Requests of one queue in one pass of the loader, against the plain way."""
 
 import struct
 import zlib
@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import kernel
-from protocol.encode import Message, encode_batch
-from protocol.kernel import Kernel
-from protocol.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG
-from protocol.kernel_append_run import SealedRuns
-from protocol.patch import AppendRules, PlainRow, patch_plain
+from protocol.kernel import loader
+from protocol.kernel.loader import Kernel
+from protocol.record.encode import Message, encode_batch
+from protocol.record.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG
+from protocol.record.kernel_append_run import SealedRuns
+from protocol.record.patch import AppendRules, PlainRow, patch_plain
 from tests.protocol.test_encode import messages
 from tests.protocol.test_kernel_append import count_of, plain_rows
 from tests.protocol.test_patch import BAD, BAD_IDS, GOOD, RULES, STAMP
@@ -24,7 +24,7 @@ SIZES = struct.pack("<2I", len(GOOD), len(GOOD))
 
 @pytest.fixture(scope="module")
 def compiled() -> Kernel:
-    found = kernel.active()
+    found = loader.active()
     if found is None:
         pytest.skip("this installation has no compiled kernel")
     return found

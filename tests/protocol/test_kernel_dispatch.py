@@ -8,27 +8,27 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol import kernel
-from protocol.columns import Columns, scan
-from protocol.dispatch_request import (
+from protocol.derived.dispatch_request import (
     DispatchRequests,
     dispatch_requests,
     index_keys_numpy,
     plain_index_keys,
 )
-from protocol.ids import Queue, shard_of
-from protocol.index_build import (
+from protocol.derived.index_build import (
     EMPTY_HEADER,
     KeyBatch,
     put_keys,
     put_keys_numpy,
     rolled_header,
 )
-from protocol.index_entry import IndexGeometry, IndexHeader, fold_hash
-from protocol.java_hash import java_hash
-from protocol.kernel import Kernel
-from protocol.kernel_dispatch import index_keys
-from protocol.properties import encode_properties
+from protocol.derived.index_entry import IndexGeometry, IndexHeader, fold_hash
+from protocol.derived.kernel_dispatch import index_keys
+from protocol.ids import Queue, shard_of
+from protocol.kernel import loader
+from protocol.kernel.loader import Kernel
+from protocol.record.columns import Columns, scan
+from protocol.record.java_hash import java_hash
+from protocol.record.properties import encode_properties
 from tests.protocol.records import Draft, drafts, pack_log
 from workers.unit_groups import UnitGroup, unit_groups, unit_groups_numpy
 
@@ -47,10 +47,10 @@ DELAYS = st.sampled_from(
 
 @pytest.fixture(scope="module")
 def compiled() -> Iterator[Kernel]:
-    if not Path(kernel.path()).exists():
+    if not Path(loader.path()).exists():
         pytest.skip("this installation has no compiled kernel")
-    found = Kernel(kernel.path())
-    with kernel.using(found):
+    found = Kernel(loader.path())
+    with loader.using(found):
         yield found
 
 
@@ -99,7 +99,7 @@ def test_units_are_those_of_numpy_queue_by_queue(
         return queue if shard_of(queue, shards) == 0 else None
 
     found = list(unit_groups(requests_of(items), own))
-    with kernel.using(None):
+    with loader.using(None):
         expected = shown(unit_groups_numpy(requests_of(items), own))
     assert shown(iter(found)) == expected
     for group in found:
@@ -124,7 +124,7 @@ def test_keys_are_those_of_numpy_and_of_the_plain_rule(
         delays = [record.properties.get("DELAY", "") for record in records]
         assert any(not delay.isascii() for delay in delays), "only such are left to Python"
         return
-    with kernel.using(None):
+    with loader.using(None):
         expected = index_keys_numpy(requests_of(items), with_tags)
         indexed = requests_of(items).is_indexed
     assert found[0].tolist() == expected.row.tolist()

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 import hatch_build
-from protocol import kernel
+from protocol.kernel import loader
 from protocol.message_id import Host
 from tests.protocol.records import Draft, pack_log
 
 HERE = Path(__file__).parent
 FLAGS = (
     *("-g", "-O1", "-std=gnu11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    f"-I{Path(kernel.__file__).parent}",
+    f"-I{Path(loader.__file__).parent}",
 )
 ROUNDS = 30_000
 SOAK_ROUNDS = 300_000

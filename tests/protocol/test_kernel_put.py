@@ -1,18 +1,18 @@
-"""A message encoded and sealed by one call of the kernel, against the plain way."""
+"""A message encoded and sealed by one call of the loader, against the plain way."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import kernel
-from protocol.encode import FORBIDDEN_SYS_FLAGS, Message, check_message, encode_message
-from protocol.kernel import Kernel
-from protocol.kernel_put import Put, PutKernel
+from protocol.kernel import loader
+from protocol.kernel.loader import Kernel
 from protocol.message_id import Host
 from protocol.names import SHORT_TOPIC_CHARS_MAX
-from protocol.patch import AppendRules, PlainRow, patch_plain
-from protocol.properties import PROPERTIES_BYTES_MAX
-from protocol.record import BORN_HOST_V6, STORE_HOST_V6
+from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6
+from protocol.record.encode import FORBIDDEN_SYS_FLAGS, Message, check_message, encode_message
+from protocol.record.kernel_put import Put, PutKernel
+from protocol.record.patch import AppendRules, PlainRow, patch_plain
+from protocol.record.properties import PROPERTIES_BYTES_MAX
 from tests.protocol.test_encode import messages
 from tests.protocol.test_patch import RULES, STAMP
 
@@ -21,7 +21,7 @@ OFFSETS = st.integers(0, 2**62)
 
 @pytest.fixture(scope="module")
 def compiled() -> Kernel:
-    found = kernel.active()
+    found = loader.active()
     if found is None:
         pytest.skip("this installation has no compiled kernel")
     return found

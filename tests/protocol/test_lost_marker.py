@@ -4,10 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.columns import scan
-from protocol.dispatch_request import dispatch_requests, index_keys
+from protocol.derived.dispatch_request import dispatch_requests, index_keys
 from protocol.ids import Queue
-from protocol.lost_marker import (
+from protocol.record.codec import Record, decode, has_crc_property
+from protocol.record.columns import scan
+from protocol.record.lost_marker import (
     GAP_MARKER_BYTES_MAX,
     GAP_MARKER_BYTES_MIN,
     LOST,
@@ -18,7 +19,6 @@ from protocol.lost_marker import (
     queue_marker,
     queue_marker_bytes_min,
 )
-from protocol.record import Record, decode, has_crc_property
 
 OFFSET = 4096
 TIME_MS = 1_700_000_000_123

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.columns import scan
-from protocol.encode import Message, encode_batch, encode_message, pack_record
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError, NotAllowed
 from protocol.message_id import Host
-from protocol.patch import (
+from protocol.record.codec import Record, decode, filler
+from protocol.record.columns import scan
+from protocol.record.encode import Message, encode_batch, encode_message, pack_record
+from protocol.record.patch import (
     AppendRules,
     PlainRow,
     Stamp,
@@ -23,8 +24,7 @@ from protocol.patch import (
     patch_columns,
     patch_plain,
 )
-from protocol.properties import EMPTY_CRC_PROPERTY
-from protocol.record import Record, decode, filler
+from protocol.record.properties import EMPTY_CRC_PROPERTY
 from tests.protocol.records import Draft, drafts, pack_draft
 from tests.protocol.test_encode import messages
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import IllegalMessage, PropertiesTooLarge
-from protocol.java_hash import java_text
-from protocol.properties import (
+from protocol.record.java_hash import java_text
+from protocol.record.properties import (
     PROPERTIES_BYTES_MAX,
     crc_property,
     decode_properties,

@@ -7,13 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol.encode import Message, pack_record
-from protocol.java_hash import java_text
 from protocol.layout import ShortBufferError
 from protocol.message_id import Host
 from protocol.names import SCHEDULE_TOPIC
-from protocol.properties import CRC_PROPERTY_BYTES, EMPTY_CRC_PROPERTY, crc_property
-from protocol.record import (
+from protocol.record.codec import (
     DEFAULT_DELAY_LEVELS_MS,
     FILLER_BYTES,
     FILLER_HEAD,
@@ -31,6 +28,9 @@ from protocol.record import (
     record_head,
     unit_tags_code,
 )
+from protocol.record.encode import Message, pack_record
+from protocol.record.java_hash import java_text
+from protocol.record.properties import CRC_PROPERTY_BYTES, EMPTY_CRC_PROPERTY, crc_property
 from tests.protocol.records import I32, I64, Draft, drafts, pack_draft, seal
 
 EXAMPLE = bytes.fromhex(

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import kernel
+from protocol.derived.kernel_read import Messages, copy_messages
 from protocol.ids import Queue
-from protocol.kernel import Kernel
-from protocol.kernel_read import Messages, copy_messages
-from protocol.record import Record, decode
-from protocol.record_check import (
+from protocol.kernel import loader
+from protocol.kernel.loader import Kernel
+from protocol.record.check import (
     PLAIN_MAX,
     Sealed,
     Wanted,
@@ -23,6 +22,7 @@ from protocol.record_check import (
     unfit_many,
     unfit_plain,
 )
+from protocol.record.codec import Record, decode
 from tests.protocol.records import Draft, drafts, pack_draft
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -61,7 +61,7 @@ def copied(
 
 
 def assert_compiled_agrees(data: bytes, wanted: Wanted, expected: int) -> None:
-    compiled = kernel.active()
+    compiled = loader.active()
     if compiled is None:
         return
     for base in {0, min(wanted.offsets, default=0)}:

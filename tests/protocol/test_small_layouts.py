@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.checkpoint import CHECKPOINT, Checkpoint, decode_checkpoint, encode_checkpoint
-from protocol.index_entry import (
+from protocol.derived.index_entry import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT,
@@ -16,9 +16,9 @@ from protocol.index_entry import (
     IndexHeader,
     key_hash,
 )
+from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, UNIT_BYTES, QueueUnit
 from protocol.layout import Layout, ShortBufferError
-from protocol.queue_unit import FILLER_UNIT, QUEUE_UNIT, UNIT_BYTES, QueueUnit
-from protocol.record import FILLER_HEAD, SHORT_HEAD, record_head
+from protocol.record.codec import FILLER_HEAD, SHORT_HEAD, record_head
 from tests.protocol.records import I32, I64
 
 LAYOUTS: list[Layout[Any]] = [

@@ -22,7 +22,7 @@ from protocol.errors import (
     StoreDamaged,
     UnknownOperation,
 )
-from protocol.wire import (
+from protocol.wire.frames import (
     HEADER_BYTES_MAX,
     LIST_ITEMS_MAX,
     MAP_ITEMS_MAX,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import BadRequest
-from protocol.wire import (
+from protocol.wire.frames import (
     HEADER_BYTES_MAX,
     ITEMS_MAX,
     LIST_ITEMS_MAX,

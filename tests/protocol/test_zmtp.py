@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import zmtp
+from protocol.wire import zmtp
 
 FRAME_BYTES_MAX = 1 << 20
 LARGE = zmtp.BYTES_FRAME_MIN

@@ -1,17 +1,17 @@
-"""The checks of `scripts/fault_campaign.py` find what they are there for: each fault, planted."""
+"""The checks of `tests/soak/campaign/run.py` find what they are there for: each fault, planted."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from client.client import connect
 from keelog.bench.queue_checks import Ints
-from node.client import connect
-from scripts.campaign_check import Checker, Place, Stored, acknowledged, judge
-from scripts.campaign_node import tracebacks
-from scripts.campaign_results import Results, Round, table
-from scripts.campaign_watch import READY_BUT_FAILING_S_MAX, WatchedNotes, Witness
-from scripts.kill_load import ACKNOWLEDGED, QUEUES, REFUSED, TOPICS, UNKNOWN, keys_of, message
+from tests.soak.campaign.check import Checker, Place, Stored, acknowledged, judge
+from tests.soak.campaign.node import tracebacks
+from tests.soak.campaign.results import Results, Round, table
+from tests.soak.campaign.watch import READY_BUT_FAILING_S_MAX, WatchedNotes, Witness
+from tests.soak.kill.load import ACKNOWLEDGED, QUEUES, REFUSED, TOPICS, UNKNOWN, keys_of, message
 from tests.support.node import RunningNode
 
 PRODUCER, COUNT = 1, 8
@@ -153,7 +153,7 @@ def test_results_of_several_runs_add_up(tmp_path: Path) -> None:
 def test_a_running_node_is_asked_and_a_message_that_it_never_got_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scripts.campaign_check.WAIT_S", 1.0)
+    monkeypatch.setattr("tests.soak.campaign.check.WAIT_S", 1.0)
     told = []
     with RunningNode(tmp_path / "store") as node, connect(node.endpoint) as client:
         for topic in TOPICS:

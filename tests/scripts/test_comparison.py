@@ -5,23 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from scripts import compare_rocketmq
-from scripts.rival_page import filled
-from scripts.rival_plan import estimate_s, groups, rounds_of, warm_ups
-from scripts.rival_proc import pss_bytes
-from scripts.rival_results import Results, Turn
-from scripts.rival_rocketmq import java_version
-from scripts.rival_rows import (
-    CRC_OFF,
-    LOADS,
-    OBJECTS,
-    OURS,
-    ROWS,
-    THEIRS,
-    chosen,
-    scaled,
-)
-from scripts.rival_table import below_must, lines, main_table, number, ratios, report
+from scripts.rivals import compare_rocketmq
+from scripts.rivals.page import filled
+from scripts.rivals.plan import estimate_s, groups, rounds_of, warm_ups
+from scripts.rivals.proc import pss_bytes
+from scripts.rivals.results import Results, Turn
+from scripts.rivals.rocketmq import java_version
+from scripts.rivals.rows import CRC_OFF, LOADS, OBJECTS, OURS, ROWS, THEIRS, chosen, scaled
+from scripts.rivals.table import below_must, lines, main_table, number, ratios, report
 
 ASKED = {"seconds": 5.0, "scale": 1.0}
 

@@ -1,14 +1,14 @@
-"""What scripts/bench_flatness.py shows, and one small run of it."""
+"""What scripts/bench/flatness.py shows, and one small run of it."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from scripts import bench_flatness
-from scripts.bench_flatness import sizes_of_log
-from scripts.flatness_points import Point
-from scripts.flatness_show import table, text_of
+from scripts.bench import flatness as bench_flatness
+from scripts.bench.flatness import sizes_of_log
+from scripts.bench.flatness_points import Point
+from scripts.bench.flatness_show import table, text_of
 
 FIGURES = {
     "batches_per_s": 812_345,

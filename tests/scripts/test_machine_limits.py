@@ -1,14 +1,14 @@
-"""What scripts/bench_limits.py says of a saved result."""
+"""What scripts/bench/limits.py says of a saved result."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from scripts import bench_limits
-from scripts.bench_limits import LIMITS, rows
-from scripts.rival_results import Results, Turn
-from scripts.rival_rows import OURS
+from scripts.bench import limits as bench_limits
+from scripts.bench.limits import LIMITS, rows
+from scripts.rivals.results import Results, Turn
+from scripts.rivals.rows import OURS
 
 MEASURED = dict.fromkeys(LIMITS, 10.0)
 

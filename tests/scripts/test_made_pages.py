@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from keelog.cli.settings_meanings import MEANINGS
-from node.store.settings import Settings
-from scripts import make_readme_numbers, make_recording, make_settings_table
-from scripts.make_recording import Event, Piece, as_cast, draw, from_cast, pieces
+from keelog.cli.settings.meanings import MEANINGS
+from node.runtime.settings import Settings
+from scripts.docs import readme_numbers, recording, settings_table
+from scripts.docs.recording import Event, Piece, as_cast, draw, from_cast, pieces
 from tests.cli.tree import leaves
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def test_the_settings_table_is_what_the_code_says() -> None:
-    text = make_settings_table.PAGE.read_text(encoding="utf-8")
+    text = settings_table.PAGE.read_text(encoding="utf-8")
     assert text.count("<!-- generated: settings -->") == 1
-    assert make_settings_table.render(text) == text, "stale: python -m scripts.make_settings_table"
+    assert settings_table.render(text) == text, "stale: python -m scripts.docs.settings_table"
 
 
 def test_every_setting_has_a_meaning_and_no_meaning_is_left_over() -> None:
@@ -28,36 +28,36 @@ def test_every_setting_has_a_meaning_and_no_meaning_is_left_over() -> None:
 def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
     text = README.read_text(encoding="utf-8")
     assert text.count("<!-- generated: numbers -->") == 1
-    assert make_readme_numbers.render(text) == text, "stale: python -m scripts.make_readme_numbers"
+    assert readme_numbers.render(text) == text, "stale: python -m scripts.docs.readme_numbers"
 
 
 def test_a_figure_is_the_median_of_its_rounds() -> None:
     rows = "".join(
         f"| {name} | k | u | 1 / {number} / 9 | 2 / 3 / 4 | 0.5 / 0.6 / 0.7 | must |\n"
-        for number, name in enumerate(make_readme_numbers.ROWS)
+        for number, name in enumerate(readme_numbers.ROWS)
     )
     source = f"<!-- compare_rocketmq: begin -->\n\nMachine; 5 rounds.\n\n{rows}"
-    made = make_readme_numbers.table(source + "<!-- compare_rocketmq: end -->")
+    made = readme_numbers.table(source + "<!-- compare_rocketmq: end -->")
     assert made.startswith("Machine:\n")
-    assert f"| {make_readme_numbers.ROWS[2]} | u | 2 | 3 | 0.6 |" in made
+    assert f"| {readme_numbers.ROWS[2]} | u | 2 | 3 | 0.6 |" in made
     with pytest.raises(KeyError, match="no table"):
-        make_readme_numbers.table(rows)
+        readme_numbers.table(rows)
 
 
 def recorded() -> list[Event]:
-    return from_cast(make_recording.CAST.read_text(encoding="utf-8"))
+    return from_cast(recording.CAST.read_text(encoding="utf-8"))
 
 
 def test_the_picture_is_drawn_from_the_recording() -> None:
-    drawn = make_recording.PICTURE.read_text(encoding="utf-8")
-    assert draw(recorded()) == drawn, "stale: python -m scripts.make_recording --render"
-    assert f"]({make_recording.PICTURE.relative_to(README.parent)})" in README.read_text()
+    drawn = recording.PICTURE.read_text(encoding="utf-8")
+    assert draw(recorded()) == drawn, "stale: python -m scripts.docs.recording --render"
+    assert f"]({recording.PICTURE.relative_to(README.parent)})" in README.read_text()
 
 
 def test_the_recording_shows_the_commands_of_the_script_and_each_exists() -> None:
     typed = "".join(event.text for event in recorded()).split("\r\n")
-    shown = [line[2:] for line in typed if line.startswith(make_recording.PROMPT)]
-    assert shown == list(make_recording.COMMANDS)
+    shown = [line[2:] for line in typed if line.startswith(recording.PROMPT)]
+    assert shown == list(recording.COMMANDS)
     for command in shown:
         words = shlex.split(re.sub(r"^echo \w+ \| |&$", "", command))
         assert words[0] == "keelog"
@@ -68,7 +68,7 @@ def test_the_recording_shows_the_commands_of_the_script_and_each_exists() -> Non
 
 
 def test_long_lines_are_wrapped_and_each_piece_has_its_time() -> None:
-    wide = "x" * make_recording.COLUMNS
+    wide = "x" * recording.COLUMNS
     events = [Event(0.5, "$ "), Event(1.0, f"\x1b[1m{wide}\x1b[0m\r\n"), Event(2.0, "end")]
     assert from_cast(as_cast(events)) == events
     assert pieces(events) == [
@@ -84,4 +84,4 @@ def test_the_picture_keeps_columns_without_counting_on_spaces() -> None:
     drawn = draw([Event(0.0, "a b   c")])
     assert re.findall(r">([^<>]+)</text>", drawn) == ["a b", "c"]
     first, second = (float(x) for x in re.findall(r' x="([\d.]+)"', drawn))
-    assert second - first == pytest.approx(6 * make_recording._CHAR_PX, abs=0.2)
+    assert second - first == pytest.approx(6 * recording._CHAR_PX, abs=0.2)

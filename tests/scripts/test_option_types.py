@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from scripts import bench_dispatch, bench_flatness, bench_limits, compare_rocketmq
+from scripts.bench import (
+    dispatch as bench_dispatch,
+)
+from scripts.bench import (
+    flatness as bench_flatness,
+)
+from scripts.bench import (
+    limits as bench_limits,
+)
+from scripts.rivals import compare_rocketmq
 
 Main = Callable[[list[str]], int]
 

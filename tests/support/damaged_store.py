@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from node.store.store import open_store
-from node.store.verify import verify
+from node.store.opening import open_store
+from node.store.verify.verify import verify
 from protocol.ids import Queue
-from protocol.lost_marker import LOST_TOPIC
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
-from protocol.record import TRANSACTION_ROLLBACK, Record
+from protocol.record.codec import TRANSACTION_ROLLBACK, Record
+from protocol.record.lost_marker import LOST_TOPIC
 from tests.workers.living_log import SETTINGS, LivingLog
 from workers.rebuild import rebuild
 

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import psutil
 import zmq
 
-from node.client import Client
-from protocol import wire
-from protocol.encode import Message, encode_message
+from client.client import Client
 from protocol.errors import BadRequest, MqError, NotFound, UnknownOperation, UnknownTopic
 from protocol.message_id import offset_message_id, parse_host, parse_offset_message_id
-from protocol.patch import AppendRules, PlainRow, Stamp, check_plain, patch_plain
-from protocol.record import Record, decode
+from protocol.record.codec import Record, decode
+from protocol.record.encode import Message, encode_message
+from protocol.record.patch import AppendRules, PlainRow, Stamp, check_plain, patch_plain
+from protocol.wire import frames as wire
 from tests.support.node import wait_until
 
 RULES = AppendRules(4 * 1024 * 1024, crc=True)

@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from node.serve_settings import ServeSettings
-from node.supervisor import serve
-from node.supervisor_options import Options
-from node.supervisor_plan import Limits, Role
+from node.supervisor.loop import serve
+from node.supervisor.options import Options
+from node.supervisor.plan import Limits, Role
+from node.supervisor.serve_settings import ServeSettings
 from protocol.errors import MqError
 
 

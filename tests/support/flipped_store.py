@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from node.client_message import OutgoingMessage
-from node.store.find import FindRequest, find
-from node.store.pull import get_message
-from node.store.pull_types import PullRequest, PullStatus
-from node.store.queued_record import record_of
-from node.store.seek import offset_by_time
-from node.store.settings import Settings
-from node.store.store import DeadStore, open_store
-from node.store.tag_filter import parse_tags
+from client.messages import OutgoingMessage
+from node.runtime.settings import Settings
+from node.store.opening import DeadStore, open_store
+from node.store.query.find import FindRequest, find
+from node.store.query.pull import get_message
+from node.store.query.pull_types import PullRequest, PullStatus
+from node.store.query.record_of_unit import record_of
+from node.store.query.seek import offset_by_time
+from node.store.query.tag_filter import parse_tags
+from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER, IndexGeometry
+from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import MessageDamaged, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
-from protocol.index_entry import INDEX_ENTRY, INDEX_HEADER, IndexGeometry
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR
-from protocol.queue_unit import UNIT_BYTES
-from protocol.record import FILLER_BYTES, Record
+from protocol.record.codec import FILLER_BYTES, Record
 from tests.support.node import RunningNode
 
 SETTINGS = Settings(

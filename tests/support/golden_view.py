@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from node.store.settings import Settings, load_settings
-from node.store.store import DeadStore, open_store
-from protocol.record import Record
+from node.runtime.settings import Settings, load_settings
+from node.store.opening import DeadStore, open_store
+from protocol.record.codec import Record
 from tests.support.golden import Facts
 
 WITHOUT_DERIVED_FILES = ("cq-missing", "trimmed-cq-missing")

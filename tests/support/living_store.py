@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Self
 
-from node.store.settings import Settings
-from node.store.state_page import RUNNING, LogPage, WorkerPage, queue_slot, run_dir
+from node.runtime.settings import Settings
+from node.runtime.state_page import RUNNING, LogPage, WorkerPage, queue_slot, run_dir
 from tests.support.golden import Facts
 
 

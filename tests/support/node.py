@@ -14,8 +14,8 @@ from typing import Self
 
 import psutil
 
-from node.client import Client, connect
-from node.store.state_page import LogPage, LogState, WorkerPage, WorkerState, queue_slot
+from client.client import Client, connect
+from node.runtime.state_page import LogPage, LogState, WorkerPage, WorkerState, queue_slot
 from protocol.errors import MqError
 
 START_S = 60.0

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.append_request import AppendRequest
-from node.recovery import Recovery, examine
-from node.store.new_store import create_store
-from node.store.settings import Settings
-from node.writer_store import WriterStore, open_writer_store
-from protocol.encode import Message, encode_batch
+from node.runtime.settings import Settings
+from node.store.identity.new_store import create_store
+from node.writer.append_request import AppendRequest
+from node.writer.recovery.recovery import Recovery, examine
+from node.writer.store import WriterStore, open_writer_store
 from protocol.message_id import Host
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
-from protocol.record import Record, decode
+from protocol.record.codec import Record, decode
+from protocol.record.encode import Message, encode_batch
 
 SEGMENT_BYTES = 64 * 1024
 FIRST_TIME = 1_700_000_000_000

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from node.commit_log import CommitLog
+from node.writer.log.commit_log import CommitLog
 
 
 def check_that_it_rolls(root: Path, segment_bytes: int, ahead: Any, pieces_a_segment: int) -> None:

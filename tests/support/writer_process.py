@@ -12,16 +12,16 @@ from typing import Any, Self
 
 import zmq
 
-from node.store.new_store import create_store
-from protocol.encode import RecordBatch
-from protocol.wire import VERSION, pack, unpack_answer
+from node.store.identity.new_store import create_store
+from protocol.record.encode import RecordBatch
+from protocol.wire.frames import VERSION, pack, unpack_answer
 
 START_S = 60
 STOP_S = 60
 
 
 class WriterProcess:
-    """`python -m node.writer`, started with a pipe for its readiness, as a supervisor does."""
+    """`python -m node.writer.loop`, started with a pipe for its readiness, as a supervisor does."""
 
     def __init__(
         self,
@@ -35,7 +35,14 @@ class WriterProcess:
         if creates:
             create_store(root)
         read_end, write_end = os.pipe()
-        command = [sys.executable, "-m", "node.writer", str(root), "--bind", "tcp://127.0.0.1:0"]
+        command = [
+            sys.executable,
+            "-m",
+            "node.writer.loop",
+            str(root),
+            "--bind",
+            "tcp://127.0.0.1:0",
+        ]
         for pair in settings:
             command += ["-X", pair]
         self.process = subprocess.Popen(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from node.client import Client, connect
-from node.client_types import Receipt
-from node.store.own_files import PROGRESS_DIR, own_dir
-from node.store.store import open_store
-from node.store.verify import verify
+from client.client import Client, connect
+from client.results import Receipt
+from node.store.checkpoints import PROGRESS_DIR, own_dir
+from node.store.opening import open_store
+from node.store.verify.verify import verify
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from node.store.own_files import load_tails
-from node.store.verify import verify
+from node.store.checkpoints import load_tails
+from node.store.verify.verify import verify
 from protocol.names import CONSUME_QUEUE_DIR
 from tests.support.node import RunningNode, wait_until
 

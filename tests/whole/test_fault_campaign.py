@@ -1,6 +1,6 @@
 """A short campaign of random faults at nodes under load: nothing acknowledged is lost.
 
-The long one is `python -m scripts.fault_campaign --rounds 10000`.
+The long one is `python -m tests.soak.campaign.run --rounds 10000`.
 """
 
 import json
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from scripts.campaign_life import KINDS
-from scripts.campaign_results import END_OF_STORE
+from tests.soak.campaign.life import KINDS
+from tests.soak.campaign.results import END_OF_STORE
 
 ROUNDS, NODES, SEED = 80, 6, 7
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def campaign(folder: Path, *options: str) -> dict[str, Any]:
     """The results of a run in which no fault was found."""
     results = folder / "results.json"
-    command = [sys.executable, "-m", "scripts.fault_campaign", "--resume", str(results)]
+    command = [sys.executable, "-m", "tests.soak.campaign.run", "--resume", str(results)]
     command += ["--store", str(folder / "stores"), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-8000:]}"

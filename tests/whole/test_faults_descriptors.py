@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 import keelog
-from node.store.descriptors import files_needed
-from protocol import zmtp
+from node.runtime.descriptors import files_needed
 from protocol.errors import MqError
+from protocol.wire import zmtp
 from tests.support.node import RunningNode, wait_until
 from tests.support.seldom import seldom
 
@@ -265,7 +265,7 @@ def test_a_limit_of_descriptors_too_small_to_run_with_is_said_at_once(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("module", ["node.writer", "node.reader", "workers.index_file"])
+@pytest.mark.parametrize("module", ["node.writer.loop", "node.reader.loop", "workers.index_file"])
 def test_a_child_does_not_start_with_fewer_descriptors_than_it_needs(
     tmp_path: Path, module: str
 ) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import keelog
-from node.store.process import EXIT_DISK_ERROR
-from node.store.verify import verify
+from node.runtime.process import EXIT_DISK_ERROR
+from node.store.verify.verify import verify
 from protocol.errors import OutcomeUnknownError, ServiceNotAvailable
 from tests.support.faults.disk_faults import DiskFaults
 from tests.support.faults.small_disk import error_switch, small_ext4

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import keelog
-from node.store.process import EXIT_DISK_FULL
-from node.store.stats_file import stats_dir
-from node.store.verify import verify
+from node.runtime.process import EXIT_DISK_FULL
+from node.runtime.stats.file import stats_dir
+from node.store.verify.verify import verify
 from protocol.errors import MqError, ServiceNotAvailable
 from tests.support.faults.small_disk import fill, small_ext4, small_tmpfs
 from tests.support.node import RunningNode, wait_until

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.store.locks import StoreLock
-from node.store.verify import verify
+from node.runtime.locks import StoreLock
+from node.store.verify.verify import verify
 from tests.support.node import RunningNode
 
 pytestmark = pytest.mark.process
@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from node.store.locks import StoreLock
+from node.runtime.locks import StoreLock
 lock = StoreLock.acquire(Path(sys.argv[1]))
 child = subprocess.Popen(["sleep", "60"], close_fds=False)
 print(child.pid, flush=True)
@@ -33,7 +33,7 @@ time.sleep(60)
 RACER = """
 import sys, time
 from pathlib import Path
-from node.store.locks import StoreLock
+from node.runtime.locks import StoreLock
 from protocol.errors import StoreLocked
 root, start, held = Path(sys.argv[1]), float(sys.argv[2]), {}
 for number in range(int(sys.argv[3])):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from node.store.own_files import load_floor
-from node.store.process import now_ms
-from node.store.verify import verify
+from node.runtime.process import now_ms
+from node.store.checkpoints import load_floor
+from node.store.verify.verify import verify
 from protocol.errors import SendTimeout
 from tests.support.faults.disk_faults import LIE, DiskFaults
 from tests.support.node import RunningNode, wait_until

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 import keelog
-from node.client_stage import StageClient, StagedPart
-from node.retention import used_percent
+from client.send.staging import StageClient, StagedPart
 from node.store.staging_files import Batch, batch_dir, published_path, staged_bytes, staging_dir
-from node.store.verify import verify
+from node.store.verify.verify import verify
+from node.writer.retention import used_percent
 from pipeline.errors import NodeBusyError, NodeUnreachable
 from pipeline.sink.options import SinkOptions
 from pipeline.sink.stage import Place, stage_rows
-from protocol.encode import Message, encode_message
 from protocol.errors import BusyError, ServiceNotAvailable
+from protocol.record.encode import Message, encode_message
 from tests.support.faults.small_disk import fill_to, small_tmpfs
 from tests.support.node import RunningNode, wait_until
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from node.store import disk
-from node.store.new_store import create_store
-from node.store.process import EXIT_DISK_ERROR
-from node.store.settings import Settings
-from node.store.verify import verify
-from node.writer_store import WriterStore, open_writer_store
+from node.runtime import disk
+from node.runtime.process import EXIT_DISK_ERROR
+from node.runtime.settings import Settings
+from node.store.identity.new_store import create_store
+from node.store.verify.verify import verify
+from node.writer.store import WriterStore, open_writer_store
 from protocol.errors import ServiceNotAvailable
 from protocol.message_id import parse_host
 from tests.support.faults.disk_faults import DiskFaults

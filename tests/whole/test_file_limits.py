@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.store.open_files import FILES_MIN, OpenFiles
+from node.store.file_cache import FILES_MIN, OpenFiles
 from protocol.errors import ServiceNotAvailable
 from tests.support.node import RunningNode
 

@@ -1,4 +1,4 @@
-"""Broken requests by the thousand against a whole node (`scripts/fuzz_frames.py`)."""
+"""Broken requests by the thousand against a whole node (`tests/soak/fuzz/frames.py`)."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scripts.fuzz_requests import CONTROL, READER, WRITER, Fuzz
+from tests.soak.fuzz.requests import CONTROL, READER, WRITER, Fuzz
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fuzz_frames.py"
 

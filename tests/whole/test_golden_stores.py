@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from keelog.cli.main import run
-from node.store.find import FindRequest, find
-from node.store.pull import get_message
-from node.store.pull_types import PullRequest, PullResult
-from node.store.seek import Boundary, offset_by_time
-from node.store.store import DeadStore
-from node.store.tag_filter import parse_tags
-from node.store.verify import verify
+from node.store.opening import DeadStore
+from node.store.query.find import FindRequest, find
+from node.store.query.pull import get_message
+from node.store.query.pull_types import PullRequest, PullResult
+from node.store.query.seek import Boundary, offset_by_time
+from node.store.query.tag_filter import parse_tags
+from node.store.verify.verify import verify
 from protocol.errors import NotFound
-from protocol.record import Record, unit_tags_code
+from protocol.record.codec import Record, unit_tags_code
 from tests.support.golden import STORES, Facts, GetStore, Row, facts
 from tests.support.golden_view import (
     WITHOUT_DERIVED_FILES,

@@ -9,9 +9,9 @@ import psutil
 import pytest
 import zmq
 
-from node.store.process import raise_file_limit
-from node.store.state_page import WorkerPage
-from protocol.wire import VERSION, pack, unpack_answer
+from node.runtime.process import raise_file_limit
+from node.runtime.state_page import WorkerPage
+from protocol.wire.frames import VERSION, pack, unpack_answer
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import MqError
-from scripts.injection import HANGS, InjectionFailed, Injector
+from tests.soak.campaign.injection import HANGS, InjectionFailed, Injector
 from tests.support.node import RunningNode, wait_until
 from tests.support.seldom import seldom
 

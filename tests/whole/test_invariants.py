@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.append_request import AppendRequest
-from node.commit_log import FlushJob
-from node.recovery import carry_out, examine
-from node.store.own_files import Floor, load_tails, own_dir
-from node.store.settings import Settings
-from node.store.state_page import run_dir
-from protocol.encode import Message, encode_batch
+from node.runtime.settings import Settings
+from node.runtime.state_page import run_dir
+from node.store.checkpoints import Floor, load_tails, own_dir
+from node.writer.append_request import AppendRequest
+from node.writer.log.commit_log import FlushJob
+from node.writer.recovery.recovery import carry_out, examine
+from protocol.record.encode import Message, encode_batch
 from tests.node.test_append import Log
 from tests.support.node import RunningNode, wait_until
 

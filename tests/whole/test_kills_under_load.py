@@ -1,4 +1,4 @@
-"""The short form of `scripts/kill_under_load.py`: the whole one is for people and takes minutes."""
+"""The short form of tests/soak/kill/under_load.py, which takes minutes."""
 
 import json
 import subprocess

@@ -15,10 +15,10 @@ from typing import Self
 
 import pytest
 
-from node import client_tail
-from node.client import connect
-from node.client_operations import WAIT_S_MAX
-from node.reader_tail import RETRY_S, TAIL_RECORDS_MAX, TURN_RECORDS_MAX
+from client import subscription
+from client.client import connect
+from client.operations import WAIT_S_MAX
+from node.reader.tail_cache import RETRY_S, TAIL_RECORDS_MAX, TURN_RECORDS_MAX
 from protocol.errors import ClientClosed
 from tests.support.node import RunningNode, wait_until
 
@@ -32,7 +32,7 @@ QUEUES = 8
 @pytest.fixture(autouse=True)
 def long_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that what is late is told from what a busy machine does slowly."""
-    monkeypatch.setattr(client_tail, "WAIT_S", WAIT_S_MAX)
+    monkeypatch.setattr(subscription, "WAIT_S", WAIT_S_MAX)
 
 
 class Traffic:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from node.client import Client, connect
-from node.client_types import Receipt
+from client.client import Client, connect
+from client.results import Receipt
 from protocol.errors import MqError, OutcomeUnknownError
 from tests.support.node import RunningNode, wait_until
 from tests.support.seldom import seldom

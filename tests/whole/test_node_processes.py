@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 import keelog
-from keelog.cli.consume import Wanted, read_to_end
-from keelog.cli.selectors import Place
-from node.reader_tail import TAIL_RECORDS_MAX
-from node.store.verify import verify
+from keelog.cli.messages.consume import Wanted, read_to_end
+from keelog.cli.messages.selectors import Place
+from node.reader.tail_cache import TAIL_RECORDS_MAX
+from node.store.verify.verify import verify
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = pytest.mark.process
@@ -66,7 +66,7 @@ def test_every_process_has_a_name_of_its_own_in_ps(node: RunningNode) -> None:
     assert comms == NAMES
     assert Path(f"/proc/{node.pid}/comm").read_text().strip() == "keelog-serve"
     commands = [" ".join(child.cmdline()) for child in children]
-    assert sum("-m node.writer" in command for command in commands) == 1
+    assert sum("-m node.writer.loop" in command for command in commands) == 1
     assert sum("-m workers.consume_queue" in command for command in commands) == 2
 
 
@@ -146,7 +146,7 @@ def test_who_reads_to_the_end_waits_for_a_queue_worker_that_is_behind(node: Runn
 def test_consume_says_so_when_a_queue_worker_keeps_it_from_the_end(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keelog.cli.consume._CATCH_UP_S", 0.1)
+    monkeypatch.setattr("keelog.cli.messages.consume._CATCH_UP_S", 0.1)
     wanted = Wanted("orders", (), None, Place("start"), None)
     produce(node.client, 100)
     node.wait_dispatched()

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from keelog.repair import repair
-from node.store.condition import check_is_store
-from node.store.locks import FileLock
-from node.store.own_files import own_dir
-from node.store.owner import find_owner
-from node.store.regular_file import IrregularFile, read_bounded
-from node.store.state_page import LogPage, PageAbsent, WorkerPage
-from node.store.store import open_store
-from node.store.verify import verify
-from node.supervisor_store import open_directory
-from node.writer_store import open_writer_store
+from node.runtime.locks import FileLock
+from node.runtime.regular_file import IrregularFile, read_bounded
+from node.runtime.state_page import LogPage, PageAbsent, WorkerPage
+from node.store.checkpoints import own_dir
+from node.store.identity.running_node import find_owner
+from node.store.opening import open_store
+from node.store.shutdown_state import check_is_store
+from node.store.verify.verify import verify
+from node.supervisor.directory import open_directory
+from node.writer.store import open_writer_store
 from pipeline.errors import StoreDamagedError
 from pipeline.stores.access import StoreAt
 from pipeline.stores.opening import check_stores

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.verify import verify
+from node.store.verify.verify import verify
 from tests.support.node import RunningNode
 
 pytestmark = pytest.mark.process

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.verify import verify
+from node.store.verify.verify import verify
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = pytest.mark.process

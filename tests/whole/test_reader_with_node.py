@@ -15,11 +15,11 @@ import psutil
 import pytest
 import zmq
 
-from node.store.new_store import create_store
-from node.store.state_page import STOPPED, WorkerPage
-from protocol.encode import Message, encode_batch
-from protocol.record import Record, decode
-from protocol.wire import pack, unpack_answer
+from node.runtime.state_page import STOPPED, WorkerPage
+from node.store.identity.new_store import create_store
+from protocol.record.codec import Record, decode
+from protocol.record.encode import Message, encode_batch
+from protocol.wire.frames import pack, unpack_answer
 from tests.support.node import wait_until
 from tests.support.single_process import SingleProcess, small_files
 from tests.support.writer_process import RawClient
@@ -47,10 +47,12 @@ class SmallNode:
         return self._stack.enter_context(process)
 
     def start_reader(self, *arguments: object) -> None:
-        self.reader = self.start("node.reader", *BIND, "--index", 0, "--shards", SHARDS, *arguments)
+        self.reader = self.start(
+            "node.reader.loop", *BIND, "--index", 0, "--shards", SHARDS, *arguments
+        )
 
     def start_writer(self) -> None:
-        self.writer = self.start("node.writer", *BIND)
+        self.writer = self.start("node.writer.loop", *BIND)
 
     def start_workers(self) -> None:
         self.workers = [
@@ -410,13 +412,13 @@ def test_a_reader_with_bad_arguments_is_not_to_be_started_again(
     tmp_path: Path, arguments: tuple[object, ...], code: int
 ) -> None:
     create_store(tmp_path)
-    with SingleProcess("node.reader", tmp_path, *BIND, *arguments, wait=False) as process:
+    with SingleProcess("node.reader.loop", tmp_path, *BIND, *arguments, wait=False) as process:
         assert process.wait() == code
         assert process.stderr.startswith("error: ")
 
 
 def test_a_second_reader_of_one_slot_is_refused(node: SmallNode) -> None:
-    second = node.start("node.reader", *BIND, "--index", 0, "--shards", SHARDS, wait=False)
+    second = node.start("node.reader.loop", *BIND, "--index", 0, "--shards", SHARDS, wait=False)
     assert second.wait() == 6
-    third = node.start("node.reader", *BIND, "--index", 1, "--shards", SHARDS)
+    third = node.start("node.reader.loop", *BIND, "--index", 1, "--shards", SHARDS)
     assert node.open(third).ask("ping")["ok"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import keelog
-from node.store.own_files import load_tails
-from node.store.verify import verify
+from node.store.checkpoints import load_tails
+from node.store.verify.verify import verify
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 from tests.support.node import RunningNode, wait_until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.store.own_files import is_clean
+from node.store.checkpoints import is_clean
 from tests.support.node import STOP_S, RunningNode
 from tests.support.seldom import seldom
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.store.state_page import page_path, run_dir
+from node.runtime.state_page import page_path, run_dir
 from protocol.errors import MqError
-from scripts.injection import HANGS, Injector
+from tests.soak.campaign.injection import HANGS, Injector
 from tests.support.faults.small_disk import small_ext4
 from tests.support.node import RunningNode, wait_until
 from tests.support.seldom import seldom

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from node.append_request import AppendRequest
-from node.recovery import examine
-from node.store.new_store import create_store
-from node.store.own_files import load_owner
-from node.store.settings import Settings
-from node.store.state_page import run_dir
-from node.store.store import open_store
-from node.writer_store import WriterStore, open_writer_store
-from protocol.encode import Message, encode_batch
+from node.runtime.settings import Settings
+from node.runtime.state_page import run_dir
+from node.store.checkpoints import load_owner
+from node.store.identity.new_store import create_store
+from node.store.opening import open_store
+from node.writer.append_request import AppendRequest
+from node.writer.recovery.recovery import examine
+from node.writer.store import WriterStore, open_writer_store
 from protocol.ids import Queue
 from protocol.message_id import Host
+from protocol.record.encode import Message, encode_batch
 from tests.support.golden import GetStore, facts
 from workers.feed import LiveFeed
 from workers.index_file import IndexFiles

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node.client_types import Receipt
-from node.store.verify import verify
+from client.results import Receipt
+from node.store.verify.verify import verify
 from tests.support.node import RunningNode
 from tests.support.seldom import seldom
 from tests.support.two_stores import copy_store, put, take_ids_away

@@ -1,6 +1,6 @@
 """Whatever ends a loop of a node ends its process, with a traceback and a code of its own.
 
-Errors are put in from outside (`scripts.injection`), in each loop and each thread.
+Errors are put in from outside (`tests.soak.campaign.injection`), in each loop and each thread.
 """
 
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.store.process import EXIT_DISK_ERROR, EXIT_UNEXPECTED
-from scripts.injection import InjectionFailed, Injector
+from node.runtime.process import EXIT_DISK_ERROR, EXIT_UNEXPECTED
+from tests.soak.campaign.injection import InjectionFailed, Injector
 from tests.support.node import RunningNode, wait_until
 from tests.support.seldom import seldom
 

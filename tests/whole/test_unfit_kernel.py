@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.kernel import BUILD_AGAIN, FILE, SWITCH
+from protocol.kernel.loader import BUILD_AGAIN, FILE, SWITCH
 from tests.support.node import RunningNode
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hatch_build
-from protocol import kernel
+from protocol.kernel import loader
 
 ROOT = Path(hatch_build.__file__).parent
 
@@ -23,14 +23,14 @@ def wheel(folder: Path, env: dict[str, str]) -> zipfile.ZipFile:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("env", [{kernel.SWITCH: "off"}, {"CC": "false"}, {"CC": "/no/such/cc"}])
+@pytest.mark.parametrize("env", [{loader.SWITCH: "off"}, {"CC": "false"}, {"CC": "/no/such/cc"}])
 def test_without_a_compiler_the_wheel_is_for_any_machine(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
     with wheel(tmp_path, env) as found:
         assert (found.filename or "").endswith("-py3-none-any.whl")
-        assert f"protocol/{kernel.FILE}" not in found.namelist()
-        assert "protocol/kernel.py" in found.namelist()
+        assert f"protocol/{loader.FILE}" not in found.namelist()
+        assert "protocol/kernel/loader.py" in found.namelist()
         # Where the public names come from, or a user's checker takes them all for Any.
         assert {f"{name}/py.typed" for name in ("keelog", "node", "protocol")} < {*found.namelist()}
         (points,) = (name for name in found.namelist() if name.endswith("/entry_points.txt"))
@@ -41,10 +41,10 @@ def test_without_a_compiler_the_wheel_is_for_any_machine(
 def test_with_a_compiler_the_wheel_holds_the_kernel_for_this_machine(tmp_path: Path) -> None:
     if hatch_build.compiler() is None:
         pytest.skip("no C compiler")
-    before = Path(kernel.path()).stat().st_mtime_ns if kernel.active() else None
-    with wheel(tmp_path, {kernel.SWITCH: "on"}) as found:
+    before = Path(loader.path()).stat().st_mtime_ns if loader.active() else None
+    with wheel(tmp_path, {loader.SWITCH: "on"}) as found:
         assert "-py3-none-linux_" in (found.filename or "")
-        library = Path(found.extract(f"protocol/{kernel.FILE}", tmp_path))
-    assert kernel.Kernel(str(library)).columns > 0
-    after = Path(kernel.path()).stat().st_mtime_ns if kernel.active() else None
+        library = Path(found.extract(f"protocol/{loader.FILE}", tmp_path))
+    assert loader.Kernel(str(library)).columns > 0
+    after = Path(loader.path()).stat().st_mtime_ns if loader.active() else None
     assert after == before, "building a wheel changed the tree"

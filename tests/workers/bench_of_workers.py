@@ -6,9 +6,9 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
 
-from node.store.service_loop import LoopPace
-from node.store.settings import Settings
-from node.store.state_page import WorkerPage, queue_slot, run_dir
+from node.runtime.service_loop import LoopPace
+from node.runtime.settings import Settings
+from node.runtime.state_page import WorkerPage, queue_slot, run_dir
 from tests.workers.living_log import SETTINGS, LivingLog, derived
 from workers.consume_queue import ConsumeQueues, Shard, Site
 from workers.dispatch import Breaks, Dispatcher, Handler, Pace, Place

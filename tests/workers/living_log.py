@@ -5,15 +5,15 @@ import random
 import zlib
 from pathlib import Path
 
-from node.store.new_store import create_store
-from node.store.own_files import EpochLine, Floor, load_epochs, save_epochs
-from node.store.settings import Settings
-from node.store.state_page import RUNNING, STOPPING, LogPage
-from protocol.encode import Message, message_properties, pack_record
+from node.runtime.settings import Settings
+from node.runtime.state_page import RUNNING, STOPPING, LogPage
+from node.store.checkpoints import EpochLine, Floor, load_epochs, save_epochs
+from node.store.identity.new_store import create_store
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
-from protocol.properties import CRC_PROPERTY_BYTES, EMPTY_CRC_PROPERTY, crc_property
-from protocol.record import SHORT_HEAD, filler
+from protocol.record.codec import SHORT_HEAD, filler
+from protocol.record.encode import Message, message_properties, pack_record
+from protocol.record.properties import CRC_PROPERTY_BYTES, EMPTY_CRC_PROPERTY, crc_property
 
 SEGMENT_BYTES = 16 * 1024
 SETTINGS = Settings(mapped_file_size_consume_queue=200, max_hash_slot_num=7, max_index_num=40)

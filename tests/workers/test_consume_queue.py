@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from node.store.own_files import Progress, Tails, list_progress, save_progress, save_tails
-from node.store.state_page import queue_slot
-from protocol.encode import Message
+from node.runtime.state_page import queue_slot
+from node.store.checkpoints import Progress, Tails, list_progress, save_progress, save_tails
+from protocol.derived.queue_unit import FILLER_UNIT
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR
-from protocol.queue_unit import FILLER_UNIT
-from protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from protocol.record.encode import Message
 from tests.workers.bench_of_workers import Running, expected, new_log, of_kind, running
 from tests.workers.living_log import LivingLog, derived
 from workers.progress import load_unfinished, save_unfinished

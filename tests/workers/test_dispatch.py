@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import workers.index_folder
 import workers.queue_files
 import workers.sparse_file
-from node.store.disk import write_all
-from node.store.own_files import Progress, load_progress
-from node.store.service_loop import LoopPace
+from node.runtime.disk import write_all
+from node.runtime.service_loop import LoopPace
+from node.store.checkpoints import Progress, load_progress
 from protocol.errors import StoreDamaged
 from tests.workers.bench_of_workers import SLOTS, Running, expected, new_log, of_kind, running
 from tests.workers.living_log import LivingLog, derived

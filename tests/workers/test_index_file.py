@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.store.found_sizes import found_geometry
-from node.store.own_files import remove_progress
-from protocol.encode import Message
+from node.store.checkpoints import remove_progress
+from node.store.detected_sizes import found_geometry
+from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER
 from protocol.errors import StoreDamaged
-from protocol.index_entry import INDEX_ENTRY, INDEX_HEADER
 from protocol.names import ABORT_FILE, INDEX_DIR
+from protocol.record.encode import Message
 from tests.workers.bench_of_workers import Running, expected, new_log, of_kind, running
 from tests.workers.living_log import SETTINGS, LivingLog, derived
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from node.store.own_files import Tails, save_tails
-from node.store.state_page import queue_slot
-from protocol.encode import Message
+from node.runtime.state_page import queue_slot
+from node.store.checkpoints import Tails, save_tails
+from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, UNIT_BYTES
 from protocol.names import CONSUME_QUEUE_DIR, offset_file_name
-from protocol.queue_unit import FILLER_UNIT, QUEUE_UNIT, UNIT_BYTES
+from protocol.record.encode import Message
 from tests.workers.bench_of_workers import Running, expected, new_log, of_kind, running
 from tests.workers.living_log import SETTINGS, TOPICS, LivingLog, derived
 from tests.workers.test_trim import expire

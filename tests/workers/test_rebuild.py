@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from node.store.locks import StoreLock
-from node.store.own_files import Progress, load_progress, save_progress
-from node.store.settings import Settings
+from node.runtime.locks import StoreLock
+from node.runtime.settings import Settings
+from node.store.checkpoints import Progress, load_progress, save_progress
 from protocol.errors import NotAStore, StoreDamaged, StoreLocked
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from tests.support.golden import GetStore, facts

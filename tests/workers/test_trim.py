@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from node.store.state_page import queue_slot
+from node.runtime.state_page import queue_slot
+from protocol.derived.queue_unit import QUEUE_UNIT, UNIT_BYTES
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
-from protocol.queue_unit import QUEUE_UNIT, UNIT_BYTES
 from tests.workers.bench_of_workers import new_log, running
 from tests.workers.living_log import LivingLog
 from workers.index_folder import IndexFolder

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.store.own_files import PROGRESS_DIR, Tails, own_dir, save_tails
-from node.store.state_page import queue_slot
-from protocol.encode import Message
+from node.runtime.state_page import queue_slot
+from node.store.checkpoints import PROGRESS_DIR, Tails, own_dir, save_tails
 from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
+from protocol.record.encode import Message
 from tests.workers.bench_of_workers import Running, expected
 from tests.workers.living_log import LivingLog, derived
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from node.reader_hints import parse_hint
-from node.store.bells import Context
-from node.store.datagram_bells import DatagramBell
-from node.store.own_files import list_progress
-from node.store.state_page import DAMAGED, RUNNING, STOPPED, WorkerPage, run_dir
+from node.reader.growth_notices import parse_hint
+from node.runtime.state_page import DAMAGED, RUNNING, STOPPED, WorkerPage, run_dir
+from node.runtime.wakeup.bells import Context
+from node.runtime.wakeup.datagram_bells import DatagramBell
+from node.store.checkpoints import list_progress
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from tests.support.golden import GetStore
 from tests.workers.bench_of_workers import expected, new_log

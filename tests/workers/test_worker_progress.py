@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.store.own_files import (
+from node.store.checkpoints import (
     EpochLine,
     Progress,
     list_progress,

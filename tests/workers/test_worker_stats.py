@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from node.store.topic_counts import Count, TopicCounts, read_topics
+from node.runtime.stats.topic_counts import Count, TopicCounts, read_topics
 from workers.stats import TOPICS_EVERY_S, TopicGrowth
 
 

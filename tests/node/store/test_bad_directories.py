@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from node.store import open_files, remote_path
-from node.store.open_files import FileVanished, OpenFiles
-from node.store.segment_list import list_folder
-from node.store.store import open_store
+from node.runtime import remote_path
+from node.store import file_cache
+from node.store.file_cache import FileVanished, OpenFiles
+from node.store.log.segment_list import list_folder
+from node.store.opening import open_store
 from protocol.errors import NotAStore, StoreDamaged, StorePermission
 from tests.support.golden import GetStore
 
@@ -114,7 +115,7 @@ def test_a_refused_folder_or_file_is_a_matter_of_permission(
     def refuse(*_: object) -> object:
         raise PermissionError(13, "Permission denied")
 
-    module, name = (remote_path, "scandir") if what == "folder" else (open_files, "open")
+    module, name = (remote_path, "scandir") if what == "folder" else (file_cache, "open")
     monkeypatch.setattr(module.os, name, refuse)
     with pytest.raises(StorePermission, match="Permission denied") as caught:
         open_store(root)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from node.store.bell_rules import RING_BYTES_MAX, RINGS_AT_ONCE
-from node.store.datagram_bells import DatagramBell, DatagramRinger
-from node.store.state_page import run_dir
+from node.runtime.state_page import run_dir
+from node.runtime.wakeup.datagram_bells import DatagramBell, DatagramRinger
+from node.runtime.wakeup.rules import RING_BYTES_MAX, RINGS_AT_ONCE
 
 SLOT = "reader-0"
 

@@ -7,11 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.store.dead_store import DeadStore
-from node.store.derive import Covered, derive_units, walk_start
-from node.store.own_files import EpochLine, Progress, Tails, save_epochs, save_progress, save_tails
-from node.store.settings import Settings
-from node.store.store import open_store
+from node.runtime.settings import Settings
+from node.store.checkpoints import (
+    EpochLine,
+    Progress,
+    Tails,
+    save_epochs,
+    save_progress,
+    save_tails,
+)
+from node.store.opening import open_store
+from node.store.replay.units import Covered, derive_units, walk_start
+from node.store.stopped_store import DeadStore
 from protocol.ids import Queue
 from tests.support.golden import GetStore
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from node.store.event_log import (
+from node.runtime.event_log import (
     REPEAT_S,
     REPEATED_LINES_MAX,
     VALUE_CHARS_MAX,

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.find import FindRequest, find
-from node.store.own_files import (
+from node.store.checkpoints import (
     list_progress,
     load_epochs,
     load_floor,
@@ -19,16 +18,17 @@ from node.store.own_files import (
     load_tails,
     own_dir,
 )
-from node.store.pull import get_message
-from node.store.pull_types import PullRequest
-from node.store.seek import Boundary, offset_by_time
-from node.store.store import open_store
+from node.store.opening import open_store
+from node.store.query.find import FindRequest, find
+from node.store.query.pull import get_message
+from node.store.query.pull_types import PullRequest
+from node.store.query.seek import Boundary, offset_by_time
 from node.store.topics_file import TopicsFile
-from protocol.columns import scan
-from protocol.dispatch_request import dispatch_requests, index_keys
+from protocol.derived.dispatch_request import dispatch_requests, index_keys
 from protocol.errors import MqError
-from protocol.properties import decode_properties, decode_raw_properties
-from protocol.record import Filler, Record, Torn, decode
+from protocol.record.codec import Filler, Record, Torn, decode
+from protocol.record.columns import scan
+from protocol.record.properties import decode_properties, decode_raw_properties
 from tests.support.golden import GetStore
 
 ROUNDS = 400

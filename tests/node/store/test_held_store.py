@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from node.store import disk, held_store
-from node.store.held_store import HeldStore, check_held, hold_store, is_in_place
-from node.store.locks import FileLock
-from node.store.new_store import create_store
-from node.store.open_files import OpenFile
-from node.store.process import EXIT_MOVED, end_badly, exit_code
-from node.store.queue_list import list_topics
-from node.store.state_page import WorkerPage
+from node.runtime import disk, held_store
+from node.runtime.held_store import HeldStore, check_held, hold_store, is_in_place
+from node.runtime.locks import FileLock
+from node.runtime.process import EXIT_MOVED, end_badly, exit_code
+from node.runtime.state_page import WorkerPage
+from node.store.file_cache import OpenFile
+from node.store.identity.new_store import create_store
+from node.store.queues.listing import list_topics
 from node.store.topics_file import TopicsFile
 from protocol.errors import NotAStore, StoreError, StoreMoved
 
@@ -220,10 +220,10 @@ def test_a_process_that_holds_nothing_is_never_refused(monkeypatch: pytest.Monke
 
 
 CHILDREN = {
-    "writer": ("node.writer", "--bind", "tcp://127.0.0.1:0"),
+    "writer": ("node.writer.loop", "--bind", "tcp://127.0.0.1:0"),
     "queue worker": ("workers.consume_queue", "--shard", "0", "--shards", "1"),
     "index worker": ("workers.index_file",),
-    "reader": ("node.reader", "--bind", "tcp://127.0.0.1:0"),
+    "reader": ("node.reader.loop", "--bind", "tcp://127.0.0.1:0"),
 }
 LACKING = {
     "directory": "",

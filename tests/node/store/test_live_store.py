@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from node.store import live_store
-from node.store.index_reader import IndexFolder
-from node.store.live_store import IndexNames, LiveStore
-from node.store.open_files import OpenFiles
-from node.store.pull import get_message
-from node.store.pull_types import PullRequest, PullStatus
-from node.store.settings import Settings
-from node.store.state_page import LogPage, WorkerPage, queue_slot, run_dir
-from node.store.store import open_live, open_store
+from node.runtime.settings import Settings
+from node.runtime.state_page import LogPage, WorkerPage, queue_slot, run_dir
+from node.store import running_store
+from node.store.file_cache import OpenFiles
+from node.store.indexes.reader import IndexFolder
+from node.store.opening import open_live, open_store
+from node.store.query.pull import get_message
+from node.store.query.pull_types import PullRequest, PullStatus
+from node.store.running_store import IndexNames, LiveStore
 from protocol.errors import NotFound
 from protocol.ids import Queue, shard_of
 from tests.support.golden import GetStore
@@ -77,7 +77,7 @@ def expected_end(root: Path, limit: int) -> int:
 def test_a_bounded_number_of_queues_is_remembered(
     stage: Stage, live: LiveStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_store, "QUEUE_READERS_MAX", 2)
+    monkeypatch.setattr(running_store, "QUEUE_READERS_MAX", 2)
     stage.publish(stage.end)
     live.refresh()
     for _ in range(2):

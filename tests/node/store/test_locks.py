@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.locks import StoreLock
+from node.runtime.locks import StoreLock
 from protocol.errors import StoreLocked
 
 AS_A_BROKER = (

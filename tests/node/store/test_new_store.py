@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from node.store.locks import StoreLock
-from node.store.new_store import check_created, create_store
+from node.runtime.locks import StoreLock
+from node.store.identity.new_store import check_created, create_store
 from protocol.errors import NotAStore, StoreLocked
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.store.open_files import OpenFiles
-from protocol import kernel
+from node.store.file_cache import OpenFiles
 from protocol.errors import StoreDamaged
+from protocol.kernel import loader
 
 needs_kernel = pytest.mark.skipif(
-    kernel.active() is None, reason="this installation has no compiled kernel"
+    loader.active() is None, reason="this installation has no compiled kernel"
 )
 DATA = bytes(range(251)) * 400
 PLACES = np.array([0, 7, 7, 5000, 5008, 90_000, 100_390])
@@ -42,5 +42,5 @@ def test_pieces_of_a_file_that_shrank_are_damage_with_its_name(tmp_path: Path) -
 
 
 def test_only_with_the_kernel_are_pieces_joined() -> None:
-    with kernel.using(None):
+    with loader.using(None):
         assert not OpenFiles().joins_pieces

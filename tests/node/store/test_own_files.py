@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.own_files import (
+from node.store.checkpoints import (
     EpochLine,
     Floor,
     Progress,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.store.locks import StoreLock
-from node.store.owner import Owner, find_owner
+from node.runtime.locks import StoreLock
+from node.store.identity.running_node import Owner, find_owner
 
 JAVA_TAKES_IT = (
     "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX, 1, 0);"

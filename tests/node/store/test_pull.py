@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.store import pull
-from node.store.pull import get_message
-from node.store.pull_types import IN_MEMORY, PullRequest, PullStatus, TransferLimits
-from node.store.store import DeadStore, open_store
-from node.store.tag_filter import TagFilter, parse_tags
-from protocol import kernel
+from node.store.opening import DeadStore, open_store
+from node.store.query import pull
+from node.store.query.pull import get_message
+from node.store.query.pull_types import IN_MEMORY, PullRequest, PullStatus, TransferLimits
+from node.store.query.tag_filter import TagFilter, parse_tags
 from protocol.errors import BadRequest, StoreDamaged
+from protocol.kernel import loader
 from tests.support.golden import GetStore
 
 
@@ -57,7 +57,7 @@ def test_columns_answer_what_the_brokers_loop_answers(
     plain = pull.plain_scan(store.log, units, request)
     fast = pull._fast_scan(store.log, units, request)
     assert fast is None or fast == plain
-    compiled = kernel.active()
+    compiled = loader.active()
     if request.tags is None and compiled is not None:
         short = pull._compiled_scan(compiled, store.log, units, request)
         assert short is None or short._replace(rows=list(short.rows)) == plain

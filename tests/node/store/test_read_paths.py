@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from node.recovery import examine
-from node.store.find import FindRequest, find
-from node.store.log_damage import Damage, columns_past_damage
-from node.store.open_files import OpenFile
-from node.store.pull import get_message
-from node.store.pull_types import PullRequest, PullResult
-from node.store.queued_record import record_of
-from node.store.repair_plan import plan_repair
-from node.store.seek import offset_by_time
-from node.store.settings import Settings
-from node.store.store import DeadStore, open_store
-from node.store.tag_filter import parse_tags
-from node.store.verify import verify
+from node.runtime.settings import Settings
+from node.store.file_cache import OpenFile
+from node.store.log.damage import Damage, columns_past_damage
+from node.store.opening import DeadStore, open_store
+from node.store.query.find import FindRequest, find
+from node.store.query.pull import get_message
+from node.store.query.pull_types import PullRequest, PullResult
+from node.store.query.record_of_unit import record_of
+from node.store.query.seek import offset_by_time
+from node.store.query.tag_filter import parse_tags
+from node.store.repair.plan import plan_repair
+from node.store.verify.verify import verify
+from node.writer.recovery.recovery import examine
 from protocol.errors import MessageDamaged, StoreDamaged
 from protocol.ids import Queue
-from protocol.properties import CRC_PROPERTY_BYTES
-from protocol.record import Record
+from protocol.record.codec import Record
+from protocol.record.properties import CRC_PROPERTY_BYTES
 from tests.support.golden import GetStore
 from workers.feed import RestingFeed
 

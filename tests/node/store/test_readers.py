@@ -10,23 +10,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.store import log_damage
-from node.store.find import FindRequest, find
-from node.store.index_reader import IndexFolder
-from node.store.log_damage import Damage, columns_past_damage, next_record
-from node.store.open_files import OpenFiles
-from node.store.queue_files import QueueFiles
-from node.store.queue_reader import DerivedUnits, QueueReader
-from node.store.seek import Boundary, offset_by_time
-from node.store.segment import Segment
-from node.store.segment_list import list_folder
-from node.store.settings import Settings
-from node.store.store import DeadStore, open_store
-from protocol.columns import Columns
+from node.runtime.settings import Settings
+from node.store.file_cache import OpenFiles
+from node.store.indexes.reader import IndexFolder
+from node.store.log import damage as log_damage
+from node.store.log.damage import Damage, columns_past_damage, next_record
+from node.store.log.segment import Segment
+from node.store.log.segment_list import list_folder
+from node.store.opening import DeadStore, open_store
+from node.store.query.find import FindRequest, find
+from node.store.query.seek import Boundary, offset_by_time
+from node.store.queues.files import QueueFiles
+from node.store.queues.reader import DerivedUnits, QueueReader
+from protocol.derived.index_entry import IndexGeometry
+from protocol.derived.queue_build import filler_units, unit_array
 from protocol.errors import BadRequest, NotFound, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
-from protocol.index_entry import IndexGeometry
-from protocol.queue_build import filler_units, unit_array
+from protocol.record.columns import Columns
 from tests.support.golden import STORES, GetStore, facts
 
 NO_INDEX_SIZES = Settings(max_hash_slot_num=3, max_index_num=7)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.store.service_loop import (
+from node.runtime.service_loop import (
     PAGE_BYTES,
     LoopPace,
     ServiceLoop,
@@ -14,7 +14,7 @@ from node.store.service_loop import (
     index_pace,
     queue_pace,
 )
-from node.store.settings import Settings
+from node.runtime.settings import Settings
 
 SEGMENT_BYTES = 1 << 20
 P = PAGE_BYTES

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node.store import state_page
-from node.store.state_page import (
+from node.runtime import state_page
+from node.runtime.state_page import (
     LogPage,
     LogState,
     PageAbsent,

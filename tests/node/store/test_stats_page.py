@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.store import stats_page as module
-from node.store.stats_file import stats_dir
-from node.store.stats_page import BUCKETS, SUM, Counts, StatsPage, read_stats
-from node.store.stats_series import (
+from node.runtime.stats import page as module
+from node.runtime.stats.file import stats_dir
+from node.runtime.stats.page import BUCKETS, SUM, Counts, StatsPage, read_stats
+from node.runtime.stats.series import (
     APPEND,
     CODES,
     DURATION,

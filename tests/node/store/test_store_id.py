@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.lock_id import load_lock_id, new_id, save_lock_id
-from node.store.own_files import (
+from node.store.checkpoints import (
     EpochLine,
     Floor,
     Progress,
@@ -24,6 +23,8 @@ from node.store.own_files import (
     save_progress,
     save_tails,
 )
+from node.store.identity.lock_id import load_lock_id, new_id, save_lock_id
+from node.store.identity.store_id import check_guards, ensure_id, strangers
 from node.store.staging_files import (
     Batch,
     Published,
@@ -31,7 +32,6 @@ from node.store.staging_files import (
     published_path,
     save_published,
 )
-from node.store.store_id import check_guards, ensure_id, strangers
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from tests.support.two_stores import ids_in, own_names, put, take_ids_away

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from keelog.repair import repair
-from node.recovery import examine
-from node.store.condition import check_is_store
-from node.store.own_files import own_dir
-from node.store.repair_plan import plan_repair
-from node.store.verify import verify
-from node.supervisor_store import open_directory
-from node.writer_store import open_writer_store
+from node.store.checkpoints import own_dir
+from node.store.repair.plan import plan_repair
+from node.store.shutdown_state import check_is_store
+from node.store.verify.verify import verify
+from node.supervisor.directory import open_directory
+from node.writer.recovery.recovery import examine
+from node.writer.store import open_writer_store
 from protocol.errors import NotAStore, StoreDamaged
 from protocol.message_id import Host
 from tests.support.damaged_store import make_store, read_records

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from node import metrics_topics
-from node.metrics_topics import TopicFamilies
-from node.store import topic_counts as module
-from node.store.stats_file import stats_dir
-from node.store.topic_counts import OTHER_TOPICS, Count, TopicCounts, read_topics
+from node.runtime.stats import topic_counts as module
+from node.runtime.stats.file import stats_dir
+from node.runtime.stats.topic_counts import OTHER_TOPICS, Count, TopicCounts, read_topics
+from node.supervisor.monitoring import metrics_topics
+from node.supervisor.monitoring.metrics_topics import TopicFamilies
 
 LONG = "é" * 127
 

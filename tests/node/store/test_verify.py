@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
-from node.store.findings import ALIKE_MAX, KINDS, Finding, Findings
-from node.store.own_files import EpochLine, Progress, save_epochs, save_progress
-from node.store.store import open_store
-from node.store.verify import Report, verify
+from node.store.checkpoints import EpochLine, Progress, save_epochs, save_progress
+from node.store.opening import open_store
+from node.store.verify.findings import ALIKE_MAX, KINDS, Finding, Findings
+from node.store.verify.verify import Report, verify
 from protocol.checkpoint import decode_checkpoint, encode_checkpoint
 from protocol.errors import NotAStore
 from tests.support.golden import GetStore

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from node.retention import used_percent
-from node.store.disk import DISK_FULL
+from node.runtime.disk import DISK_FULL
+from node.writer.retention import used_percent
 
 _MIB = 1024 * 1024
 

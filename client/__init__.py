@@ -1,0 +1,1 @@
+"""The client of a node. It imports `protocol` alone."""

@@ -1,0 +1,324 @@
+"""The client of a node: `connect`, then send, read and look up. See docs/protocol.md.
+
+Safe for many threads. One I/O thread owns the sockets; after a fork a client refuses to work.
+"""
+
+from collections.abc import Iterator
+from time import monotonic
+from types import TracebackType
+from typing import NoReturn, Self, TypeVar, Unpack
+
+from client import operations as operations
+from client.core import ClientCore, goes_alone
+from client.find import Find
+from client.messages import Body, Message, OutgoingMessage
+from client.operations import Operation
+from client.options import (
+    CreateTopicOptions,
+    FindOptions,
+    GetOptions,
+    ProducerOptions,
+    PullOptions,
+    SeekOptions,
+    SendOptions,
+    Time,
+)
+from client.pull_result import PullResult
+from client.results import Health, NodeStatus, QueueOffsets, Receipt, TopicCreated, TopicInfo
+from client.send.producer import Producer
+from client.subscription import Start, Tail, TailOptions
+from client.transport.request import Arrival, Retry
+from client.transport.routes import Routes
+from protocol.errors import MqError
+
+T = TypeVar("T")
+TURN_S_MAX = 1.0
+"""How long a follower sleeps at most before it looks around again."""
+
+
+def connect(
+    url: str | None = None, timeout: float | None = None, retry: Retry | None = None
+) -> "Client":
+    """A client of the node whose control socket listens at `url`.
+
+    Without arguments KEELOG_NODE and KEELOG_TIMEOUT count, then tcp://127.0.0.1:9870 and 5 s.
+    `timeout` is the default for every call, in seconds, all attempts together. `retry` says how
+    often what certainly was not stored is tried again. Raises NotConnected when nobody answers
+    there, BadRequest for a bad address.
+    """
+    core = ClientCore(url, timeout, retry)
+    try:
+        run(core, core.open())
+    except BaseException:
+        core.close()
+        raise
+    return Client(core)
+
+
+def run(core: ClientCore, operation: Operation[T]) -> T:
+    """Carries an operation out, waiting for each of its calls."""
+    try:
+        call = next(operation)
+        while True:
+            try:
+                answer = core.ask(call)
+            except MqError as error:
+                call = operation.throw(error)
+            else:
+                call = operation.send(answer)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+class Client:
+    """A client of one node, made by `connect`, for any number of threads; a context manager.
+
+    Leaving it sends what its producers still hold, then ends the connection.
+
+    Times to wait are seconds, times of messages are datetimes or ms since 1970. Every call takes a
+    `timeout`, a deadline for all of its attempts together; without one the client's holds.
+
+    Errors are kinds of `keelog.MqError`, with a `hint` of what to try. Where `retriable` is true,
+    nothing was stored and the same call may succeed later: the client has tried that already, as
+    `Retry` says. `SendTimeout` means that nobody can say whether a message was stored. Any call may
+    raise NotConnected, RequestTimeout (of questions, in its place SendTimeout of sends), BadRequest
+    for values that make no sense, ClientClosed, and in a forked child ForkedClient.
+
+    >>> with keelog.connect() as client:
+    ...     receipt = client.send("apples", b"three", tags="fruit", keys=["order-17"])
+    ...     message = client.get(receipt.msg_id)
+    >>> message.body, message.tags, message.keys
+    (b'three', 'fruit', ['order-17'])
+    """
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core
+
+    @property
+    def endpoint(self) -> str:
+        """The control address."""
+        return self._core.endpoint
+
+    @property
+    def timeout(self) -> float:
+        """The default for every call, in seconds."""
+        return self._core.timeout
+
+    # Messages
+
+    def send(
+        self, topic: str, body: Body | OutgoingMessage, **options: Unpack[SendOptions]
+    ) -> Receipt:
+        """Stores one message and waits for its receipt.
+
+        `body` is bytes of any kind, or an OutgoingMessage, which says all by itself. Options:
+        `tags` (one), `keys`, `properties`, `queue_id` or `order_by` (messages of one such key keep
+        their order), `acks="flushed"` (wait for the disk), `timeout`; see SendOptions.
+
+        Raises SendTimeout when nobody can say whether it was stored, NotConnected, NodeBusy or
+        ServiceNotAvailable when it was certainly not, IllegalMessage and its kinds for what a store
+        cannot hold, UnknownTopic where topics are not made by sends.
+
+        >>> receipt = client.send("pears", b"two", order_by="customer-3")
+        >>> receipt.status, receipt.topic, receipt.queue_offset
+        ('PUT_OK', 'pears', 0)
+        """
+        if goes_alone(body, options):
+            return run(self._core, self._core.send_alone(topic, body, options))
+        receipt: Arrival[Receipt] = Arrival()
+        self._core.send(topic, body, options, receipt, may_block=True)
+        return receipt.wait()
+
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
+        """A producer, which gathers messages and sends them in batches while the caller goes on.
+
+        `linger` (0.005): seconds that a message waits for others. `batch_bytes` (256,000): a batch
+        of this size goes at once. `max_in_flight` (1024): messages without an answer; beyond it
+        `when_full` says whether `send_nowait` waits ("block", the default) or raises NodeBusy
+        ("raise"). `max_batches` (64): the same for `send_batch`. `acks`: "appended" (as the node's
+        flush mode says) or "flushed" (on disk). `timeout`: seconds that a batch may take.
+
+        >>> with client.producer() as producer:
+        ...     futures = [producer.send_nowait("plums", b"%d" % n) for n in range(100)]
+        >>> all(future.result().status == "PUT_OK" for future in futures)
+        True
+        """
+        return self._core.producer(options)
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, **options: Unpack[PullOptions]
+    ) -> PullResult:
+        """What one queue holds from `offset` on, by RocketMQ's rules; see PullOptions.
+
+        The result says where to go on, whatever it found. `wait` seconds, 30 at most, the node
+        holds a pull that finds nothing. A queue or topic that is not there is one without messages.
+
+        >>> receipt = client.send("grapes", b"white", queue_id=3)
+        >>> result = client.pull("grapes", 3, 0, wait=5.0)
+        >>> result.status, [message.body for message in result.messages], result.next_begin_offset
+        ('FOUND', [b'white'], 1)
+        """
+        return run(self._core, self._core.pull(topic, queue_id, offset, options))
+
+    def tail(
+        self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
+    ) -> Iterator[Message]:
+        """Iterates over the messages of all queues, in order within each queue.
+
+        `start`: "latest", "earliest", an offset, -N (the last N of each queue) or a datetime
+        (store time). What retention has deleted is passed over. It goes on for ever, through
+        restarts of the node too, unless TailOptions say otherwise: `until_end=True` stops at the
+        end as it is now, and raises ServiceNotAvailable or StoreDamaged behind the last message
+        where the node cannot tell where that is. Raises UnknownTopic.
+
+        >>> for number in range(3):
+        ...     receipt = client.send("figs", b"%d" % number, queue_id=0)
+        >>> follower = client.tail("figs", "earliest")
+        >>> [next(follower).body for _ in range(3)]
+        [b'0', b'1', b'2']
+        """
+        return self._messages(self._core.tail(topic, options), start)
+
+    def consume(
+        self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
+    ) -> Iterator[PullResult]:
+        """As `tail`, but whole answers: for many messages, as bytes, columns or messages.
+
+        While the caller works on one the next ones are under way.
+
+        >>> for receipt in client.producer().send_many("dates", [b"%d" % n for n in range(500)]):
+        ...     assert receipt.status == "PUT_OK"
+        >>> count = 0
+        >>> for result in client.consume("dates", "earliest"):
+        ...     count += len(result.columns())
+        ...     if count == 500:
+        ...         break
+        """
+        return self._results(self._core.consume(topic, options), start)
+
+    def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
+        """One message, by `msg_id`, `physical_offset`, `topic` and `unique_key`, or `topic`,
+        `queue_id` and `queue_offset`. Raises NotFound, StoreDamaged."""
+        return run(self._core, self._core.get(msg_id, options))
+
+    def find(self, topic: str, key: str, **options: Unpack[FindOptions]) -> Iterator[Message]:
+        """Messages with a key, newest first, in pages of the node; all of them without `limit`.
+
+        `since` and `until` bound their store times; `unique=True` looks at unique keys alone. The
+        index follows the log by some milliseconds. Raises UnknownTopic.
+        """
+        return self._find(self._core.find(topic, key, options))
+
+    # Topics and offsets
+
+    def topics(self, timeout: float | None = None) -> list[TopicInfo]:
+        """All topics, in no order, each with its queues and permission."""
+        return run(self._core, operations.topics(self._core.deadline(timeout)))
+
+    def create_topic(
+        self, topic: str, queues: int = 8, **options: Unpack[CreateTopicOptions]
+    ) -> TopicCreated:
+        """Makes a topic. One that is there gets this number of queues, and this permission; with
+        `exist_ok=False` it is an error, and stays as it was.
+
+        Raises IllegalMessage for the name, NotAllowed for one of the system's, BadRequest.
+
+        >>> client.create_topic("melons", queues=2)
+        TopicCreated(topic='melons', queues=2, created=True)
+        """
+        return run(self._core, self._core.create_topic(topic, queues, options))
+
+    def delete_topic(self, topic: str, timeout: float | None = None) -> bool:
+        """Deletes a topic's entry; returns whether it was there.
+
+        Stored messages stay until retention deletes them. A topic that is made anew, as by a send,
+        goes on where its queues ended.
+        """
+        return run(self._core, operations.delete_topic(topic, self._core.deadline(timeout)))
+
+    def offsets(
+        self, topic: str, queue_id: int | None = None, timeout: float | None = None
+    ) -> list[QueueOffsets]:
+        """Where each queue begins and ends, and whether its worker is behind the log, so that there
+        may be more; all of them without `queue_id`. Raises UnknownTopic."""
+        return run(self._core, operations.offsets(topic, queue_id, self._core.deadline(timeout)))
+
+    def seek(self, topic: str, queue_id: int, time: Time, **options: Unpack[SeekOptions]) -> int:
+        """The queue offset at a store time, by RocketMQ's edge rules: of the first message stored
+        at or behind it, or the end of the queue."""
+        return run(self._core, self._core.seek(topic, queue_id, time, options))
+
+    # The node
+
+    def status(self, timeout: float | None = None) -> NodeStatus:
+        """Processes, log offsets, disk, as `keelog status` prints them. Raises NotConnected.
+
+        >>> client.status().ready
+        True
+        """
+        return run(self._core, operations.status(self._core.deadline(timeout)))
+
+    def health(self, timeout: float | None = None) -> Health:
+        """Whether the node is ready, check by check."""
+        return run(self._core, operations.health(self._core.deadline(timeout)))
+
+    def routes(self, timeout: float | None = None) -> Routes:
+        """Where the node's processes listen."""
+        return Routes.of(run(self._core, operations.routes(self._core.deadline(timeout))).header)
+
+    def close(self) -> None:
+        """Sends what producers still hold, waits for their answers, and ends the connection.
+
+        Calls of other threads that have no answer fail: ClientClosed where nothing was sent, else
+        SendTimeout. Harmless when repeated, and in a forked child.
+        """
+        self._core.close()
+
+    def __enter__(self) -> Self:
+        self._core.check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<keelog client of {self.endpoint}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be pickled or copied: connect in the other process")
+
+    def _find(self, find: Find) -> Iterator[Message]:
+        while not find.done:
+            yield from run(self._core, find.page())
+
+    def _messages(self, tail: Tail, start: Start) -> Iterator[Message]:
+        for result in self._results(tail, start, takes_much=False):
+            yield from result.messages
+
+    def _results(
+        self, tail: Tail, start: Start, *, takes_much: bool = True
+    ) -> Iterator[PullResult]:
+        core = self._core
+        with core.pulls(takes_much) as pulls:
+            run(core, tail.begin(start, monotonic(), core.deadline(None)))
+            result: PullResult | None = None
+            while result is not None or not tail.has_ended():
+                now = monotonic()
+                if tail.should_look(now):
+                    run(core, tail.look_for_queues(now, core.deadline(None)))
+                for queue_id, call in tail.due(now):
+                    core.check()
+                    pulls.start(queue_id, call)
+                if result is not None:
+                    # Behind the calls: the node reads on while the caller works.
+                    yield result
+                    result = None
+                    continue
+                arrived = pulls.next(tail.sleep(now, TURN_S_MAX))
+                if arrived is not None:
+                    result = tail.take(*arrived, monotonic())

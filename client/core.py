@@ -1,0 +1,359 @@
+"""What the plain client and the asyncio one share: options, connection, and each operation.
+
+A `ClientCore` turns options into operations (see `client.operations`) and calls into
+futures; how to wait for those is the business of the two clients.
+"""
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from time import monotonic
+from typing import Any, cast
+
+from client import operations as operations
+from client.find import Find
+from client.messages import Body, Message, MessageOptions, OutgoingMessage
+from client.operations import Operation
+from client.options import (
+    MESSAGE_OPTIONS,
+    CreateTopicOptions,
+    FindOptions,
+    GetOptions,
+    ProducerOptions,
+    ProducerSettings,
+    PullOptions,
+    SeekOptions,
+    SendOptions,
+    Time,
+    check_limit,
+    check_names,
+    check_seconds,
+    settings_of,
+)
+from client.pull_result import PullResult
+from client.results import Receipt, TopicCreated
+from client.send.batch_builder import BatchEncoder, Told
+from client.send.batch_sender import Appender
+from client.send.columns import Columns
+from client.send.encode import Encoder, outgoing
+from client.send.producer import Producer, Sender
+from client.send.send_coalescer import SEND_BYTES_MAX, Done, Sends
+from client.send.unique_key import UniqueKeys, local_ip
+from client.subscription import BULK, Tail, TailOptions, TailSettings
+from client.transport.blocking_channel import Directs
+from client.transport.channel import OwnLink
+from client.transport.io_thread import IoThread
+from client.transport.pull_channel import Pulls
+from client.transport.request import Answer, Arrival, Call, Retry, Role, future_of, no_waiting_here
+from client.transport.routes import Routes
+from protocol.errors import BadRequest, ClientClosed, ForkedClient, UnknownOperation
+from protocol.message_id import Host
+
+CLOSE_TIMEOUT_S = 5.0
+
+_forks = 0
+"""How often this process is a child of one with clients. To ask for the process id instead would be
+a call of the system for each message."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+class ClientCore:
+    """One connection to one node, for any number of threads of one process."""
+
+    def __init__(self, url: str | None, timeout: float | None, retry: Retry | None) -> None:
+        """Starts the I/O thread. Raises BadRequest for an address that cannot be."""
+        self.endpoint, self.timeout = settings_of(url, timeout)
+        self.retry = Retry() if retry is None else retry
+        if not isinstance(self.retry, Retry):
+            raise BadRequest(f"retry is {retry!r}", "give a keelog.Retry")
+        self._pid = os.getpid()
+        self._forks = _forks
+        self.io = IoThread(self.endpoint, self.retry)
+        self._direct = Directs(self.io, Role.WRITER)
+        self._reads = Directs(self.io, Role.READER)
+        # Also when nobody closes the client: at its collection, or at the end of the program.
+        self._carriers: set[OwnLink | Pulls] = {*self._direct.links, *self._reads.links}
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._finalizer = weakref.finalize(
+            self, _stop, self.io, self._carriers, self._producers, self._pid
+        )
+        ip = local_ip(self.endpoint)
+        self._keys = UniqueKeys(ip)
+        self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
+        self._batch_encoder = BatchEncoder(self.io, ip)
+        self._appender = Appender(self.io)
+        self._sends = Sends(self.io, self._direct)
+
+    def check(self) -> None:
+        """Raises ForkedClient in a child process: sockets and thread belong to the parent."""
+        if self._forks != _forks:
+            raise ForkedClient("this client was connected before the fork: connect again")
+
+    def check_open(self) -> None:
+        """Raises ForkedClient, or ClientClosed."""
+        self.check()
+        if not self._finalizer.alive:
+            raise ClientClosed
+
+    def close(self) -> None:
+        """Flushes producers, then ends the I/O thread; calls without an answer fail. Does nothing
+        in a forked child."""
+        self._finalizer()
+
+    def start(self, call: Call) -> "Future[Answer]":
+        """Starts a call."""
+        self.check()
+        future = future_of(call)
+        self.io.call(call)
+        return future
+
+    def ask(self, call: Call) -> Answer:
+        """Waits for a call's answer. A lone read is carried by the thread that waits for it.
+
+        Raises the error that came instead.
+        """
+        self.check()
+        if self.io.on_thread():
+            raise no_waiting_here()
+        arrival: Arrival[Answer] = Arrival()
+        call.done = arrival
+        if call.role is not Role.READER or not self._reads.carry(call):
+            self.io.call(call)
+        return arrival.wait()
+
+    @contextmanager
+    def pulls(self, takes_much: bool) -> Iterator[Pulls]:
+        """What carries the pulls of one follower, as long as it follows."""
+        self.check()
+        pulls = Pulls(self.io, takes_much)
+        self._carriers.add(pulls)
+        if not self._finalizer.alive:
+            pulls.close()  # Whoever closes the client may not have seen it.
+        try:
+            yield pulls
+        finally:
+            self._carriers.discard(pulls)
+            if self._forks == _forks:
+                pulls.close()
+
+    def deadline(self, timeout: float | None) -> float:
+        """When a call that starts now must be over. Raises BadRequest for no number of seconds."""
+        if timeout is None:
+            return monotonic() + self.timeout
+        check_seconds("timeout", timeout)
+        return monotonic() + timeout
+
+    def open(self) -> Operation[Routes]:
+        """Reaches the node, so that a wrong address is an error of `connect`."""
+        try:
+            answer = yield Call(Role.CONTROL, "routes", {}, self.deadline(None))
+        except UnknownOperation:
+            raise BadRequest(
+                f"{self.endpoint} is a process of a node, not its control address",
+                "write the address that keelog serve says it is ready at",
+            ) from None
+        return Routes.of(answer.header)
+
+    def producer(self, options: ProducerOptions) -> Producer:
+        """A producer on this connection."""
+        self.check_open()
+        check_names("a producer", options, ProducerOptions)
+        sender = Sender(self.io, self._appender, self._encoder, self._batch_encoder, self.check)
+        settings = {"timeout": self.timeout, **options}
+        producer = Producer(sender, ProducerSettings(**settings))  # type: ignore[arg-type]
+        self._producers.add(producer)
+        return producer
+
+    def send(
+        self,
+        topic: str,
+        body: Body | OutgoingMessage,
+        options: SendOptions,
+        done: Done,
+        may_block: bool = False,
+    ) -> None:
+        """Begins a waiting send, unless `goes_alone`; `done` learns its outcome. See Client.send.
+
+        `may_block`: the caller's thread may wait for the answer here. Raises IllegalMessage and
+        its kinds, or BadRequest.
+        """
+        self.check()
+        wait, timeout = None, self.timeout
+        if not options.keys() <= MESSAGE_OPTIONS:
+            rest = dict(options)
+            given = cast(float | None, rest.pop("timeout", None))
+            if given is not None:
+                check_seconds("timeout", given)
+                timeout = given
+            wait = wait_field(rest.pop("acks", "appended"), rest.pop("wait", True))
+            options = cast(SendOptions, rest)
+        entry = self._encoder.entry(topic, body, options, done)
+        if may_block:
+            self._sends.send_here(entry, wait, timeout)
+        else:
+            self._sends.send(entry, wait, timeout)
+
+    def columns(self, topic: str, options: SendOptions) -> Columns | None:
+        """Empty columns for waiting sends that leave the queue to the node; None where each is a
+        matter of its own."""
+        if "queue_id" in options:
+            return None
+        return self._batch_encoder.columns(topic, cast(MessageOptions, options), SEND_BYTES_MAX)
+
+    def adopt(self, link: OwnLink) -> None:
+        """The link ends with the client."""
+        self._carriers.add(link)
+
+    def drop(self, link: OwnLink) -> None:
+        """Ends a link that was adopted."""
+        self._carriers.discard(link)
+        link.close()
+
+    def send_columns(
+        self, columns: Columns, deadline: float, told: Told, carry: Callable[[Call], bool]
+    ) -> None:
+        """Sends columns as one request: by `carry`, or where that returns False by the I/O
+        thread."""
+        batch = self._batch_encoder.record_batch(columns, deadline, told)
+        if carry(batch.call(partial(self._appender.settle, batch))):
+            return
+        if not self._appender.send(batch):
+            batch.fail(ClientClosed())
+
+    def send_alone(
+        self, topic: str, body: Body | OutgoingMessage, options: SendOptions
+    ) -> Operation[Receipt]:
+        """A send as a request of its own."""
+        rest = dict(options)
+        deadline = self.deadline(cast(float | None, rest.pop("timeout", None)))
+        wait = wait_field(rest.pop("acks", "appended"), rest.pop("wait", True))
+        message = outgoing(body, cast(MessageOptions, rest))
+        return operations.send(topic, message, self._keys.next(), wait, deadline)
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, options: PullOptions
+    ) -> Operation[PullResult]:
+        """See Client.pull."""
+        check_names("pull", options, PullOptions)
+        fields: dict[str, Any] = {
+            "topic": topic,
+            "queue": queue_id,
+            "offset": offset,
+            "max_messages": options.get("max_messages", operations.DEFAULT_MAX_MESSAGES),
+            "max_bytes": options.get("max_bytes", operations.DEFAULT_MAX_BYTES),
+        }
+        if options.get("tags"):
+            fields["tags"] = options["tags"]
+        timeout = options.get("timeout")
+        wait = options.get("wait", 0.0)
+        check_seconds("wait", wait)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        return operations.pull(fields, wait, self.timeout if timeout is None else timeout)
+
+    def tail(self, topic: str, options: TailOptions) -> Tail:
+        """See Client.tail."""
+        self.check()
+        return Tail(topic, TailSettings.of(options), self.retry, self.timeout)
+
+    def consume(self, topic: str, options: TailOptions) -> Tail:
+        """See Client.consume."""
+        self.check()
+        return Tail(topic, TailSettings.of({**BULK, **options}), self.retry, self.timeout)
+
+    def get(self, msg_id: str | None, options: GetOptions) -> Operation[Message]:
+        """See Client.get."""
+        check_names("get", options, GetOptions)
+        place = {
+            "msg_id": msg_id,
+            "physical_offset": options.get("physical_offset"),
+            "topic": options.get("topic"),
+            "unique_key": options.get("unique_key"),
+            "queue": options.get("queue_id"),
+            "offset": options.get("queue_offset"),
+        }
+        return operations.get(place, self.deadline(options.get("timeout")))
+
+    def find(self, topic: str, key: str, options: FindOptions) -> Find:
+        """See Client.find."""
+        self.check()
+        check_names("find", options, FindOptions)
+        check_limit(options.get("limit"))
+        fields: dict[str, Any] = {
+            "topic": topic,
+            "key": key,
+            "begin": operations.milliseconds(options.get("since"), 0),
+            "end": operations.milliseconds(options.get("until"), operations.TIME_MS_MAX),
+        }
+        if options.get("unique"):
+            fields["unique"] = True
+        return Find(fields, options.get("limit"), self.deadline, options.get("timeout"))
+
+    def seek(self, topic: str, queue_id: int, time: Time, options: SeekOptions) -> Operation[int]:
+        """See Client.seek."""
+        check_names("seek", options, SeekOptions)
+        fields = {
+            "topic": topic,
+            "queue": queue_id,
+            "timestamp": operations.milliseconds(time, 0),
+            "boundary": options.get("boundary", "lower"),
+        }
+        return operations.seek(fields, self.deadline(options.get("timeout")))
+
+    def create_topic(
+        self, topic: str, queues: int, options: CreateTopicOptions
+    ) -> Operation[TopicCreated]:
+        """See Client.create_topic."""
+        check_names("create_topic", options, CreateTopicOptions)
+        deadline = self.deadline(options.get("timeout"))
+        perm = options.get("perm", operations.READ_AND_WRITE)
+        if not options.get("exist_ok", True):
+            # Asked before: an existing topic would get these queues.
+            known = yield from operations.topics(deadline, Role.WRITER)
+            if topic in {one.topic for one in known}:
+                raise BadRequest(f"topic {topic} exists", "leave exist_ok out")
+        return (yield from operations.create_topic(topic, queues, perm, deadline))
+
+
+def goes_alone(body: Body | OutgoingMessage, options: SendOptions) -> bool:
+    """Whether a send needs a request of its own: the node is asked for the queues of its topic
+    first, or stores in the record that nobody waits for the disk."""
+    ordered = "order_by" in options or (isinstance(body, OutgoingMessage) and body.order_by)
+    return bool(ordered) or options.get("wait") is False
+
+
+def wait_field(acks: object, wait: object) -> str | None:
+    """The field `wait` of a send: None leaves it to the node's flush mode."""
+    if acks not in ("appended", "flushed"):
+        raise BadRequest(f"acks is {acks!r}", "use 'appended' or 'flushed'")
+    if acks == "flushed":
+        return "flushed"
+    return None if wait else "none"
+
+
+def _stop(
+    io: IoThread, carriers: set[OwnLink | Pulls], producers: Iterable[Producer], pid: int
+) -> None:
+    if os.getpid() != pid:
+        return
+    try:
+        # Who leaves a client means what was sent to be stored. A done callback cannot wait for it.
+        for producer in () if io.on_thread() else tuple(producers):
+            producer.close()
+    finally:
+        ending = tuple(carriers)
+        for carrier in ending:
+            carrier.give_way()
+        for carrier in ending:
+            carrier.close()
+        io.stop(CLOSE_TIMEOUT_S)

@@ -1,0 +1,306 @@
+"""Messages on both sides of the client: `OutgoingMessage` to send, `Message` as read back."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from protocol.errors import BadRequest, StoreDamaged
+from protocol.message_id import NO_HOST, Host, parse_host
+from protocol.record.codec import (
+    BORN_HOST_V6,
+    SHORT_HEAD,
+    STORE_HOST_V6,
+    SYS_FLAG_POSITION,
+    Record,
+    decode,
+    record_head,
+)
+from protocol.record.encode import ANY_QUEUE
+from protocol.record.encode import Message as Draft
+from protocol.record.java_hash import java_hash
+
+BODY_SHOWN_BYTES = 80
+Body = bytes | bytearray | memoryview
+"""What a body may be; it is stored as its bytes."""
+
+_INT = struct.Struct(">i").unpack_from
+_LONG = struct.Struct(">q").unpack_from
+_QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
+_QUEUE_OFFSET_AT = SHORT_HEAD.offsets["queue_offset"]
+_PHYSICAL_OFFSET_AT = SHORT_HEAD.offsets["physical_offset"]
+_HOSTS_AT = SYS_FLAG_POSITION + 3
+_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+_BODY_AT = {flags: record_head(flags).size for flags in (0, BORN_HOST_V6, STORE_HOST_V6, _HOSTS_V6)}
+
+
+class MessageOptions(TypedDict, total=False):
+    """What a message may say beside topic and body; see OutgoingMessage."""
+
+    tags: str | None
+    keys: Sequence[str] | str
+    properties: Mapping[str, str]
+    queue_id: int | None
+    order_by: str | None
+    flag: int
+    sys_flag: int
+    born_timestamp: int | None
+    born_host: str | None
+    reconsume_times: int
+    unique_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """What one message may say. Everything but the body may be left out.
+
+    `topic` None takes the one named in the call. `queue_id` None lets the client or node choose;
+    `order_by` puts all messages of one key into one queue. Times are ms since 1970, `born_host`
+    is `ip:port`.
+    """
+
+    body: Body
+    topic: str | None = None
+    tags: str | None = None
+    keys: Sequence[str] | str = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    queue_id: int | None = None
+    order_by: str | None = None
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int | None = None
+    born_host: str | None = None
+    reconsume_times: int = 0
+    unique_key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"OutgoingMessage(topic={self.topic!r}, body={shown_body(self.body)})"
+
+    def key_list(self) -> tuple[str, ...]:
+        """The keys; a plain string is one key."""
+        return (self.keys,) if isinstance(self.keys, str) else tuple(self.keys)
+
+    def draft(self, topic: str, unique_key: str, now_ms: int, host: Host = NO_HOST) -> Draft:
+        """The message for `protocol.record.encode`. Raises BadRequest for a bad address or body."""
+        if not isinstance(self.body, bytes | bytearray | memoryview):
+            raise bad_body(self.body)
+        self._check_types(topic)
+        if self.queue_id is not None and self.order_by is not None:
+            raise BadRequest("queue_id and order_by exclude each other", "leave one of them out")
+        return Draft(
+            topic=self.topic or topic,
+            body=bytes(self.body),
+            queue_id=ANY_QUEUE if self.queue_id is None else self.queue_id,
+            tags=self.tags or "",
+            keys=self.key_list(),
+            properties=self.properties,
+            unique_key=self.unique_key or self.properties.get("UNIQ_KEY") or unique_key,
+            flag=self.flag,
+            sys_flag=self.sys_flag,
+            born_timestamp=now_ms if self.born_timestamp is None else self.born_timestamp,
+            born_host=host if self.born_host is None else parse_host(self.born_host),
+            reconsume_times=self.reconsume_times,
+        )
+
+    def _check_types(self, topic: str) -> None:
+        """Raises BadRequest, where the encoder would raise some TypeError."""
+        texts = (topic, self.topic, self.tags, self.order_by, self.unique_key, self.born_host)
+        pairs = self.properties.items() if isinstance(self.properties, Mapping) else ((None, None),)
+        whole = (self.queue_id, self.born_timestamp, self.flag, self.sys_flag, self.reconsume_times)
+        fine = (
+            all(text is None or isinstance(text, str) for text in texts)
+            and isinstance(self.keys, Sequence)
+            and all(isinstance(key, str) for key in self.keys)
+            and all(isinstance(name, str) and isinstance(value, str) for name, value in pairs)
+            and all(number is None or isinstance(number, int) for number in whole)
+        )
+        if not fine:
+            raise BadRequest(
+                "a field of the message has another type than it should",
+                "topic, tags, keys and properties are text, the numbers are integers",
+            )
+
+
+def ordered_queue(order_by: str, queues: int) -> int:
+    """The queue of an ordering key (SelectMessageQueueByHash).
+
+    |Java hash rem queues|. Java's remainder has the sign of the hash; taking the magnitude before
+    or after it is the same, and the least hash needs no case of its own.
+    """
+    return abs(java_hash(order_by)) % queues
+
+
+def bad_body(body: object) -> BadRequest:
+    """Why this is no body."""
+    kind = type(body).__name__
+    hint = "encode text: body.encode()" if isinstance(body, str) else "an array has .tobytes()"
+    return BadRequest(f"the body is {kind}, not bytes, bytearray or memoryview", hint)
+
+
+def shown_body(body: Body) -> str:
+    """The body for people: at most its first 80 bytes."""
+    data = bytes(body)
+    if len(data) <= BODY_SHOWN_BYTES:
+        return repr(data)
+    return f"{data[:BODY_SHOWN_BYTES]!r}… ({len(data)} bytes)"
+
+
+class Message:
+    """One stored message. Decoded and verified when a field is first asked for.
+
+    A field of a damaged record raises StoreDamaged. Names are those of `keelog store dump`.
+    """
+
+    __slots__ = ("_is_whole", "_raw", "_record")
+
+    def __init__(self, raw: bytes, is_whole: bool = False) -> None:
+        """`is_whole`: somebody has verified it, so that single fields may be read as they stand."""
+        self._raw = raw
+        self._is_whole = is_whole
+        self._record: Record | None = None
+
+    @property
+    def record(self) -> Record:
+        """The decoded record. Raises StoreDamaged."""
+        if self._record is None:
+            found = decode(self._raw, 0)
+            if not isinstance(found, Record):
+                why = getattr(found, "why", "a filler where a record should be")
+                offset = self._raw[SHORT_HEAD.offsets["physical_offset"] :][:8]
+                raise StoreDamaged("commitlog", int.from_bytes(offset, "big"), why)
+            self._record = found
+        return self._record
+
+    @property
+    def raw(self) -> bytes:
+        """The record as stored."""
+        return self._raw
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self.record.topic
+
+    @property
+    def body(self) -> bytes:
+        """The body as stored; see `sys_flag` for compression."""
+        if self._is_whole:
+            raw = self._raw
+            start = _BODY_AT[raw[_HOSTS_AT] & _HOSTS_V6]
+            return raw[start : start + _INT(raw, start - 4)[0]]
+        return self.record.body
+
+    @property
+    def queue_id(self) -> int:
+        """The queue of the topic."""
+        if self._is_whole:
+            queue_id: int = _INT(self._raw, _QUEUE_ID_AT)[0]
+            return queue_id
+        return self.record.head.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """Its ordinal in the queue."""
+        if self._is_whole:
+            queue_offset: int = _LONG(self._raw, _QUEUE_OFFSET_AT)[0]
+            return queue_offset
+        return self.record.head.queue_offset
+
+    @property
+    def physical_offset(self) -> int:
+        """Its log offset."""
+        if self._is_whole:
+            physical_offset: int = _LONG(self._raw, _PHYSICAL_OFFSET_AT)[0]
+            return physical_offset
+        return self.record.head.physical_offset
+
+    @property
+    def store_size(self) -> int:
+        """Bytes of the whole record."""
+        return len(self._raw)
+
+    @property
+    def msg_id(self) -> str:
+        """RocketMQ's offset message id."""
+        return self.record.message_id
+
+    @property
+    def unique_key(self) -> str:
+        """UNIQ_KEY, made by the sender; empty when there is none."""
+        return self.record.unique_key
+
+    @property
+    def tags(self) -> str:
+        """TAGS; empty when there is none."""
+        return self.record.tags
+
+    @property
+    def keys(self) -> list[str]:
+        """The single keys."""
+        return self.record.keys
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Every property as stored, the reserved ones too."""
+        return self.record.properties
+
+    @property
+    def flag(self) -> int:
+        """The sender's own number."""
+        return self.record.head.flag
+
+    @property
+    def sys_flag(self) -> int:
+        """RocketMQ's bits: compression, transaction, IPv6."""
+        return self.record.head.sys_flag
+
+    @property
+    def born_timestamp(self) -> int:
+        """When it was made, ms, by the sender's clock."""
+        return self.record.head.born_timestamp
+
+    @property
+    def born_host(self) -> str:
+        """Who made it: `ip:port`."""
+        return str(self.record.born_host)
+
+    @property
+    def store_timestamp(self) -> int:
+        """When it was stored, ms, by the node's clock."""
+        return self.record.head.store_timestamp
+
+    @property
+    def store_host(self) -> str:
+        """The node that stored it: `ip:port`."""
+        return str(self.record.store_host)
+
+    @property
+    def body_crc(self) -> int:
+        """CRC-32 of the body, 31 bits."""
+        return self.record.head.body_crc
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was delivered again."""
+        return self.record.head.reconsume_times
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Log offset of the half message; 0 for plain ones."""
+        return self.record.head.prepared_transaction_offset
+
+    @property
+    def version(self) -> int:
+        """1, or 2 with a two-byte topic length."""
+        return self.record.version
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self._raw == other._raw
+
+    def __hash__(self) -> int:
+        return hash(self._raw)
+
+    def __repr__(self) -> str:
+        record = self.record
+        place = f"{record.topic!r}, queue {record.head.queue_id}, {record.head.queue_offset}"
+        return f"<Message {place}: {shown_body(record.body)}>"

@@ -1,0 +1,204 @@
+"""What each operation asks and how its answer reads, without threads or sockets.
+
+An operation is a generator that yields calls and is sent their answers, so that the plain client
+and the asyncio one run the same code.
+"""
+
+import zlib
+from collections.abc import Generator
+from datetime import datetime
+from time import monotonic
+from typing import Any, TypeVar
+
+from client.messages import Message, OutgoingMessage, ordered_queue
+from client.pull_result import PullResult, pull_result, record_sizes, split_records
+from client.results import Health, NodeStatus, QueueOffsets, Receipt, TopicCreated, TopicInfo
+from client.transport.request import Answer, Call, Role
+from protocol.errors import BadRequest
+from protocol.message_id import parse_host
+from protocol.record.encode import ANY_QUEUE
+
+T = TypeVar("T")
+Operation = Generator[Call, Answer, T]
+
+DEFAULT_MAX_MESSAGES = 32
+DEFAULT_MAX_BYTES = 262_144
+WAIT_S_MAX = 30.0
+TIME_MS_MAX = 2**63 - 1
+FIND_PAGE = 64
+READ_AND_WRITE = 6
+GET_FORMS = ({"physical_offset"}, {"msg_id"}, {"topic", "unique_key"}, {"topic", "queue", "offset"})
+DEFAULT_WRITE_QUEUES = 8
+"""What a node gives a topic that a send makes."""
+
+
+def milliseconds(time: "datetime | int | None", default: int) -> int:
+    """A time as ms since 1970: datetimes without a zone are local time, integers are ms already."""
+    if time is None:
+        return default
+    if isinstance(time, datetime):
+        try:
+            return int(time.timestamp() * 1000)
+        except (ValueError, OverflowError) as error:  # local time before the year 1
+            raise BadRequest(f"{time!r} is no time: {error}", "give it a zone, or ms") from None
+    if not isinstance(time, int) or isinstance(time, bool):
+        raise BadRequest(f"{time!r} is no time", "use a datetime, or whole ms since 1970")
+    return time
+
+
+def affinity(topic: str, queue_id: int) -> int:
+    """A number that is the same for all pulls of one queue."""
+    return zlib.crc32(f"{topic}-{queue_id}".encode(errors="replace"))
+
+
+def routes(deadline: float) -> Operation[Answer]:
+    """The control socket's `routes`, as it answers."""
+    return (yield Call(Role.CONTROL, "routes", {}, deadline))
+
+
+def status(deadline: float) -> Operation[NodeStatus]:
+    """A snapshot of the node's processes, offsets and disk."""
+    answer = yield Call(Role.CONTROL, "status", {}, deadline)
+    return NodeStatus.of(answer.header)
+
+
+def health(deadline: float) -> Operation[Health]:
+    """Whether the node is ready, check by check."""
+    answer = yield Call(Role.CONTROL, "health", {}, deadline)
+    return Health.of(answer.header)
+
+
+def topics(deadline: float, role: Role = Role.READER) -> Operation[list[TopicInfo]]:
+    """All topics."""
+    answer = yield Call(role, "topics", {}, deadline)
+    return [TopicInfo.of(item) for item in answer.header["topics"]]
+
+
+def create_topic(topic: str, queues: int, perm: int, deadline: float) -> Operation[TopicCreated]:
+    """Makes a topic; doing it twice is harmless."""
+    fields = {"topic": topic, "queues": queues, "perm": perm}
+    header = (yield Call(Role.WRITER, "create_topic", fields, deadline)).header
+    return TopicCreated(header["topic"], header["queues"], header["created"])
+
+
+def delete_topic(topic: str, deadline: float) -> Operation[bool]:
+    """Deletes a topic; whether it was there."""
+    answer = yield Call(Role.WRITER, "delete_topic", {"topic": topic}, deadline)
+    return bool(answer.header["deleted"])
+
+
+def send(
+    topic: str, message: OutgoingMessage, unique_key: str, wait: str | None, deadline: float
+) -> Operation[Receipt]:
+    """Stores one message, and says where.
+
+    With `order_by` the topic's write queues are asked for first; a topic that nobody knows yet is
+    taken for one of eight queues, which is what a send makes.
+    """
+    fields = _send_fields(topic, message, unique_key)
+    if wait is not None:
+        fields["wait"] = wait
+    if message.order_by is not None:
+        known = {t.topic: t.write_queues for t in (yield from topics(deadline, Role.WRITER))}
+        queues = known.get(fields["topic"]) or DEFAULT_WRITE_QUEUES
+        fields["queue"] = ordered_queue(message.order_by, queues)
+    answer = yield Call(Role.WRITER, "send", fields, deadline, repeatable=False)
+    return receipt_of(answer.header)
+
+
+def _send_fields(topic: str, message: OutgoingMessage, unique_key: str) -> dict[str, Any]:
+    draft = message.draft(topic, unique_key, 0)
+    if message.born_host is not None:
+        parse_host(message.born_host)
+    optional: dict[str, Any] = {
+        "queue": None if draft.queue_id == ANY_QUEUE else draft.queue_id,
+        "tags": draft.tags or None,
+        "keys": list(draft.keys) or None,
+        "properties": dict(draft.properties) or None,
+        "flag": draft.flag or None,
+        "sys_flag": draft.sys_flag or None,
+        "born_timestamp": message.born_timestamp,
+        "born_host": message.born_host,
+        "reconsume_times": draft.reconsume_times or None,
+    }
+    given = {name: value for name, value in optional.items() if value is not None}
+    return {"topic": draft.topic, "body": draft.body, "unique_key": draft.unique_key, **given}
+
+
+def receipt_of(header: dict[str, Any]) -> Receipt:
+    """The answer to `send` as a receipt."""
+    return Receipt(
+        status=header["status"],
+        topic=header["topic"],
+        queue_id=header["queue_id"],
+        queue_offset=header["queue_offset"],
+        physical_offset=header["physical_offset"],
+        msg_id=header["msg_id"],
+        unique_key=header["unique_key"],
+        flushed=header["flushed"],
+        store_timestamp=header["store_timestamp"],
+    )
+
+
+def pull_call(fields: dict[str, Any], wait: float, timeout: float) -> Call:
+    """A pull that may be held for `wait` seconds; its answer may take `timeout` longer."""
+    if not 0 <= wait <= WAIT_S_MAX:
+        raise BadRequest(f"wait is {wait} s, outside [0, {WAIT_S_MAX:g}]", "pull again")
+    fields = {**fields, "wait_ms": int(wait * 1000)}
+    return Call(
+        Role.READER,
+        "pull",
+        fields,
+        monotonic() + wait + timeout,
+        affinity=affinity(fields["topic"], fields["queue"]),
+    )
+
+
+def pull(fields: dict[str, Any], wait: float, timeout: float) -> Operation[PullResult]:
+    """One pull."""
+    answer = yield pull_call(fields, wait, timeout)
+    return pull_result(answer, fields["topic"], fields["queue"])
+
+
+def get(fields: dict[str, Any], deadline: float) -> Operation[Message]:
+    """One message by id, log offset, unique key or queue offset. NotFound when there is none.
+
+    Raises BadRequest unless the fields that are not None are one of the four forms.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    if set(given) not in GET_FORMS:
+        raise BadRequest(
+            "get needs msg_id, physical_offset, topic and unique_key, or topic and queue offset",
+            "name one message",
+        )
+    answer = yield Call(Role.READER, "get", given, deadline)
+    return Message(bytes(answer.payload))
+
+
+FindPage = tuple[list[Message], str | None]
+
+
+def find_page(fields: dict[str, Any], cursor: str | None, deadline: float) -> Operation[FindPage]:
+    """One page of messages with a key, newest first, and the cursor of the next page."""
+    page = fields if cursor is None else {**fields, "cursor": cursor}
+    answer = yield Call(Role.READER, "find", page, deadline)
+    messages = split_records(answer.payload, record_sizes(answer))
+    return messages, answer.header.get("cursor")
+
+
+def offsets(topic: str, queue_id: int | None, deadline: float) -> Operation[list[QueueOffsets]]:
+    """Where the queues of a topic begin and end."""
+    fields: dict[str, Any] = {"topic": topic}
+    if queue_id is not None:
+        fields["queue"] = queue_id
+    answer = yield Call(Role.READER, "offsets", fields, deadline)
+    return [
+        QueueOffsets(q["queue_id"], q["min_offset"], q["max_offset"], q.get("behind", False))
+        for q in answer.header["queues"]
+    ]
+
+
+def seek(fields: dict[str, Any], deadline: float) -> Operation[int]:
+    """The queue offset at a store time."""
+    answer = yield Call(Role.READER, "seek", fields, deadline)
+    return int(answer.header["offset"])

@@ -1,0 +1,1 @@
+"""The way of a message from a caller to a request: encoded, gathered, sent."""

@@ -1,0 +1,297 @@
+"""Following a topic: which pulls are due, and what their answers mean. No threads, no sockets.
+
+`Tail` is driven by the plain client and by the asyncio one in the same way: start the calls of
+`due`, give each answer to `take`, until `finished`.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple, TypedDict
+
+from client.operations import Operation, milliseconds, offsets, pull_call, seek
+from client.pull_result import PullResult, pull_result
+from client.results import QueueOffsets
+from client.transport.request import Answer, Call, Retry
+from protocol.errors import BadRequest, MqError
+
+Start = Literal["latest", "earliest"] | int | datetime
+PULLS_MAX = 32
+"""Pulls under way; with more queues than that they take turns."""
+WAIT_S = 10.0
+WAIT_S_CROWDED = 0.2
+PAUSE_S = 0.05
+"""Before pulling again where the node did not hold an empty pull."""
+QUEUES_S = 5.0
+"""How often a follower looks for queues that were added to the topic."""
+BEHIND_ANY = 2**63 - 1
+"""A pull from there is answered when the node knows where the queue ends, and refused otherwise."""
+
+
+class TailOptions(TypedDict, total=False):
+    """`queues`: only these. `tags`: as for pull. `until_end`: stop at the end as it is at the
+    start, or as it is when a queue worker that is behind has caught up; where none does, and
+    before damage, that is an error behind the last message. `follow=False`: stop where nothing
+    more comes.
+
+    `in_flight`: pulls under way, of `max_bytes` and `max_messages` at most; one for each queue."""
+
+    queues: Iterable[int] | None
+    tags: str | None
+    until_end: bool
+    follow: bool
+    max_messages: int
+    max_bytes: int
+    in_flight: int
+
+
+BULK: TailOptions = {"max_messages": 10_000, "max_bytes": 1 << 20, "in_flight": 16}
+"""What `consume` asks for, unless it is told otherwise."""
+
+
+class TailSettings(NamedTuple):
+    """See TailOptions."""
+
+    queues: frozenset[int] | None = None
+    tags: str | None = None
+    until_end: bool = False
+    follow: bool = True
+    max_messages: int = 1_000
+    max_bytes: int = 524_288
+    in_flight: int = PULLS_MAX
+
+    @classmethod
+    def of(cls, options: TailOptions) -> "TailSettings":
+        """From options. Raises BadRequest for names that nobody knows."""
+        if unknown := options.keys() - set(cls._fields):
+            raise BadRequest(f"tail has no option {', '.join(sorted(unknown))}")
+        in_flight = options.get("in_flight", 1)
+        if not isinstance(in_flight, int) or not 1 <= in_flight <= PULLS_MAX:
+            raise BadRequest(f"in_flight is {in_flight!r}", f"use 1 to {PULLS_MAX}")
+        return cls(**{**options, "queues": _queue_ids(options.get("queues"))})  # type: ignore[arg-type]
+
+
+def _queue_ids(queues: object) -> frozenset[int] | None:
+    """Of the option `queues`. Raises BadRequest: no queue has such a number, so it would read none
+    and say nothing."""
+    if queues is None:
+        return None
+    if isinstance(queues, Iterable):
+        chosen = frozenset(queues)
+        if all(isinstance(queue_id, int) for queue_id in chosen):
+            return chosen
+    raise BadRequest(f"queues is {queues!r}", "give a list of numbers: queues=[0]")
+
+
+@dataclass(slots=True)
+class _Place:
+    """How far one queue was read; `end` is where to stop, None for never.
+
+    `is_sure`: no message before the `end` that was wanted is missing in it. `asks_end`: the next
+    pull asks where the queue ends.
+    """
+
+    queue_id: int
+    next_offset: int
+    end: int | None
+    is_sure: bool = True
+    asks_end: bool = False
+    failures: int = 0
+    asked_at: float = 0.0
+    not_before: float = 0.0
+
+
+class Tail:
+    """The state of one follower: a place in each queue, and which of them wait for an answer."""
+
+    def __init__(self, topic: str, settings: TailSettings, retry: Retry, timeout: float) -> None:
+        self._topic = topic
+        self._settings = settings
+        self._retry = retry
+        self._timeout = timeout
+        self._places: dict[int, _Place] = {}
+        self._ready: deque[_Place] = deque()
+        self._pulling: set[int] = set()
+        self._looked_at = 0.0
+        self._unread: MqError | None = None
+
+    def begin(self, start: Start, now: float, deadline: float) -> Operation[None]:
+        """Asks where the queues are, and where in them to start; from the beginning when it was
+        given up before."""
+        self._places.clear()
+        self._ready.clear()
+        self._unread = None
+        self._looked_at = now
+        found = yield from offsets(self._topic, None, deadline)
+        for queue in found:
+            if self._wants(queue.queue_id):
+                offset = yield from start_offset(self._topic, queue, start, deadline)
+                self._add(queue, offset)
+
+    def look_for_queues(self, now: float, deadline: float) -> Operation[None]:
+        """Takes up queues that were added since; they are read from their start.
+
+        A node that cannot say so now is asked again later: how long it may be away is a matter of
+        the pulls.
+        """
+        self._looked_at = now
+        try:
+            found = yield from offsets(self._topic, None, deadline)
+        except MqError as error:
+            if not error.retriable:
+                raise
+            return
+        for queue in found:
+            if self._wants(queue.queue_id) and queue.queue_id not in self._places:
+                self._add(queue, queue.min_offset)
+
+    def should_look(self, now: float) -> bool:
+        """Whether it is time for `look_for_queues`."""
+        endless = self._settings.follow and not self._settings.until_end
+        return endless and now >= self._looked_at + QUEUES_S
+
+    def has_ended(self) -> bool:
+        """Whether every queue was read to where it ends.
+
+        Raises the error that kept one from it, when all others were.
+        """
+        endless = self._settings.follow and not self._settings.until_end
+        if endless or self._ready or self._pulling:
+            return False
+        if self._unread is not None:
+            raise self._unread
+        return True
+
+    def due(self, now: float) -> list[tuple[int, Call]]:
+        """The pulls to start now, each with its queue."""
+        calls: list[tuple[int, Call]] = []
+        for _ in range(len(self._ready)):
+            if self._is_full:
+                break
+            place = self._ready.popleft()
+            if place.not_before > now:
+                self._ready.append(place)
+                continue
+            self._pulling.add(place.queue_id)
+            place.asked_at = now
+            calls.append((place.queue_id, self._call(place)))
+        return calls
+
+    def sleep(self, now: float, longest: float) -> float:
+        """How long to wait for an answer before asking `due` again."""
+        if not self._ready or self._is_full:
+            return longest
+        return min(longest, max(0.0, min(place.not_before for place in self._ready) - now))
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._pulling) >= self._settings.in_flight
+
+    def take(self, queue_id: int, outcome: Answer | MqError, now: float) -> PullResult | None:
+        """An answer with messages, in order. Raises the error when it came too often.
+
+        Behind one that says `more` the same pull goes on.
+        """
+        place = self._places[queue_id]
+        if isinstance(outcome, MqError):
+            self._pulling.discard(queue_id)
+            self._failed(place, outcome, now)
+            return None
+        place.failures = 0
+        result = pull_result(outcome, self._topic, queue_id)
+        if place.asks_end:
+            self._pulling.discard(queue_id)
+            self._end_at(place, result.max_offset)
+            return None
+        moved = result.next_begin_offset != place.next_offset
+        place.next_offset = result.next_begin_offset
+        if outcome.header.get("more"):
+            return result if result.count else None
+        self._pulling.discard(queue_id)
+        was_held = now >= place.asked_at + PAUSE_S
+        place.not_before = 0.0 if moved or result.count or was_held else now + PAUSE_S
+        dry = not moved and not result.count
+        if place.end is None:
+            if self._settings.follow or not dry:
+                self._ready.append(place)
+        else:
+            result = result.below(place.end) if place.is_sure else result
+            self._go_on(place, dry)
+        return result if result.count else None
+
+    def _go_on(self, place: _Place, dry: bool) -> None:
+        """Whether a queue with an end is read on, or is asked for its end, or has come to it."""
+        at_end = place.end is not None and place.next_offset >= place.end
+        # A queue that ends before its end has lost its worker, or messages with the node's power.
+        place.asks_end = dry if not at_end else not place.is_sure
+        if not at_end or place.asks_end:
+            self._ready.append(place)
+
+    def _end_at(self, place: _Place, end: int) -> None:
+        """The node knows where a queue ends."""
+        assert place.end is not None
+        place.end = min(place.end, end) if place.is_sure else end
+        place.is_sure, place.asks_end = True, False
+        if place.next_offset < place.end:
+            self._ready.append(place)
+
+    def _failed(self, place: _Place, error: MqError, now: float) -> None:
+        place.failures += 1
+        if not error.retriable or place.failures >= self._retry.max_attempts:
+            if not place.asks_end:
+                raise error
+            self._unread = self._unread or error
+            return
+        place.not_before = now + self._retry.backoff * 2**place.failures
+        self._ready.append(place)
+
+    def _wants(self, queue_id: int) -> bool:
+        return self._settings.queues is None or queue_id in self._settings.queues
+
+    def _add(self, queue: QueueOffsets, offset: int) -> None:
+        end = queue.max_offset if self._settings.until_end else None
+        place = _Place(queue.queue_id, offset, end, is_sure=not queue.is_behind)
+        self._places[queue.queue_id] = place
+        if end is None:
+            self._ready.append(place)
+        else:
+            self._go_on(place, dry=False)
+
+    def _call(self, place: _Place) -> Call:
+        if place.asks_end:
+            asked = {"topic": self._topic, "queue": place.queue_id, "offset": BEHIND_ANY}
+            return pull_call(asked, 0.0, self._timeout)
+        fields = {
+            "topic": self._topic,
+            "queue": place.queue_id,
+            "offset": place.next_offset,
+            "max_messages": self._settings.max_messages,
+            "max_bytes": self._settings.max_bytes,
+        }
+        if self._settings.tags:
+            fields["tags"] = self._settings.tags
+        return pull_call(fields, self._wait(place), self._timeout)
+
+    def _wait(self, place: _Place) -> float:
+        """How long the node may hold the pull."""
+        if place.end is not None or not self._settings.follow:
+            return 0.0
+        is_crowded = len(self._places) > self._settings.in_flight
+        return WAIT_S_CROWDED if is_crowded else WAIT_S
+
+
+def start_offset(topic: str, queue: QueueOffsets, start: Start, deadline: float) -> Operation[int]:
+    """The queue offset that `start` names. Negative numbers count back from the end."""
+    if isinstance(start, datetime):
+        at = {"topic": topic, "queue": queue.queue_id, "timestamp": milliseconds(start, 0)}
+        return (yield from seek({**at, "boundary": "lower"}, deadline))
+    if start == "latest":
+        return queue.max_offset
+    if start == "earliest":
+        return queue.min_offset
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise BadRequest(
+            f"start is {start!r}", "use 'latest', 'earliest', an offset, -N or a datetime"
+        )
+    return max(queue.min_offset, queue.max_offset + start) if start < 0 else start

@@ -1,0 +1,1 @@
+"""Connections to the processes of a node, and requests on their way over them."""

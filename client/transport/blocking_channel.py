@@ -1,0 +1,113 @@
+"""A connection to the writer, or a reader, by which a lone thread carries its request itself.
+
+Handing a request to the I/O thread and its answer back costs two changes of threads, much of what a
+lone send or look-up takes. So does waking up a processor that sleeps: who waits for an answer that
+comes soon does not let it.
+"""
+
+import os
+import sys
+import threading
+from time import monotonic
+
+from client.transport.channel import OwnLink
+from client.transport.io_thread import IoThread
+from client.transport.request import Call, Role, at_deadline, when_closed
+from client.transport.zmtp_connection import BareLink
+
+AWAKE_S = 0.0006
+"""So long one looks for the answer before one sleeps."""
+ASLEEP_CALLS = 15
+"""After an answer that took longer, so many calls sleep at once."""
+DIRECTS = 2
+"""So many threads carry a request at the same time; what others send meanwhile goes in groups."""
+SLICE_S = 0.05
+"""A wait for an answer is cut into such, to see a lost connection, or the client's end."""
+
+
+class Directs:
+    """Those of a client and role."""
+
+    def __init__(self, io: IoThread, role: Role) -> None:
+        self.links = tuple(Direct(io, role) for _ in range(DIRECTS))
+
+    def carry(self, call: Call) -> bool:
+        """As `Direct.carry`, by the first that is free."""
+        for link in self.links:
+            if not link.is_busy:
+                return link.carry(call)
+        return False
+
+
+class Direct(OwnLink):
+    """One for each thread that waits: the lock gives the socket from one to the next."""
+
+    def __init__(self, io: IoThread, role: Role) -> None:
+        super().__init__(io, role)
+        self._lock = threading.Lock()
+        # With one processor whoever looks for the answer keeps the node from giving it.
+        self._asleep_calls = 0 if len(os.sched_getaffinity(0)) > 1 else sys.maxsize
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another thread has it."""
+        return self._lock.locked()
+
+    def carry(self, call: Call) -> bool:
+        """Carries a call to its end, or as far as where the I/O thread goes on with it.
+
+        False, at once, when it is for the I/O thread from the beginning; nothing was done then.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            link = self._link_up()
+            if link is None:
+                return False
+            call.id = next(self._ids)
+            if not link.send(call):
+                return False
+            try:
+                self._wait(link, call)
+            finally:
+                # An answer that comes later finds nobody.
+                link.in_flight.pop(call.id, None)
+            return True
+        finally:
+            self._lock.release()
+
+    def _wait(self, link: BareLink, call: Call) -> None:
+        self._look_awake(link, call)
+        while call.id in link.in_flight:
+            now = monotonic()
+            left_s = call.deadline - now
+            if left_s <= 0:
+                call.done(at_deadline(call, link.endpoint))
+                return
+            if self._closing:
+                call.done(when_closed(call, failed=False))
+                return
+            link.wait_at_most(min(left_s, SLICE_S))
+            self._take_answers(link, wait=True)
+            link.keep_alive(now)
+
+    def _look_awake(self, link: BareLink, call: Call) -> None:
+        """Looks for the answer for AWAKE_S, behind all others who want the processor."""
+        if self._asleep_calls:
+            self._asleep_calls -= 1
+            return
+        end = monotonic() + AWAKE_S
+        while call.id in link.in_flight:
+            os.sched_yield()
+            self._take_answers(link)
+            if monotonic() > end:
+                self._asleep_calls = ASLEEP_CALLS
+                return
+
+    def close(self) -> None:
+        """Ends the call that is under way, soon, and the connection. Harmless when repeated."""
+        if self._closing:
+            return
+        self._closing = True
+        with self._lock:
+            self._drop()

@@ -1,0 +1,396 @@
+"""The client's I/O thread: it alone owns the sockets, and carries every call to its end.
+
+Other threads hand it actions through `post`. It asks the control socket for the routes, keeps a
+link to each process, matches answers with calls, and repeats what may be repeated.
+"""
+
+import os
+import threading
+from collections import deque
+from itertools import count
+from math import inf
+from time import monotonic
+from typing import Any
+
+import zmq
+
+from client.transport.request import (
+    Call,
+    GiveUp,
+    Outcome,
+    RepeatAfter,
+    Retry,
+    Role,
+    after_loss,
+    after_refusal,
+    at_deadline,
+    when_closed,
+)
+from client.transport.routes import Routes
+from client.transport.timers import Action, Timer, Timers
+from client.transport.zmq_connection import Link, wake_fd
+from protocol.errors import MqError, NodeBusy, NotConnected
+from protocol.wire.frames import raise_refusal
+
+CALLS_MAX = 65_536
+"""Calls without an answer, at most; more are refused before anything is sent."""
+POLL_MS_MAX = 1_000
+ROUTES_TIMEOUT_S = 2.0
+ROUTES_INTERVAL_S = 0.1
+"""While calls wait for a process, the routes are asked for at most this often."""
+
+
+class IoThread:
+    """Runs calls. Everything but `post`, `call` and `stop` belongs to the thread itself."""
+
+    def __init__(self, endpoint: str, retry: Retry) -> None:
+        """Starts the thread, which connects to `endpoint`. Raises BadRequest for a bad address, and
+        NotConnected where nothing more can be opened."""
+        self.retry = retry
+        self.routes: Routes | None = None
+        self.control = endpoint
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._wake_fd = wake_fd()
+        self._poller.register(self._wake_fd, zmq.POLLIN)
+        self._links: dict[str, Link] = {}
+        self._timers = Timers()
+        self._deadlines: dict[int, Timer] = {}
+        self._live: dict[int, Call] = {}
+        self._unrouted: list[Call] = []
+        self._asking = False
+        self._asked_at = self._learned_at = -ROUTES_INTERVAL_S
+        self._stale = True
+        self._ids = count(1)
+        self._posted: deque[Action] = deque()
+        self._gate = threading.Lock()
+        self._asleep = False
+        self._stopping = self._closed = self._failed = False
+        try:
+            self._link(endpoint)
+        except MqError:
+            self._release()
+            raise
+        self.ident = 0
+        self._thread = threading.Thread(target=self._run, name="keelog-client", daemon=True)
+        self._thread.start()
+
+    # Any thread
+
+    def post(self, action: Action) -> bool:
+        """Runs `action` on the I/O thread, soon, in the order of the posts; False when closed."""
+        # The gate: nobody may post after the last look, or write to a file number of others.
+        with self._gate:
+            if self._closed:
+                return False
+            self._posted.append(action)
+            if self._asleep:
+                # Once is enough until it has looked.
+                self._asleep = False
+                os.eventfd_write(self._wake_fd, 1)
+        return True
+
+    def call(self, call: Call) -> None:
+        """Starts a call; its `done` will be called once."""
+        if len(self._posted) >= CALLS_MAX:
+            call.done(NodeBusy(f"{CALLS_MAX} requests wait to be sent", "send in batches"))
+        elif not self.post(lambda: self.start(call)):
+            call.done(when_closed(call, self._failed))
+
+    def resume(self, call: Call, delay: float) -> None:
+        """Goes on after `delay` seconds with a call that another thread has begun."""
+
+        def take_on() -> None:
+            if self._take_on(call):
+                self._act(call, RepeatAfter(delay))
+
+        if not self.post(take_on):
+            call.done(when_closed(call, self._failed))
+
+    def call_at(self, when: float, action: Action) -> bool:
+        """Runs `action` then, or at the client's end if that comes before; False when closed."""
+        return self.post(lambda: self.at(when, action))
+
+    def stop(self, timeout: float) -> None:
+        """Ends the thread: waiting calls fail, sockets close. Harmless when done before."""
+        self.post(lambda: setattr(self, "_stopping", True))
+        if not self.on_thread():
+            self._thread.join(timeout)
+
+    def on_thread(self) -> bool:
+        """Whether the caller runs on the I/O thread, which must never wait."""
+        return threading.get_ident() == self.ident
+
+    # The I/O thread
+
+    def at(self, when: float, action: Action) -> Timer:
+        """As `call_at`, from the thread itself."""
+        return self._timers.at(when, action)
+
+    def start(self, call: Call) -> None:
+        """Takes on a new call, or refuses it when there are too many."""
+        if self._take_on(call):
+            self._dispatch(call)
+
+    def _take_on(self, call: Call) -> bool:
+        if self._stopping:
+            call.done(when_closed(call, self._failed))
+            return False
+        if len(self._live) >= CALLS_MAX and call.role is not Role.CONTROL:
+            call.done(NodeBusy(f"{CALLS_MAX} requests wait for answers", "send in batches"))
+            return False
+        call.id = next(self._ids)
+        self._live[call.id] = call
+        self._deadlines[call.id] = self.at(call.deadline, lambda: self._expire(call))
+        return True
+
+    def _dispatch(self, call: Call) -> None:
+        """Gives the call to the link that it needs, or to the list of those without one."""
+        if call.finished:
+            return
+        endpoint = self._endpoint(call)
+        if endpoint is None:
+            self._wait_for_routes(call)
+            return
+        try:
+            link = self._link(endpoint)
+        except MqError as error:
+            self._finish(call, error)
+            return
+        link.pending.append(call)
+        link.send_pending(self._finish)
+
+    def _wait_for_routes(self, call: Call) -> None:
+        """Until there is a process that answers it; a node that says why not has refused it."""
+        error = self.routes.writer_error if self.routes else None
+        known = monotonic() < self._learned_at + ROUTES_INTERVAL_S and not self._stale
+        if call.role is Role.WRITER and error is not None and known:
+            call.attempts += 1
+            call.last_error = error
+            self._act(call, after_refusal(call, error, self.retry, monotonic()))
+        else:
+            self._unrouted.append(call)
+            self._ask_routes()
+
+    def _endpoint(self, call: Call) -> str | None:
+        if call.role is Role.CONTROL:
+            return self.control
+        if self.routes is None or (self._stale and not self._usable(call)):
+            return None
+        if call.role is Role.WRITER:
+            return self.routes.writer
+        return self._reader(call)
+
+    def _usable(self, call: Call) -> bool:
+        """Whether a process that the call can use is connected, whatever the new routes say."""
+        assert self.routes is not None
+        writer = [self.routes.writer] if self.routes.writer else []
+        wanted = writer if call.role is Role.WRITER else list(self.routes.readers)
+        return any(self._is_up(endpoint) for endpoint in wanted)
+
+    def _reader(self, call: Call) -> str | None:
+        """The reader for the call: by affinity, one further at each attempt, those up first."""
+        assert self.routes is not None
+        readers = self.routes.readers
+        if not readers:
+            return None
+        up = [r for r in readers if r not in self._links or self._is_up(r)] or list(readers)
+        return up[(call.affinity + call.attempts) % len(up)]
+
+    def _is_up(self, endpoint: str) -> bool:
+        link = self._links.get(endpoint)
+        return link is not None and link.connected
+
+    def _link(self, endpoint: str) -> Link:
+        link = self._links.get(endpoint)
+        if link is None:
+            link = self._links[endpoint] = Link(self._context, endpoint)
+            self._poller.register(link.socket, zmq.POLLIN)
+            self._poller.register(link.monitor, zmq.POLLIN)
+        return link
+
+    def _drop(self, link: Link) -> None:
+        del self._links[link.endpoint]
+        self._poller.unregister(link.socket)
+        self._poller.unregister(link.monitor)
+        link.close()
+
+    def _ask_routes(self) -> None:
+        """Asks where the processes are, once at a time and not too often."""
+        if self._asking or self._stopping:
+            return
+        self._asking = True
+        now = monotonic()
+        at = max(now, self._asked_at + ROUTES_INTERVAL_S)
+        call = Call(Role.CONTROL, "routes", {}, at + ROUTES_TIMEOUT_S, done=self._routed)
+        if at > now:
+            self.at(at, lambda: self.start(call))
+        else:
+            self.start(call)
+
+    def _routed(self, _outcome: Outcome) -> None:
+        self._asking = False
+        self._asked_at = monotonic()
+        # Behind an answer too: a node that is starting names no reader, or no writer, yet.
+        self._dispatch_unrouted()
+
+    def _learn(self, routes: Routes) -> None:
+        """Takes new routes, and goes on with the calls that waited for them."""
+        self.routes = routes
+        self._stale, self._learned_at = False, monotonic()
+        self._forget_old_links(routes)
+        self._dispatch_unrouted()
+
+    def _dispatch_unrouted(self) -> None:
+        waiting, self._unrouted = self._unrouted, []
+        for call in waiting:
+            self._dispatch(call)
+
+    def _forget_old_links(self, routes: Routes) -> None:
+        """Calls that wait for an address that is no more in use are routed again."""
+        for endpoint in set(self._links) - routes.endpoints() - {self.control}:
+            link = self._links[endpoint]
+            self._take_answers(link)
+            waiting = link.take_pending()
+            lost = link.take_lost()
+            self._drop(link)
+            for call in waiting:
+                self._dispatch(call)
+            self._lose(lost, "its process has another address now")
+
+    def _run(self) -> None:
+        self.ident = threading.get_ident()
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:
+            self._failed = not self._stopping
+            self._stopping = True
+            with self._gate:
+                self._closed = True
+            while self._posted:
+                self._posted.popleft()()
+            for link in self._links.values():
+                self._take_answers(link)
+            for call in list(self._live.values()):
+                self._finish(call, when_closed(call, self._failed))
+            for action in self._timers.take_due(inf):  # their time will not come
+                action()
+            self._release()
+
+    def _turn(self) -> None:
+        """Sleeps until there is something to do, then does all of it once."""
+        self._asleep = True
+        ready = dict(self._poller.poll(self._sleep_ms()))
+        self._asleep = False
+        if self._wake_fd in ready:
+            os.eventfd_read(self._wake_fd)
+        for link in list(self._links.values()):
+            self._look_at(link, ready)
+        for action in self._timers.take_due(monotonic()):
+            action()
+        for _ in range(len(self._posted)):
+            self._posted.popleft()()
+        for link in list(self._links.values()):
+            self._push(link)
+
+    def _look_at(self, link: Link, ready: dict[Any, int]) -> None:
+        """Reads what has come for a link. The answers of another one may have ended it."""
+        if link.monitor in ready and not link.closed:
+            self._read_news(link)
+        if link.socket in ready and not link.closed:
+            self._take_answers(link)
+
+    def _push(self, link: Link) -> None:
+        """Sends what waits. POLLOUT is watched only while ZeroMQ's own queue is full."""
+        link.send_pending(self._finish)
+        full = link.pending and link.connected
+        wanted = zmq.POLLIN | zmq.POLLOUT if full else zmq.POLLIN
+        if link.watched != wanted:
+            link.watched = wanted
+            self._poller.modify(link.socket, wanted)
+
+    def _sleep_ms(self) -> int:
+        return 0 if self._posted else self._timers.sleep_ms(monotonic(), POLL_MS_MAX)
+
+    def _read_news(self, link: Link) -> None:
+        news = link.news()
+        if news.lost:
+            self._take_answers(link)
+            self._lose(link.take_lost(), f"the connection to {link.endpoint} was lost")
+        if link.endpoint == self.control:
+            if news.refused:
+                self._refused_at_first(link)
+            return
+        if news.refused or news.lost:
+            # Its address may be another one now, and another reader may do as well.
+            self._stale = True
+            for call in link.take_pending():
+                self._dispatch(call)
+            self._ask_routes()
+        if news.up:
+            self._dispatch_unrouted()
+
+    def _refused_at_first(self, link: Link) -> None:
+        """A node that was never reached: more likely a wrong address than a restart."""
+        if link.ever_connected or link.refusals < self.retry.max_attempts:
+            return
+        error = NotConnected(
+            f"nobody answers at {self.control}",
+            "start a node with keelog serve DIR, or name another one with --node",
+        )
+        for call in list(self._live.values()):
+            self._finish(call, error)
+
+    def _take_answers(self, link: Link) -> None:
+        for call, answer in link.receive():
+            call.sent = False
+            try:
+                raise_refusal(answer.header)
+            except MqError as error:
+                call.last_error = error
+                self._act(call, after_refusal(call, error, self.retry, monotonic()))
+            else:
+                if call.op == "routes":
+                    self._learn(Routes.of(answer.header))
+                self._finish(call, answer)
+
+    def _lose(self, calls: list[Call], why: str) -> None:
+        for call in calls:
+            if call.finished:
+                continue
+            call.sent = False
+            call.maybe_done = not call.repeatable
+            self._act(call, after_loss(call, why, self.retry, monotonic()))
+
+    def _act(self, call: Call, decision: RepeatAfter | GiveUp) -> None:
+        if call.finished:
+            return
+        if isinstance(decision, GiveUp):
+            self._finish(call, decision.error)
+        else:
+            self.at(monotonic() + decision.delay, lambda: self._dispatch(call))
+
+    def _expire(self, call: Call) -> None:
+        where = self._endpoint(call) or f"the {call.role.value} of {self.control}"
+        self._finish(call, at_deadline(call, where))
+
+    def _finish(self, call: Call, outcome: Outcome) -> None:
+        """Ends the call; an answer that comes later finds nobody."""
+        if call.finished:
+            return
+        call.finished = True
+        self._live.pop(call.id, None)
+        timer = self._deadlines.pop(call.id, None)
+        if timer is not None:
+            timer.cancel()
+        if call.sent:
+            for link in self._links.values():
+                link.in_flight.pop(call.id, None)
+        call.done(outcome)
+
+    def _release(self) -> None:
+        for link in list(self._links.values()):
+            self._drop(link)
+        self._context.term()
+        os.close(self._wake_fd)

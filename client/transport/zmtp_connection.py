@@ -1,0 +1,291 @@
+"""A connection to one process of the node that its owner carries itself: a socket that speaks ZMTP.
+
+ZeroMQ hands each frame to a thread of its own and back: at one request after the other those are
+two of the three changes of threads on the client's side, and most of what a request takes. Nothing
+runs beside the owner here: who is silent for long, so that no PING was answered, begins anew.
+"""
+
+import select
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from time import monotonic
+from typing import Any
+
+import msgpack
+
+from client.transport.request import Answer, Call
+from client.transport.zmq_connection import ANSWER_BYTES_MAX, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+from protocol.errors import BadRequest
+from protocol.wire import zmtp
+from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
+
+STALE_S = 4.0
+"""The node ends a connection that answered no PING for 8 s; one silent for so long is not used."""
+UNSENT_BYTES_MAX = 8 * 1024 * 1024
+"""What is kept of requests that the network does not take."""
+RECEIVES_MAX = 64
+"""So often the network is asked before others have their turn."""
+_PING_S, _ANSWER_S = HEARTBEAT_MS / 1_000, HEARTBEAT_TIMEOUT_MS / 1_000
+_TIMEVAL = struct.Struct("@ll")
+"""C's `timeval` where `time_t` is a `long`, as on 64-bit Linux; elsewhere the kernel may refuse it.
+A timeout of Python's own socket would ask `poll` before each receive."""
+_NOW = socket.MSG_DONTWAIT
+_SEND_NOW = _NOW | socket.MSG_NOSIGNAL
+
+Take = Callable[[Call, Answer], None]
+
+
+class _State(Enum):
+    CONNECTING = "connecting"
+    GREETED = "greeted"
+    UP = "up"
+    LOST = "lost"
+
+
+class BareLink:
+    """The calls that wait for answers, by id. For one thread at a time."""
+
+    def __init__(self, endpoint: str, local: str = "") -> None:
+        """Starts to connect, without waiting, over `local` where it is given: another way to the
+        same process. Raises OSError, ValueError for what it cannot.
+        """
+        self.endpoint = endpoint
+        self.in_flight: dict[int, Call] = {}
+        self.closed = False
+        self._state = _State.CONNECTING
+        self._pack = HeaderPacker()
+        self._inbox = zmtp.Inbox(ANSWER_BYTES_MAX)
+        self._unsent = bytearray()
+        self._spoke_at = self._heard_at = monotonic()
+        self._asked_at = self._wait_s = 0.0
+        self._socket = _begin(local or endpoint)
+        self.fd = self._socket.fileno()
+        self._poller = select.poll()
+        self._poller.register(self.fd, select.POLLIN | select.POLLOUT)
+        self._greet()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether requests may be sent."""
+        return self._state is _State.UP
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no answer can come any more, once those that `receive` had are taken."""
+        return self._state is _State.LOST
+
+    @property
+    def wants_to_send(self) -> bool:
+        """Whether `receive` should be called too when the socket can be written to."""
+        return bool(self._unsent) or self._state is _State.CONNECTING
+
+    def is_stale(self, now: float) -> bool:
+        """Whether nothing is under way, and it was silent for so long that the node may be about to
+        end it."""
+        return not self.in_flight and now - self._spoke_at > STALE_S
+
+    def wait_at_most(self, seconds: float) -> None:
+        """How long `receive` waits, where it is told to."""
+        if seconds == self._wait_s:
+            return
+        self._wait_s = seconds
+        whole = int(seconds)
+        value = _TIMEVAL.pack(whole, max(1, int((seconds - whole) * 1e6)))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+
+    def send(self, call: Call) -> bool:
+        """Sends a call; False when it is not taken: nothing of it was sent then."""
+        if self._state is not _State.UP or len(self._unsent) >= UNSENT_BYTES_MAX:
+            return False
+        payload = call.payload
+        header = self._pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
+        call.sent = True
+        call.attempts += 1
+        self.in_flight[call.id] = call
+        try:
+            if payload is None:
+                self._put(zmtp.head(len(header), more=False) + header)
+            else:
+                behind = zmtp.head(len(payload), more=False)
+                self._put(zmtp.head(len(header), more=True) + header + behind, payload)
+        except BaseException:
+            # Interrupted: nobody knows how much of it was sent.
+            self._state = _State.LOST
+            raise
+        return True
+
+    def receive(self, take: Take, wait: bool = False) -> None:
+        """Gives each answer that has come, with its call, to `take`; look at `is_lost` behind it.
+
+        With `wait` it waits until something comes, as long as `wait_at_most` said.
+        """
+        try:
+            self._receive(take, wait)
+        except BaseException:
+            # Interrupted (KeyboardInterrupt): nobody knows what of the bytes is taken.
+            self._state = _State.LOST
+            raise
+
+    def _receive(self, take: Take, wait: bool) -> None:
+        if self.wants_to_send:
+            self._go_on(wait)
+            wait = False
+        flags = 0 if wait else _NOW
+        for _ in range(RECEIVES_MAX):
+            if self._state in (_State.CONNECTING, _State.LOST):
+                break
+            room = self._inbox.room()
+            size = self._receive_into(room, flags)
+            if not size:
+                break
+            self._inbox.took(size)
+            waiting = len(self.in_flight)
+            self._take_in(take)
+            if size < len(room) and len(self.in_flight) < waiting:
+                break  # what else there may be has time
+            flags = _NOW
+
+    def keep_alive(self, now: float) -> None:
+        """To be called now and then while an answer is waited for: whoever is asked for a PONG and
+        says nothing for long is gone."""
+        if self._asked_at:
+            if now - self._asked_at > _ANSWER_S:
+                self._state = _State.LOST
+        elif now - self._heard_at > _PING_S:
+            self._asked_at = now
+            self._put(zmtp.PING)
+
+    def take_lost(self) -> list[Call]:
+        """The calls whose answers can come no more; the received ones must be taken first."""
+        lost = list(self.in_flight.values())
+        self.in_flight.clear()
+        return lost
+
+    def close(self) -> None:
+        """Ends the connection. What the network has taken is still delivered."""
+        self.closed = True
+        self._state = _State.LOST
+        self._socket.close()
+
+    def _receive_into(self, room: memoryview, flags: int) -> int:
+        """0: nothing came, or it is lost."""
+        try:
+            size = self._socket.recv_into(room, 0, flags)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            size = 0
+        if size:
+            self._heard_at, self._asked_at = monotonic(), 0.0
+        else:
+            self._state = _State.LOST
+        return size
+
+    def _take_in(self, take: Take) -> None:
+        try:
+            for item in self._inbox.items():
+                if isinstance(item, zmtp.Command):
+                    self._obey(item)
+                else:
+                    self._take_answer(item, take)
+        except zmtp.NotZmtp:
+            self._state = _State.LOST
+
+    def _take_answer(self, parts: list[zmtp.Payload], take: Take) -> None:
+        """What is no answer is passed over: its call ends at its deadline."""
+        try:
+            header = unpack_answer(bytes(parts[0]))
+        except (ValueError, msgpack.UnpackException, BadRequest):
+            return
+        call = self.in_flight.pop(header.get("id", 0), None)
+        if call is not None:
+            take(call, Answer(header, parts[-1] if len(parts) > 1 else b""))
+
+    def _obey(self, said: zmtp.Command) -> None:
+        if said.name == b"READY" and self._state is _State.GREETED:
+            self._state = _State.UP
+        elif said.name == b"PING":
+            self._put(zmtp.pong(said))
+        elif said.name == b"ERROR":
+            self._state = _State.LOST
+
+    def _go_on(self, wait: bool) -> None:
+        """Goes on with what waits for the network: the connection, or what is kept."""
+        if wait:
+            self._poller.poll(self._wait_s * 1_000)
+        if self._state is _State.CONNECTING:
+            self._greet()
+        elif self._unsent:
+            self._put()
+
+    def _greet(self) -> None:
+        """As soon as there is a connection."""
+        if self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._state = _State.LOST
+            return
+        try:
+            self._socket.getpeername()
+        except OSError:
+            return
+        self._state = _State.GREETED
+        self._put(zmtp.GREETING + zmtp.ready(b"DEALER"))
+
+    def _put(self, *parts: zmtp.Payload) -> None:
+        """Sends what is kept and then this; what the network does not take is kept."""
+        kept = self._unsent
+        if kept:
+            for part in parts:
+                kept += part
+        try:
+            sent = self._socket.sendmsg((kept,) if kept else parts, (), _SEND_NOW)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._state = _State.LOST
+            return
+        if sent:
+            self._spoke_at = monotonic()
+        if kept:
+            del kept[:sent]
+            return
+        for part in parts:
+            if sent < len(part):
+                kept += memoryview(part)[sent:]
+            sent = max(0, sent - len(part))
+
+
+def _begin(endpoint: str) -> socket.socket:
+    """A socket that connects. Names are left to ZeroMQ: looking them up takes time."""
+    kind, _, rest = endpoint.partition("://")
+    if kind == "ipc":
+        return _connecting(socket.AF_UNIX, f"\0{rest[1:]}" if rest.startswith("@") else rest)
+    if kind != "tcp":
+        raise ValueError(f"{endpoint!r} is neither tcp nor ipc")
+    host, _, port = rest.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    (found, *_) = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    )
+    family, _, _, _, address = found
+    return _connecting(family, address)
+
+
+def _connecting(family: int, address: Any) -> socket.socket:
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setblocking(False)
+        if family == socket.AF_UNIX:
+            found.connect(address)  # at once, or not at all: EAGAIN where too many wait
+        else:
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(BlockingIOError):
+                found.connect(address)
+        # Waits are asked for where they are wanted: `_NOW`, or SO_RCVTIMEO.
+        found.setblocking(True)
+    except OSError:
+        found.close()
+        raise
+    return found

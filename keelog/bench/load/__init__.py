@@ -1,0 +1,1 @@
+"""The processes of a load, and what each of them does."""

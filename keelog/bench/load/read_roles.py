@@ -1,0 +1,190 @@
+"""Load processes that read: what is stored, at full speed; what arrives, as it arrives."""
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import keelog
+from keelog.bench.load.job import SECOND_NS, Job, Prepared
+from keelog.bench.load.pace import Pace, sleep_until
+from keelog.bench.load.payload_header import END, Stamp
+from keelog.bench.load.recorder import Recorder
+from protocol.errors import MqError
+
+FIND_S_MAX = 60.0
+PAUSE_S = 0.005
+
+
+def prepare_reads(job: Job) -> Prepared:
+    """Reads its queues from end to end, again and again until the time is over; with a count, once.
+
+    Its stream is `consume`; nothing is timed in it.
+    """
+    load = job.workload
+    consumed = job.stream("consume")
+    counts = [0, 0]
+    consumed.count_by(lambda: (counts[0], counts[1]))
+    client = keelog.connect(job.endpoint, timeout=load.timeout)
+    mine: dict[str, list[int]] = defaultdict(list)
+    for topic, queue_id in job.queues():
+        mine[topic].append(queue_id)
+
+    def work(start_ns: int) -> None:
+        end_ns = job.end_ns(start_ns)
+
+        def is_over() -> bool:
+            return load.count is None and time.monotonic_ns() >= end_ns
+
+        with client:
+            while not is_over():
+                for topic, queues in mine.items():
+                    _read(_stored(job, client, topic, queues), load.read_as, counts, is_over)
+                if load.count is not None:
+                    return
+
+    return Prepared(work)
+
+
+def _stored(
+    job: Job, client: keelog.Client, topic: str, queues: list[int]
+) -> Iterator[keelog.PullResult]:
+    """All that queues of a topic hold now."""
+    return client.consume(
+        topic,
+        "earliest",
+        queues=queues,
+        until_end=True,
+        max_messages=job.workload.pull_messages,
+        max_bytes=job.workload.pull_bytes,
+    )
+
+
+def _read(
+    results: Iterator[keelog.PullResult],
+    as_: str,
+    counts: list[int],
+    is_over: Callable[[], bool],
+) -> None:
+    """Counts messages and bytes, of whole records where these are read."""
+    for result in results:
+        if as_ == "raw":
+            counts[1] += len(result.payload)
+        else:
+            counts[1] += sum(len(message.body) for message in result.messages)
+        counts[0] += result.count
+        if is_over():
+            return
+
+
+def prepare_follow(job: Job) -> Prepared:
+    """Follows its queues until the last message of each has come.
+
+    Streams: `end_to_end` from the intended send time, `from_send` from the real one; what a queue
+    lacks, repeats or confuses is a failure of `end_to_end`. Both end with the last message that was
+    sent to be measured; the one that tells the end comes later, by what the bench takes to send it.
+    """
+    load = job.workload
+    streams = job.stream("end_to_end"), job.stream("from_send")
+    client = keelog.connect(job.endpoint, timeout=load.timeout)
+    mine = [queue_id for _, queue_id in job.queues()]
+    (topic,) = job.topics
+    is_ordered = load.callers == "inflight" or load.producers <= load.processes
+
+    def work(_start_ns: int) -> None:
+        with client:
+            follow(client, topic, mine, streams, is_ordered)
+
+    return Prepared(work)
+
+
+def follow(
+    client: keelog.Client,
+    topic: str,
+    queues: list[int],
+    streams: tuple[Recorder, Recorder],
+    is_ordered: bool,
+) -> None:
+    """Reads until each queue has shown its last message. `is_ordered`: each producer sends one
+    message after the other, so that its numbers must rise."""
+    note, sample, fail = streams[0].note, streams[1].sample, streams[0].fail
+    expected = dict.fromkeys(queues, 0)
+    last: dict[tuple[int, int], int] = {}
+    unfinished = set(queues)
+    for message in client.tail(topic, "earliest", queues=queues):
+        body, queue_id, offset = message.body, message.queue_id, message.queue_offset
+        now = time.monotonic_ns()
+        stamp = Stamp.of(body)
+        if offset != expected[queue_id]:
+            fail("lost" if offset > expected[queue_id] else "twice")
+        expected[queue_id] = offset + 1
+        if stamp.number == END:
+            unfinished.discard(queue_id)
+            if not unfinished:
+                return
+            continue
+        who = (queue_id, stamp.producer)
+        if is_ordered and stamp.number <= last.get(who, END):
+            fail("out_of_order")
+        last[who] = stamp.number
+        note(now - stamp.due_ns, len(body))
+        sample(now - stamp.sent_ns)
+        streams[0].last_ns = streams[1].last_ns = now
+
+
+def prepare_finds(job: Job) -> Prepared:
+    """Looks messages up by their keys at the rate `finds`, as an open loop; its stream is `find`.
+
+    A look-up ends when it has found the message: until then the index may be behind. What is looked
+    up is any stored message; drawing it counts in the loop, not in the latency.
+    """
+    load = job.workload
+    finds = job.stream("find")
+    client = keelog.connect(job.endpoint, timeout=load.timeout)
+    dice = random.Random(job.number)
+    (topic,) = job.topics
+
+    def work(start_ns: int) -> None:
+        pace = Pace(start_ns, SECOND_NS / load.finds, job.end_ns(start_ns), None)
+        with client:
+            while (due := pace.next()) is not None:
+                sleep_until(due)
+                asked = _any_message(client, topic, dice)
+                if asked is not None:
+                    began = time.monotonic_ns()
+                    _look_up(client, topic, asked, finds, began)
+
+    return Prepared(work)
+
+
+def _any_message(client: keelog.Client, topic: str, dice: random.Random) -> keelog.Message | None:
+    """One of the stored messages; None where a queue has none, or a reader was just killed."""
+    try:
+        queue = dice.choice(client.offsets(topic))
+        if queue.max_offset == queue.min_offset:
+            return None
+        offset = dice.randrange(queue.min_offset, queue.max_offset)
+        found = client.pull(topic, queue.queue_id, offset, max_messages=1)
+    except MqError:
+        return None
+    return found.messages[0] if found.messages else None
+
+
+def _look_up(
+    client: keelog.Client, topic: str, asked: keelog.Message, finds: Recorder, began: int
+) -> None:
+    """Asks until it is found; after FIND_S_MAX that is a failure."""
+    while True:
+        try:
+            found = list(client.find(topic, asked.keys[0]))
+        except MqError as error:
+            finds.fail(type(error).__name__)
+            return
+        now = time.monotonic_ns()
+        if any(one.physical_offset == asked.physical_offset for one in found):
+            finds.note(now - began, len(asked.body))
+            return
+        if now - began > FIND_S_MAX * SECOND_NS:
+            finds.fail("not_found")
+            return
+        time.sleep(PAUSE_S)

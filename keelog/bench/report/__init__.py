@@ -1,0 +1,1 @@
+"""What a load found, added up and shown."""

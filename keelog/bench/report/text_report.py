@@ -1,0 +1,168 @@
+"""A load for people: a line each second while it runs, tables when it is over."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from keelog.bench.results import Result, Second, Summary
+from keelog.bench.setup import Telling
+from keelog.bench.units import ms_text
+from pipeline.report.text import count_text, size_text
+from protocol.printable import printable
+
+NAMES = {
+    "send": "sent",
+    "consume": "consumed",
+    "end_to_end": "send to consumer",
+    "from_send": "the same from the real send",
+    "lateness": "generator late by",
+    "find": "looked up",
+    "store": "stored",
+}
+"""What people read of streams."""
+UNSHOWN = ("from_send", "lateness")
+"""Streams that are not in each second's line."""
+
+
+def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> str:
+    """What happened in a second."""
+    parts = [f"{at:4.0f} s"]
+    for name, one in streams.items():
+        if name in UNSHOWN:
+            continue
+        text = f"{NAMES.get(name, name)} {count_text(one.messages_per_s)}/s {one.mb_per_s:.3g} MB/s"
+        if one.p50_ms is not None:
+            text += f", p50 {ms_text(one.p50_ms)}, p99 {ms_text(one.p99_ms)}"
+        parts.append(text + (f", {one.failures} FAILED" if one.failures else ""))
+    if lag:
+        parts.append(f"workers {size_text(max(lag.values()))} behind")
+    return " | ".join(parts)
+
+
+@contextmanager
+def telling() -> Iterator[Telling]:
+    """Lines on stderr, below them what goes on, where a person looks."""
+    if not sys.stderr.isatty():
+        yield Telling(
+            phase=lambda text: print_line(text),
+            second=lambda *figures: print_line(second_line(*figures)),
+        )
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting a node")
+        yield Telling(
+            phase=lambda text: bar.update(task, description=text),
+            second=lambda *figures: bar.console.print(second_line(*figures), highlight=False),
+        )
+
+
+def print_line(text: str) -> None:
+    """One line to who watches a log."""
+    sys.stderr.write(printable(text) + "\n")
+    sys.stderr.flush()
+
+
+def summary_rows(result: Result) -> list[dict[str, Any]]:
+    """The figures, a column for each stream; of the steady part, and last of the whole run."""
+    columns = {
+        NAMES.get(name, name): one.steady
+        for name, one in result.streams.items()
+        if name != "lateness" and (one.steady.messages or one.steady.p50_ms is not None)
+    }
+    if result.summary != result.steady:
+        columns["with warm-up"] = result.summary
+    return [
+        {"steady": what, **dict(zip(columns, values, strict=True))}
+        for what, values in _rows(list(columns.values()))
+    ]
+
+
+def _rows(columns: list[Summary]) -> Iterator[tuple[str, list[str]]]:
+    yield "seconds", [f"{one.seconds:.1f}" for one in columns]
+    yield "messages", [f"{one.messages:,}" if one.messages else "-" for one in columns]
+    yield "messages/s", [f"{one.messages_per_s:,.0f}" if one.messages else "-" for one in columns]
+    yield "MB/s", [f"{one.mb_per_s:.2f}" if one.messages else "-" for one in columns]
+    for name in ("avg_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms"):
+        yield name.removesuffix("_ms"), [ms_text(getattr(one, name)) for one in columns]
+    yield (
+        "failures",
+        [", ".join(f"{n} {kind}" for kind, n in one.failures.items()) or "0" for one in columns],
+    )
+
+
+def process_rows(result: Result) -> list[dict[str, Any]]:
+    """What each process took, the sum last."""
+    rows = [
+        {
+            "process": one.name,
+            "CPU": f"{one.cpu_s:.2f} s",
+            "CPU/million": _seconds(one.cpu_s_per_million),
+            "PSS": _size(one.pss_bytes),
+            "USS": _size(one.uss_bytes),
+            "without files": _size(one.anon_bytes),
+        }
+        for one in result.processes
+    ]
+    total = {"process": "all", "CPU": f"{sum(one.cpu_s for one in result.processes):.2f} s"}
+    total["CPU/million"] = _seconds(result.cpu_s_per_million)
+    return [*rows, total] if rows else []
+
+
+def _check_lines(checks: dict[str, Any]) -> Iterator[str]:
+    """What a mixed load checked."""
+    for name, words in (
+        ("seconds_with_kills", "sends in seconds with kills"),
+        ("seconds_without", "sends in all other seconds"),
+    ):
+        if name in checks:
+            found = checks[name]
+            yield f"{words}: p50 {ms_text(found['p50_ms'])}, p99 {ms_text(found['p99_ms'])}"
+    kills = checks.get("kills")
+    if kills:
+        longest = max(one["back_s"] for one in kills)
+        yield f"{len(kills)} processes killed; the longest was away for {longest:.1f} s"
+    for name, sizes in checks.get("memory", {}).items():
+        first, last = size_text(sizes["first"]), size_text(sizes["last"])
+        yield f"memory of {name}: {first}, at the end {last}"
+    if "acknowledged" in checks:
+        yield f"{checks['acknowledged']:,} messages acknowledged, {checks['pulled']:,} pulled again"
+    if "verify_deep" in checks:
+        found = checks["verify_deep"]
+        yield f"store verify --deep: {found['exit']} in {found['seconds']:.1f} s"
+
+
+def _size(value: float | None) -> str:
+    return "-" if value is None else size_text(value)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+def last_lines(result: Result) -> list[str]:
+    """What stands below the tables."""
+    lines = []
+    if result.generator_cpu_s_per_million is not None and result.cpu_s_per_million:
+        share = result.generator_cpu_s_per_million / result.cpu_s_per_million
+        lines.append(f"the generator's own part of the CPU: {share:.1%}")
+    if result.dispatched_after_s is not None:
+        behind = max(result.lag_at_end_bytes.values(), default=0)
+        lines.append(
+            f"workers at the end: {size_text(behind)} behind;"
+            f" everything dispatched {result.dispatched_after_s:.2f} s later"
+        )
+    late = result.streams.get("lateness")
+    if late is not None:
+        steady = late.steady
+        lines.append(
+            f"the generator was late by p50 {ms_text(steady.p50_ms)}, p99 {ms_text(steady.p99_ms)},"
+            " which is part of what is shown"
+        )
+    lines += _check_lines(result.checks)
+    lines += [f"LOST: {fault}" for fault in result.faults]
+    return lines + [f"limit broken: {text}" for text in result.limits_broken]

@@ -1,0 +1,1 @@
+"""The demo: a node at work on real messages."""

@@ -1,0 +1,99 @@
+"""`keelog msg`: finds single messages through a node."""
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+import keelog
+from keelog.cli.completion import complete_topics
+from keelog.cli.failures import OK, doing
+from keelog.cli.messages.selectors import parse_time
+from keelog.cli.options import Group, command, node_option, output_options
+from keelog.cli.output import Output
+from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
+from protocol.errors import NotFound
+
+
+@click.group("msg", cls=Group)
+def msg() -> None:
+    """Finds single messages through a node.
+
+    Example: keelog msg find --topic orders --key o-17
+    """
+
+
+def _time(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+    return None if value is None else parse_time(value, datetime.now().astimezone())
+
+
+_bodies = (
+    click.option("--raw-body", is_flag=True, help="Every body as body_b64."),
+    click.option("--no-body", is_flag=True, help="Leaves bodies out."),
+)
+
+
+@command("get")
+@click.argument("msg_id", metavar="[ID]", required=False)
+@click.option("--physical-offset", type=int, help="Log offset, instead of ID.")
+@click.option(
+    "--topic", shell_complete=complete_topics, help="With --unique-key, or --queue and --offset."
+)
+@click.option("--unique-key")
+@click.option("--queue", "queue_id", type=int)
+@click.option("--offset", "queue_offset", type=int)
+@_bodies[0]
+@_bodies[1]
+@node_option
+@output_options
+def get(msg_id: str | None, output: Output, **options: Any) -> int:
+    """Prints one message: by its id, log offset, unique key, or place in its queue.
+
+    Example: keelog msg get 7F000001000026A60000000000000000
+
+    Example: keelog msg get --topic orders --queue 0 --offset 17
+    """
+    node = options.pop("node")
+    shape = {name: options.pop(name) for name in ("raw_body", "no_body")}
+    if msg_id is None and all(value is None for value in options.values()):
+        raise click.UsageError("name a message: its ID, or options that say which")
+    with doing("cannot get the message"), keelog.connect(node) as client:
+        message = client.get(msg_id, **options)
+        output.document(message_shape(message.record, **shape))
+    return OK
+
+
+@command("find")
+@click.option("--topic", required=True, shell_complete=complete_topics)
+@click.option("--key", required=True)
+@click.option("--since", callback=_time, metavar="TIME", help="Store time: ms, ISO, or -15m.")
+@click.option("--until", callback=_time, metavar="TIME")
+@click.option("--limit", type=click.IntRange(1), default=64, show_default=True, metavar="N")
+@click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
+@_bodies[0]
+@_bodies[1]
+@node_option
+@output_options
+def find(topic: str, key: str, output: Output, **options: Any) -> int:
+    """Prints the messages with a key, newest first.
+
+    Example: keelog msg find --topic orders --key o-17
+
+    Example: keelog msg find --topic orders --key o-17 --since -2h --limit 1
+    """
+    node = options.pop("node")
+    shape = {name: options.pop(name) for name in ("raw_body", "no_body")}
+    columns = MESSAGE_TABLE if output.format == "table" else MESSAGE_COLUMNS
+    with doing(f"cannot find messages of {topic} with key {key}"), keelog.connect(node) as client:
+        found = client.find(topic, key, **options)
+        shapes = (message_shape(message.record, **shape) for message in found)
+        if not output.rows(shapes, columns):
+            raise NotFound(
+                f"no message of {topic} has the key {key!r}",
+                f"keelog consume {topic} -e -f '%o %k\\n'  shows the keys that there are",
+            )
+    return OK
+
+
+msg.add_command(get)
+msg.add_command(find)

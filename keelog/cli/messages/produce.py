@@ -1,0 +1,293 @@
+"""`keelog produce`: lines or JSON objects from stdin become messages, receipts go to stdout."""
+
+import base64
+import json
+import os
+import select
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import click
+
+import keelog
+from keelog.cli.completion import complete_topics
+from keelog.cli.failures import OK, Partial, doing
+from keelog.cli.options import command, format_option, node_option
+from keelog.cli.output import Output, say
+from keelog.cli.progress import Progress, progress_option
+from keelog.cli.shapes import receipt_shape
+from protocol.errors import BadRequest, IllegalMessage, MqError
+from protocol.record.codec import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
+from protocol.record.properties import KEYS, split_keys
+
+_READ_BYTES = 256 * 1024
+_LINGER_S = 0.005
+"""How long a batch waits for more lines once stdin has paused."""
+_KEPT_SYS_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE_MASK
+"""What a body needs to be read again; the node sets the other bits."""
+TOPIC_FROM_OBJECT = "-"
+LINE_BYTES_MAX = 16 * 1024 * 1024
+"""Room for the largest body in base64, and its properties."""
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+
+
+class Defaults(NamedTuple):
+    """What a message gets that does not say it itself."""
+
+    topic: str
+    queue_id: int | None
+    tags: str | None
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+
+
+@command("produce")
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("--queue", type=click.IntRange(0), metavar="N", help="Default: the node chooses.")
+@click.option("--tags", metavar="T")
+@click.option("--key", "keys", multiple=True, metavar="K")
+@click.option("-p", "pairs", multiple=True, metavar="NAME=VALUE", help="A property.")
+@click.option("--jsonl", "objects", is_flag=True, help="A JSON object a line, as consume prints.")
+@click.option(
+    "--batch", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
+    help="So many messages at most go together.",
+)  # fmt: skip
+@click.option("--sync", is_flag=True, help="Each receipt waits until the message is on disk.")
+@click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS")
+@node_option
+@progress_option
+@format_option
+def produce(topic: str, objects: bool, batch: int, output: Output, **options: Any) -> int:
+    """Sends stdin, a message a line, and prints a receipt for each.
+
+    With --jsonl each line is an object with `body` or `body_b64`; its topic, queue_id, tags,
+    keys, properties, flag, born_timestamp, born_host and reconsume_times are taken when given.
+    TOPIC `-` takes the topic from the object.
+
+    Example: echo hello | keelog produce orders --tags paid --key o-17
+
+    Example: keelog store dump ./store --jsonl | keelog produce - --jsonl
+    """
+    if topic == TOPIC_FROM_OBJECT and not objects:
+        raise click.UsageError("TOPIC - needs --jsonl: a plain line names no topic")
+    defaults = Defaults(
+        "" if topic == TOPIC_FROM_OBJECT else topic,
+        options["queue"],
+        options["tags"],
+        options["keys"],
+        _pairs(options["pairs"]),
+    )
+    progress: Progress = options["progress"]
+    if output.is_terminal:
+        progress.silence()  # the receipts themselves show how far it is
+    with (
+        doing(f"cannot send to {topic}"),
+        progress.shown(),
+        keelog.connect(options["node"]) as client,
+        client.producer(
+            acks="flushed" if options["sync"] else "appended", timeout=options["timeout"]
+        ) as producer,
+    ):
+        run = _Run(output, input_teller(progress, sys.stdin.fileno()))
+        receipts = run.receipts(producer, objects, defaults, batch)
+        output.rows(receipts, live=output.format == "table")
+        return run.end()
+
+
+class _Run:
+    """One run: what was stored, and the error that ended it."""
+
+    def __init__(self, output: Output, tell: Callable[[], None]) -> None:
+        self._output = output
+        self._tell = tell
+        self._stored = 0
+        self._error: MqError | None = None
+
+    def receipts(
+        self, producer: keelog.Producer, objects: bool, defaults: Defaults, batch: int
+    ) -> Iterator[dict[str, Any]]:
+        """Sends batch by batch and yields the receipts in order, up to the first failure."""
+        number = 0
+        batches = self._batches(batch)
+        while self._error is None and (lines := next(batches, None)) is not None:
+            messages: list[keelog.OutgoingMessage] = []
+            try:
+                for line in lines:
+                    number += 1
+                    messages.append(message_of(line, number, objects, defaults))
+            except MqError as error:
+                self._error = error
+            for receipt in self._send(producer, messages, defaults.topic):
+                self._stored += 1
+                yield receipt_shape(receipt)
+            self._output.flush()
+            self._tell()
+
+    def _batches(self, batch: int) -> Iterator[list[bytes]]:
+        try:
+            yield from read_batches(sys.stdin.fileno(), batch)
+        except MqError as error:
+            self._error = error
+
+    def _send(
+        self, producer: keelog.Producer, messages: list[Any], topic: str
+    ) -> list[keelog.Receipt]:
+        try:
+            return producer.send_many(topic, messages) if messages else []
+        except keelog.SendManyError as error:
+            self._error = error if error.succeeded else error.failed[0].error
+            return error.succeeded
+        except MqError as error:
+            self._error = error
+            return []
+
+    def end(self) -> int:
+        """0; raises the error, as a partial success when something was stored before."""
+        if self._error is None:
+            if not self._stored:
+                say("nothing sent: there was no line on stdin")
+            return OK
+        if self._stored:
+            hint = "send the lines that have no receipt again"
+            raise Partial(f"{self._stored} messages stored, then: {self._error.reason}", hint)
+        raise self._error
+
+
+def input_teller(progress: Progress, descriptor: int) -> Callable[[], None]:
+    """Tells how much of a file has been read; of a pipe nobody knows the end."""
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode):
+        return lambda: None
+    tell = progress.teller("sent")
+    return lambda: tell(os.lseek(descriptor, 0, os.SEEK_CUR), state.st_size)
+
+
+def read_batches(descriptor: int, batch: int) -> Iterator[list[bytes]]:
+    """The lines of a descriptor, without their line ends, as many together as are there.
+
+    What comes slowly is given out at once: a batch waits 5 ms for more. Raises IllegalMessage for
+    a line without an end.
+    """
+    rest = bytearray()  # not bytes: a line of many reads would be copied with each of them
+    lines: list[bytes] = []
+    size = 0
+    while True:
+        if lines and (
+            size >= BATCH_BYTES_MAX or not select.select([descriptor], [], [], _LINGER_S)[0]
+        ):
+            yield lines
+            lines, size = [], 0
+        data = os.read(descriptor, _READ_BYTES)
+        if not data:
+            break
+        size += len(data)
+        first, *others = data.split(b"\n")
+        rest += first
+        if others:
+            lines += [bytes(rest), *others[:-1]]
+            rest = bytearray(others[-1])
+        if len(rest) > LINE_BYTES_MAX:
+            raise IllegalMessage(
+                f"a line has more than {LINE_BYTES_MAX} bytes", "end each message with a newline"
+            )
+        while len(lines) >= batch:
+            yield lines[:batch]
+            lines = lines[batch:]
+    if rest:
+        lines.append(bytes(rest))
+    for start in range(0, len(lines), batch):
+        yield lines[start : start + batch]
+
+
+def message_of(
+    line: bytes, number: int, objects: bool, defaults: Defaults
+) -> keelog.OutgoingMessage:
+    """The message of a line. Raises IllegalMessage, naming the line, for a bad object."""
+    if not objects:
+        return keelog.OutgoingMessage(
+            line,
+            tags=defaults.tags,
+            keys=defaults.keys,
+            properties=defaults.properties,
+            queue_id=defaults.queue_id,
+        )
+    try:
+        return _from_object(json.loads(line), defaults)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise IllegalMessage(
+            f"line {number}: {error}", "one JSON object a line, as keelog consume --jsonl prints"
+        ) from None
+    except MqError as error:
+        raise IllegalMessage(f"line {number}: {error.reason}", error.hint) from None
+
+
+def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
+    if not isinstance(fields, dict):
+        raise TypeError("it is no JSON object")
+    topic = defaults.topic or _take(fields, "topic", str)
+    if not topic:
+        raise ValueError("it names no topic")
+    properties = {**defaults.properties, **_properties(fields)}
+    keys = _keys(fields)
+    if keys is not None and keys == split_keys(properties.get(KEYS, "")):
+        keys = []  # KEYS as it was stored says the same, to the byte
+    return keelog.OutgoingMessage(
+        _body(fields),
+        topic=topic,
+        tags=_take(fields, "tags", str) or defaults.tags,
+        keys=defaults.keys if keys is None else keys,
+        properties=properties,
+        queue_id=_take(fields, "queue_id", int, defaults.queue_id),
+        flag=_take(fields, "flag", int, 0),
+        sys_flag=_take(fields, "sys_flag", int, 0) & _KEPT_SYS_FLAGS,
+        born_timestamp=_take(fields, "born_timestamp", int),
+        born_host=_take(fields, "born_host", str) or None,
+        reconsume_times=_take(fields, "reconsume_times", int, 0),
+    )
+
+
+def _take(fields: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{name} is {type(value).__name__}, not {kind.__name__}")
+    return value
+
+
+def _body(fields: Mapping[str, Any]) -> bytes:
+    text, encoded = _take(fields, "body", str), _take(fields, "body_b64", str)
+    if (text is None) == (encoded is None):
+        raise ValueError("it needs either body or body_b64")
+    return text.encode() if encoded is None else base64.b64decode(encoded, validate=True)
+
+
+def _keys(fields: Mapping[str, Any]) -> list[str] | None:
+    keys = fields.get("keys")
+    if keys is None:
+        return None
+    if isinstance(keys, str):
+        return split_keys(keys)
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise TypeError("keys is no list of strings")
+    return keys
+
+
+def _properties(fields: Mapping[str, Any]) -> dict[str, str]:
+    properties = _take(fields, "properties", dict, {})
+    for name, value in properties.items():
+        if not isinstance(value, str):
+            raise TypeError(f"property {name} is no text, and only text can be sent")
+    return dict(properties)
+
+
+def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals or not value:
+            raise BadRequest(f"-p {pair!r} is no property", "write -p name=value")
+        found[name] = value
+    return found

@@ -1,0 +1,1 @@
+"""RocketMQ's mqadmin commands, as ours."""

@@ -1,0 +1,1 @@
+"""Commands that run, watch and administer a node."""

@@ -1,0 +1,87 @@
+"""`keelog serve`: a node in the foreground."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keelog.cli.failures import doing
+from keelog.cli.options import command, settings_given_options, version
+from keelog.cli.settings.given import SERVE, Given, node_settings, serve_settings, store_pairs
+from keelog.cli.settings.meanings import SERVE_MEANINGS
+from node.supervisor.serve_settings import ServeSettings
+
+_METAVARS = {"bind": "URL", "http": "ADDRESS", "readers": "M"}
+
+
+def serve_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Adds an option for each of ServeSettings; None where it is not given."""
+    for field in reversed(fields(ServeSettings)):
+        text = SERVE_MEANINGS[field.name]
+        shown = f"  [default: {field.default}]" if field.default != "" else ""
+        function = click.option(
+            f"--{field.name.replace('_', '-')}",
+            type=type(field.default),
+            metavar=_METAVARS.get(field.name, "N"),
+            help=f"{text[0].upper()}{text[1:]}.{shown}",
+        )(function)
+    return function
+
+
+def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, str]]:
+    """Who said what, for the node's status; the last of a name counts, an option before all."""
+    said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
+    for name in options:
+        said[f"{SERVE}.{name}"] = ("option", f"--{name.replace('_', '-')}")
+    return [
+        {"setting": name, "origin": origin, "where": where}
+        for name, (origin, where) in said.items()
+    ]
+
+
+@command("serve")
+@click.argument("directory", metavar="DIR", type=click.Path(readable=False, path_type=Path))
+@serve_options
+@click.option(
+    "--while-pid",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Stops in order when this process ends, however it does.",
+)
+@settings_given_options
+def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **options: Any) -> int:
+    """Runs a node on the store in DIR, which is made when absent.
+
+    It stays in the foreground; SIGTERM or Ctrl-C stops it in order. One line `ready …` on stderr
+    says that appends are accepted. What an option does not say, --config, a variable
+    KEELOG_SERVE__NAME or -X serve.name may.
+
+    Example: keelog serve ./store
+
+    Example: keelog serve ./store --http 9875
+
+    Example: keelog serve ./store --bind tcp://127.0.0.1:0 -X store.flush_disk_type=SYNC_FLUSH
+    """
+    from node.supervisor.loop import serve
+    from node.supervisor.options import Options
+    from node.supervisor.plan import Limits
+
+    with doing(f"cannot serve {directory}"):
+        said = {name: value for name, value in options.items() if value is not None}
+        asked = replace(serve_settings(given), **said)
+        return serve(
+            Options(
+                root=directory.resolve(),
+                serve=asked,
+                pairs=store_pairs(given),
+                origins=origins(given, said),
+                limits=Limits(
+                    crashes_max=asked.restart_limit,
+                    silence_s_max=node_settings(given).silence_limit_s,
+                ),
+                version=version(),
+                while_pid=while_pid,
+            )
+        )

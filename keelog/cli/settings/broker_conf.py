@@ -1,0 +1,103 @@
+"""RocketMQ's broker.conf, a Java properties file: what of it holds here, and why not the rest."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from node.runtime.settings import Settings, load_settings, snake_case
+from protocol.errors import BadRequest, MqError
+
+OLD_NAMES = {
+    "mapedFileSizeCommitLog": "mapped_file_size_commit_log",
+    "mapedFileSizeConsumeQueue": "mapped_file_size_consume_queue",
+    "accessMessageInMemorymaxRatio": "access_message_in_memory_max_ratio",
+}
+"""As releases before 5 write them."""
+
+_NO_COPIES = "one node keeps one copy; back the directory up (docs/operations.md)"
+_NO_SERVERS = "there are no name servers; clients are told the node's address"
+_NO_GROUPS = "there are no consumer groups; a consumer keeps its own place"
+_NO_TRANSACTIONS = "transactions can be read, nothing makes them"
+_NO_USERS = "there are no users and no TLS; bind to loopback or a network you trust"
+_THREADS = "processes take the place of thread pools: keelog serve --readers, --queue-workers"
+_WHERE = "the directory is the argument of keelog serve"
+_BIND = "use keelog serve --bind tcp://HOST:PORT"
+_TIMERS = "delayed messages can be read, nothing delivers them"
+
+REASONS: tuple[tuple[str, str], ...] = (
+    (r"storePath.*|commitLogDir|.*StorePath.*", _WHERE),
+    (r"listenPort|bindAddress|brokerIP[12]|fastListenPort", _BIND),
+    (r"brokerRole|haListenPort|ha[A-Z].*|slave.*|.*Slave.*|.*InSync.*|.*Replica.*", _NO_COPIES),
+    (r"brokerId|enableDLegerCommitLog|dLeger.*|duplicationEnable|.*[cC]ontroller.*", _NO_COPIES),
+    (r"namesrv.*|.*NameServer.*|.*Namesrv.*|registerBroker.*|fetchNamesrv.*", _NO_SERVERS),
+    (r"broker(Name|ClusterName|Permission)|.*[cC]luster.*", "a node has no name and no cluster"),
+    (r".*[tT]ransaction.*", _NO_TRANSACTIONS),
+    (r".*(Subscription|[cC]onsumer|Group|[pP]op|[rR]ebalance).*", _NO_GROUPS),
+    (r"acl.*|.*[aA]uth.*|.*[tT]ls.*", _NO_USERS),
+    (r".*(ThreadPoolNums?|ThreadNums?)|server.*Threads?", _THREADS),
+    (r".*(Timer|timer|Schedule|schedule).*", _TIMERS),
+    (r".*(RocksDB|rocksdb|rocksDb).*|storeType|.*BatchCQ.*|.*Compaction.*",
+     "queues are RocketMQ's plain files"),
+    (r".*([mM]etrics|[tT]race).*", "the node counts without a setting: keelog status --json"),
+    (r"longPollingEnable", "a pull says itself how long it waits"),
+    (r".*([wW]arm|[tT]ransientStorePool.*Lock|mlock|[cC]oldData).*",
+     "the page cache is left to the system"),
+)  # fmt: skip
+_OTHERWISE = "nothing here does what it says"
+_LINE = re.compile(r"((?:\\.|[^\\:=\s])*)\s*[:=]?\s*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_SIGNS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class BadBrokerConf(MqError):
+    """A broker.conf with a value that is none."""
+
+
+class Imported(NamedTuple):
+    """The settings of a broker.conf, by our names, and why each other property is left out."""
+
+    settings: dict[str, object]
+    left_out: dict[str, str]
+
+
+def properties(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line number, name and value of each property, by the rules of java.util.Properties."""
+    lines = enumerate(text.splitlines(), 1)
+    for number, line in lines:
+        logical = line.lstrip()
+        if not logical or logical[0] in "#!":
+            continue
+        while (len(logical) - len(logical.rstrip("\\"))) % 2:
+            logical = logical[:-1] + next(lines, (0, ""))[1].lstrip()
+        found = _LINE.fullmatch(logical)
+        assert found is not None, "any text matches"
+        yield number, _unescaped(found[1]), _unescaped(found[2])
+
+
+def import_conf(text: str) -> Imported:
+    """What of a broker.conf holds here. Raises BadBrokerConf for a value that is none."""
+    imported = Imported({}, {})
+    for number, name, value in properties(text):
+        ours = OLD_NAMES.get(name) or snake_case(name)
+        if ours not in Settings.__dataclass_fields__:
+            imported.left_out[name] = reason(name)
+            continue
+        try:
+            settings = load_settings([f"{ours}={value}"])
+        except BadRequest as error:
+            raise BadBrokerConf(f"line {number}: {name}: {error.reason}", error.hint) from None
+        imported.settings[ours] = getattr(settings, ours)
+    return imported
+
+
+def reason(name: str) -> str:
+    """Why a property of RocketMQ has no counterpart here."""
+    return next((why for what, why in REASONS if re.fullmatch(what, name)), _OTHERWISE)
+
+
+def _unescaped(text: str) -> str:
+    def sign(match: re.Match[str]) -> str:
+        name = match[1]
+        return chr(int(name[1:], 16)) if len(name) == 5 else _SIGNS.get(name, name)
+
+    return _ESCAPE.sub(sign, text)

@@ -1,0 +1,43 @@
+"""A settings file as text: all settings with what each does, or some of them."""
+
+import dataclasses
+import json
+import textwrap
+from collections.abc import Mapping
+
+from keelog.cli.settings.given import TABLES, kind_of
+from keelog.cli.settings.meanings import plain_meaning
+
+_WIDTH = 96
+_HEAD = """\
+# Settings of a Keelog node: keelog serve DIR --config FILE
+# Times are in ms, sizes in bytes. KEELOG_STORE__NAME and -X store.name=value go before this file,
+# KEELOG_SERVE__NAME, -X serve.name=value and options of keelog serve likewise; so do
+# KEELOG_NODE__NAME and -X node.name=value.
+"""
+
+
+def whole_file(commented: bool) -> str:
+    """A TOML file of all settings with their defaults; `commented`: none of them is in force."""
+    lines = [_HEAD]
+    for table in TABLES:
+        lines += [f"[{table}]", ""]
+        for field in dataclasses.fields(kind_of(table)):
+            text = plain_meaning(field.name)
+            lines += [
+                textwrap.fill(text, _WIDTH, initial_indent="# ", subsequent_indent="# "),
+                f"{'# ' if commented else ''}{line_of(field.name, field.default)}",
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def some_lines(values: Mapping[str, object], head: str) -> str:
+    """A TOML file of these settings, below a comment."""
+    lines = [line_of(name, value) for name, value in values.items()]
+    return "\n".join([f"# {head}", "", "[store]", *lines]) + "\n"
+
+
+def line_of(name: str, value: object) -> str:
+    """`name = value` in TOML. JSON writes numbers, truth and plain text the same."""
+    return f"{name} = {json.dumps(value)}"

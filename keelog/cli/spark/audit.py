@@ -1,0 +1,65 @@
+"""`keelog spark audit`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keelog.cli import failures
+from keelog.cli.failures import doing
+from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.output import Output
+from keelog.cli.spark.options import Asked, session_options
+from keelog.cli.store.export_options import store_argument
+from node.runtime.settings import load_settings
+from pipeline.jobs.locations import check_can_make
+
+
+@command()
+@store_argument
+@click.option(
+    "--report",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="OUT",
+    help="Also writes findings.parquet and report.json into this folder.",
+)
+@session_options
+@settings_options
+@output_options
+def audit(
+    store: str, folder: Path | None, asked: Asked, output: Output, pairs: tuple[str, ...]
+) -> int:
+    """Holds log, queues and index against each other, as a Spark job. Ends with 5 at damage.
+
+    Finds what `keelog store verify --deep` finds, read-only, in as many tasks as there are cores.
+    Each finding names its place and a command that mends it.
+
+    Example: keelog spark audit ./store --report ./audit
+    """
+    settings = load_settings(pairs)
+
+    def check() -> None:
+        from pipeline.jobs.audit.run import check_audit
+
+        check_audit(store)
+        if folder is not None:
+            with doing(f"cannot write {folder}"):
+                check_can_make(folder)
+
+    def job(spark: Any) -> dict[str, Any]:
+        from pipeline.jobs.audit.report import write_report
+        from pipeline.jobs.audit.run import audit as audit_store
+
+        result = audit_store(spark, store, settings)
+        if folder is not None:
+            write_report(result, folder)
+        return result.shape()
+
+    shape = asked.run(f"cannot audit the store {store}", job, check)
+    title = (
+        f"{'no damage' if shape['ok'] else 'DAMAGE'}: {shape['commit_log']['records']} records,"
+        f" {shape['queues']['units']} units, {shape['index']['entries']} index entries"
+    )
+    output.document(shape, shape["findings"] or [{"ok": shape["ok"]}], title)
+    return failures.OK if shape["ok"] else failures.DAMAGED

@@ -1,0 +1,51 @@
+"""`keelog spark export`: messages as Parquet, by the tasks of Spark."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from keelog.cli.failures import doing
+from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.output import Output
+from keelog.cli.spark.options import Asked, session_options
+from keelog.cli.store.export_options import export_options, shown, store_argument, summary, told_by
+from pipeline.session import check_engine
+
+if TYPE_CHECKING:
+    from pipeline.jobs.export.write import WriteOrder, Written
+    from pipeline.task_spec import Part
+
+
+@command()
+@store_argument
+@click.option("--out", required=True, metavar="OUT", help="A folder, or a URL as s3://bucket/x.")
+@export_options
+@settings_options
+@session_options
+@output_options
+def export(
+    store: str, out: str, output: Output, asked: Asked, pairs: tuple[str, ...], **chosen: Any
+) -> None:
+    """Exports messages as Parquet, in folders by topic and date.
+
+    A run adds what is new since the last one, and may be repeated after any end. Spark, pyarrow
+    and DuckDB read the folder.
+
+    Example: keelog spark export ./store --out ./parquet
+
+    Example: keelog spark export ./store --out ./paid --topics orders --tags paid
+    """
+    told = told_by(pairs, **chosen)
+
+    what = f"cannot export {store}"
+    with doing(what):
+        check_engine()
+        from pipeline.jobs.export.folder import ExportFolder
+        from pipeline.jobs.export.run import by_tasks, run_export
+
+        # Spark starts when there is something to write, and not before.
+        def engine(parts: list["Part"], order: "WriteOrder") -> list["Written"]:
+            return asked.run(what, lambda session: by_tasks(session, parts, order))
+
+        result = run_export(store, ExportFolder.at(out), told, engine)
+    output.document(shown(result), title=summary(result))

@@ -1,0 +1,1 @@
+"""Commands on a store directory, without a node."""

@@ -1,0 +1,114 @@
+"""`keelog store info`, `verify` and `rebuild`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keelog.cli import failures
+from keelog.cli.failures import doing
+from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.output import Output
+from keelog.cli.progress import Progress, Tell, progress_option
+from keelog.cli.shapes import Shape
+from keelog.cli.store.options import directory, opened
+from node.runtime.settings import load_settings
+from node.store.info import describe
+from node.store.verify.verify import verify as verify_store
+from workers.rebuild import rebuild as rebuild_store
+
+
+@command()
+@directory
+@settings_options
+@output_options
+def info(path: Path, output: Output, pairs: tuple[str, ...]) -> None:
+    """What a store holds: offsets, file sizes, checkpoint, last owner, clean or not.
+
+    Example: keelog store info ./store
+    """
+    with opened(path, pairs) as store, doing(f"cannot describe the store {path}"):
+        document = describe(store)
+    output.document(document, _fields(document))
+
+
+@command()
+@directory
+@click.option("--deep", is_flag=True, help="Every checksum, unit and entry; reads everything.")
+@settings_options
+@progress_option
+@output_options
+def verify(
+    path: Path, deep: bool, output: Output, pairs: tuple[str, ...], progress: Progress
+) -> int:
+    """Checks a store, read-only. Ends with 5 when there is damage.
+
+    What the next start mends anyway (a torn tail after a crash, deleted queue files) is a
+    warning.
+
+    Example: keelog store verify ./store --deep
+    """
+    with doing(f"cannot check the store {path}"), progress.shown():
+        report = verify_store(path, deep, progress.teller("checked"), load_settings(pairs))
+    shape = report.shape()
+    title = (
+        f"{'no damage' if report.ok else 'DAMAGE'}: {report.records} records,"
+        f" {report.units} units, {report.index_entries} index entries"
+    )
+    output.document(shape, shape["findings"] or [{"ok": report.ok}], title)
+    return failures.OK if report.ok else failures.DAMAGED
+
+
+@command()
+@directory
+@click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too.")
+@click.option("--index", is_flag=True, help="Only index/, unless --queues is there too.")
+@settings_options
+@progress_option
+@output_options
+def rebuild(path: Path, queues: bool, index: bool, output: Output, **options: Any) -> None:
+    """Throws queue and index files away and makes them anew from the log.
+
+    Takes the store's lock first: ends with 6 when a node or broker holds it.
+
+    Example: keelog store rebuild ./store --index
+    """
+    everything = not (queues or index)
+    progress: Progress = options["progress"]
+    tell: dict[str, Tell] = {}
+
+    def told(what: str, done: int, total: int) -> None:
+        if what not in tell:
+            tell[what] = progress.teller(f"{what}: done")
+        tell[what](done, total)
+
+    with doing(f"cannot rebuild the store {path}"), progress.shown():
+        report = rebuild_store(
+            path,
+            queues=queues or everything,
+            index=index or everything,
+            settings=load_settings(options["pairs"]),
+            progress=told,
+        )
+    output.document(
+        {
+            "start": report.start,
+            "end": report.end,
+            "records": report.records,
+            "queues": report.queues,
+            "queue_files": report.queue_files,
+            "index_files": report.index_files,
+            "seconds": round(report.seconds, 3),
+        }
+    )
+
+
+def _fields(document: Shape, prefix: str = "") -> list[Shape]:
+    """One row a number, for people: `commit_log.min_offset`, …"""
+    rows: list[Shape] = []
+    for name, value in document.items():
+        if isinstance(value, dict):
+            rows += _fields(value, f"{prefix}{name}.")
+        else:
+            rows.append({"field": prefix + name, "value": value})
+    return rows

@@ -1,0 +1,208 @@
+"""`keelog store dump`: everything in a store, in file order."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from keelog.cli import failures
+from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.output import Output, say
+from keelog.cli.progress import Progress, Tell, progress_option
+from keelog.cli.shapes import (
+    MESSAGE_COLUMNS,
+    MESSAGE_TABLE,
+    Shape,
+    entry_shape,
+    index_header_shape,
+    message_shape,
+    unit_shape,
+)
+from keelog.cli.store.options import body_options, directory, opened
+from node.store.log.damage import Damage, columns_past_damage
+from node.store.opening import DeadStore
+from protocol.derived.index_entry import IndexEntry
+from protocol.derived.queue_unit import QueueUnit
+from protocol.errors import BadRequest
+from protocol.record.codec import Record
+from protocol.record.columns import Columns
+
+_STEP_UNITS = 4096
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which rows are wanted; log offsets from `start` up to `stop`."""
+
+    topic: str | None
+    start: int
+    stop: int
+    limit: int | None
+    raw: bool
+    raw_body: bool
+    no_body: bool
+
+
+@command()
+@directory
+@click.option(
+    "--what",
+    type=click.Choice(["messages", "queues", "index"]),
+    default="messages",
+    show_default=True,
+    help="Messages, ConsumeQueue units or index entries.",
+)
+@click.option("--headers", is_flag=True, help="With --what index: one row a file.")
+@click.option("--raw", is_flag=True, help="Adds each record as stored, in base64.")
+@click.option("--topic", help="Only this topic.")
+@click.option("--from", "start", type=int, default=0, metavar="PHY", help="First log offset.")
+@click.option("--to", "stop", type=int, default=2**63 - 1, metavar="PHY", help="Log offset to end.")
+@click.option("--limit", type=click.IntRange(0), help="At most so many rows.")
+@body_options
+@settings_options
+@progress_option
+@output_options
+def dump(
+    path: Path, what: str, headers: bool, output: Output, pairs: tuple[str, ...], **selected: Any
+) -> int:
+    """Prints every message, unit or index entry, as it is after recovery.
+
+    A torn tail is told on stderr. Damage before it is told too, skipped where the next record
+    can be proved, and ends with 5.
+
+    Example: keelog store dump ./store --topic orders --limit 10
+
+    Example: keelog store dump ./store --what index --headers
+    """
+    progress: Progress = selected.pop("progress")
+    selection = Selection(**selected)
+    if what == "index" and selection.topic is not None:
+        raise BadRequest("index entries do not name a topic", "leave --topic out")
+    if output.is_terminal:
+        progress.silence()  # the rows themselves show how far it is
+    with opened(path, pairs) as store, progress.shown():
+        talk = _Talk(progress)
+        if what == "messages":
+            columns = MESSAGE_COLUMNS if output.format == "csv" else MESSAGE_TABLE
+            output.rows(_limited(_messages(store, selection, talk), selection), columns)
+            talk.tell_tail(store)
+        elif what == "queues":
+            tell = progress.teller("dumped", "queues")
+            output.rows(_limited(_units(store, selection, tell), selection))
+        else:
+            store.index_folder.check_readable()
+            tell = progress.teller("dumped", "index files")
+            rows = _headers(store) if headers else _entries(store, selection, tell)
+            output.rows(_limited(rows, selection))
+        return failures.DAMAGED if talk.damaged else failures.OK
+
+
+class _Talk:
+    """What is told on stderr beside the rows."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.damaged = False
+        self._progress = progress
+        self.tell = progress.teller("dumped")
+
+    def tell_damage(self, where: str, offset: int, why: str, then: str) -> None:
+        self.damaged = True
+        self._progress.clear()
+        say(f"damage: {where}, offset {offset}: {why}; {then}")
+
+    def tell_tail(self, store: DeadStore) -> None:
+        stop = store.tail.stop
+        floor = store.condition.floor
+        if store.log.end < floor:
+            why = f"the log ends here, everything below {floor} was durable"
+            folder = str(store.log.segments.folder)
+            self.tell_damage(folder, store.log.end, why, "no record follows")
+        elif stop is not None and stop.kind != "end":
+            self._progress.clear()
+            say(f"torn tail: the log ends at offset {stop.position}: {stop.why}")
+
+
+def _limited(rows: Iterator[Shape], selection: Selection) -> Iterator[Shape]:
+    if selection.limit == 0:
+        return
+    for number, row in enumerate(rows, 1):
+        yield row
+        if number == selection.limit:
+            return
+
+
+def _messages(store: DeadStore, selection: Selection, talk: _Talk) -> Iterator[Shape]:
+    log = store.log
+    first = _first_record(store, selection.start)
+    end = min(selection.stop, log.end)
+    for item in columns_past_damage(log, first, selection.stop):
+        if isinstance(item, Damage):
+            then = f"skipped to {item.resumed_at}"
+            talk.tell_damage(item.where, item.torn.position, item.torn.why, then)
+            continue
+        for row in _wanted_rows(item, selection):
+            yield message_shape(
+                item.record(row), selection.raw_body, selection.no_body, selection.raw
+            )
+        if len(item):
+            talk.tell(int(item.physical_offset[-1]) - first, end - first)
+    if log.stopped is not None:
+        where = str(log.segment_at(log.stopped.position).path)
+        talk.tell_damage(where, log.stopped.position, log.stopped.why, "no record follows")
+
+
+def _first_record(store: DeadStore, start: int) -> int:
+    """Where to begin so that no record from `start` on is missed."""
+    log = store.log
+    if start <= log.min_offset or start >= log.end:
+        return max(start, log.min_offset)
+    if isinstance(log.peek(start), Record):
+        return start
+    return max(log.segment_at(start).start, log.min_offset)
+
+
+def _wanted_rows(columns: Columns, selection: Selection) -> list[int]:
+    wanted = columns.physical_offset >= selection.start
+    if selection.topic is None:
+        return np.flatnonzero(wanted).tolist()
+    topic = selection.topic.encode()
+    wanted &= columns.topic_length == len(topic)
+    starts, lengths = columns.topic_start, columns.topic_length
+    rows: list[int] = np.flatnonzero(wanted).tolist()
+    return [row for row in rows if columns.piece(starts, lengths, row) == topic]
+
+
+def _units(store: DeadStore, selection: Selection, tell: Tell) -> Iterator[Shape]:
+    queues = list(store.queues())
+    for number, queue in enumerate(queues):
+        tell(number, len(queues))
+        reader = store.queue(*queue)
+        if reader is None or selection.topic not in (None, queue.topic):
+            continue
+        for start in range(reader.min_offset, reader.max_offset, _STEP_UNITS):
+            units = reader.units(start, min(_STEP_UNITS, reader.max_offset - start))
+            offsets = units["physical_offset"]
+            wanted = (offsets >= selection.start) & (offsets < selection.stop)
+            for row in np.flatnonzero(wanted).tolist():
+                yield unit_shape(queue, start + row, QueueUnit(*units[row].tolist()))
+
+
+def _headers(store: DeadStore) -> Iterator[Shape]:
+    for file in store.index.files():
+        yield index_header_shape(file.name, file.header)
+
+
+def _entries(store: DeadStore, selection: Selection, tell: Tell) -> Iterator[Shape]:
+    files = store.index.files()
+    for number, file in enumerate(files):
+        tell(number, len(files))
+        entries = file.entries()
+        slots = entries["key_hash"] % file.geometry.slot_count
+        offsets = entries["physical_offset"]
+        wanted = (offsets >= selection.start) & (offsets < selection.stop)
+        for row in np.flatnonzero(wanted).tolist():
+            entry = IndexEntry(*entries[row].tolist())
+            yield entry_shape(file.name, int(slots[row]), row + 1, entry)

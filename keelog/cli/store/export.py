@@ -1,0 +1,99 @@
+"""`keelog store export`: messages as Parquet or as an SQLite database, without Spark."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keelog.cli import failures
+from keelog.cli.failures import doing
+from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.output import Output
+from keelog.cli.progress import Progress, progress_option
+from keelog.cli.store.export_options import export_options, shown, summary, told_by
+from keelog.cli.store.options import directory, opened
+from keelog.sqlite_export import Chosen, export_sqlite
+from node.store.query.tag_filter import parse_tags
+from pipeline.jobs.export.options import ExportOptions
+from protocol.errors import BadRequest, MqError
+
+
+@command()
+@directory
+@click.option("--parquet", "parquet", metavar="OUT", help="A folder, or a URL as s3://bucket/x.")
+@click.option("--sqlite", "sqlite", type=click.Path(path_type=Path), metavar="FILE", help="A file.")
+@click.option("--overwrite", is_flag=True, help="With --sqlite: replaces the file.")
+@export_options
+@settings_options
+@progress_option
+@output_options
+def export(
+    path: Path,
+    parquet: str | None,
+    sqlite: Path | None,
+    output: Output,
+    pairs: tuple[str, ...],
+    progress: Progress,
+    **chosen: Any,
+) -> int:
+    """Exports messages, offline and without Spark.
+
+    Parquet as `keelog spark export` writes it: in folders by topic and date, and each run adds
+    what is new. SQLite anew each time, with a table of keys. Damage ends it, unless --on-corrupt
+    says otherwise; SQLite with places passed over ends with 5.
+
+    Example: keelog store export ./store --parquet ./out
+
+    Example: keelog store export ./store --sqlite ./messages.db --topics orders
+    """
+    if (parquet is None) == (sqlite is None):
+        raise BadRequest("say where to: --parquet or --sqlite, one of them", "--sqlite messages.db")
+    overwrite = chosen.pop("overwrite")
+    told = told_by(pairs, **chosen)
+    with doing(f"cannot export {path}"), progress.shown():
+        if sqlite is not None:
+            wanted = _chosen(told)
+            with opened(path, pairs) as store:
+                result = export_sqlite(
+                    store, sqlite, wanted, overwrite, progress.teller("exported")
+                )
+            progress.clear()
+            told_line = f"{result.rows} messages and {result.keys} keys in {sqlite}"
+            output.document(result._asdict(), title=told_line)
+            return failures.DAMAGED if result.damaged else failures.OK
+        if overwrite:
+            raise BadRequest("--overwrite is for --sqlite", "remove the folder, or name a new one")
+        assert parquet is not None
+        return _to_parquet(path, parquet, told, output, progress)
+
+
+def _to_parquet(
+    path: Path, out: str, told: ExportOptions, output: Output, progress: Progress
+) -> int:
+    try:
+        from pipeline.jobs.export.run import export_here
+    except ImportError as error:
+        raise MqError(f"{error.name} is missing", "pip install 'keelog[spark]'") from None
+    tell = progress.teller("exported", "parts")
+    result = export_here(str(path), out, told, progress=tell)
+    progress.clear()
+    output.document(shown(result), title=summary(result))
+    return failures.OK
+
+
+def _chosen(told: ExportOptions) -> Chosen:
+    """What of a store goes into SQLite. Raises BadRequest for options that are Parquet's."""
+    of_parquet = told.columns, told.by_topic, told.file_bytes_max, told.on_corrupt == "report"
+    if of_parquet != (None, True, ExportOptions().file_bytes_max, False):
+        raise BadRequest(
+            "--columns, --by, --max-file-bytes and --on-corrupt report are for --parquet",
+            "without them: SQLite gets all columns in one file",
+        )
+    topics = told.topics.split(",") if told.topics is not None else None
+    return Chosen(
+        topics=None if topics is None else frozenset(name.strip() for name in topics),
+        tags=parse_tags(told.tags),
+        from_ms=told.from_ms,
+        to_ms=told.to_ms,
+        skips_damage=told.on_corrupt == "skip",
+    )

@@ -1,0 +1,103 @@
+"""What `keelog spark export` and `keelog store export` share: what to export, what to tell."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from keelog.cli.failures import BadValue
+from keelog.cli.messages.selectors import parse_time
+from pipeline.jobs.export.options import ExportOptions
+from pipeline.options import SETTING_PREFIX
+from protocol.addresses import without_credentials
+
+if TYPE_CHECKING:
+    from pipeline.jobs.export.run import ExportResult
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def export_options(function: Function) -> Function:
+    """Adds the options that say which rows, which columns, and into what files.
+
+    The command gets them as one `**chosen`, for `told_by`.
+    """
+
+    def time(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+        return None if value is None else parse_time(value, datetime.now(UTC))
+
+    for option in (
+        click.option(
+            "--by",
+            type=click.Choice(["topic", "date"]),
+            default="topic",
+            show_default=True,
+            help="Folders by topic and date, or by date alone.",
+        ),
+        click.option(
+            "--max-file-bytes",
+            "file_bytes_max",
+            type=click.IntRange(1),
+            default=512 << 20,
+            show_default=True,
+            help="A file that has as many is closed.",
+        ),
+        click.option(
+            "--on-corrupt",
+            type=click.Choice(["fail", "skip", "report"]),
+            default="fail",
+            show_default=True,
+            help="What damage in the log does; report makes a row of it.",
+        ),
+        click.option(
+            "--allow-loss",
+            is_flag=True,
+            help="Goes on when files were deleted that are not exported.",
+        ),
+        click.option("--to", "to_ms", callback=time, metavar="TIME", help="Stored before it."),
+        click.option("--from", "from_ms", callback=time, metavar="TIME", help="Stored from it on."),
+        click.option("--columns", metavar="A,B", help="Only these; docs/spark.md lists all."),
+        click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags."),
+        click.option("--topics", metavar="A,B", help="Only these topics; default: every record."),
+    ):
+        function = option(function)
+    return function
+
+
+def store_argument(function: Function) -> Function:
+    """Adds the argument STORE as `store`: a folder, or a URL that the source reads."""
+
+    def absolute(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+        # Tasks have working directories of their own.
+        return value if "://" in value else str(Path(value).absolute())
+
+    return click.argument("store", metavar="STORE", callback=absolute)(function)
+
+
+def told_by(pairs: tuple[str, ...], by: str, allow_loss: bool, **chosen: Any) -> ExportOptions:
+    """What the options of a command line ask for. Raises BadValue for times in wrong order."""
+    if None not in (chosen["from_ms"], chosen["to_ms"]) and chosen["from_ms"] > chosen["to_ms"]:
+        raise BadValue("--from is later than --to: no message is stored in between", "swap them")
+    source = {}
+    for name, _, value in (pair.partition("=") for pair in pairs):
+        source[f"{SETTING_PREFIX}{name.removeprefix(SETTING_PREFIX)}"] = value
+    if allow_loss:
+        source["failOnDataLoss"] = "false"
+    return ExportOptions(source=source, by_topic=by == "topic", **chosen)
+
+
+def shown(result: "ExportResult") -> dict[str, Any]:
+    """As JSON."""
+    return {**result._asdict(), "out": without_credentials(result.out)}
+
+
+def summary(result: "ExportResult") -> str:
+    """One line for people."""
+    if not result.rows:
+        return f"nothing new: {result.rows_in_all} messages in {result.files_in_all} files"
+    return (
+        f"{result.rows} messages in {result.files} files, {result.bytes} bytes, in"
+        f" {result.seconds:.1f} s; {result.rows_in_all} messages in all"
+    )

@@ -1,0 +1,182 @@
+"""`keelog store get`, `find` and `seek`: single answers out of a store directory."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keelog.cli import failures
+from keelog.cli.failures import doing
+from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.output import Output
+from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, Shape, message_shape, pull_shape
+from keelog.cli.store.options import body_options, directory, opened
+from node.store.indexes.reader import END_OF_TIME, MAX_MESSAGES_BATCH
+from node.store.opening import DeadStore
+from node.store.query.find import FindRequest
+from node.store.query.find import find as find_page
+from node.store.query.pull import get_message
+from node.store.query.pull_types import (
+    IN_MEMORY,
+    PullRequest,
+    PullResult,
+    PullStatus,
+    TransferLimits,
+)
+from node.store.query.seek import Boundary, offset_by_time
+from node.store.query.tag_filter import parse_tags
+
+
+@command()
+@directory
+@click.option("--topic", required=True)
+@click.option("--queue", type=int, required=True, help="The queue's id.")
+@click.option("--offset", type=int, required=True, help="Queue offset to begin at.")
+@click.option("--count", type=int, default=32, show_default=True, help="maxMsgNums of the pull.")
+@click.option("--tags", help="Subscription: 'A || B', or * for all; compared by hash.")
+@click.option("--max-messages", type=click.IntRange(1), help="More than the usual 32 messages.")
+@click.option("--max-bytes", type=click.IntRange(1), help="More than the usual 262144 bytes.")
+@body_options
+@settings_options
+@output_options
+def get(
+    path: Path,
+    offset: int,
+    max_messages: int | None,
+    output: Output,
+    pairs: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """One pull, as a broker answers it: status, offsets and messages.
+
+    Ends with 3 when no message is found.
+
+    Example: keelog store get ./store --topic orders --queue 0 --offset 100 --count 10
+    """
+    limits = TransferLimits(
+        max_messages or IN_MEMORY.count_max,
+        options["max_bytes"] or IN_MEMORY.bytes_max,
+    )
+    request = PullRequest(
+        options["count"],
+        limits=limits,
+        tags=parse_tags(options["tags"]),
+    )
+    with opened(path, pairs) as store, doing("cannot read the messages"):
+        queue = store.queue(options["topic"], options["queue"])
+        result = get_message(store.log, queue, offset, request)
+        shapes = _shapes(store, result, options["raw_body"], options["no_body"])
+        document = pull_shape(
+            result.status.value,
+            result.next_begin_offset,
+            result.min_offset,
+            result.max_offset,
+            shapes,
+        )
+    title = f"{result.status.value}, next {result.next_begin_offset}"
+    output.document(document, _table(document["messages"]), title)
+    return failures.OK if result.status is PullStatus.FOUND else failures.NOT_FOUND
+
+
+def _shapes(store: DeadStore, result: PullResult, raw_body: bool, no_body: bool) -> Iterator[Shape]:
+    for offset in result.physical_offsets.tolist():
+        yield message_shape(store.log.record_at(offset), raw_body, no_body)
+
+
+def _table(messages: list[Shape]) -> list[Shape]:
+    return [{name: message.get(name) for name in MESSAGE_TABLE} for message in messages]
+
+
+@command()
+@directory
+@click.option("--topic", required=True)
+@click.option("--key", required=True, help="One of KEYS, a UNIQ_KEY, or T#TAGS.")
+@click.option("--since", type=int, default=0, metavar="MS", help="Earliest store time.")
+@click.option("--until", type=int, default=END_OF_TIME, metavar="MS", help="Latest store time.")
+@click.option("--limit", type=click.IntRange(1), default=MAX_MESSAGES_BATCH, show_default=True)
+@click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
+@click.option("--candidates", is_flag=True, help="Log offsets as a broker's index answers them.")
+@body_options
+@settings_options
+@output_options
+def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> int:
+    """Messages by key, newest first. Ends with 3 when there is none.
+
+    Example: keelog store find ./store --topic orders --key order-17
+    """
+    request = FindRequest(
+        topic=options["topic"],
+        key=options["key"],
+        begin=options["since"],
+        end=options["until"],
+        limit=options["limit"],
+        unique=options["unique"],
+    )
+    with opened(path, pairs) as store, doing("cannot look the key up"):
+        if options["candidates"]:
+            count = output.rows(_candidates(store, request), ["physical_offset"])
+        else:
+            columns = MESSAGE_COLUMNS if output.format == "csv" else MESSAGE_TABLE
+            shapes = _found(store, request, options["raw_body"], options["no_body"])
+            count = output.rows(shapes, columns)
+    return failures.OK if count else failures.NOT_FOUND
+
+
+def _candidates(store: DeadStore, request: FindRequest) -> Iterator[Shape]:
+    times = (request.begin, request.end)
+    # The limit asked for stands for the broker's maxMsgsNumBatch too.
+    for offset in store.index.query(
+        request.topic, request.key, request.limit, times, cap=request.limit
+    ):
+        yield {"physical_offset": offset}
+
+
+def _found(
+    store: DeadStore, request: FindRequest, raw_body: bool, no_body: bool
+) -> Iterator[Shape]:
+    left, cursor = request.limit, None
+    while left:
+        page = find_page(
+            store,
+            replace(request, limit=min(left, MAX_MESSAGES_BATCH), cursor=cursor),
+        )
+        for record in page.records:
+            yield message_shape(record, raw_body, no_body)
+        left -= len(page.records)
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+@command()
+@directory
+@click.option("--topic", required=True)
+@click.option("--queue", type=int, required=True, help="The queue's id.")
+@click.option("--time", "timestamp", type=int, required=True, metavar="MS", help="Store time.")
+@click.option(
+    "--boundary",
+    type=click.Choice([boundary.value for boundary in Boundary]),
+    default=Boundary.LOWER.value,
+    show_default=True,
+    help="lower: the first at or after the time; upper: the last at or before it.",
+)
+@settings_options
+@output_options
+def seek(
+    path: Path,
+    timestamp: int,
+    boundary: str,
+    output: Output,
+    pairs: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """The queue offset at a store time.
+
+    Example: keelog store seek ./store --topic orders --queue 0 --time 1795248083173
+    """
+    with opened(path, pairs) as store, doing("cannot look for the time"):
+        queue = store.queue(options["topic"], options["queue"])
+        offset = offset_by_time(store.log, queue, timestamp, Boundary(boundary))
+    output.document({"offset": offset})

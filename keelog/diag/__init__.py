@@ -1,0 +1,1 @@
+"""Gathers what helps to find out what is wrong with a node."""

@@ -1,0 +1,291 @@
+"""What helps to find out what is wrong with a node, as files for one zip: numbers and names.
+
+Nothing of a message goes in: no body, key, tag or property. Of variables only the names, of command
+lines nothing. Names of topics do: they are names of folders.
+"""
+
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import re
+import stat
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keelog
+from keelog.diag.machine import machine, process_table
+from keelog.diag.node import Unproven, metrics_text, node_here
+from node.runtime.state_page import LOG_SLOT, LogPage, WorkerPage, run_dir
+from node.store.checkpoints import (
+    QUARANTINE_DIR,
+    is_clean,
+    list_progress,
+    load_epochs,
+    load_floor,
+    load_owner,
+    load_tails,
+    own_dir,
+)
+from node.store.shutdown_state import read_checkpoint
+from protocol.addresses import without_credentials
+from protocol.errors import MqError
+from protocol.kernel import loader
+from protocol.printable import printable
+
+Fields = dict[str, Any]
+
+LISTED_FILES_MAX = 20_000
+LOG_LINES_MAX = 1_000
+LOG_LINE_CHARS_MAX = 2_000
+LOG_BYTES_MAX = 4 * 1024 * 1024
+"""Of a log only its end is read."""
+_NODE_S_MAX = 5.0
+_PACKAGES = ("keelog", "pyzmq", "msgpack", "psutil", "numpy", "click", "rich", "prometheus-client")
+_PREFIX = "KEELOG_"
+_SECRET = re.compile(
+    r"(?i)((?:passw(?:or)?d|passphrase|secret|token|credential|authorization|cookie|signature"
+    r"|(?:access|api|private|session)[-_]?key)[\w-]*\\*[\"']?[ \t]*[=:][ \t]*)"
+    r"(?:(\\*)([\"'])(?:(?!\3).)*\3?|(?:bearer[ \t]+|basic[ \t]+)?[^\s\"']+)"
+)
+NAME_BOTH = "name them: keelog diag ./store --log FILE -o FILE"
+NAME_THE_STORE = "name the store: keelog diag ./store -o FILE  (or a node that runs: --node URL)"
+
+
+class Bundle:
+    """The files of a zip, by name. What cannot be had is a problem, named beside them."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.problems: list[str] = []
+
+    def add(self, name: str, gather: Callable[[], object]) -> None:
+        """Adds what `gather` answers: text as it is, all else as JSON; credentials nowhere."""
+        try:
+            found = gather()
+        except (MqError, OSError) as error:
+            self.lacks(f"{name}: {type(error).__name__}: {error}")
+            return
+        if isinstance(found, bytes):
+            text = redacted(found.decode("utf-8", "replace"))
+        else:
+            text = json.dumps(_cleaned(found), indent=1, ensure_ascii=False, default=str) + "\n"
+        self.files[name] = printable(text).encode("utf-8", "backslashreplace")
+
+    def lacks(self, problem: str) -> None:
+        """Notes what could not be had."""
+        self.problems.append(redacted(problem))
+
+    def write(self, path: Path) -> None:
+        """Writes a new file, for its owner alone. Raises FileExistsError."""
+        self.add("problems.json", lambda: self.problems)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with (
+            os.fdopen(descriptor, "wb") as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zip_,
+        ):
+            for name, data in self.files.items():
+                zip_.writestr(name, data)
+
+
+def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
+    """Looks at the node, its store and the machine.
+
+    `store` is for a node that does not run, or that is not seen to run here as the caller's user;
+    `log_file` for one whose log goes elsewhere than into a file. Raises NotConnected when nobody
+    answers and no store is named: then there is nothing to look at.
+    """
+    bundle = Bundle()
+    pids: list[int] = []
+    bundle.add("versions.json", versions)
+    bundle.add("environment.json", lambda: variable_names(os.environ))
+    try:
+        with keelog.connect(node, timeout=_NODE_S_MAX) as client:
+            status = dict(client.status().raw)
+            health = dict(client.health().raw)
+    except MqError as error:
+        if store is None:
+            error.hint = NAME_THE_STORE
+            raise
+        bundle.lacks(f"no status and no metrics, nobody answers at {node}: {error}")
+    else:
+        _add_answers(bundle, node, status, health)
+        try:
+            here = node_here(node, status)
+        except Unproven as error:
+            # Its answers name paths, which may be anybody's: none of them is read.
+            given = {"store/": store, "log.txt": log_file, "processes.json": None}
+            absent = ", ".join(name for name, path in given.items() if path is None)
+            bundle.lacks(f"{absent}: {error.reason}; {NAME_BOTH}")
+        else:
+            store, log_file, pids = store or here.store, log_file or here.log_file, here.pids
+            if log_file is None:
+                bundle.lacks("log.txt: the node's log goes into no file; name one with --log")
+    bundle.add("processes.json", lambda: process_table(pids))
+    bundle.add("machine.json", lambda: machine(store))
+    if store is not None and store.is_dir():
+        _add_store(bundle, store)
+    elif store is not None:
+        bundle.lacks(f"{store} is not on this machine")
+    if log_file is not None:
+        bundle.add("log.txt", lambda: last_lines(log_file))
+    return bundle
+
+
+def _add_answers(bundle: Bundle, node: str, status: Fields, health: Fields) -> None:
+    bundle.add("status.json", lambda: status)
+    bundle.add("health.json", lambda: health)
+    bundle.add("settings.json", lambda: status.get("settings"))
+    bundle.add("origins.json", lambda: status.get("origins"))
+    if status.get("http") is None:
+        bundle.lacks("metrics.txt: the node was started without --http")
+    else:
+        bundle.add("metrics.txt", lambda: metrics_text(node, status["http"]))
+
+
+def _add_store(bundle: Bundle, store: Path) -> None:
+    bundle.add("store/files.json", lambda: listing(store))
+    bundle.add("store/checkpoint.json", lambda: read_checkpoint(store)._asdict())
+    bundle.add("store/epochs.json", lambda: [line._asdict() for line in load_epochs(store)])
+    bundle.add("store/own.json", lambda: own_numbers(store))
+    bundle.add("store/tails.json", lambda: tails_numbers(store))
+    bundle.add("store/pages.json", lambda: pages(store))
+    bundle.add("store/quarantine.json", lambda: quarantine_numbers(store))
+
+
+def versions() -> Fields:
+    """Of Keelog, of what it runs on, and of what it needs."""
+    packages: dict[str, str | None] = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            packages[name] = None
+    return {
+        "packages": packages,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "kernel": loader.describe(),
+    }
+
+
+def variable_names(environment: Mapping[str, str]) -> list[str]:
+    """The names of our variables that are set; their values stay where they are."""
+    return sorted(name for name in environment if name.startswith(_PREFIX))
+
+
+def listing(store: Path) -> Fields:
+    """Each file with its length, what it takes on the disk, and when it was changed (ms)."""
+    rows, count = [], 0
+    for path in _files(store):
+        count += 1
+        if count > LISTED_FILES_MAX:
+            continue
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue  # deleted meanwhile
+        rows.append(
+            {
+                "file": str(path.relative_to(store)),
+                "bytes": status.st_size,
+                "disk_bytes": status.st_blocks * 512,
+                "changed_at": status.st_mtime_ns // 1_000_000,
+                "mode": oct(status.st_mode & 0o7777),
+            }
+        )
+    return {"count": count, "files": rows}
+
+
+def _files(store: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(store):
+        folders.sort()
+        yield from (Path(parent) / name for name in sorted(names))
+
+
+def own_numbers(store: Path) -> Fields:
+    """What our small files say."""
+    return {
+        "clean": is_clean(store),
+        "floor": load_floor(store),
+        "owner_epoch": load_owner(store),
+        "progress": {name: one._asdict() for name, one in list_progress(store).items()},
+    }
+
+
+def tails_numbers(store: Path) -> Fields:
+    """The snapshot of the queues' ends."""
+    tails = load_tails(store)
+    if tails is None:
+        return {"at": None}
+    return {
+        "at": tails.at,
+        "last_record": tails.last_record,
+        "store_timestamp": tails.store_timestamp,
+        "queues": len(tails.next_offset),
+    }
+
+
+def pages(store: Path) -> Fields:
+    """The state pages of the processes."""
+    found: Fields = {}
+    for path in sorted(run_dir(store).glob("*.page")):
+        try:
+            with (
+                LogPage.open(store) if path.stem == LOG_SLOT else WorkerPage.open(store, path.stem)
+            ) as page:
+                found[path.stem] = page.read()._asdict()
+        except FileNotFoundError as error:
+            found[path.stem] = str(error)
+    return found
+
+
+def quarantine_numbers(store: Path) -> list[Fields]:
+    """The numbers of each report; its words may name what was cut."""
+    rows = []
+    for path in sorted((own_dir(store) / QUARANTINE_DIR).glob("*/report.json")):
+        try:
+            report = json.loads(path.read_bytes())
+        except ValueError:
+            report = {}
+        numbers = {
+            name: value
+            for name, value in (report.items() if isinstance(report, dict) else ())
+            if isinstance(value, int)
+        }
+        rows.append({"folder": path.parent.name, **numbers})
+    return rows
+
+
+def last_lines(path: Path) -> bytes:
+    """The end of a log. Raises OSError."""
+    with path.open("rb") as raw, io.TextIOWrapper(raw, "utf-8", "replace") as file:
+        status = os.fstat(raw.fileno())
+        if stat.S_ISREG(status.st_mode):
+            raw.seek(max(0, status.st_size - LOG_BYTES_MAX))
+        kept = deque((line[:LOG_LINE_CHARS_MAX].rstrip("\n") for line in file), LOG_LINES_MAX)
+    return "".join(f"{line}\n" for line in kept).encode()
+
+
+def redacted(text: str) -> str:
+    """Text without the values of passwords, tokens and keys, and without users of URLs."""
+    return without_credentials(_SECRET.sub(r"\1\2\3***\3", text))
+
+
+def _cleaned(found: object) -> object:
+    """The same, in all texts of a structure; a text below a name like `password` goes whole."""
+    match found:
+        case str():
+            return redacted(found)
+        case Mapping():
+            return {
+                name: "***" if _SECRET.search(f"{name}=x") else _cleaned(value)
+                for name, value in found.items()
+            }
+        case list() | tuple():
+            return [_cleaned(one) for one in found]
+    return found

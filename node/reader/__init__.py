@@ -1,0 +1,1 @@
+"""The reader process: pulls, long polling, look-ups."""

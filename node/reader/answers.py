@@ -1,0 +1,222 @@
+"""From a parsed request to its answer: reading the open store, no sockets and no waiting."""
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+from node.reader.requests import Find, Get, GetByKey, GetByPlace, GetByQueue, Offsets, Pull, Seek
+from node.reader.tail_cache import LogTail, Taken
+from node.serving.unix_server import Payload
+from node.store.file_cache import FileVanished
+from node.store.query.find import FindPage, FindRequest, find
+from node.store.query.pull import get_message
+from node.store.query.pull_types import PullResult, PullStatus
+from node.store.query.record_of_unit import record_of
+from node.store.query.seek import offset_by_time
+from node.store.queues.listing import list_queue_ids, list_topics
+from node.store.running_store import LiveStore
+from node.store.topics_file import Topic, TopicsFile
+from protocol.errors import NotFound, UnknownTopic
+from protocol.ids import Queue
+from protocol.names import is_folder_name
+from protocol.record.codec import Record
+
+T = TypeVar("T")
+FIND_BYTES_MAX = 4 << 20
+"""A page of found records ends behind the one that takes it over this."""
+_TRY_TOPICS = "see the topics with: keelog topic ls"
+
+
+class Answer(NamedTuple):
+    """The fields of a good answer, and its payload frame, if it has one."""
+
+    fields: dict[str, Any]
+    payload: Payload | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the payload."""
+        return 0 if self.payload is None else len(self.payload)
+
+
+def look_again(store: LiveStore, look: Callable[[], T]) -> T:
+    """Looks once more where retention has just removed a file."""
+    try:
+        return look()
+    except FileVanished:
+        store.refresh()
+        return look()
+
+
+def pull(store: LiveStore, wanted: Pull) -> PullResult:
+    """One look at the queue, RocketMQ's getMessage. Raises StoreDamaged, MessageDamaged."""
+    return get_message(store.log, store.queue(*wanted.queue), wanted.offset, wanted.request)
+
+
+def is_waiting_status(result: PullResult, offset: int) -> bool:
+    """Whether a broker would hold the pull: it maps to PULL_NOT_FOUND (format 12.3)."""
+    match result.status:
+        case PullStatus.OFFSET_OVERFLOW_ONE | PullStatus.OFFSET_FOUND_NULL:
+            return True
+        case PullStatus.NO_MESSAGE_IN_QUEUE:
+            return offset == 0
+        case _:
+            return False
+
+
+def pull_answer(result: PullResult) -> Answer:
+    """The records as stored, in one frame, and the size of each."""
+    fields = {
+        "status": result.status.value,
+        "next_begin_offset": result.next_begin_offset,
+        "min_offset": result.min_offset,
+        "max_offset": result.max_offset,
+        "count": result.count,
+        "sizes": result.sizes.astype("<u4").tobytes(),
+    }
+    return Answer(fields, result.payload if result.count else None)
+
+
+def tail_answer(taken: Taken, min_offset: int) -> Answer:
+    """As `pull_answer`, for what the log's end gave."""
+    records = taken.records
+    fields = {
+        "status": taken.status.value,
+        "next_begin_offset": taken.next_begin_offset,
+        "min_offset": min_offset,
+        "max_offset": taken.max_offset,
+        "count": len(records),
+        "sizes": struct.pack(f"<{len(records)}I", *map(len, records)),
+    }
+    return Answer(fields, b"".join(records) if records else None)
+
+
+def get(store: LiveStore, tail: LogTail, wanted: Get) -> Answer:
+    """One record. Raises NotFound, StoreDamaged, MessageDamaged."""
+    match wanted:
+        case GetByPlace():
+            raw = _by_place(store, wanted).raw
+        case GetByKey():
+            raw = _by_key(store, wanted).raw
+        case GetByQueue():
+            raw = tail.record(wanted.queue, wanted.offset) or _by_queue(store, wanted).raw
+    return Answer({"size": len(raw)}, raw)
+
+
+def _by_place(store: LiveStore, wanted: GetByPlace) -> Record:
+    record = store.log.look_up(wanted.physical_offset)
+    if wanted.message_id and record.message_id != wanted.message_id.upper():
+        raise NotFound(
+            f"no record has the id {wanted.message_id}: at its place is {record.message_id}",
+            "ask the node that stored it",
+        )
+    return record
+
+
+def _by_key(store: LiveStore, wanted: GetByKey) -> Record:
+    cursor: str | None = None
+    while True:
+        request = FindRequest(wanted.topic, wanted.unique_key, limit=1, cursor=cursor, unique=True)
+        try:
+            page = find(store, request)
+        except UnknownTopic:
+            break
+        if page.records:
+            return page.records[0]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    raise NotFound(f"topic {wanted.topic} has no message with this unique key", _TRY_TOPICS)
+
+
+def _by_queue(store: LiveStore, wanted: GetByQueue) -> Record:
+    topic, queue_id = wanted.queue
+    queue = store.queue(topic, queue_id)
+    unit = queue.unit(wanted.offset) if queue is not None else None
+    if queue is None or unit is None or wanted.offset < queue.min_offset:
+        low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        raise NotFound(
+            f"queue {queue_id} of {topic} has no message {wanted.offset}: it holds [{low}, {high})"
+        )
+    return record_of(store.log, queue, wanted.offset, unit)
+
+
+def find_messages(store: LiveStore, topics: TopicsFile, wanted: Find) -> Answer:
+    """A page of records with a key. Raises UnknownTopic, BadRequest for a cursor, StoreDamaged."""
+    request = FindRequest(
+        topic=wanted.topic,
+        key=wanted.key,
+        begin=wanted.begin,
+        end=wanted.end,
+        limit=wanted.max_messages,
+        bytes_max=FIND_BYTES_MAX,
+        cursor=wanted.cursor,
+        unique=wanted.unique,
+    )
+    try:
+        page = find(store, request)
+    except UnknownTopic:
+        need_topic(store, topics, wanted.topic)
+        page = FindPage([], None)  # Known, but nothing was ever stored in it.
+    records = [record.raw for record in page.records]
+    sizes = struct.pack(f"<{len(records)}I", *map(len, records))
+    fields = {"count": len(records), "sizes": sizes, "cursor": page.cursor}
+    return Answer(fields, b"".join(records) if records else None)
+
+
+def seek(store: LiveStore, wanted: Seek) -> Answer:
+    """The queue offset at a store time; 0 for a queue that is not there, as a broker answers."""
+    queue = store.queue(*wanted.queue)
+    return Answer({"offset": offset_by_time(store.log, queue, wanted.timestamp, wanted.boundary)})
+
+
+def offsets(store: LiveStore, tail: LogTail, topics: TopicsFile, wanted: Offsets) -> Answer:
+    """The bounds of a topic's queues. Raises UnknownTopic."""
+    known = need_topic(store, topics, wanted.topic)
+    if wanted.queue_id is not None:
+        ids: Iterable[int] = [wanted.queue_id]
+    else:
+        named = range(known.read_queues) if known is not None else ()
+        ids = sorted({*named, *list_queue_ids(store.root, wanted.topic)})
+    queues = [Queue(wanted.topic, number) for number in ids]
+    return Answer({"queues": [_bounds(store, tail, queue) for queue in queues]})
+
+
+def _bounds(store: LiveStore, tail: LogTail, queue: Queue) -> dict[str, int | bool]:
+    reader = store.queue(*queue)
+    low, high = (0, 0) if reader is None else (reader.min_offset, reader.max_offset)
+    high = max(high, tail.end_of(queue) or 0)
+    return {
+        "queue_id": queue.queue_id,
+        "min_offset": low,
+        "max_offset": high,
+        "behind": not tail.tells_end(store, queue),
+    }
+
+
+def list_all_topics(store: LiveStore, topics: TopicsFile) -> Answer:
+    """Topics of config/topics.json, and those that only consumequeue/ knows."""
+    topics.reload()
+    names = sorted({*topics.topics, *filter(is_folder_name, list_topics(store.root))})
+    return Answer({"topics": [_row(store, name, topics.topics.get(name)) for name in names]})
+
+
+def _row(store: LiveStore, name: str, known: Topic | None) -> dict[str, Any]:
+    stored = max(list_queue_ids(store.root, name), default=-1) + 1
+    topic = known or Topic(name, stored, stored)
+    return {
+        "topic": name,
+        "queues": max(topic.read_queues, topic.write_queues, stored),
+        "read_queues": topic.read_queues,
+        "write_queues": topic.write_queues,
+        "perm": topic.perm,
+    }
+
+
+def need_topic(store: LiveStore, topics: TopicsFile, name: str) -> Topic | None:
+    """The topic's settings; None when only its files are known. Raises UnknownTopic."""
+    topics.reload()
+    known = topics.topics.get(name)
+    if known is None and not list_queue_ids(store.root, name):
+        raise UnknownTopic(f"there is no topic {name}", _TRY_TOPICS)
+    return known

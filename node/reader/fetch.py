@@ -1,0 +1,145 @@
+"""Raw bytes of a store's files for who decodes them elsewhere, and what there is to fetch.
+
+Files are named by what they hold, never by a path. Nothing at or above the readable end of the log,
+or the visible end of a queue, leaves here; a record or unit of an epoch that was taken back may
+have left before: records prove themselves by place and checksum, units by their records.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from node.reader.answers import Answer
+from node.reader.requests import Fetch, Layout
+from node.store.file_cache import FileVanished
+from node.store.indexes.file import IndexFile, readable_end
+from node.store.queues.listing import list_queue_ids, list_topics
+from node.store.running_store import LiveStore
+from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.errors import NotFound, ServiceNotAvailable
+from protocol.ids import Queue
+from protocol.names import is_folder_name
+
+LAYOUT_QUEUES_MAX = 200
+"""Queues of one answer to `layout`: one that is looked at for the first time costs 0.1 ms."""
+_AGAIN = "it was deleted; ask for the layout again"
+
+
+def fetch(store: LiveStore, wanted: Fetch) -> Answer:
+    """At most the bytes asked for, fewer where the file or what may be read of it ends.
+
+    Raises NotFound for what is not there any more, ServiceNotAvailable while a queue worker takes
+    up its work, StoreDamaged.
+    """
+    try:
+        match wanted.kind:
+            case "log":
+                payload = _of_log(store, wanted)
+            case "queue":
+                payload = _of_queue(store, wanted)
+            case _:
+                payload = _of_index(store, wanted)
+    except FileVanished as gone:
+        raise NotFound(gone.reason, _AGAIN) from None
+    fields = {"bytes": len(payload), "epoch": store.epoch}
+    return Answer(fields, payload if len(payload) else None)
+
+
+def _of_log(store: LiveStore, wanted: Fetch) -> memoryview | bytes:
+    log = store.log
+    if wanted.offset < log.min_offset:
+        raise NotFound(f"the log begins at {log.min_offset}, not at {wanted.offset}", _AGAIN)
+    if wanted.offset >= log.end:
+        return b""
+    segment = log.segment_at(wanted.offset)
+    position = wanted.offset - segment.start
+    end = min(position + wanted.bytes_max, min(segment.end, log.end) - segment.start)
+    return segment.view()[position:end]
+
+
+def _of_queue(store: LiveStore, wanted: Fetch) -> bytes:
+    assert wanted.queue is not None
+    topic, queue_id = wanted.queue
+    count = max(wanted.bytes_max // UNIT_BYTES, 1)
+    reader = store.queue(topic, queue_id)
+    end = 0 if reader is None else reader.max_offset
+    if wanted.offset + count > end and store.is_resuming(wanted.queue):
+        raise ServiceNotAvailable(f"the queue worker of {topic} is behind the log", "again later")
+    if reader is None or wanted.offset < reader.first:
+        first = 0 if reader is None else reader.first
+        raise NotFound(f"queue {queue_id} of {topic} begins at {first}", _AGAIN)
+    return reader.units(wanted.offset, count).tobytes()
+
+
+def _of_index(store: LiveStore, wanted: Fetch) -> bytes:
+    (file,) = store.index_folder.open([wanted.file], trusts_slots=True)
+    end = file.geometry.entry_position(readable_end(file, store.log.end))
+    # Copied: a worker goes on writing to the file while ZeroMQ sends.
+    return bytes(file.read(wanted.offset, max(min(wanted.bytes_max, end - wanted.offset), 0)))
+
+
+def layout(store: LiveStore, wanted: Layout) -> Answer:
+    """Bounds, segments, and a page of queues; no queues when nothing has changed since `known`.
+
+    Raises StoreDamaged.
+    """
+    log = store.log
+    token = store.token
+    is_same = wanted.known == token and wanted.after is None
+    page = [] if is_same else _page(store, wanted)
+    queues = [_row(store, queue) for queue in page[:LAYOUT_QUEUES_MAX]]
+    last = page[LAYOUT_QUEUES_MAX - 1] if len(page) > LAYOUT_QUEUES_MAX else None
+    starts = [segment.start for segment in log.segments.segments]
+    fields: dict[str, Any] = {
+        "token": token,
+        "same": is_same,
+        "epoch": store.epoch,
+        "min_offset": log.min_offset,
+        "readable": log.end,
+        "followed": store.followed,
+        "segment_bytes": log.segment_bytes,
+        "segments": b"" if is_same else np.array(starts, "<i8").tobytes(),
+        "queue_file_bytes": store.queue_file_bytes,
+        "queues": [row for row in queues if row is not None],
+        "cursor": None if last is None else f"{last.topic}/{last.queue_id}",
+        "index": [_index_row(store, file) for file in store.index.files()]
+        if wanted.with_index and not is_same
+        else [],
+    }
+    return Answer(fields)
+
+
+def _page(store: LiveStore, wanted: Layout) -> list[Queue]:
+    """The queues behind `after`, one more than an answer takes."""
+    found: list[Queue] = []
+    for queue in _queues(store, wanted):
+        if wanted.after is None or queue > wanted.after:
+            found.append(queue)
+        if len(found) > LAYOUT_QUEUES_MAX:
+            break
+    return found
+
+
+def _queues(store: LiveStore, wanted: Layout) -> Iterator[Queue]:
+    asked = list_topics(store.root) if wanted.topics is None else sorted(set(wanted.topics))
+    names = filter(is_folder_name, asked)
+    for topic in names:
+        if wanted.after is None or topic >= wanted.after.topic:
+            yield from (Queue(topic, number) for number in list_queue_ids(store.root, topic))
+
+
+def _row(store: LiveStore, queue: Queue) -> list[Any] | None:
+    reader = store.queue(*queue)
+    if reader is None:
+        return None
+    bounds = [reader.first, reader.min_offset, reader.max_offset]
+    return [queue.topic, queue.queue_id, *bounds, store.is_resuming(queue)]
+
+
+def _index_row(store: LiveStore, file: IndexFile) -> list[Any]:
+    slots, numbers = file.geometry.slot_count, file.geometry.index_num
+    return [
+        *(file.name, slots, numbers, file.header.begin_timestamp),
+        readable_end(file, store.log.end),
+    ]

@@ -1,0 +1,149 @@
+"""The pulls that wait for messages: by queue, by peer and by time. No clock, no sockets, no files.
+
+Times are seconds of whatever clock the caller uses.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+from node.reader.requests import Pull
+from protocol.errors import NodeBusy
+from protocol.ids import Queue
+
+HELD_MAX = 50_000
+_DEAD_MAX = 1_024
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One pull that waits. `next_offset` is where the next look begins, behind what was scanned;
+    `answered` is where the last answer of a stream ended, whose bytes are counted.
+
+    `undecided_below`: nothing may be said of the queue's end before its worker has come to this
+    log offset; None when the pull only waits for messages.
+    """
+
+    peer: bytes
+    request_id: int
+    pull: Pull
+    deadline: float
+    next_offset: int
+    is_over: bool = False
+    undecided_below: int | None = None
+    answered: int | None = None
+    bytes: int = 0
+
+    @property
+    def queue(self) -> Queue:
+        """Where it waits."""
+        return self.pull.queue
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether messages came that its filter refused."""
+        return self.next_offset != self.begin
+
+    @property
+    def begin(self) -> int:
+        """Where its next answer begins."""
+        return self.pull.offset if self.answered is None else self.answered
+
+    def goes_on(self, next_offset: int, size: int) -> bool:
+        """Takes an answer that ends there; whether all answers so far leave room for one more."""
+        self.next_offset = self.answered = next_offset
+        self.bytes += size
+        request = self.pull.request
+        count = next_offset - self.pull.offset
+        return count < request.max_messages and self.bytes < request.total_bytes_max
+
+    def look(self) -> Pull:
+        """The pull to make now."""
+        if self.next_offset == self.pull.offset:
+            return self.pull
+        return replace(self.pull, offset=self.next_offset)
+
+
+class HoldList:
+    """At most `limit` held pulls. Taking one out costs the same however many there are."""
+
+    def __init__(self, limit: int = HELD_MAX) -> None:
+        self._limit = limit
+        self._queues: dict[Queue, dict[Held, None]] = {}
+        self._peers: dict[bytes, set[Held]] = {}
+        self._times: list[tuple[float, int, Held]] = []
+        self._numbers = count()
+        self._held = 0
+
+    def __len__(self) -> int:
+        return self._held
+
+    def add(self, held: Held) -> None:
+        """Holds a pull. Raises NodeBusy at the limit."""
+        self.check_room()
+        self._queues.setdefault(held.queue, {})[held] = None
+        self._peers.setdefault(held.peer, set()).add(held)
+        heapq.heappush(self._times, (held.deadline, next(self._numbers), held))
+        self._held += 1
+
+    def check_room(self) -> None:
+        """Raises NodeBusy when no further pull can be held."""
+        if self._held >= self._limit:
+            raise NodeBusy(
+                f"{self._held} pulls are held here already", "pull again later, or without wait_ms"
+            )
+
+    def queues(self) -> list[Queue]:
+        """The queues that somebody waits for."""
+        return list(self._queues)
+
+    def waits_for(self, queue: Queue) -> bool:
+        """Whether somebody waits for this queue."""
+        return queue in self._queues
+
+    def of(self, queue: Queue) -> list[Held]:
+        """Who waits for this queue, in the order of coming."""
+        return list(self._queues.get(queue, ()))
+
+    def remove(self, held: Held) -> None:
+        """Takes one out; does nothing when it is out already."""
+        if held.is_over:
+            return
+        held.is_over = True
+        self._held -= 1
+        of_queue = self._queues[held.queue]
+        del of_queue[held]
+        if not of_queue:
+            del self._queues[held.queue]
+        of_peer = self._peers[held.peer]
+        of_peer.discard(held)
+        if not of_peer:
+            del self._peers[held.peer]
+        # Answered pulls leave the heap when their time comes, or when they are most of it.
+        if len(self._times) > 2 * self._held + _DEAD_MAX:
+            self._times = [item for item in self._times if not item[2].is_over]
+            heapq.heapify(self._times)
+
+    def forget(self, peer: bytes) -> None:
+        """Takes out everything of a peer that is gone."""
+        for held in list(self._peers.get(peer, ())):
+            self.remove(held)
+
+    def take_due(self, now: float) -> Iterator[Held]:
+        """Takes out the pulls whose time is up, the oldest first."""
+        while self._times and self._times[0][0] <= now:
+            held = heapq.heappop(self._times)[2]
+            if not held.is_over:
+                self.remove(held)
+                yield held
+
+    def take_all(self) -> Iterator[Held]:
+        """Takes out every pull, in the order of their times."""
+        return self.take_due(float("inf"))
+
+    def next_deadline(self) -> float | None:
+        """When the next one's time is up; None when nobody waits."""
+        while self._times and self._times[0][2].is_over:
+            heapq.heappop(self._times)
+        return self._times[0][0] if self._times else None

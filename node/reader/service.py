@@ -1,0 +1,395 @@
+"""What a reader does with requests, arrivals and time: answers, or holds. No sockets, no clock.
+
+Answers leave through a function; times are seconds of the caller's monotonic clock.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic_ns
+from typing import TypeVar
+
+from node.reader.answers import (
+    Answer,
+    find_messages,
+    get,
+    is_waiting_status,
+    list_all_topics,
+    look_again,
+    offsets,
+    pull,
+    pull_answer,
+    seek,
+)
+from node.reader.fetch import fetch, layout
+from node.reader.growth_notices import News
+from node.reader.long_polls import Held, HoldList
+from node.reader.requests import (
+    Pull,
+    parse_fetch,
+    parse_find,
+    parse_get,
+    parse_layout,
+    parse_offsets,
+    parse_pull,
+    parse_seek,
+)
+from node.reader.stats import ReaderStats
+from node.reader.tail_pulls import TailDesk
+from node.runtime.shortage import as_refusal
+from node.serving.request_server import BadFrames, Received
+from node.serving.unix_server import Payload
+from node.store.query.pull import nothing
+from node.store.query.pull_types import PullResult, PullStatus, TransferLimits
+from node.store.queues.reader import QueueReader
+from node.store.running_store import LiveStore
+from node.store.topics_file import TopicsFile
+from protocol.errors import (
+    BadRequest,
+    CorruptError,
+    MqError,
+    ServiceNotAvailable,
+    StoreDamaged,
+    UnknownOperation,
+)
+from protocol.ids import Queue, shard_of
+from protocol.names import COMMIT_LOG_DIR
+from protocol.wire.frames import (
+    Header,
+    answer,
+    check_envelope,
+    id_within,
+    refusal,
+    request_id,
+    unpack,
+)
+
+HEADER_BYTES_MAX = 128 * 1024
+"""No request to a reader needs more."""
+SCANS_AT_ONCE = 64
+"""How many scans of one queue a held pull with a filter makes before others have their turn."""
+
+UNDECIDED_MS = 1_000
+"""How long a pull that does not wait is kept until the end of its queue is known."""
+
+Send = Callable[[bytes, Header, Payload | None], bool]
+T = TypeVar("T")
+_Looked = dict[tuple[int, str, int, int], PullResult | None]
+_OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
+
+
+class ReaderService:
+    """Answers requests from `store`, which its owner refreshes, and may replace.
+
+    `trouble` is set by the owner while the store cannot be followed: requests get it as refusal.
+    """
+
+    def __init__(
+        self, store: LiveStore, topics: TopicsFile, limits: TransferLimits, send: Send, shards: int
+    ) -> None:
+        self.store = store
+        self.stats = ReaderStats()
+        """Its owner may replace it before the first request."""
+        self.holds = HoldList()
+        self.at_end = TailDesk(self.holds, self._send_pull)
+        self.tail = self.at_end.tail
+        self.requests = 0
+        self.trouble: MqError | None = None
+        self.is_asked_for_end = False
+        """Whether a request has come that the queues' files were too old for; for its owner."""
+        self._topics = topics
+        self._limits = limits
+        self._send = send
+        self._shards = shards
+        self._unfinished: set[Queue] = set()
+        self._undecided: dict[Held, None] = {}
+
+    @property
+    def has_work(self) -> bool:
+        """Whether queues wait to be looked at again at once, without any news."""
+        return bool(self._unfinished)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether pulls wait for a queue worker to catch up."""
+        return bool(self._undecided)
+
+    # Requests
+
+    def handle(self, received: Received | BadFrames, now: float) -> None:
+        """Answers one request, or holds it. Never raises for what a client sent."""
+        self.requests += 1
+        began, pulls = monotonic_ns(), self.stats.pulls
+        if isinstance(received, BadFrames):
+            self._refuse(received.peer, received.request_id, "", received.error)
+            return
+        number, operation = 0, ""
+        try:
+            header = unpack(received.header, HEADER_BYTES_MAX)
+            number = request_id(header)
+            operation = check_envelope(header)
+            if received.payload is not None:
+                raise BadRequest("a reader takes one frame, two came")
+            if operation == "pull":
+                self._pull(received.peer, number, header, now)
+                if self.stats.pulls != pulls:
+                    self.stats.took(operation, monotonic_ns() - began)
+                return
+            found = self._again(lambda: self._answer(operation, header, now))
+        except (MqError, OSError) as error:
+            number = number or id_within(received.header)
+            place = str(self.store.root)
+            # Without a name: an error that its frame holds holds the frame, and the request in it.
+            self._refuse(received.peer, number, operation, as_refusal(error, place))
+        else:
+            self._send(received.peer, answer(number, **found.fields), found.payload)
+            self.stats.answered(operation, monotonic_ns() - began)
+
+    def refuse(self, received: Received | BadFrames, error: MqError) -> None:
+        """Answers one request with an error, whatever it asks for."""
+        if isinstance(received, BadFrames):
+            number = received.request_id
+        else:
+            try:
+                number = request_id(unpack(received.header, HEADER_BYTES_MAX))
+            except BadRequest:
+                number = id_within(received.header)
+        self._refuse(received.peer, number, "", error)
+
+    def _refuse(self, peer: bytes, number: int, operation: str, error: MqError) -> None:
+        self.stats.refused(operation, error.status)
+        self._send(peer, refusal(number, error), None)
+
+    def _send_pull(self, held: Held, header: Header, payload: Payload | None) -> bool:
+        self.stats.pulled(held.queue.topic, header, payload)
+        return self._send(held.peer, header, payload)
+
+    def _answer(self, operation: str, header: Header, now: float) -> Answer:
+        if operation == "ping":
+            return Answer({})
+        if self.trouble is not None:
+            raise self.trouble
+        match operation:
+            case "get":
+                wanted = parse_get(header)
+                self._see_end(now)
+                return get(self.store, self.tail, wanted)
+            case "find":
+                found = find_messages(self.store, self._topics, parse_find(header))
+                self.stats.looked_up(bool(found.fields["count"]))
+                return found
+            case "offsets":
+                asked = parse_offsets(header)
+                self._see_end(now)
+                return offsets(self.store, self.tail, self._topics, asked)
+            case "seek":
+                return seek(self.store, parse_seek(header))
+            case "fetch":
+                return fetch(self.store, parse_fetch(header))
+            case "layout":
+                return layout(self.store, parse_layout(header))
+            case "topics":
+                return list_all_topics(self.store, self._topics)
+        raise UnknownOperation(
+            f"a reader knows no operation {operation[:40]!a}",
+            "pull, get, find, offsets, seek, topics, fetch, layout or ping",
+        )
+
+    def _see_end(self, now: float) -> None:
+        """Lets the log's end count for a request that has just come, where the queues' files are
+        little behind: who was told that a message is stored can read it at once."""
+        if not self.tail.is_at_end(self.store):
+            self.is_asked_for_end = True
+            self.follow(now)
+
+    def _again(self, look: Callable[[], T]) -> T:
+        return look_again(self.store, look)
+
+    # Pulls
+
+    def _pull(self, peer: bytes, number: int, header: Header, now: float) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        wanted = parse_pull(header, self.store.settings, self._limits)
+        held = Held(peer, number, wanted, now + wanted.wait_ms / 1000, wanted.offset)
+        self._see_end(now)
+        if self.tail.follows and self.at_end.pull(self.store, held):
+            return
+        result = self._look(wanted)
+        if result is None:
+            held.deadline = max(held.deadline, now + UNDECIDED_MS / 1000)
+            self.holds.add(held)
+            self._leave_undecided(held)
+            return
+        if wanted.wait_ms and is_waiting_status(result, wanted.offset):
+            self.holds.add(held)
+            return
+        found = pull_answer(result)
+        self._send_pull(held, answer(number, **found.fields), found.payload)
+
+    def follow(self, now: float) -> None:
+        """Answers the held pulls that the log's end has messages for."""
+        was_following = self.tail.follows
+        self.at_end.follow(self.store, now)
+        if self.tail.follows and not was_following:
+            # What the files got since the last look at them is below where the log's end begins,
+            # and from now on nobody listens to the hint that would tell it.
+            self.wake_all()
+
+    def _look(self, wanted: Pull, is_final: bool = False) -> PullResult | None:
+        """One look; None while the queue's worker is behind, and its end can't be told yet.
+
+        Without that a worker's restart would send consumers back to where it is by then.
+        """
+        queue, end = wanted.queue, self.tail.end_of(wanted.queue)
+        if wanted.offset == end:
+            return nothing(
+                PullStatus.OFFSET_OVERFLOW_ONE, end, self.at_end.min_offset(self.store, queue), end
+            )
+        try:
+            result = self._again(lambda: pull(self.store, wanted))
+        except CorruptError:
+            if self.store.is_resuming(queue):
+                return None
+            raise
+        if end is not None and end > result.max_offset:
+            result = replace(result, max_offset=end)
+        is_waiting = is_waiting_status(result, wanted.offset)
+        if is_waiting or result.status in _OF_THE_END:
+            self._check_worker(queue)
+        if is_final or is_waiting or not self.store.is_behind(queue):
+            return result
+        return None if result.status in _OF_THE_END else result
+
+    def _check_worker(self, queue: Queue) -> None:
+        """Raises StoreDamaged where nobody knows what the queue has behind its last unit: a worker
+        that stopped before damage is not started again."""
+        damaged_at = self.store.damaged_at(queue)
+        if damaged_at is not None:
+            raise StoreDamaged(
+                str(self.store.root / COMMIT_LOG_DIR),
+                damaged_at,
+                f"the worker of queue {queue.queue_id} of {queue.topic} stopped before damage:"
+                " later messages are in no queue",
+                "stop the node, then: keelog store repair DIR",
+            )
+
+    def _leave_undecided(self, held: Held) -> None:
+        held.undecided_below = self.store.log.end if self.store.knows_log else 0
+        self._undecided[held] = None
+
+    def settle(self) -> None:
+        """Looks at the pulls whose queue's end was not known, where it is known now."""
+        for held in list(self._undecided):
+            if held.is_over or held.undecided_below is None:
+                del self._undecided[held]
+            elif not held.undecided_below:
+                self._leave_undecided(held)
+            elif (
+                not self.store.is_resuming(held.queue)
+                and self.store.visible_end(held.queue) >= held.undecided_below
+            ):
+                del self._undecided[held]
+                held.undecided_below = None
+                self._wake(held, {}, is_final=True)
+
+    def wake(self, news: News) -> None:
+        """Looks again at the held pulls of queues that may have grown."""
+        wanted = self._unfinished | {queue for queue in news.queues if self.holds.waits_for(queue)}
+        self._unfinished = set()
+        if news.shards:
+            for queue in self.holds.queues():
+                if shard_of(queue, self._shards) in news.shards:
+                    wanted.add(queue)
+        for queue in wanted:
+            self._wake_queue(queue)
+
+    def wake_all(self) -> None:
+        """Looks at every held pull: after a new epoch nothing that was known counts."""
+        self.wake(News(set(), set(range(self._shards))))
+
+    def _wake_queue(self, queue: Queue) -> None:
+        try:
+            reader: QueueReader | None = self._again(lambda: self.store.queue(*queue))
+        except MqError as error:
+            for held in self.holds.of(queue):
+                self._finish(held, refusal(held.request_id, error), None)
+            return
+        end = reader.max_offset if reader is not None else 0
+        looked: _Looked = {}
+        for held in self.holds.of(queue):
+            if held.next_offset != end and not held.is_over and held.undecided_below is None:
+                self._wake(held, looked)
+
+    def _wake(self, held: Held, looked: _Looked, is_final: bool = False) -> None:
+        """Answers a held pull when there is something for it. Equal pulls share one look."""
+        try:
+            for _ in range(SCANS_AT_ONCE):
+                request = held.pull.request
+                key = (
+                    held.next_offset,
+                    held.pull.tags,
+                    request.max_messages,
+                    request.total_bytes_max,
+                )
+                if key not in looked:
+                    looked[key] = self._look(held.look(), is_final)
+                result = looked[key]
+                if result is None:
+                    self._leave_undecided(held)
+                    return
+                if is_waiting_status(result, held.next_offset) and held.pull.wait_ms:
+                    return
+                if not _refused_all(result, held.next_offset):
+                    self._finish_with(held, result)
+                    return
+                held.next_offset = result.next_begin_offset
+        except MqError as error:
+            self._finish(held, refusal(held.request_id, error), None)
+        else:
+            self._unfinished.add(held.queue)
+
+    # The end of a hold
+
+    def time_out(self, now: float) -> None:
+        """Answers the pulls whose time is up with what there is."""
+        for held in self.holds.take_due(now):
+            self._answer_late(held)
+
+    def stop(self) -> None:
+        """Answers all held pulls as if their time were up."""
+        for held in self.holds.take_all():
+            self._answer_late(held)
+
+    def _answer_late(self, held: Held) -> None:
+        try:
+            if self.trouble is not None:
+                raise self.trouble
+            result = self._look(held.look())
+            if result is None:
+                raise ServiceNotAvailable(
+                    f"the queue worker of {held.queue.topic} is behind the log",
+                    "pull again later; see keelog status",
+                )
+        except MqError as error:
+            self._finish(held, refusal(held.request_id, error), None)
+            return
+        if held.has_moved and is_waiting_status(result, held.next_offset):
+            # Messages came, its filter refused them: next is behind them, as after any scan.
+            result = replace(result, status=PullStatus.NO_MATCHED_MESSAGE)
+        self._finish_with(held, result)
+
+    def _finish_with(self, held: Held, result: PullResult) -> None:
+        found = pull_answer(result)
+        header = answer(held.request_id, **found.fields, offset=held.begin)
+        self._finish(held, header, found.payload)
+
+    def _finish(self, held: Held, header: Header, payload: Payload | None) -> None:
+        self.holds.remove(held)
+        if not self._send_pull(held, header, payload):
+            self.holds.forget(held.peer)
+
+
+def _refused_all(result: PullResult, offset: int) -> bool:
+    """Whether a scan went on, but its filter took nothing."""
+    no_match = result.status is PullStatus.NO_MATCHED_MESSAGE
+    return no_match and result.next_begin_offset > offset

@@ -1,0 +1,70 @@
+"""What a reader counts: answers and refusals by operation, and how long those took that it gave at
+once. A pull that waits is in no duration: it waits because it was told to.
+"""
+
+from node.runtime.stats.page import Counts
+from node.runtime.stats.series import (
+    CODES,
+    DAMAGE_FOUND,
+    DURATION,
+    INDEX_LOOKUPS,
+    LOOKUPS,
+    OK,
+    OTHER,
+    READER,
+    READER_OPS,
+    REQUESTS,
+)
+from node.runtime.stats.topic_counts import TopicCounts
+from node.serving.unix_server import Payload
+from protocol.errors import CorruptError
+from protocol.wire.frames import Header
+
+PULL = "pull"
+
+
+class ReaderStats:
+    """Counts for the reader's one thread."""
+
+    def __init__(self, counts: Counts | None = None, topics: TopicCounts | None = None) -> None:
+        """Without the counts of a page it counts for nobody; `topics` are those of messages."""
+        self._counts = counts = Counts(READER) if counts is None else counts
+        self._numbers = counts.numbers
+        self._ok = {op: counts.place(REQUESTS, op=op, code=OK) for op in READER_OPS}
+        self._durations = {op: counts.place(DURATION, op=op) for op in READER_OPS}
+        self._pull_ok = self._ok[PULL]
+        self._hit, self._miss = (counts.place(INDEX_LOOKUPS, result=one) for one in LOOKUPS)
+        self._topics = topics
+        self.pulls = 0
+        """Answers to pulls that were given."""
+
+    def pulled(self, topic: str, header: Header, payload: Payload | None) -> None:
+        """A pull is answered, or refused."""
+        self.pulls += 1
+        if not header["ok"]:
+            self.refused(PULL, header["error"]["status"])
+            return
+        self._numbers[self._pull_ok] += 1
+        if payload is not None and self._topics is not None:
+            self._topics.add(topic, header["count"], len(payload))
+
+    def answered(self, operation: str, took: int) -> None:
+        """Any other request was answered well."""
+        self._numbers[self._ok.get(operation, self._ok[OTHER])] += 1
+        self.took(operation, took)
+
+    def took(self, operation: str, took: int) -> None:
+        """An answer that was given at once took so many ns."""
+        self._counts.observe(self._durations.get(operation, self._durations[OTHER]), took)
+
+    def refused(self, operation: str, status: str) -> None:
+        """A request was refused."""
+        op = operation if operation in READER_OPS else OTHER
+        code = status if status in CODES else CODES[-1]
+        self._numbers[self._counts.place(REQUESTS, op=op, code=code)] += 1
+        if status == CorruptError.status:
+            self._numbers[self._counts.place(DAMAGE_FOUND)] += 1
+
+    def looked_up(self, is_hit: bool) -> None:
+        """A page was looked for by key."""
+        self._numbers[self._hit if is_hit else self._miss] += 1

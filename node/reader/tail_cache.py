@@ -1,0 +1,202 @@
+"""The end of the log, by queue: what pulls wait for, before a queue worker has placed it.
+
+A record says itself which message of which queue it is. So a pull that stands at the end of its
+queue is answered from the log, which alone is the truth, and the queue's files count for all that
+is below. Whenever anything is out of the ordinary nothing stands here: the files are waited for.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from node.store.query.pull_types import PullRequest, PullStatus
+from node.store.running_store import LiveStore
+from protocol.errors import MqError
+from protocol.ids import Queue
+from protocol.names import SCHEDULE_TOPIC
+from protocol.record.check import Sealed
+from protocol.record.codec import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    Record,
+    decode,
+    unit_tags_code,
+)
+
+TURN_BYTES_MAX = 64 * 1024
+TURN_RECORDS_MAX = 128
+"""Where the log grows by more between two turns, a queue worker's batches cost less."""
+TAIL_RECORDS_MAX = 1_024
+TAIL_BYTES_MAX = 256 * 1024
+"""So far the queue workers may be behind."""
+KEPT_RECORDS_MAX = 128
+KEPT_BYTES_MAX = 64 * 1024
+"""So much stays that the queues' files have, too."""
+ENDS_MAX = 10_000
+"""Queues whose end is remembered; behind them all are forgotten, which costs a look at files."""
+RETRY_S = 0.1
+"""How long the files are waited for after the log was not followed any more."""
+
+
+class Taken(NamedTuple):
+    """What a pull gets of the tail: as a `PullResult`, but of few records."""
+
+    status: PullStatus
+    next_begin_offset: int
+    max_offset: int
+    records: list[bytes]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it goes to the end of the queue."""
+        return self.next_begin_offset == self.max_offset
+
+
+class LogTail:
+    """The records of [`begin`, `end`) of the log, while `follows`; the queues' files have all that
+    is below `begin`, at least. Raises nothing: what cannot be read is left to those."""
+
+    def __init__(self) -> None:
+        self.follows = False
+        self.begin = 0
+        self.end = 0
+        self._epoch = 0
+        self._queues: dict[Queue, deque[Sealed]] = {}
+        self._order: deque[tuple[int, Queue]] = deque()
+        """Where each record ends, in the order of the log."""
+        self._ends: dict[Queue, int] = {}
+        self._not_before = 0.0
+
+    def stop(self, not_before: float = 0.0) -> None:
+        """Forgets all; `extend` begins anew, at that time the earliest."""
+        self.follows = False
+        self.end = 0
+        self._not_before = not_before
+        self._queues, self._ends = {}, {}
+        self._order.clear()
+
+    def is_at_end(self, store: LiveStore) -> bool:
+        """Whether it, or else the queues' files, have all of the log, as of the last `refresh`."""
+        if not self.follows:
+            return store.followed >= store.log.end
+        return self.end == store.log.end and self._epoch == store.epoch
+
+    def tells_end(self, store: LiveStore, queue: Queue) -> bool:
+        """Whether it and a queue's files have all of its messages, as of the last `refresh`."""
+        if store.damaged_at(queue) is not None:
+            return False
+        return not store.is_behind(queue) or (self.follows and self.is_at_end(store))
+
+    def extend(self, store: LiveStore, now: float) -> set[Queue]:
+        """Reads what is new, as of the store's last `refresh`; answers the queues that it is of."""
+        followed, log = store.followed, store.log
+        if self.follows and (store.epoch != self._epoch or followed < self.begin):
+            # Recovery cut the log, or a worker takes back what the files had.
+            self.stop()
+        if not self.follows:
+            if now < self._not_before or not store.knows_log:
+                return set()
+            self._epoch = store.epoch
+            self.begin = self.end = followed
+            self.follows = True
+        self._forget_old(followed)
+        if log.end == self.end:
+            return set()
+        found = self._read(store)
+        if found is None:
+            self.stop(now + RETRY_S)
+            return set()
+        return found
+
+    def _read(self, store: LiveStore) -> set[Queue] | None:
+        """Takes in the records up to the log's end; None where that is not for here."""
+        log = store.log
+        grown: set[Queue] = set()
+        is_large = not 0 < log.end - self.end <= TURN_BYTES_MAX
+        if is_large or log.end - self.begin > TAIL_BYTES_MAX:
+            return None
+        try:
+            records = log.few_sealed(self.end, log.end, TURN_RECORDS_MAX)
+        except MqError:
+            return None
+        if records is None or len(self._order) + len(records) > TAIL_RECORDS_MAX:
+            return None
+        if not store.is_current:
+            return None  # Another epoch's records may stand here by now.
+        for record in records:
+            if not _is_queued(record):
+                continue
+            queue, number = record.queue, record.number
+            if self._ends.get(queue, number) != number:
+                return None
+            grown.add(queue)
+            self._ends[queue] = number + 1
+            self._queues.setdefault(queue, deque()).append(record)
+            self._order.append((record.offset + len(record.raw), queue))
+        self.end = log.end
+        return grown
+
+    def _forget_old(self, followed: int) -> None:
+        """The oldest of what the queues' files have by now; a consumer may be a little behind."""
+        order = self._order
+        while order and order[0][0] <= followed:
+            end, queue = order[0]
+            if len(order) <= KEPT_RECORDS_MAX and self.end - end <= KEPT_BYTES_MAX:
+                break
+            order.popleft()
+            self.begin = end
+            records = self._queues[queue]
+            records.popleft()
+            if not records:
+                del self._queues[queue]
+        if len(self._ends) > ENDS_MAX:
+            self._ends = {queue: records[-1].number + 1 for queue, records in self._queues.items()}
+
+    def end_of(self, queue: Queue) -> int | None:
+        """The number behind the queue's last message; None where only its files tell."""
+        return self._ends.get(queue)
+
+    def first_of(self, queue: Queue) -> int | None:
+        """The number of the queue's first message here."""
+        records = self._queues.get(queue)
+        return None if records is None else records[0].number
+
+    def record(self, queue: Queue, number: int) -> bytes | None:
+        """A message's record; None: nothing here."""
+        records = self._queues.get(queue)
+        if records is None or not 0 <= number - records[0].number < len(records):
+            return None
+        return records[number - records[0].number].raw
+
+    def take(self, queue: Queue, number: int, request: PullRequest) -> Taken | None:
+        """What a pull at a number gets, as of messages that are in memory; None: nothing here."""
+        records = self._queues.get(queue)
+        if records is None:
+            return None
+        first = records[0].number
+        if not first <= number < first + len(records):
+            return None
+        count_max = min(request.max_messages, request.limits.count_max)
+        bytes_max = min(request.total_bytes_max, request.limits.bytes_max)
+        taken: list[bytes] = []
+        size = 0
+        for row in range(number - first, len(records)):
+            raw = records[row].raw
+            if request.tags is None or request.tags.takes_record(raw):
+                if taken and (len(taken) >= count_max or size + len(raw) > bytes_max):
+                    break
+                taken.append(raw)
+                size += len(raw)
+            number += 1
+        status = PullStatus.FOUND if taken else PullStatus.NO_MATCHED_MESSAGE
+        return Taken(status, number, first + len(records), taken)
+
+
+def _is_queued(record: Sealed) -> bool:
+    """Whether a queue worker makes a unit of it."""
+    kind = record.sys_flag & TRANSACTION_MASK
+    if kind and kind != TRANSACTION_COMMIT:
+        return False
+    if record.queue.topic != SCHEDULE_TOPIC:
+        return True
+    whole = decode(record.raw, 0)
+    return isinstance(whole, Record) and unit_tags_code(whole) is not None

@@ -1,0 +1,105 @@
+"""Answers pulls from the log's end: those that come, and those that are held. No sockets, no clock.
+
+A pull that asks for a `stream` stays held behind an answer that takes it to the end of its queue:
+the consumer need not ask again for each message.
+"""
+
+from collections.abc import Callable
+
+from node.reader.answers import Answer, look_again, tail_answer
+from node.reader.long_polls import Held, HoldList
+from node.reader.tail_cache import LogTail, Taken
+from node.serving.unix_server import Payload
+from node.store.running_store import LiveStore
+from protocol.errors import MqError
+from protocol.ids import Queue
+from protocol.wire.frames import Header, answer, refusal
+
+HELD_STREAMS_MAX = 40_000
+"""While more pulls than that are held, each has one answer: there is room for those who wait."""
+SendPull = Callable[[Held, Header, Payload | None], bool]
+"""Sends the answer to a pull; False when its peer is gone."""
+_Answers = dict[tuple[int, str, int, int], tuple[Taken, Answer]]
+
+
+class TailDesk:
+    """What the log's end can answer. It shares the held pulls with whoever answers the others."""
+
+    def __init__(self, holds: HoldList, send: SendPull) -> None:
+        self.tail = LogTail()
+        self._holds = holds
+        self._send = send
+        self._min_offsets: dict[Queue, int] = {}
+
+    def forget_bounds(self) -> None:
+        """The queues' files may begin elsewhere by now: call it now and then."""
+        self._min_offsets = {}
+
+    def pull(self, store: LiveStore, held: Held) -> bool:
+        """Answers or holds a pull that has just come; False: the queue's files have to tell.
+
+        Raises NodeBusy, StoreDamaged.
+        """
+        queue = held.queue
+        if held.pull.wait_ms and held.next_offset == self.tail.end_of(queue):
+            self._holds.add(held)
+            return True
+        taken = self.tail.take(queue, held.next_offset, held.pull.request)
+        if taken is None:
+            return False
+        found = tail_answer(taken, self.min_offset(store, queue))
+        if held.pull.stream and taken.is_all and len(self._holds) < HELD_STREAMS_MAX:
+            self._holds.add(held)
+            self._hand_out(held, taken, found)
+        else:
+            self._send(held, answer(held.request_id, **found.fields), found.payload)
+        return True
+
+    def follow(self, store: LiveStore, now: float) -> None:
+        """Answers the held pulls that the log's end has messages for; `now` in seconds."""
+        for queue in self.tail.extend(store, now):
+            answers: _Answers = {}
+            for held in self._holds.of(queue):
+                self._wake(store, held, answers)
+
+    def _wake(self, store: LiveStore, held: Held, answers: _Answers) -> None:
+        """Equal pulls share one answer."""
+        request = held.pull.request
+        key = held.next_offset, held.pull.tags, request.max_messages, request.total_bytes_max
+        if key not in answers:
+            taken = self.tail.take(held.queue, held.next_offset, request)
+            if taken is None:
+                return
+            try:
+                answers[key] = taken, tail_answer(taken, self.min_offset(store, held.queue))
+            except MqError as error:
+                self._holds.remove(held)
+                self._send(held, refusal(held.request_id, error), None)
+                return
+        taken, found = answers[key]
+        if taken.records or not held.pull.wait_ms:
+            self._hand_out(held, taken, found)
+            return
+        held.next_offset = taken.next_begin_offset
+        held.undecided_below = None
+
+    def _hand_out(self, held: Held, taken: Taken, found: Answer) -> None:
+        """Answers a held pull. A stream goes on, in all as far as one answer could have gone."""
+        header = answer(held.request_id, **found.fields, offset=held.begin)
+        if held.pull.stream and taken.is_all and held.goes_on(taken.next_begin_offset, found.size):
+            header["more"] = True
+        else:
+            self._holds.remove(held)
+        if not self._send(held, header, found.payload):
+            self._holds.forget(held.peer)
+
+    def min_offset(self, store: LiveStore, queue: Queue) -> int:
+        """Of a queue that the log's end has messages of. Raises StoreDamaged."""
+        known = self._min_offsets.get(queue)
+        if known is not None:
+            return known
+        reader = look_again(store, lambda: store.queue(*queue))
+        if reader is None or not reader.max_offset:
+            return self.tail.first_of(queue) or 0
+        self._min_offsets[queue] = reader.min_offset
+        return reader.min_offset

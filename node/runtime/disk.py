@@ -1,0 +1,249 @@
+"""The storage seam: every call that changes a file or folder of a store is made here.
+
+So what may be on a disk after a power loss can be played through: the tests put a recording `os`
+in this module's place (a test holds that no other module of `node/` and `workers/` writes).
+Outside it stand only what no power loss needs to spare: state pages, locks, pipes.
+
+Whatever uses a name of the store first asks whether the store that the process holds is still
+there (`node.runtime.held_store`): all that make, rename, remove or open by name raise StoreMoved.
+"""
+
+import errno
+import itertools
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from node.runtime.event_log import fields
+from node.runtime.held_store import check_held, held_store
+
+log = logging.getLogger("keelog.disk")
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a write answers when there is no room; the same write may succeed later."""
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+"""What only opening returns, and nothing that works on an open file."""
+NO_RESOURCES = NO_DESCRIPTORS | {errno.ENOMEM}
+"""What opening and mapping return at RLIMIT_NOFILE, at fs.file-max, at vm.max_map_count and without
+memory. It says nothing of the disk; the same call may succeed later."""
+PASSING = DISK_FULL | NO_RESOURCES
+
+FOLDER_MODE = 0o700
+"""Messages are for the user of the node alone."""
+_FILE_MODE = 0o600
+_TEMPORARY_SUFFIX = ".new"
+
+
+@contextmanager
+def if_room() -> Iterator[None]:
+    """For what may be left undone on a full disk, or without a free descriptor: then it is, and the
+    block ends there."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in PASSING:
+            raise
+        log.warning("not done for now", extra=fields(file=error.filename, why=error.strerror))
+
+
+def open_file(path: Path, create: bool = False, empty: bool = False, own: bool = False) -> int:
+    """A descriptor to read and write with; `empty` throws away what the file holds. `own`: no link
+    is followed.
+
+    A file that is made is its owner's alone, one that is there keeps its mode.
+    """
+    check_held()
+    flags = os.O_RDWR | os.O_CLOEXEC
+    flags |= os.O_NOFOLLOW if own else 0
+    flags |= os.O_CREAT if create else 0
+    flags |= os.O_TRUNC if empty else 0
+    return os.open(path, flags, _FILE_MODE)
+
+
+class _naming:  # noqa: N801  (reads as a verb; a generator would cost more than the write)
+    """Puts the file's name into the errors of calls that know only its descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            _name(error, self._descriptor)
+
+
+def _name(error: OSError, descriptor: int) -> None:
+    if error.filename is None:
+        with suppress(OSError):
+            error.filename = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+
+def write_all(descriptor: int, data: memoryview | bytes | bytearray, position: int) -> None:
+    """`pwrite` until all is written. Raises OSError; a part may be written then."""
+    try:  # a `with` that does nothing would cost as much as all else here
+        written = os.pwrite(descriptor, data, position) if len(data) else 0
+    except OSError as error:
+        _name(error, descriptor)
+        raise
+    if written == len(data):
+        return
+    with _naming(descriptor):
+        view, position = memoryview(data)[written:], position + written
+        while len(view):
+            written = os.pwrite(descriptor, view, position)
+            view, position = view[written:], position + written
+
+
+def allocate(descriptor: int, size: int) -> None:
+    """Gives a file this length, with a block behind every byte. Raises OSError (ENOSPC)."""
+    with _naming(descriptor):
+        os.posix_fallocate(descriptor, 0, size)
+
+
+def set_length(descriptor: int, size: int) -> None:
+    """Gives a file this length; what is new is a hole."""
+    os.ftruncate(descriptor, size)
+
+
+def sync(descriptor: int) -> None:
+    """Makes an open file's bytes durable. The first error is final: a second sync may lie."""
+    with _naming(descriptor):
+        os.fdatasync(descriptor)
+
+
+def sync_with_length(descriptor: int) -> None:
+    """As `sync`, and the length, blocks and times too."""
+    with _naming(descriptor):
+        os.fsync(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Makes a file's bytes durable. A file that was removed meanwhile needs nothing."""
+    with suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def open_dir(path: Path) -> Iterator[int]:
+    """A folder's descriptor. Opened before a rename that is to be synced, it keeps a lack of
+    descriptors from coming between the two."""
+    check_held()
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def sync_dir(path: Path) -> None:
+    """Makes the names in a folder durable."""
+    with open_dir(path) as descriptor:
+        os.fsync(descriptor)
+
+
+def sync_dir_if_there(path: Path) -> None:
+    """As `sync_dir`; a folder that was removed meanwhile needs nothing."""
+    with suppress(FileNotFoundError):
+        sync_dir(path)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Old name or new one, never both; replaces what has the new name. Durable by `sync_dir`."""
+    check_held()
+    os.replace(old, new)
+
+
+def link(old: Path, new: Path) -> None:
+    """A second name for a file."""
+    check_held()
+    os.link(old, new)
+
+
+def unlink(path: Path, missing_ok: bool = False) -> None:
+    """Takes a file's name away. Durable by `sync_dir`."""
+    check_held()
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        if not missing_ok:
+            raise
+
+
+def make_dir(path: Path, exist_ok: bool = True) -> None:
+    """Makes a folder and those above it, their owner's alone. Durable by `sync_dir` of its parent.
+
+    Folders that are there keep their modes. A process of a node makes none above its store's.
+    """
+    held = held_store()
+    if held is not None and path.is_relative_to(held.root):
+        held.check()
+        if not held.root.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(held.root))
+    # The system call's wrapper gives the mode to the last folder only, so each one is made here.
+    missing = [*itertools.takewhile(lambda part: not part.exists(), path.parents)]
+    for folder in reversed(missing):
+        os.makedirs(folder, FOLDER_MODE, exist_ok=True)
+    os.makedirs(path, FOLDER_MODE, exist_ok)
+
+
+def make_durable_dir(path: Path) -> None:
+    """Makes a folder and those above it, and makes their names durable.
+
+    Also where it is there already: who made it may have been killed before its name was synced.
+    """
+    missing = [part for part in (path, *path.parents) if not part.exists()]
+    make_dir(path)
+    for part in missing or [path]:
+        with suppress(PermissionError):  # a folder above may be closed to us: it was not made now
+            sync_dir(part.parent)
+
+
+def remove_dir(path: Path) -> None:
+    """Removes an empty folder."""
+    check_held()
+    os.rmdir(path)
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a folder and all that is in it."""
+    check_held()
+    for folder, folders, files in os.walk(path, topdown=False):
+        for name in files:
+            os.unlink(Path(folder) / name)
+        for name in folders:
+            os.rmdir(Path(folder) / name)
+    os.rmdir(path)
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Writes a whole file and makes its bytes, not its name, durable."""
+    descriptor = open_file(path, create=True, empty=True, own=True)
+    try:
+        write_all(descriptor, data, 0)
+        sync_with_length(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Old or new, never a mixture: temporary file, sync, rename, sync of the folder.
+
+    Raises OSError; the old content stands then, and the temporary file is gone where it can be.
+    """
+    temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
+    with open_dir(path.parent) as folder:
+        try:
+            write_synced(temporary, data)
+        except OSError:
+            with suppress(OSError):
+                unlink(temporary)
+            raise
+        rename(temporary, path)
+        sync_with_length(folder)

@@ -1,0 +1,114 @@
+"""Who owns a store: `flock` and a record lock on byte 0 of `<root>/lock`.
+
+RocketMQ takes the record lock and knows nothing of `flock`; the record lock is taken as an
+open-file-description lock, which excludes RocketMQ's both ways and stays when another descriptor
+of the file is closed.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+import time
+from pathlib import Path
+from typing import Self
+
+from node.runtime.held_store import check_held
+from node.runtime.regular_file import open_regular
+from protocol.errors import NotAStore, StoreLocked, StorePermission
+from protocol.names import LOCK_FILE
+
+_F_OFD_SETLK = 37
+_LOCK_BYTE_0 = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+_LOCK_TEXT = b"lock"
+_RETRY_S = 0.05
+
+
+class FileLock:
+    """A held lock of one file; it ends with `release` or with the process."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(
+        cls,
+        path: Path,
+        flock: bool = True,
+        record: bool = True,
+        wait_s: float = 0.0,
+        create: bool = True,
+    ) -> Self:
+        """Takes the lock, trying for `wait_s` seconds. Raises StoreLocked, StorePermission.
+
+        Without `create` a missing file is NotAStore.
+        """
+        check_held()
+        try:
+            flags = os.O_RDWR | (os.O_CREAT if create else 0)
+            descriptor = open_regular(path, flags, 0o600)
+        except FileNotFoundError:
+            if create:
+                raise
+            raise NotAStore(
+                f"{path} is not there, and only keelog serve makes it", "check the path"
+            ) from None
+        except PermissionError as error:
+            raise StorePermission(
+                f"{path}: {error.strerror}", "run as the owner of the store"
+            ) from None
+        _close_to_readers(descriptor)
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                if flock:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if record:
+                    fcntl.fcntl(descriptor, _F_OFD_SETLK, _LOCK_BYTE_0)
+                return cls(path, descriptor)
+            except OSError as error:
+                if error.errno not in {errno.EAGAIN, errno.EACCES} or time.monotonic() >= deadline:
+                    os.close(descriptor)
+                    if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                        raise
+                    break
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            time.sleep(_RETRY_S)
+        raise StoreLocked(
+            f"{path} is held by another process",
+            "stop the node or broker that owns it; reading commands need no lock",
+        )
+
+    def release(self) -> None:
+        """Gives the lock back; the file stays, as RocketMQ leaves it."""
+        os.close(self._descriptor)
+
+
+def _close_to_readers(descriptor: int) -> None:
+    """Takes reading from those who may not write: `flock` needs no more than a reader's descriptor,
+    so they could keep the owner out."""
+    status = os.fstat(descriptor)
+    readers = ~status.st_mode << 1 & status.st_mode & 0o044
+    if readers and status.st_uid == os.geteuid():
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~readers)
+
+
+class StoreLock(FileLock):
+    """The lock of a whole store."""
+
+    @classmethod
+    def acquire(
+        cls,
+        root: Path,
+        flock: bool = True,
+        record: bool = True,
+        wait_s: float = 0.0,
+        create: bool = True,
+    ) -> "StoreLock":
+        """Both locks of `<root>/lock`, or one of them. Raises what `take` does."""
+        lock = cls.take(root / LOCK_FILE, flock, record, wait_s, create)
+        if os.fstat(lock._descriptor).st_size == 0:
+            os.pwrite(lock._descriptor, _LOCK_TEXT, 0)
+        return lock

@@ -1,0 +1,251 @@
+"""What every process of a node does at its start and end: title, readiness, signals.
+
+Signal handlers only note the signal; the loop that owns the work looks at the note.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from node.runtime.disk import DISK_FULL, NO_RESOURCES
+from node.runtime.held_store import check_held
+from node.runtime.shortage import FREE_SPACE, is_disk_full, lacks_resources, refusal_for
+from protocol.errors import (
+    BadRequest,
+    CorruptError,
+    MqError,
+    ServiceNotAvailable,
+    StoreError,
+    StoreLocked,
+    StoreMoved,
+)
+from protocol.printable import one_line
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_DAMAGED = 5
+EXIT_LOCKED = 6
+EXIT_MOVED = 66
+EXIT_UNEXPECTED = 70
+EXIT_NO_RESOURCES = 71
+EXIT_DISK_ERROR = 74
+EXIT_DISK_FULL = 75
+"""Five of a child to its supervisor, as sysexits.h has them (EX_NOINPUT, EX_SOFTWARE, EX_OSERR,
+EX_IOERR, EX_TEMPFAIL)."""
+WAITED_OUT = frozenset({EXIT_DISK_FULL, EXIT_NO_RESOURCES})
+"""Exit codes after which the same start may succeed later."""
+DO_NOT_RESTART = frozenset({EXIT_USAGE, EXIT_DAMAGED, EXIT_LOCKED, EXIT_MOVED})
+"""Exit codes after which starting again cannot help."""
+
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""Of each heap of the C library."""
+
+_MMAP_BYTES_MIN = 32 * 1024 * 1024
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_TITLE_BYTES_MAX = 15
+_LAST_WORDS_CHARS_MAX = 1000
+
+
+def die_with_parent(signal_number: int = signal.SIGTERM) -> None:
+    """Asks the kernel for a signal when the parent ends; exits when it has ended already.
+
+    It comes with the end of the thread that started us: for parents that do so in their main one.
+    """
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
+    if os.getppid() != parent or parent == 1:
+        os.kill(os.getpid(), signal_number)
+
+
+def set_title(name: str) -> None:
+    """The name that `ps -o comm` shows, at most 15 bytes."""
+    title = ctypes.create_string_buffer(name.encode()[:_TITLE_BYTES_MAX])
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, title, 0, 0, 0)
+
+
+def keep_freed_memory() -> None:
+    """Lets the C library keep up to KEPT_BYTES_MAX of what is freed, for the next message.
+
+    Else large frames, which come and go, are taken from the system and given back each time: a
+    seventh of the processor time of a writer that takes batches. Without glibc nothing changes.
+    """
+    with suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES_MIN)
+
+
+def report_ready(descriptor: int | None, endpoint: str = "") -> None:
+    """Tells the supervisor that work is accepted: one line of JSON. The pipe stays open.
+
+    What the process is made of stays until its end: the collector of cycles need not look through
+    it again, which would stop all work for tens of milliseconds each time.
+    """
+    if descriptor is not None:
+        gc.collect()
+        gc.freeze()
+    _report(descriptor, {"ready": True, "endpoint": endpoint})
+
+
+def report_recovery(descriptor: int | None, done: int, total: int) -> None:
+    """Tells the supervisor how far a recovery is, in bytes: it may take long, and is no silence."""
+    _report(descriptor, {"recovering": [done, total]})
+
+
+def _report(descriptor: int | None, fields: dict[str, object]) -> None:
+    # A supervisor that was killed reads nothing any more; its end is a signal to us of its own.
+    if descriptor is not None:
+        with suppress(BrokenPipeError):
+            os.write(descriptor, (json.dumps(fields) + "\n").encode())
+
+
+def report_end(descriptor: int | None, reason: str) -> None:
+    """Tells the supervisor why this process ends, for those who ask it. It may be gone already."""
+    if descriptor is not None:
+        line = json.dumps({"ended": reason[:_LAST_WORDS_CHARS_MAX]}) + "\n"
+        with suppress(OSError):
+            os.write(descriptor, line.encode())
+
+
+class StopFlag:
+    """Set by SIGTERM or SIGINT; `fd` becomes readable then, for polling."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def set(self) -> None:
+        """Notes the wish to stop."""
+        self.is_set = True
+        os.eventfd_write(self.fd, 1)
+
+
+def install_stop_signals() -> StopFlag:
+    """From now on SIGTERM and SIGINT only set the flag."""
+    flag = StopFlag()
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        flag.set()
+
+    signal.signal(signal.SIGTERM, note)
+    signal.signal(signal.SIGINT, note)
+    return flag
+
+
+def ignore_stop_signals() -> None:
+    """From now on SIGTERM and SIGINT change nothing: all is done, and the exit code stands.
+
+    At its end Python puts the defaults back in the place of handlers, and a signal that came then
+    would be the exit code; what is ignored stays ignored.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends a process of a node with the exit code of its `main`."""
+    ignore_stop_signals()
+    sys.exit(code)
+
+
+def exit_code(error: MqError) -> int:
+    """The exit code that tells a supervisor what to do about an error."""
+    if is_disk_full(error):
+        return EXIT_DISK_FULL
+    if lacks_resources(error):
+        return EXIT_NO_RESOURCES
+    if isinstance(error, StoreLocked):
+        return EXIT_LOCKED
+    if isinstance(error, StoreMoved):
+        return EXIT_MOVED
+    if isinstance(error, CorruptError):
+        return EXIT_DAMAGED
+    if isinstance(error, BadRequest | StoreError):
+        return EXIT_USAGE
+    return EXIT_FAILED
+
+
+def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int | None) -> int:
+    """Says why a process ends, to people and to its supervisor; answers its exit code.
+
+    Room and descriptors are waited for, which is no crash: the supervisor says so once, not at each
+    try.
+    """
+    error = _moved_meanwhile() or error
+    if isinstance(error, OSError):
+        error = disk_error(error, place)
+        code = EXIT_DISK_ERROR if type(error) is MqError else exit_code(error)
+    else:
+        code = exit_code(error)
+    report_end(descriptor, error.reason)
+    if descriptor is None or code not in WAITED_OUT:
+        print_error(what, error)
+    return code
+
+
+def _moved_meanwhile() -> StoreMoved | None:
+    """The cause behind a file that is missing, or whatever else was met at the store's path."""
+    try:
+        check_held()
+    except StoreMoved as moved:
+        return moved
+    except OSError:
+        return None
+    return None
+
+
+def disk_error(error: OSError, place: str) -> MqError:
+    """An error of the disk for people; `place` where it names no file."""
+    if error.errno in NO_RESOURCES:
+        return refusal_for(error, place)
+    text = f"{error.filename or place}: {error.strerror or error}"
+    if error.errno in DISK_FULL:
+        return ServiceNotAvailable(f"disk_full: {text}", FREE_SPACE)
+    return MqError(f"disk_error: {text}", "mend the disk, then start the node again")
+
+
+def print_error(what: str, error: MqError) -> None:
+    """Three lines on stderr: what failed, why, what to try."""
+    lines = [f"error: {what}", f"cause: {error.reason}"]
+    if error.hint:
+        lines.append(f"try: {error.hint}")
+    sys.stderr.write("".join(f"{one_line(line)}\n" for line in lines))
+
+
+OOM_WRITER, OOM_WORKER, OOM_READER = 100, 300, 400
+"""Added to `oom_score_adj`: short of memory the kernel ends readers first, the supervisor last."""
+_OOM_SCORE_MAX = 1_000
+
+
+def offer_as_victim(points: int) -> None:
+    """Makes the kernel end this process rather than its parent when memory runs out."""
+    path = Path("/proc/self/oom_score_adj")
+    try:
+        path.write_text(str(min(int(path.read_text()) + points, _OOM_SCORE_MAX)))
+    except OSError:
+        return  # a container may not show it; then all are alike
+
+
+def now_ms() -> int:
+    """The wall clock in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def raise_file_limit() -> int:
+    """Moves RLIMIT_NOFILE to its hard limit and answers it; children inherit it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,0 +1,337 @@
+"""Pages of shared numbers: how far the log reaches, how far each worker and reader is.
+
+One 4096-byte file a process slot, mapped shared. Every number is one aligned 8-byte store or load
+through `memoryview.cast("q")`, which is never torn (`struct.pack_into` on a map is). One process
+writes a page, anybody reads it; a page outlives its process and says who wrote it.
+
+A page does not outlive the machine's run: after a power loss it may name log offsets that the log
+no longer has, and a copy of it speaks of another log. So the last number tells in which run of the
+machine, and as which file, it was made; one that does not agree counts as missing.
+"""
+
+import mmap
+import os
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from node.runtime.held_store import check_held, is_in_place
+from node.runtime.regular_file import IrregularFile, open_regular
+from protocol.names import KEELOG_DIR
+
+RUN_DIR = "run"
+PAGE_BYTES = 4096
+PAGE_MAGIC = 0x4B45454C4F470001
+"""KEELOG, layout 1; the first number of every page."""
+_IDENTITY_AT = PAGE_BYTES // 8 - 1
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+STARTING, RUNNING, RECOVERING, DAMAGED, STOPPING, STOPPED, READ_ONLY, DISK_FULL, NO_RESOURCES = (
+    range(9)
+)
+STATE_NAMES = (
+    *("starting", "running", "recovering", "damaged"),
+    *("stopping", "stopped", "read_only", "disk_full", "no_resources"),
+)
+LOG_SLOT = "log"
+_QUEUE_SLOT = re.compile(r"queue-(\d{1,9})-of-([1-9]\d{0,8})")
+NEVER = 2**63 - 1
+"""`wake_at` of a process that is awake, or does not care."""
+
+
+class PageAbsent(FileNotFoundError):
+    """There is no page: it is missing, being made anew, of an earlier run, or holds other bytes."""
+
+
+class LogState(NamedTuple):
+    """What the writer says of the log. Offsets are log offsets, exclusive ends.
+
+    Epoch 0 means that nothing is known yet, or that the numbers are being replaced: keep what you
+    knew and look again.
+    """
+
+    epoch: int
+    epoch_start: int
+    min_offset: int
+    appended: int
+    committed: int
+    flushed: int
+    readable: int
+    pid: int
+    heartbeat_ms: int
+    state: int
+    segment_bytes: int
+    records: int
+
+
+class WorkerState(NamedTuple):
+    """What a worker or reader says of itself.
+
+    `dispatched`: queues or index hold everything below; `saved`: and it is synced and in the
+    progress file. `damaged_at` is the log offset where it stopped, or -1. `hints` is the number of
+    the last hint that a queue worker sent: who has not got it knows that one was lost. A worker
+    or reader that sleeps wants to be rung when the log reaches `wake_at`, a reader that `listens`
+    when queues grow.
+    """
+
+    epoch: int
+    dispatched: int
+    saved: int
+    pid: int
+    heartbeat_ms: int
+    state: int
+    records: int
+    damaged_at: int
+    requests: int
+    held: int
+    hints: int
+    wake_at: int
+    listens: int
+
+
+def run_dir(root: Path) -> Path:
+    """Where pages and the sockets of hints are."""
+    return root / KEELOG_DIR / RUN_DIR
+
+
+def page_path(root: Path, slot: str) -> Path:
+    """The page of a process slot: `log`, `queue-0-of-2`, `index`, `reader-0`."""
+    return run_dir(root) / f"{slot}.page"
+
+
+def queue_slot(shard: int, shard_count: int) -> str:
+    """The slot of one queue worker."""
+    return f"queue-{shard}-of-{shard_count}"
+
+
+def shard_of_slot(slot: str) -> tuple[int, int] | None:
+    """Number and count of a queue worker's slot; None for any other."""
+    found = _QUEUE_SLOT.fullmatch(slot)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def visible_end(log: LogState, worker: WorkerState) -> int:
+    """Up to where a queue worker's units may be believed: what it dispatched, and no further than
+    the current epoch's start while it has not noticed the epoch."""
+    if worker.epoch == log.epoch:
+        return min(worker.dispatched, log.readable)
+    return min(worker.dispatched, log.epoch_start)
+
+
+class _Page:
+    """A mapped page whose numbers follow its magic one."""
+
+    fields: Sequence[str]
+    places: Mapping[str, int]
+    """Where each number stands in the page."""
+
+    def __init__(self, path: Path, writable: bool) -> None:
+        self.path = path
+        self._writable = writable
+        if writable:
+            check_held()
+        try:
+            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY)
+        except IrregularFile as error:
+            if writable:
+                raise
+            raise PageAbsent(str(error)) from None
+        try:
+            if writable and os.fstat(descriptor).st_size != PAGE_BYTES:
+                os.posix_fallocate(descriptor, 0, PAGE_BYTES)
+            status = os.fstat(descriptor)
+            if status.st_size != PAGE_BYTES:
+                raise PageAbsent(f"{path} is not ready")
+            self._identity = _identity(status)
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(descriptor, PAGE_BYTES, access=access)
+        finally:
+            os.close(descriptor)
+        self._numbers = memoryview(self._map).cast("q")
+        if not writable:
+            try:
+                self._check()
+            except PageAbsent:
+                self.close()
+                raise
+
+    @property
+    def _is_of_now(self) -> bool:
+        return self._numbers[0] == PAGE_MAGIC and self._numbers[_IDENTITY_AT] == self._identity
+
+    def _check(self) -> None:
+        """Raises PageAbsent for what this page's owner did not make: its numbers say nothing."""
+        if not self._is_of_now:
+            raise PageAbsent(f"{self.path} is of an earlier run of this machine, or of others")
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the page's name stands for another file by now, or for none.
+
+        After a move of the whole store the name says nothing: the page is where the store is.
+        """
+        try:
+            is_other = _identity(self.path.stat()) != self._identity
+        except FileNotFoundError:
+            is_other = True
+        return is_other and is_in_place()
+
+    def beat(self, now_ms: int) -> None:
+        """Shows that the owner lives.
+
+        Raises PageAbsent when somebody wrote over the page or took its name: nobody could see how
+        far the owner is, so its process must end and make the page anew.
+        """
+        self._check()
+        if self.is_replaced:
+            raise PageAbsent(f"{self.path} was removed, or is another file")
+        self.publish(heartbeat_ms=now_ms)
+
+    def publish(self, **numbers: int) -> None:
+        """Stores some of the numbers, in the order given."""
+        for name, value in numbers.items():
+            self._numbers[self.places[name]] = value
+
+    def _begin(self) -> None:
+        """Keeps a predecessor's numbers, so that readers go on while this process starts."""
+        if not self._is_of_now:
+            self._numbers[_IDENTITY_AT] = 0
+            for position in range(1, 1 + len(self.fields)):
+                self._numbers[position] = 0
+            self._numbers[0] = PAGE_MAGIC
+            self._numbers[_IDENTITY_AT] = self._identity
+        self.publish(pid=os.getpid(), state=STARTING)
+
+    def begin_epoch(self, epoch: int, **numbers: int) -> None:
+        """Replaces numbers that belong together: epoch 0 while they change, then the new one."""
+        self.publish(epoch=0, **numbers)
+        self.publish(epoch=epoch)
+
+    def raw(self) -> bytes:
+        """All numbers as they stand now, perhaps of two epochs: equal ones say the same."""
+        return self._numbers[1 : 1 + len(self.fields)].tobytes()
+
+    def _values(self) -> list[int]:
+        """All numbers, from one epoch: read, and read again until the epoch did not move.
+
+        Raises PageAbsent when somebody wrote over the page since it was opened.
+        """
+        while True:
+            self._check()
+            epoch = self._numbers[1]
+            values = self._numbers[1 : 1 + len(self.fields)].tolist()
+            if self._numbers[1] == epoch == values[0]:
+                return values
+
+    def close(self) -> None:
+        """Gives the mapping back; the file stays."""
+        self._numbers.release()
+        self._map.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _places(fields: Sequence[str]) -> Mapping[str, int]:
+    return {name: 1 + number for number, name in enumerate(fields)}
+
+
+@cache
+def _boot_id() -> bytes:
+    return _BOOT_ID.read_bytes()
+
+
+def _identity(status: os.stat_result) -> int:
+    """Never 0: of this file, in this run of the machine."""
+    file = f"{status.st_dev} {status.st_ino}".encode()
+    return 1 << 62 | zlib.crc32(_boot_id()) << 30 | zlib.crc32(file) >> 2
+
+
+class LogPage(_Page):
+    """The writer's page."""
+
+    fields = LogState._fields
+    places = _places(fields)
+
+    @classmethod
+    def create(cls, root: Path) -> "LogPage":
+        """For the writer: its predecessor's numbers, if there was one, and its own pid."""
+        page = cls(page_path(root, LOG_SLOT), writable=True)
+        page._begin()
+        return page
+
+    @classmethod
+    def open(cls, root: Path) -> "LogPage":
+        """For everybody else. Raises FileNotFoundError while no writer has run."""
+        return cls(page_path(root, LOG_SLOT), writable=False)
+
+    @property
+    def epoch(self) -> int:
+        """This number alone, as it stands now."""
+        return self._numbers[1]
+
+    @property
+    def readable(self) -> int:
+        """As `epoch`."""
+        return self._numbers[_READABLE]
+
+    def show_append(self, records: int, end: int) -> None:
+        """An append that is readable at once: as `publish` of the four numbers, for each group."""
+        numbers = self._numbers
+        numbers[_RECORDS] = records
+        numbers[_APPENDED] = numbers[_COMMITTED] = numbers[_READABLE] = end
+
+    def read(self) -> LogState:
+        """The numbers, all from one epoch."""
+        return LogState(*self._values())
+
+
+class WorkerPage(_Page):
+    """The page of a queue worker, the index worker or a reader."""
+
+    fields = WorkerState._fields
+    places = _places(fields)
+
+    @classmethod
+    def create(cls, root: Path, slot: str) -> "WorkerPage":
+        """For its process: its predecessor's numbers, if there was one, and its own pid."""
+        page = cls(page_path(root, slot), writable=True)
+        page._begin()
+        page.publish(damaged_at=-1, wake_at=NEVER, listens=0)
+        return page
+
+    @classmethod
+    def open(cls, root: Path, slot: str) -> "WorkerPage":
+        """For everybody else. Raises FileNotFoundError while the slot never ran."""
+        return cls(page_path(root, slot), writable=False)
+
+    @property
+    def wake_at(self) -> int:
+        """This number alone, as it stands now: it belongs to no epoch."""
+        return self._numbers[_WAKE_AT]
+
+    @property
+    def listens(self) -> int:
+        """As `wake_at`."""
+        return self._numbers[_LISTENS]
+
+    @property
+    def hints(self) -> int:
+        """As `wake_at`."""
+        return self._numbers[_HINTS]
+
+    def read(self) -> WorkerState:
+        """The numbers, all from one epoch."""
+        return WorkerState(*self._values())
+
+
+_RECORDS, _APPENDED, _COMMITTED, _READABLE = (
+    LogPage.places[name] for name in ("records", "appended", "committed", "readable")
+)
+_WAKE_AT, _LISTENS, _HINTS = (WorkerPage.places[name] for name in ("wake_at", "listens", "hints"))

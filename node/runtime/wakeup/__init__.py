@@ -1,0 +1,1 @@
+"""How one process of a node wakes another that sleeps."""

@@ -1,0 +1,208 @@
+"""Bells: how one process of a node wakes another that sleeps, and how the sleeper says when.
+
+A bell is a socket in `keelog/run`, where each process goes first: paths of sockets must be short.
+Those of workers are ZeroMQ's, those of readers are `wakeup.datagram_bells`. A ring shortens a
+sleep and nothing else: what is true stands in the state pages, and who sleeps looks there by itself
+within some milliseconds.
+
+A sleeper's page says from which log offset on it wants to be rung (`wake_at`), or that it listens
+(`listens`). So nobody pays for waking who is awake, or who rests so that its next batch is larger.
+"""
+
+import os
+import struct
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import zmq
+
+from node.runtime.state_page import NEVER, WorkerPage, run_dir, shard_of_slot
+from node.runtime.wakeup.datagram_bells import DatagramRinger
+from node.runtime.wakeup.rules import RING_BYTES_MAX, RINGS_AT_ONCE, bell_file
+from protocol.ids import Queue, shard_of
+
+READER_SLOTS = "reader-"
+"""What the slots of those begin with who have a `DatagramBell`."""
+RINGS_HIGH_WATER_MARK = 1_000
+RECONNECT_MS = 10
+_POLLIN = int(zmq.POLLIN)
+_PAGE_SUFFIX = ".page"
+_GREW = struct.Struct("<qq")
+Context = zmq.Context[zmq.Socket[bytes]]
+Grown = Callable[[], Collection[Queue] | None]
+
+
+class Bell:
+    """The sleeper's end. The current folder must be `keelog/run`, and the slot's lock be held."""
+
+    def __init__(self, context: Context, slot: str) -> None:
+        """Takes the place of a predecessor's."""
+        self.socket = context.socket(zmq.SUB)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.MAXMSGSIZE, RING_BYTES_MAX),
+            (zmq.RCVHWM, RINGS_HIGH_WATER_MARK),
+        ):
+            self.socket.setsockopt(option, value)
+        self.socket.setsockopt(zmq.SUBSCRIBE, b"")
+        # An ipc socket is a file, and only its owner may write to it.
+        mask = os.umask(0o077)
+        try:
+            self.socket.bind(_endpoint(slot))
+        finally:
+            os.umask(mask)
+
+    def rings(self) -> list[bytes]:
+        """What was sent with each ring since the last look; RINGS_AT_ONCE at most."""
+        heard: list[bytes] = []
+        # An enum's `&` costs more than the rest of it.
+        while len(heard) < RINGS_AT_ONCE and int(self.socket.getsockopt(zmq.EVENTS)) & _POLLIN:
+            heard.append(self.socket.recv())
+        return heard
+
+    def close(self) -> None:
+        """Nobody hears anything from now on."""
+        self.socket.close()
+
+
+class Ringer:
+    """The other end, to one sleeper, who may come later. The current folder must be
+    `keelog/run`."""
+
+    def __init__(self, context: Context, slot: str) -> None:
+        self._socket = context.socket(zmq.PUB)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.SNDHWM, RINGS_HIGH_WATER_MARK),
+            (zmq.RECONNECT_IVL, RECONNECT_MS),
+        ):
+            self._socket.setsockopt(option, value)
+        self._socket.connect(_endpoint(slot))
+
+    def ring(self, message: bytes = b"") -> None:
+        """Never waits: lost where nobody is there, or more wait for it than are kept."""
+        self._socket.send(message, zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Gives the socket back."""
+        self._socket.close()
+
+
+def _endpoint(slot: str) -> str:
+    return f"ipc://{bell_file(slot)}"
+
+
+def ringer_of(context: Context, slot: str) -> Ringer | DatagramRinger:
+    """The end that rings the bell of a slot."""
+    return DatagramRinger(slot) if slot.startswith(READER_SLOTS) else Ringer(context, slot)
+
+
+class Sleeper:
+    """One process that may want to be rung: its slot, and its page as it was found."""
+
+    def __init__(
+        self, ringer: Ringer | DatagramRinger, slot: str, page: WorkerPage, file_number: int
+    ) -> None:
+        self.ringer = ringer
+        self.slot = slot
+        self.page = page
+        self.file_number = file_number
+        self.rung_at = NEVER
+        """The `wake_at` for which it was rung last: once is enough."""
+        self._shard = shard_of_slot(slot)
+
+    def is_of(self, queues: Collection[Queue]) -> bool:
+        """Whether one of these queues is its own; all are of who has no shard."""
+        if self._shard is None:
+            return True
+        number, total = self._shard
+        return any(shard_of(queue, total) == number for queue in queues)
+
+    def close(self) -> None:
+        """Gives socket and map back."""
+        self.ringer.close()
+        self.page.close()
+
+
+def _any_queue() -> None:
+    return None
+
+
+class Sleepers:
+    """The processes that have a page, of some slots. `look` finds new ones: now and then."""
+
+    def __init__(self, context: Context, root: Path, takes: Callable[[str], bool]) -> None:
+        self._context = context
+        self._folder = run_dir(root)
+        self._root = root
+        self._takes = takes
+        self._known: dict[str, Sleeper] = {}
+        self.look()
+
+    def __iter__(self) -> Iterator[Sleeper]:
+        return iter(self._known.values())
+
+    def look(self) -> None:
+        """Opens the pages that are new, and those that took the place of others.
+
+        A page that cannot be opened now is looked at again: its owner wakes up by itself meanwhile.
+        """
+        found = self._listed()
+        for slot, sleeper in list(self._known.items()):
+            if found.get(slot) != sleeper.file_number:
+                self._known.pop(slot).close()
+        for slot, number in found.items():
+            if slot not in self._known and self._takes(slot):
+                # Of ZeroMQ's socket, too: there may be no descriptor for it now.
+                with suppress(OSError, zmq.ZMQError):
+                    page = WorkerPage.open(self._root, slot)
+                    ringer = ringer_of(self._context, slot)
+                    self._known[slot] = Sleeper(ringer, slot, page, number)
+
+    def _listed(self) -> dict[str, int]:
+        """The slots that have a page, and the page's file number."""
+        with suppress(OSError), os.scandir(self._folder) as entries:
+            return {
+                entry.name.removesuffix(_PAGE_SUFFIX): entry.inode()
+                for entry in entries
+                if entry.name.endswith(_PAGE_SUFFIX)
+            }
+        return {}
+
+    def wake(self, epoch: int, readable: int, grown: Grown = _any_queue) -> None:
+        """Announces to those who sleep until the log reaches here: epoch and offset, two i64.
+
+        `grown` answers the queues that the log grew by, None for any: the workers of others need
+        not hurry. It is asked when somebody sleeps.
+        """
+        for sleeper in self._known.values():
+            wake_at = sleeper.page.wake_at
+            if wake_at > readable or wake_at == sleeper.rung_at:
+                continue
+            queues = grown()
+            if queues is None or sleeper.is_of(queues):
+                sleeper.rung_at = wake_at
+                sleeper.ringer.ring(_GREW.pack(epoch, readable))
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether any of them wants to be told of every change."""
+        return any(sleeper.page.listens for sleeper in self._known.values())
+
+    def tell(self, message: bytes) -> None:
+        """Rings those who listen."""
+        for sleeper in self._known.values():
+            if sleeper.page.listens:
+                sleeper.ringer.ring(message)
+
+    def ring_all(self) -> None:
+        """Rings each of them, awake or not."""
+        for sleeper in self._known.values():
+            sleeper.ringer.ring()
+
+    def close(self) -> None:
+        """Gives sockets and maps back."""
+        for sleeper in self._known.values():
+            sleeper.close()
+        self._known = {}

@@ -1,0 +1,1 @@
+"""The server side of the sockets that writer, readers and supervisor share."""

@@ -1,0 +1,94 @@
+"""Where a server's clients come in: closed while descriptors are short, so that the store has some.
+
+ZeroMQ takes each connection that comes, until no descriptor is left. Here spare ones are held back.
+When connections have taken all others, the kernel is told to drop what asks for a new one, and the
+spares are given back: the store may use them, and nobody else comes. Connections that are there
+stay, and the port stays ours.
+"""
+
+import ctypes
+import logging
+import os
+import socket
+import struct
+import time
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from node.runtime.descriptors import STORE_SPARES, Spares
+from node.runtime.event_log import fields
+
+log = logging.getLogger("keelog.serving")
+
+SAID_AGAIN_S = 10.0
+LOOK_AGAIN_S = 0.5
+"""Closed doors are left alone for so long: a look needs descriptors itself, for a moment."""
+_LISTENING_MS_MAX = 1_000
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_RETURN = 0x06
+_DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
+"""A program of one instruction for the kernel's packet filter: zero bytes of any packet pass."""
+_PROGRAM = struct.pack("HL", 1, ctypes.addressof(_DROP_ALL))
+
+
+class Doors:
+    """The end of a ZeroMQ socket that listens at a TCP port. For the socket's own thread."""
+
+    def __init__(self, bound: "zmq.Socket[bytes]", backlog: int) -> None:
+        """`backlog`: connections that may wait; ZeroMQ takes these also when the doors close."""
+        self.are_open = True
+        self._socket = bound
+        self._listener: socket.socket | None = None
+        self._spares = Spares(STORE_SPARES + backlog)
+        self._said_at: float | None = None
+        self._look_at = 0.0
+
+    def bind(self, endpoint: str) -> None:
+        """Binds, and remembers the descriptor that listens. Raises ZMQError."""
+        monitor = self._socket.get_monitor_socket(int(zmq.EVENT_LISTENING))
+        try:
+            self._socket.bind(endpoint)
+            if endpoint.startswith("tcp://") and monitor.poll(_LISTENING_MS_MAX):
+                descriptor = int(recv_monitor_message(monitor)["value"])
+                self._listener = socket.socket(fileno=os.dup(descriptor))
+        finally:
+            self._socket.disable_monitor()
+            monitor.close(0)
+
+    def turn(self) -> None:
+        """Closes or opens, as descriptors are short or free again: now and then."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        has_room = self._spares.take()
+        if has_room and not self.are_open:
+            self.are_open = self._filter(_SO_DETACH_FILTER)
+        elif not has_room:
+            if self.are_open and self._filter(_SO_ATTACH_FILTER):
+                self.are_open = False
+                self._say(now)
+            self._spares.give_back()
+            self._look_at = now + LOOK_AGAIN_S
+
+    def _filter(self, option: int) -> bool:
+        if self._listener is not None:
+            try:
+                self._listener.setsockopt(socket.SOL_SOCKET, option, _PROGRAM)
+            except OSError as error:
+                log.warning("connections cannot be kept out", extra=fields(why=error))
+                return False
+        return True
+
+    def _say(self, now: float) -> None:
+        if self._said_at is None or now - self._said_at >= SAID_AGAIN_S:
+            self._said_at = now
+            why = "no descriptor is free for them: raise the limit of open files, LimitNOFILE"
+            log.warning("new connections wait", extra=fields(why=why))
+
+    def close(self) -> None:
+        """Gives everything back; the socket is its owner's."""
+        self._spares.give_back()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None

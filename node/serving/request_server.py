@@ -1,0 +1,388 @@
+"""The server's end of a ZeroMQ connection: bounded requests in, answers out, nothing raised.
+
+A request is the peer's identity and one or two frames; what has more is read off the socket and
+refused. Whatever a peer sends or does, `receive` and `send` do not raise.
+"""
+
+import errno
+import ipaddress
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import zmq
+
+from node.runtime.descriptors import backlog
+from node.runtime.event_log import fields
+from node.serving.doors import Doors
+from node.serving.send_quota import Behind, Owed, Unsent
+from node.serving.unix_server import Connection, LocalEnd, Payload
+from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
+from protocol.message_id import Host
+from protocol.wire.frames import (
+    FRAMES_MAX,
+    HEADER_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    HeaderPacker,
+    id_within,
+    pack,
+    refusal,
+    request_id,
+    unpack,
+)
+
+log = logging.getLogger("keelog.serving")
+
+HANDSHAKE_MS = 2_000
+"""A connection that says nothing for so long is closed."""
+HEARTBEAT_MS = 2_000
+HEARTBEAT_TIMEOUT_MS = 8_000
+BACKLOG = 1_024
+"""Connections that may wait to be taken; fewer where descriptors are few."""
+RECEIVE_HIGH_WATER_MARK = 64
+"""Requests that ZeroMQ takes in for one connection before it leaves the rest in the network."""
+SEND_HIGH_WATER_MARK = 1_000
+"""Answers that ZeroMQ keeps for one connection that does not read."""
+UNSENT_MAX = 10_000
+UNSENT_BYTES_MAX = 64 * 1024 * 1024
+"""Answers kept here for peers that do not read theirs; beyond it they are dropped."""
+UNSENT_S_MAX = 10.0
+"""Who reads nothing for so long is given up: what was kept for it is dropped."""
+SEND_AGAIN_S = 0.001
+LINGER_MS = 500
+ZERO_COPY_BYTES_MIN = 65_536
+"""Below it copying a payload costs less than handing it over."""
+
+_FIRST_FRAME, _MORE = int(zmq.SNDMORE | zmq.NOBLOCK), int(zmq.SNDMORE)
+_NOBLOCK = int(zmq.NOBLOCK)
+_LOCAL = Host(bytes([127, 0, 0, 1]), 0)
+_BAD_ADDRESS = {
+    zmq.EINVAL,
+    zmq.EPROTONOSUPPORT,
+    errno.ENODEV,
+    zmq.ENOCOMPATPROTO,
+    zmq.EADDRNOTAVAIL,
+}
+
+
+class Received(NamedTuple):
+    """A request of one or two frames; their content is not looked at yet."""
+
+    peer: bytes
+    header: bytes
+    payload: bytes | memoryview | None
+    """A large one is ZeroMQ's own memory, which lives as long as this does."""
+    frame: zmq.Frame | None = None
+    """The header as it came: it knows where from."""
+
+    def sender(self) -> Host:
+        """Where the connection comes from, port 0; 127.0.0.1 for ipc (design: born host)."""
+        try:
+            return Host(ipaddress.ip_address(_address(self.frame)).packed, 0)
+        except ValueError:
+            return _LOCAL
+
+
+class BadFrames(NamedTuple):
+    """A request that broke the rules of frames, and the refusal that it gets."""
+
+    peer: bytes
+    request_id: int
+    error: MqError
+
+
+class Server:
+    """A bound ROUTER socket, and a local one beside it. Only one thread may use it all."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        frame_bytes_max: int = max(HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX),
+        answers_max: int = SEND_HIGH_WATER_MARK,
+        local: str = "",
+        bulk: str = "",
+    ) -> None:
+        """Binds. A peer that sends a frame over `frame_bytes_max` is disconnected by ZeroMQ.
+
+        `answers_max`: what ZeroMQ keeps for a peer that does not read; those with a payload may
+        have ZERO_COPY_BYTES_MIN bytes each. `local` and `bulk` are bound too where they are
+        given: a `LocalEnd`, and another name of the socket. Nobody depends on those, so they may
+        fail. Raises BadRequest for no address, ServiceNotAvailable for one in use.
+        """
+        self.unsent_dropped = 0
+        self._pack = HeaderPacker()
+        self._unsent: dict[bytes, Behind] = {}
+        self._sent_again_at = 0.0
+        self._unsent_count = 0
+        self._unsent_bytes = 0
+        self._owed = Owed()
+        self.socket = context.socket(zmq.ROUTER)
+        waiting_max = backlog(BACKLOG)
+        self._doors = Doors(self.socket, waiting_max)
+        self._alone = [(self.socket, int(zmq.POLLIN))]
+        self._local: LocalEnd | None = None
+        self._is_local_next = False
+        # What `socket.send` calls once it has looked for options that a ROUTER does not have.
+        self._send: Callable[..., object] = super(zmq.Socket, self.socket).send
+        for option, value in (
+            (zmq.MAXMSGSIZE, frame_bytes_max),
+            (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS),
+            (zmq.ROUTER_MANDATORY, 1),
+            (zmq.BACKLOG, waiting_max),
+            (zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK),
+            (zmq.SNDHWM, answers_max),
+            (zmq.LINGER, LINGER_MS),
+        ):
+            self.socket.setsockopt(option, value)
+        try:
+            self.endpoint = _bind(self.socket, self._doors, endpoint)
+            """Where clients connect: the real port for `:0` or `:*`."""
+            if local:
+                with _may_fail(local):
+                    self._local = LocalEnd(local, frame_bytes_max, answers_max, UNSENT_S_MAX)
+            if bulk:
+                with _may_fail(bulk):
+                    self.socket.bind(bulk)
+        except MqError:
+            self._doors.close()
+            self.socket.close(0)
+            raise
+
+    def turn(self) -> None:
+        """Looks whether new connections may come, or descriptors are short: now and then."""
+        self._doors.turn()
+        if self._local is not None:
+            self._local.is_open = self._doors.are_open
+
+    @property
+    def watched(self) -> "tuple[zmq.Socket[bytes] | int, ...]":
+        """What can be read from when there may be a request: a ZeroMQ socket, a descriptor."""
+        return (self.socket,) if self._local is None else (self.socket, self._local.fd)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether `receive` has a request that those do not tell of."""
+        return self._local is not None and self._local.has_requests
+
+    def receive(self) -> Received | BadFrames | None:
+        """The next request that waits, or None. Never raises for what a peer sent."""
+        if self._unsent_count:
+            self._send_again()
+        if self._local is None:
+            return self._receive_far()
+        # In turns: neither side can keep the other waiting.
+        self._is_local_next = not self._is_local_next
+        if self._is_local_next:
+            return self._receive_local(self._local) or self._receive_far()
+        return self._receive_far() or self._receive_local(self._local)
+
+    def _receive_local(self, local: LocalEnd) -> Received | BadFrames | None:
+        request = local.receive()
+        if request is None:
+            return None
+        peer, frames = request
+        header = bytes(frames[0])
+        if len(frames) <= FRAMES_MAX:
+            return Received(peer, header, frames[1] if len(frames) > 1 else None)
+        return BadFrames(peer, _id_of(header), _too_many(len(frames), sum(map(len, frames))))
+
+    def _receive_far(self) -> Received | BadFrames | None:
+        socket = self.socket
+        # A receive that finds nothing costs four times as much as the question.
+        if not zmq.zmq_poll(self._alone, 0):
+            return None
+        try:
+            peer = socket.recv(_NOBLOCK)
+            frame = socket.recv(_NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        header = frame.bytes
+        if not frame.more:
+            return Received(peer, header, None, frame)
+        second = socket.recv(_NOBLOCK, copy=False)
+        is_small = len(second) < ZERO_COPY_BYTES_MIN
+        payload = second.bytes if is_small else second.buffer
+        if not second.more:
+            return Received(peer, header, payload, frame)
+        return BadFrames(peer, _id_of(header), self._drain(len(header) + len(payload)))
+
+    def _drain(self, size: int) -> BadRequest:
+        """Reads off the rest of a message, which is whole by now, one frame at a time."""
+        count = FRAMES_MAX
+        while self.socket.getsockopt(zmq.RCVMORE):
+            size += len(self.socket.recv())
+            count += 1
+        return _too_many(count, size)
+
+    def send(self, peer: bytes, header: Mapping[str, Any], payload: Payload | None = None) -> bool:
+        """Sends an answer, or keeps it for a peer that is behind; False when the peer is gone.
+
+        The payload's memory must stay as it is until it has been sent. Never raises.
+        """
+        try:
+            packed = self._pack(header)
+        except BadRequest as error:
+            packed, payload = pack(refusal(request_id(dict(header)), error)), None
+        if payload is not None and not self._owed.takes(peer, len(payload)):
+            busy = NodeBusy("earlier answers to this client are still on their way", "read them")
+            packed, payload = pack(refusal(request_id(dict(header)), busy)), None
+        if peer not in self._unsent:
+            sent = self._try_send(peer, packed, payload)
+            if sent is not None:
+                return sent
+        return self._keep(peer, Unsent(packed, payload))
+
+    def _try_send(self, peer: bytes, header: bytes, payload: Payload | None) -> bool | None:
+        """Whether the peer is there; None when no more is kept for its connection."""
+        if self._local is not None and (connection := self._local.connection(peer)) is not None:
+            return self._try_send_local(self._local, connection, header, payload)
+        send = self._send
+        try:
+            send(peer, _FIRST_FRAME)
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                log.warning("an answer was not sent", extra=fields(why=error))
+            return False
+        # ROUTER has made room by now: these two cannot block, and are dropped if the peer goes.
+        if payload is None:
+            send(header)
+        elif len(payload) < ZERO_COPY_BYTES_MIN:
+            send(header, _MORE)
+            send(payload)
+        else:
+            send(header, _MORE)
+            tracker = self.socket.send(payload, 0, copy=False, track=True)
+            self._owed.add(peer, tracker, len(payload))
+        return True
+
+    def _try_send_local(
+        self, local: LocalEnd, connection: Connection, header: bytes, payload: Payload | None
+    ) -> bool | None:
+        if local.is_full(connection):
+            return None
+        is_large = payload is not None and len(payload) >= ZERO_COPY_BYTES_MIN
+        kept = local.send(connection, header, payload, borrows=is_large)
+        if kept is not None and payload is not None and is_large:
+            self._owed.add(connection.peer, kept, len(payload))
+        return not connection.is_gone
+
+    def _keep(self, peer: bytes, answer: Unsent) -> bool:
+        if self._unsent_count >= UNSENT_MAX or self._unsent_bytes + answer.size > UNSENT_BYTES_MAX:
+            self.unsent_dropped += 1
+            return False
+        if peer not in self._unsent:
+            self._unsent[peer] = Behind(time.monotonic())
+        self._unsent[peer].answers.append(answer)
+        self._unsent_count += 1
+        self._unsent_bytes += answer.size
+        return True
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether answers wait here: call `receive` again soon."""
+        return bool(self._unsent)
+
+    def _send_again(self) -> None:
+        """Tries what was kept, once for each peer that is still behind."""
+        now = time.monotonic()
+        if now - self._sent_again_at < SEND_AGAIN_S:
+            return
+        self._sent_again_at = now
+        for peer, behind in list(self._unsent.items()):
+            waiting = behind.answers
+            while waiting:
+                sent = self._try_send(peer, *waiting[0])
+                if sent is None and now - behind.since < UNSENT_S_MAX:
+                    break
+                if sent:
+                    behind.since = now
+                    self._forget_first(waiting)
+                    continue
+                self.unsent_dropped += len(waiting)
+                while waiting:
+                    self._forget_first(waiting)
+            if not waiting:
+                del self._unsent[peer]
+
+    def _forget_first(self, waiting: deque[Unsent]) -> None:
+        self._unsent_count -= 1
+        self._unsent_bytes -= waiting.popleft().size
+
+    def close(self, linger_ms: int = LINGER_MS) -> None:
+        """Closes the socket; what is owed to peers that read is sent for at most `linger_ms` more.
+
+        Half of that is for what is kept here, as ZeroMQ takes no more than its own limit at once.
+        """
+        begin = time.monotonic()
+        while self._owes and time.monotonic() - begin < linger_ms / 2000:
+            time.sleep(SEND_AGAIN_S)
+            self._send_again()
+            if self._local is not None:
+                self._local.turn()
+        self.unsent_dropped += self._unsent_count
+        if self._local is not None:
+            self._local.close()
+        self._doors.close()
+        self.socket.close(max(0, linger_ms - int((time.monotonic() - begin) * 1000)))
+
+    @property
+    def _owes(self) -> bool:
+        return self._unsent_count > 0 or (self._local is not None and self._local.has_unread)
+
+
+@contextmanager
+def _may_fail(local: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, zmq.ZMQError) as error:
+        log.warning("clients of this machine use TCP", extra=fields(socket=local, why=error))
+
+
+def _bind(socket: "zmq.Socket[bytes]", doors: Doors, endpoint: str) -> str:
+    # An ipc socket is a file, and only its owner may write to it.
+    mask = os.umask(0o077) if endpoint.startswith("ipc://") else None
+    try:
+        doors.bind(endpoint)
+    except zmq.ZMQError as error:
+        if error.errno in _BAD_ADDRESS:
+            raise BadRequest(
+                f"cannot bind {endpoint!r}: {error.strerror}",
+                "write tcp://127.0.0.1:9870, or another address of this machine",
+            ) from None
+        raise ServiceNotAvailable(
+            f"cannot bind {endpoint!r}: {error.strerror}", "use another port, or 0 for a free one"
+        ) from None
+    finally:
+        if mask is not None:
+            os.umask(mask)
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def _too_many(frames: int, size: int) -> BadRequest:
+    return BadRequest(
+        f"the request has {frames} frames and {size} bytes, {FRAMES_MAX} frames are allowed",
+        "send [header] or [header, payload]",
+    )
+
+
+def _address(frame: zmq.Frame | None) -> str:
+    try:
+        return "" if frame is None else str(frame.get("Peer-Address"))
+    except zmq.ZMQError:
+        return ""
+
+
+def _id_of(header: bytes) -> int:
+    try:
+        return request_id(unpack(header))
+    except BadRequest:
+        return id_within(header)

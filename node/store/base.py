@@ -1,0 +1,57 @@
+"""What every open store offers, live or dead."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Self
+
+from node.runtime.settings import Settings
+from node.store.file_cache import OpenFiles
+from node.store.indexes.reader import IndexReader
+from node.store.log.reader import LogReader
+from node.store.queues.reader import QueueReader
+from protocol.ids import Queue
+
+
+class Store(ABC):
+    """An open store. It is a context manager, and never writes.
+
+    `files` is what it reads through, and closes at the end.
+    """
+
+    def __init__(self, root: Path, settings: Settings, files: OpenFiles | None = None) -> None:
+        self.root = root
+        self.settings = settings
+        self._files = OpenFiles() if files is None else files
+
+    log: LogReader
+    index: IndexReader
+
+    @abstractmethod
+    def queues(self) -> list[Queue]:
+        """Every queue that has a unit or a folder, sorted by topic and queue id."""
+
+    @abstractmethod
+    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        """The reader of one queue; None when there is no such queue."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Live: takes in what has been written since. Cheap when nothing has."""
+
+    def topics(self) -> list[str]:
+        """Every topic that has a queue, sorted."""
+        return sorted({queue.topic for queue in self.queues()})
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether `topics` has it."""
+        return topic in self.topics()
+
+    def close(self) -> None:
+        """Closes all files; records and arrays that were handed out stay valid."""
+        self._files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""Which directory is this store, who made it, and who runs it."""

@@ -1,0 +1,149 @@
+"""Which own file stands where in a store, and what stands there instead.
+
+Each process opens its own files with `node.runtime.regular_file`. Who begins with a store looks at
+all of them first, so that a FIFO, a device or a link is named before anything is changed.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from node.runtime.regular_file import (
+    EPOCHS_FILE_BYTES_MAX,
+    FLOOR_FILE_BYTES_MAX,
+    JOURNAL_FILE_BYTES_MAX,
+    MOVE_HINT,
+    QUEUES_FILE_BYTES_MAX,
+    SMALL_FILE_BYTES_MAX,
+    STATS_FILE_BYTES_MAX,
+    TOPICS_FILE_BYTES_MAX,
+    IrregularFile,
+    check_size,
+    kind_of,
+)
+from node.runtime.remote_path import RemotePath
+from node.runtime.state_page import PAGE_BYTES
+from node.store.checkpoints import QUARANTINE_DIR, own_dir
+from protocol.names import (
+    ABORT_FILE,
+    CHECKPOINT_FILE,
+    CHECKPOINT_FILE_BYTES,
+    CONFIG_DIR,
+    KEELOG_DIR,
+    LOCK_FILE,
+    TOPICS_FILE,
+)
+
+_BESIDE = {
+    LOCK_FILE: SMALL_FILE_BYTES_MAX,
+    ABORT_FILE: SMALL_FILE_BYTES_MAX,
+    CHECKPOINT_FILE: CHECKPOINT_FILE_BYTES,
+    f"{CHECKPOINT_FILE}.new": CHECKPOINT_FILE_BYTES,
+    TOPICS_FILE: TOPICS_FILE_BYTES_MAX,
+    f"{TOPICS_FILE}.bak": TOPICS_FILE_BYTES_MAX,
+    f"{TOPICS_FILE}.new": TOPICS_FILE_BYTES_MAX,
+}
+_FOLDERS = re.compile(
+    r"progress|run|run/stats|staging|quarantine|staging/[^/]+|staging/[^./][^/]*/[0-9]+"
+)
+_BELLS = re.compile(r"run/[^/]+\.bell")
+"""Sockets, which the next owner of their slot replaces."""
+_FILES = (
+    (re.compile(r"floor"), FLOOR_FILE_BYTES_MAX),
+    (re.compile(r"epochs(\.new)?"), EPOCHS_FILE_BYTES_MAX),
+    (re.compile(r"tails(\.new)?|run/[^/]+\.rebuilding(\.new)?"), QUEUES_FILE_BYTES_MAX),
+    (re.compile(r"clean(\.new)?|progress/[^/]+|run/[^/]+\.lock"), SMALL_FILE_BYTES_MAX),
+    (re.compile(r"run/[^/]+\.page"), PAGE_BYTES),
+    (re.compile(r"run/stats/[^/]+"), STATS_FILE_BYTES_MAX),
+    (re.compile(r"staging/[^./][^/]*/published(\.new)?"), SMALL_FILE_BYTES_MAX),
+    (re.compile(r"staging/\.problems/[^/]+"), SMALL_FILE_BYTES_MAX),
+    (re.compile(r"staging/[^./][^/]*/[0-9]+/journal(\.new)?"), JOURNAL_FILE_BYTES_MAX),
+    (re.compile(r"staging/[^./][^/]*/[0-9]+/[^/]+"), None),
+)
+_LOCK_HINT = "stop whoever uses the store, then move it away by hand"
+
+
+def check_own_files(root: Path) -> None:
+    """Raises IrregularFile for the first of `strangers`."""
+    for stranger in strangers(root):
+        raise stranger
+
+
+def strangers(root: Path) -> Iterator[IrregularFile]:
+    """What stands in the place of an own file or folder and is none. Opens no file.
+
+    Links are allowed in the place of `keelog/` and `config/` alone, which may be on volumes of
+    their own. What may not be looked at is left to whoever opens it. An object store has none.
+    """
+    remote: Any = root
+    if isinstance(remote, RemotePath):
+        return
+    for name in (CONFIG_DIR, KEELOG_DIR):
+        path = root / name
+        if path.exists() and not path.is_dir():
+            yield _stranger(path, "folder", path.stat().st_mode)
+    for name, bytes_max in _BESIDE.items():
+        yield from _in_place_of_file(root / name, bytes_max)
+    yield from _below(own_dir(root), "")
+
+
+def _below(folder: Path, above: str) -> Iterator[IrregularFile]:
+    try:
+        with os.scandir(folder) as listed:
+            entries = sorted(listed, key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        place, path = f"{above}{entry.name}", folder / entry.name
+        wanted, bytes_max = _wanted(place)
+        if wanted == "file" or (wanted == "any" and not entry.is_dir(follow_symlinks=False)):
+            is_quick = bytes_max is None and entry.is_file(follow_symlinks=False)
+            yield from () if is_quick else _in_place_of_file(path, bytes_max)
+        elif wanted == "bell":
+            yield from _in_place_of_file(path, None, bell=True)
+        elif not entry.is_dir(follow_symlinks=False):
+            yield from _in_place_of_folder(path)
+        elif place != QUARANTINE_DIR:
+            yield from _below(path, f"{place}/")
+
+
+def _wanted(place: str) -> tuple[str, int | None]:
+    if _FOLDERS.fullmatch(place):
+        return "folder", None
+    if _BELLS.fullmatch(place):
+        return "bell", None
+    for pattern, bytes_max in _FILES:
+        if pattern.fullmatch(place):
+            return "file", bytes_max
+    return "any", None
+
+
+def _in_place_of_file(
+    path: Path, bytes_max: int | None, bell: bool = False
+) -> Iterator[IrregularFile]:
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) and not (bell and stat.S_ISSOCK(status.st_mode)):
+            yield _stranger(path, "socket" if bell else "file", status.st_mode)
+        elif bytes_max is not None:
+            check_size(path, status.st_size, bytes_max)
+    except IrregularFile as stranger:
+        yield stranger
+    except OSError:
+        return
+
+
+def _in_place_of_folder(path: Path) -> Iterator[IrregularFile]:
+    try:
+        yield _stranger(path, "folder", path.lstat().st_mode)
+    except OSError:
+        return
+
+
+def _stranger(path: Path, wanted: str, mode: int) -> IrregularFile:
+    found = "a file" if stat.S_ISREG(mode) else kind_of(mode)
+    hint = _LOCK_HINT if path.name == LOCK_FILE else MOVE_HINT
+    return IrregularFile(str(path), 0, f"is no {wanted}, but {found}", hint)

@@ -1,0 +1,78 @@
+"""Who runs a store right now, seen from outside: nothing is locked, nobody is disturbed.
+
+To try a lock is to hold it for a moment, and a node that starts just then would end with "locked".
+So record locks are asked for (F_OFD_GETLK), and who holds a `flock` is read from /proc/locks.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+from enum import Enum
+from pathlib import Path
+
+from node.runtime.regular_file import open_regular
+from node.store.file_cache import refuse
+from protocol.names import LOCK_FILE
+
+_F_OFD_GETLK = 36
+_LOCK = struct.Struct("hhqqi4x")
+_OF_A_DESCRIPTION = -1
+"""What stands for the owner's pid where an open file description holds the lock, no process."""
+_LOCKS = Path("/proc/locks")
+_WITHOUT_LOCKS = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOTSUP})
+
+
+class Owner(Enum):
+    """Who holds `<root>/lock`."""
+
+    NOBODY = "nobody"
+    WRITER = "writer"
+    """A Keelog writer, or a command that changes the store: it holds the record lock."""
+    SUPERVISOR = "supervisor"
+    """A node whose writer is not there at this moment."""
+    BROKER = "broker"
+    """A RocketMQ broker: its lock belongs to a process."""
+
+
+def find_owner(root: Path) -> Owner:
+    """Who runs the store in `root`, as far as this machine knows. Raises StorePermission.
+
+    A node in a container of its own is seen by its writer's lock alone.
+    """
+    path = root / LOCK_FILE
+    try:
+        descriptor = open_regular(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return Owner.NOBODY
+    except OSError as error:
+        refuse(path, error)
+    try:
+        pid = _record_lock_of(descriptor)
+        if pid is not None:
+            return Owner.WRITER if pid == _OF_A_DESCRIPTION else Owner.BROKER
+        return Owner.SUPERVISOR if _is_flocked(os.fstat(descriptor)) else Owner.NOBODY
+    finally:
+        os.close(descriptor)
+
+
+def _record_lock_of(descriptor: int) -> int | None:
+    """The pid with which the kernel names the holder of byte 0; None when it is free."""
+    asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    try:
+        kind, _, _, _, pid = _LOCK.unpack(fcntl.fcntl(descriptor, _F_OFD_GETLK, asked))
+    except OSError as error:
+        if error.errno in _WITHOUT_LOCKS:
+            return None  # This file system has no such locks: then nobody holds one.
+        raise
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _is_flocked(status: os.stat_result) -> bool:
+    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
+    wanted = f"{major:02x}:{minor:02x}:{status.st_ino}"
+    try:
+        lines = _LOCKS.read_text().splitlines()
+    except OSError:
+        return False  # A container may not show it.
+    return any("FLOCK" in line and wanted in line.split() for line in lines)

@@ -1,0 +1,145 @@
+"""Which store our small files belong to: held against its id at a start, and given to a store that
+has none yet.
+
+A file of another store is moved aside where a missing one only costs time. Where it keeps a start
+from cutting the log (epochs, floor), the start is refused: then somebody has mixed two stores.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from node.runtime import disk
+from node.runtime.event_log import fields
+from node.store.checkpoints import (
+    CLEAN_FILE,
+    EPOCHS_FILE,
+    FLOOR_FILE,
+    PROGRESS_DIR,
+    TAILS_FILE,
+    Floor,
+    Sealed,
+    load_owner,
+    load_sealed,
+    load_slots,
+    load_store_id,
+    own_dir,
+    save_owner,
+    save_sealed,
+    seal,
+)
+from node.store.identity.lock_id import new_id, save_lock_id
+from node.store.quarantine import move_file
+from node.store.staging_files import journal_path, list_batches, list_queries, published_path
+from protocol.errors import StoreDamaged
+
+log = logging.getLogger("keelog.store_id")
+
+PUT_BACK = (
+    "put the store's own file back, or move keelog/ aside: this costs a longer start, and what was "
+    "staged and not published"
+)
+
+
+class Stranger(NamedTuple):
+    """One of our files, of another store."""
+
+    path: Path
+    why: str
+
+
+def check_guards(root: Path) -> None:
+    """Raises StoreDamaged when epochs or floor are another store's. Changes nothing."""
+    for stranger in _strangers(root, _guards(root)):
+        raise StoreDamaged(str(stranger.path), 0, stranger.why, PUT_BACK)
+
+
+def strangers(root: Path) -> tuple[list[Stranger], list[Stranger]]:
+    """Those that keep a node from starting, or from publishing a batch; and those that it moves
+    aside at its next start."""
+    needed = [*_guards(root), *_staged(root)]
+    return list(_strangers(root, needed)), list(_strangers(root, _spared(root)))
+
+
+def ensure_id(root: Path) -> str:
+    """The store's id, which is made when it has none. The caller holds the store's lock.
+
+    Killed anywhere, it is simply done again: `epochs` has the id first and `lock` has it last; in
+    between, files without an id are the store's own.
+    """
+    disk.make_durable_dir(own_dir(root))
+    for stranger in _strangers(root, _spared(root)):
+        report = {"kind": "foreign_file", "why": stranger.why}
+        kept_in = move_file(root, 0, stranger.path, report)
+        told = fields(file=stranger.path, why=stranger.why, kept_in=kept_in)
+        log.warning("a file of another store was moved aside", extra=told)
+    ours = load_store_id(root)
+    if ours.value is not None and ours.is_settled:
+        return ours.value
+    owner, store_id = load_owner(root), ours.value or new_id()
+    level = logging.INFO if _guards(root)[0].exists() else logging.DEBUG  # a new one is no news
+    if ours.value is None:
+        epochs = _guards(root)[0]
+        found = load_sealed(epochs)
+        disk.write_atomically(epochs, seal("" if found is None else found.text, store_id))
+    _seal_again(root, owner)
+    save_lock_id(root, store_id)
+    log.log(level, "the store has got an id", extra=fields(store_id=store_id))
+    return store_id
+
+
+def _seal_again(root: Path, owner: int | None) -> None:
+    """Gives the id in `epochs` to all else that is there."""
+    floor = _guards(root)[1]
+    for _ in range(2 if floor.exists() else 0):  # each slot, and one of them is always durable
+        slots = Floor(root)
+        slots.save(slots.offset)
+        slots.close()
+    for path in [*_spared(root), *_staged(root)]:
+        found = load_sealed(path)
+        if found is not None and found.store_id is None:
+            save_sealed(root, path, found.text)
+    if owner is not None:
+        save_owner(root, owner)
+
+
+def _guards(root: Path) -> tuple[Path, Path]:
+    """Without them a start may take damage for a torn tail, and cut it off."""
+    return own_dir(root) / EPOCHS_FILE, own_dir(root) / FLOOR_FILE
+
+
+def _spared(root: Path) -> list[Path]:
+    """What costs a longer start when it is missing."""
+    folder = own_dir(root) / PROGRESS_DIR
+    progress = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [own_dir(root) / TAILS_FILE, own_dir(root) / CLEAN_FILE, *progress]
+
+
+def _staged(root: Path) -> Iterator[Path]:
+    """What says which batches were published, and how far."""
+    for query in list_queries(root):
+        yield published_path(root, query)
+        yield from (journal_path(root, batch) for batch in list_batches(root, query))
+
+
+def _strangers(root: Path, paths: Iterable[Path]) -> Iterator[Stranger]:
+    """Those that carry another id than the store's, or none although it has one."""
+    ours = load_store_id(root)
+    for path in paths:
+        ids = {found.store_id for found in _contents(path)}
+        for theirs in ids:
+            if not ours.owns(theirs):
+                yield Stranger(path, f"is of {_named(theirs)}, this is {_named(ours.value)}")
+                break
+
+
+def _contents(path: Path) -> Iterable[Sealed]:
+    if path.name == FLOOR_FILE:
+        return load_slots(path)
+    found = load_sealed(path)
+    return () if found is None else (found,)
+
+
+def _named(store_id: str | None) -> str:
+    return "a store without an id" if store_id is None else f"store {store_id}"

@@ -1,0 +1,37 @@
+"""What stands in `index/` under the name of an index file. Nothing is opened here: to open a FIFO
+would be to wait for its other end."""
+
+from pathlib import Path
+
+from node.runtime.regular_file import MOVE_HINT, no_file
+from node.runtime.remote_path import Entry, scan
+from node.store.file_cache import refuse
+from protocol.errors import StoreDamaged
+from protocol.names import is_index_file_name
+
+
+def list_index_names(folder: Path) -> list[Entry]:
+    """Files and what else has such a name, oldest first; nothing where there is no folder.
+
+    Raises StorePermission.
+    """
+    try:
+        return [entry for entry in scan(folder) if is_index_file_name(entry.name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        refuse(folder, error)
+
+
+def list_index_files(folder: Path) -> list[Entry]:
+    """The files alone. Raises StorePermission."""
+    return [entry for entry in list_index_names(folder) if entry.is_file]
+
+
+def check_index_names(folder: Path) -> list[Entry]:
+    """The files, for who writes them. Raises StorePermission, StoreDamaged for what is none."""
+    found = list_index_names(folder)
+    for entry in found:
+        if not entry.is_file:
+            raise StoreDamaged(str(entry.path), 0, no_file(entry.path), MOVE_HINT)
+    return found

@@ -1,0 +1,166 @@
+"""Looks keys up in the index files: as RocketMQ answers, or all of them, page by page."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from node.store.file_cache import OpenFiles, refuse
+from node.store.indexes.file import IndexFile, find_geometry, open_index_file
+from node.store.indexes.listing import list_index_files
+from protocol.derived.index_entry import IndexGeometry, key_hash
+from protocol.errors import StoreDamaged
+from protocol.names import INDEX_DIR
+from protocol.sizes import DEFAULT_INDEX_NUM, DEFAULT_SLOT_COUNT
+
+MAX_MESSAGES_BATCH = 64
+"""maxMsgsNumBatch: the cap of one query by key."""
+END_OF_TIME = 2**63 - 1
+CLOCK_SLACK_MS = 60_000
+"""How far a store time may lie outside its file's range: clocks were set back now and then."""
+
+
+class Candidate(NamedTuple):
+    """An entry with the right hash; whether it has the right key only its record can tell."""
+
+    file: str
+    entry: int
+    physical_offset: int
+
+
+class IndexFolder:
+    """The files under `index/`; their names are the times of their making."""
+
+    def __init__(self, root: Path, settings_geometry: IndexGeometry, files: OpenFiles) -> None:
+        self.path = root / INDEX_DIR
+        self._files = files
+        self._likely = [settings_geometry, IndexGeometry(DEFAULT_SLOT_COUNT, DEFAULT_INDEX_NUM)]
+        self._known: dict[str, IndexGeometry] = {}
+        self._paths: dict[str, Path] = {}
+
+    @property
+    def geometry(self) -> IndexGeometry:
+        """What the files have; without files what the settings say."""
+        return next(iter(self._known.values()), self._likely[0])
+
+    def names(self) -> list[str]:
+        """Oldest first; names that are no file of an index are passed over, as a broker does.
+
+        So are files without a byte: a power loss can keep a name and lose what it named.
+        """
+        return [entry.name for entry in list_index_files(self.path) if entry.size]
+
+    def check_readable(self) -> None:
+        """Reads every file once, by `pread`, for who is going to look at all of it through maps.
+
+        Raises StoreDamaged for what the disk cannot read.
+        """
+        for name in self.names():
+            path = self.path / name
+            self._files.get(path, path.stat().st_size).check_readable()
+
+    def open(self, names: list[str], trusts_slots: bool = False) -> list[IndexFile]:
+        """The files with these names. Raises StoreDamaged, StorePermission."""
+        unclear = [name for name in reversed(names) if name not in self._known]
+        while unclear:
+            left = [name for name in unclear if not self._find_geometry(name)]
+            if len(left) == len(unclear):
+                self._known[left[0]] = self._geometry_by_length(left[0])
+            unclear = [name for name in left if name not in self._known]
+        if self._paths.keys() != set(names):
+            self._paths = {name: self.path / name for name in names}
+        return [
+            open_index_file(self._paths[name], self._known[name], self._files, trusts_slots)
+            for name in names
+        ]
+
+    def _find_geometry(self, name: str) -> bool:
+        """Whether the file tells its sizes, or another one of its length has told them."""
+        path = self.path / name
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            refuse(path, error)
+        same = [known for known in self._known.values() if known.file_bytes == size]
+        geometry = find_geometry(path, size, [*same, *self._likely], self._files)
+        if geometry is None and same:
+            geometry = same[0]
+        if geometry is not None:
+            self._known[name] = geometry
+        return geometry is not None
+
+    def _geometry_by_length(self, name: str) -> IndexGeometry:
+        """For a file whose header and entries tell nothing: likely sizes that make its length."""
+        path = self.path / name
+        size = path.stat().st_size
+        for geometry in self._likely:
+            if geometry.file_bytes == size:
+                return geometry
+        raise StoreDamaged(
+            str(path),
+            0,
+            f"{size} bytes are no index file, or none whose sizes can be told",
+            "name them with -X store.max_hash_slot_num=… -X store.max_index_num=…,"
+            " or make it anew with: keelog store rebuild --index",
+        )
+
+
+class IndexReader:
+    """The index of a store. `load` gives its files, oldest first, a live one's each time anew."""
+
+    def __init__(self, load: Callable[[], list[IndexFile]]) -> None:
+        self._load = load
+
+    def files(self) -> list[IndexFile]:
+        """Oldest first. Raises StoreDamaged, StorePermission."""
+        return self._load()
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        max_num: int = MAX_MESSAGES_BATCH,
+        times: tuple[int, int] = (0, END_OF_TIME),
+        cap: int = MAX_MESSAGES_BATCH,
+    ) -> list[int]:
+        """Log offsets as RocketMQ's `queryOffset` answers them: by hash alone, newest first.
+
+        `times` are inclusive, at its granularity of a second; `cap` is its maxMsgsNumBatch.
+        """
+        begin, end = times
+        max_num = min(max_num, cap)
+        wanted = key_hash(topic, key)
+        found: list[int] = []
+        for file in reversed(self.files()):
+            header = file.header
+            if begin <= header.end_timestamp and end >= header.begin_timestamp:
+                file.select(found, wanted, max_num, begin, end)
+            if header.begin_timestamp < begin or len(found) >= max_num:
+                break
+        return found
+
+    def candidates(
+        self,
+        topic: str,
+        key: str,
+        times: tuple[int, int] = (0, END_OF_TIME),
+        after: Candidate | None = None,
+    ) -> Iterator[Candidate]:
+        """Every entry of the key's hash, newest first, without a cap, from behind `after` on.
+
+        Files that lie outside `times` are passed over; the times of single entries are not
+        looked at: the records tell them exactly.
+        """
+        begin, end = times
+        wanted = key_hash(topic, key)
+        for file in reversed(self.files()):
+            if after is not None and file.name > after.file:
+                continue
+            header = file.stated_header
+            if header.end_timestamp + CLOCK_SLACK_MS < begin:
+                continue
+            if header.begin_timestamp - CLOCK_SLACK_MS > end:
+                continue
+            start = after.entry if after is not None and file.name == after.file else None
+            for entry in file.chain(wanted, start):
+                if entry.number != start:
+                    yield Candidate(file.name, entry.number, entry.physical_offset)

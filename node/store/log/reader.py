@@ -1,0 +1,282 @@
+"""Reads the CommitLog between two bounds: single records, raw bytes, or columns of many.
+
+The bounds are the owner's business: for a dead store what the tail's walk found, for a live one
+what the writer publishes. Nothing outside is ever read.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from node.store.buffers import Buffers
+from node.store.log.segment import Segment
+from node.store.log.segment_list import SegmentList
+from protocol.errors import NotFound, StoreDamaged
+from protocol.record.check import Sealed, at_a_glance
+from protocol.record.codec import (
+    FILLER_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SHORT_HEAD,
+    Filler,
+    Record,
+    Torn,
+    decode,
+)
+from protocol.record.columns import Columns, scan
+
+WINDOW_BYTES = 1 << 20
+_PEEK_BYTES, _PAGE_BYTES = 1024, 4096
+_VERIFY_HINT = "see all damage with: keelog store verify"
+_HEAD = struct.Struct(">iI20xq").unpack_from
+"""TOTALSIZE, MAGICCODE and PHYSICALOFFSET."""
+
+
+@dataclass(slots=True)
+class Bounds:
+    """What may be read: from `start` up to `end`, exclusive."""
+
+    start: int
+    end: int
+
+
+class LogReader:
+    """The log of one store.
+
+    `stopped` tells, after `columns` has ended, what stood where the records broke off: None when
+    the end was reached.
+    """
+
+    def __init__(self, segments: SegmentList, bounds: Bounds) -> None:
+        self.segments = segments
+        self.bounds = bounds
+        self.buffers = Buffers()
+        self.stopped: Torn | None = None
+
+    @property
+    def min_offset(self) -> int:
+        """Where the log begins."""
+        return self.bounds.start
+
+    @property
+    def end(self) -> int:
+        """Where it ends, exclusive."""
+        return self.bounds.end
+
+    @property
+    def segment_bytes(self) -> int:
+        """Length of each segment; 0 when there is none."""
+        return self.segments.segment_bytes
+
+    def holds(self, offset: int, size: int) -> bool:
+        """Whether these bytes lie within the bounds and within one segment."""
+        if offset < self.bounds.start or size < 0 or offset + size > self.bounds.end:
+            return False
+        step = self.segments.segment_bytes
+        return step > 0 and offset % step + size <= step
+
+    def segment_at(self, offset: int) -> Segment:
+        """The segment of an offset within the bounds. Raises NotFound, StoreDamaged."""
+        if not self.bounds.start <= offset < self.bounds.end:
+            raise NotFound(
+                f"offset {offset} is outside the log, which is [{self.min_offset}, {self.end})",
+                "see the bounds with: keelog status, or keelog store info DIR",
+            )
+        segment = self.segments.find(offset)
+        if segment is None:
+            where = str(self.segments.folder)
+            raise StoreDamaged(where, offset, "no segment holds this offset", _VERIFY_HINT)
+        return segment
+
+    def raw(self, offset: int, size: int) -> memoryview:
+        """The bytes of one record; size, magic and place are checked, checksums are not.
+
+        Raises NotFound outside the log, StoreDamaged when no record of `size` stands there.
+        """
+        if not self.holds(offset, size):
+            raise NotFound(f"no record of {size} bytes at offset {offset}: not within the log")
+        segment = self.segment_at(offset)
+        view = segment.view()
+        position = offset - segment.start
+        self._check_head(segment, view, position, size)
+        return view[position : position + size]
+
+    def payload(self, offsets: Sequence[int], sizes: Sequence[int]) -> tuple[bytes, int]:
+        """The bytes at these places, back to back, and of how many; all must be within the log.
+
+        Nothing is checked. From a segment that cannot be opened on the rest is left out; when that
+        is the first one, it raises StoreDamaged.
+        """
+        pieces: list[memoryview] = []
+        start = end = run_start = run_end = -1
+        view = memoryview(b"")
+        count = 0
+        for offset, size in zip(offsets, sizes, strict=True):
+            if not start <= offset < end:
+                if run_end > run_start:
+                    pieces.append(view[run_start - start : run_end - start])
+                run_start = run_end = -1
+                try:
+                    segment = self.segment_at(offset)
+                    start, end, view = segment.start, segment.end, segment.view()
+                except StoreDamaged:
+                    if not count:
+                        raise
+                    break
+                run_start = offset
+            elif offset != run_end:
+                pieces.append(view[run_start - start : run_end - start])
+                run_start = offset
+            run_end = offset + size
+            count += 1
+        if run_end > run_start:
+            pieces.append(view[run_start - start : run_end - start])
+        return b"".join(pieces), count
+
+    def _check_head(self, segment: Segment, view: memoryview, position: int, size: int) -> None:
+        if size < SHORT_HEAD.size:
+            raise self._damage(segment, position, f"{size} bytes are no record")
+        offset = segment.start + position
+        if not _is_head(view, position, offset, size):
+            total, magic, place = _HEAD(view, position)
+            found = f"size {total}, magic {magic:08x}, place {place} where {size} bytes should be"
+            raise self._damage(segment, position, found)
+
+    @staticmethod
+    def _damage(segment: Segment, position: int, found: str) -> StoreDamaged:
+        return StoreDamaged(str(segment.path), segment.start + position, found, _VERIFY_HINT)
+
+    def peek(self, offset: int) -> Record | Filler | Torn:
+        """What stands at an offset within the log. Raises NotFound outside it."""
+        segment = self.segment_at(offset)
+        position = offset - segment.start
+        left = min(segment.end, self.end) - offset
+        # Most records are short: one read for all of it, but none of a page that has no part of it.
+        ahead = max(SHORT_HEAD.size, min(_PEEK_BYTES, _PAGE_BYTES - position % _PAGE_BYTES))
+        window = segment.read(position, min(ahead, left))
+        if len(window) >= SHORT_HEAD.size:
+            size, magic, place = _HEAD(window)
+            if magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_BYTES_MIN:
+                # Anybody may ask for any offset: what only looks like a size is not read for it.
+                if size > left:
+                    return Torn(offset, "cut", f"a record of {size} bytes, {left} are left")
+                if place != offset:
+                    why = f"says that it stands at {place}, not {offset}"
+                    return Torn(offset, "wrong_place", why)
+                if size > len(window):
+                    window = segment.read(position, size)
+        found = decode(window, 0, offset)
+        if isinstance(found, Torn):
+            return Torn(offset, found.kind, found.why)
+        return found
+
+    def record_at(self, offset: int) -> Record:
+        """The record that stands at `offset`, verified.
+
+        Raises NotFound outside the log and at a segment's closing blank, StoreDamaged otherwise.
+        """
+        found = self.peek(offset)
+        if isinstance(found, Record):
+            return found
+        if isinstance(found, Filler):
+            raise NotFound(f"no record at offset {offset}: the segment ends here")
+        where = str(self.segment_at(offset).path)
+        raise StoreDamaged(where, offset, found.why, _VERIFY_HINT)
+
+    def look_up(self, offset: int) -> Record:
+        """As `record_at`, for an offset somebody names: NotFound when no record starts there."""
+        found = self.peek(offset)
+        if isinstance(found, Torn) and found.kind != "bad_crc":
+            raise NotFound(f"no record starts at offset {offset}: {found.why}")
+        return found if isinstance(found, Record) else self.record_at(offset)
+
+    def few(self, start: int, stop: int, count_max: int) -> list[Record] | None:
+        """The records of [start, stop), verified, when they are few and nothing but records.
+
+        `start` must be where a record starts, and `stop` where one ends. None for all else: whoever
+        asked reads columns then, which tell what stands there.
+        """
+        data = self._within_a_segment(start, stop)
+        records: list[Record] = []
+        position = 0
+        while data is not None and position < len(data):
+            found = decode(data, position, start + position)
+            if len(records) >= count_max or not isinstance(found, Record):
+                return None
+            records.append(found)
+            position += found.size
+        return records if data is not None else None
+
+    def few_sealed(self, start: int, stop: int, count_max: int) -> list[Sealed] | None:
+        """As `few`, for who only needs to know whose they are."""
+        data = self._within_a_segment(start, stop)
+        records: list[Sealed] = []
+        position = 0
+        while data is not None and position < len(data):
+            found = at_a_glance(data, position, start + position)
+            if found is None:
+                record = decode(data, position, start + position)
+                found = Sealed.of(record) if isinstance(record, Record) else None
+            if len(records) >= count_max or found is None:
+                return None
+            records.append(found)
+            position += len(found.raw)
+        return records if data is not None else None
+
+    def _within_a_segment(self, start: int, stop: int) -> bytes | None:
+        segment = self.segment_at(start)
+        if stop > min(segment.end, self.end):
+            return None
+        return segment.read(start - segment.start, stop - start)
+
+    def columns(
+        self,
+        start: int,
+        stop: int | None = None,
+        window_bytes: int = WINDOW_BYTES,
+        verify: bool = True,
+    ) -> Iterator[Columns]:
+        """Records that start in [start, stop), window by window, across segments.
+
+        `start` must be where a record starts. Sets `stopped`. Each item keeps its window alive.
+        """
+        self.stopped = None
+        end = self.end
+        stop = end if stop is None else min(stop, end)
+        position, wanted = start, window_bytes
+        while position < stop:
+            segment = self.segment_at(position)
+            left = min(segment.end, end) - position
+            data = segment.read(position - segment.start, min(wanted, left))
+            found = scan(data, position, verify=verify)
+            if len(found.columns):
+                yield _below(found.columns, stop)
+            wanted = window_bytes
+            match found.stop:
+                case None:
+                    position += found.end
+                case Filler():
+                    position = segment.end
+                case Torn(kind="cut") if found.end:
+                    position += found.end
+                case Torn(kind="cut") if len(data) < (size := _stated_size(data)) <= left:
+                    wanted = size
+                case Torn(kind=kind, why=why):
+                    self.stopped = Torn(position + found.end, kind, why)
+                    return
+
+
+def _is_head(view: memoryview, position: int, offset: int, size: int) -> bool:
+    total, magic, place = _HEAD(view, position)
+    return bool(total == size and place == offset and magic in (MAGIC_V1, MAGIC_V2))
+
+
+def _stated_size(data: bytes) -> int:
+    return max(int.from_bytes(data[:4], "big", signed=True), FILLER_BYTES)
+
+
+def _below(columns: Columns, stop: int) -> Columns:
+    if int(columns.physical_offset[-1]) < stop:
+        return columns
+    return columns.take(columns.physical_offset < stop)

@@ -1,0 +1,47 @@
+"""One file of a row of files that together are one long run of bytes (RocketMQ: MappedFile)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.store.file_cache import FileVanished, OpenFile, OpenFiles
+from protocol.errors import StoreDamaged
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`size` bytes from offset `start` on. Positions count from the segment's start."""
+
+    path: Path
+    start: int
+    size: int
+    files: OpenFiles
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last byte."""
+        return self.start + self.size
+
+    @property
+    def file(self) -> OpenFile:
+        """The open file. Raises StoreDamaged, FileVanished, StorePermission."""
+        return self.files.get(self.path, self.size)
+
+    def read(self, position: int, count: int) -> bytes:
+        """A copy, by `pread`: an unreadable page is an error, not the end of the process.
+
+        Raises StoreDamaged, with the offset, FileVanished, StorePermission.
+        """
+        try:
+            return self.file.read(position, count)
+        except FileVanished:
+            raise
+        except StoreDamaged as damage:
+            raise StoreDamaged(
+                damage.where, self.start + damage.offset, damage.found, damage.hint
+            ) from None
+
+    def view(self) -> memoryview:
+        """The whole segment as a read-only map, its length checked just now."""
+        file = self.file
+        file.check()
+        return file.view()

@@ -1,0 +1,198 @@
+"""The files of one folder as one run of bytes: which there are, how long, whether they join.
+
+Names are first offsets; all files have one length, which is found from them (RocketMQ:
+MappedFileQueue). What a broker would refuse to load is named, not passed over.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from node.runtime.regular_file import no_file
+from node.runtime.remote_path import scan
+from node.store.file_cache import OpenFiles, refuse
+from node.store.log.segment import Segment
+from protocol.errors import StoreDamaged
+from protocol.names import offset_file_name, parse_offset_file_name
+from protocol.record.codec import FILLER_BYTES
+
+_HINT = "see all findings with: keelog store verify"
+
+
+class Problem(NamedTuple):
+    """Why a folder is not one run of bytes. `kind` is one of the findings of `store verify`."""
+
+    kind: str
+    path: Path
+    offset: int
+    detail: str
+
+
+class Listing(NamedTuple):
+    """What stands in a folder: (first offset, path) of each file, their length, what is wrong.
+
+    `unfinished` is a last file that is still getting its length and holds nothing yet.
+    """
+
+    files: list[tuple[int, Path]]
+    file_bytes: int
+    problems: list[Problem]
+    unfinished: Path | None = None
+
+    def check(self) -> None:
+        """Raises StoreDamaged for the first problem."""
+        for problem in self.problems:
+            raise StoreDamaged(str(problem.path), problem.offset, problem.detail, _HINT)
+
+    def runs(self) -> list[tuple[int, int]]:
+        """The stretches [start, end) that the files cover without a gap."""
+        runs: list[tuple[int, int]] = []
+        for start, _ in self.files:
+            if runs and runs[-1][1] == start:
+                runs[-1] = runs[-1][0], start + self.file_bytes
+            else:
+                runs.append((start, start + self.file_bytes))
+        return runs
+
+    def last_run(self) -> "Listing":
+        """Only the files of the last stretch."""
+        start = self.runs()[-1][0] if self.files else 0
+        return self._replace(files=[file for file in self.files if file[0] >= start])
+
+
+def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> Listing:
+    """Lists a folder of files that are named by offset; a missing one is empty.
+
+    `file_bytes` is the length to hold them against; None: what most of them have. A file at the
+    end that is too short and holds nothing does not count: its owner is making it, or was killed
+    then (a broker removes an empty one). Folders are passed over where they do not stand in a
+    file's place, and files that end at `begin` or below: somebody deletes them at this moment.
+    Raises StorePermission.
+    """
+    found: list[tuple[int, Path, int]] = []
+    problems: list[Problem] = []
+    try:
+        for entry in scan(folder):
+            start = parse_offset_file_name(entry.name)
+            if entry.is_folder and start is None:
+                continue
+            if entry.is_folder:
+                detail = "is a folder and has the name of a file"
+                problems.append(Problem("foreign_file", entry.path, 0, detail))
+            elif not entry.is_file:
+                problems.append(Problem("foreign_file", entry.path, 0, no_file(entry.path)))
+            elif start is None:
+                detail = "is no file of a store: a broker would not load this folder"
+                problems.append(Problem("foreign_file", entry.path, 0, detail))
+            else:
+                found.append((start, entry.path, entry.size))
+    except FileNotFoundError:
+        return Listing([], file_bytes or 0, [])
+    except OSError as error:
+        refuse(folder, error)
+    expected = file_bytes or _common_length(found)
+    unfinished = None
+    if found and found[-1][2] < max(expected, 1) and _holds_nothing(found[-1][1]):
+        unfinished = found.pop()[1]
+    found = [file for file in found if file[0] + expected > begin]
+    files, wrong = _join(found, expected)
+    return Listing(files, expected, problems + wrong, unfinished)
+
+
+def _holds_nothing(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return not file.read(FILLER_BYTES).strip(b"\0")
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        refuse(path, error)
+
+
+def _common_length(found: list[tuple[int, Path, int]]) -> int:
+    """The length that most files have; between equals the one that the names say."""
+    if not found:
+        return 0
+    steps = {b[0] - a[0] for a, b in pairwise(found)}
+    counts = Counter(size for _, _, size in found if size)
+    return max(counts, key=lambda size: (counts[size], size in steps), default=0)
+
+
+def _join(
+    found: list[tuple[int, Path, int]], file_bytes: int
+) -> tuple[list[tuple[int, Path]], list[Problem]]:
+    files: list[tuple[int, Path]] = []
+    problems: list[Problem] = []
+    expected: int | None = None
+    for start, path, size in found:
+        if size != file_bytes:
+            detail = f"has {size} bytes, the others have {file_bytes}"
+            problems.append(Problem("wrong_length", path, start, detail))
+        if expected is not None and start != expected:
+            kind = "missing_segment" if start > expected else "gap"
+            detail = (
+                f"follows a file that ends at {expected}: {offset_file_name(expected)} is missing"
+            )
+            problems.append(Problem(kind, path, start, detail))
+        if size == file_bytes:
+            files.append((start, path))
+        expected = start + file_bytes
+    return files, problems
+
+
+class SegmentList:
+    """The segments of one folder, in order."""
+
+    def __init__(self, folder: Path, listing: Listing, files: OpenFiles) -> None:
+        self.folder = folder
+        self.segment_bytes = listing.file_bytes
+        self._files = files
+        self._adopt(listing)
+
+    def _adopt(self, listing: Listing) -> None:
+        self.segments = [
+            Segment(path, start, listing.file_bytes, self._files) for start, path in listing.files
+        ]
+        self._starts = [segment.start for segment in self.segments]
+
+    @property
+    def start(self) -> int:
+        """The first offset, 0 when there is no file."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last file, used or not."""
+        return self._starts[-1] + self.segment_bytes if self._starts else 0
+
+    def find(self, offset: int) -> Segment | None:
+        """The segment that holds `offset`."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0:
+            return None
+        segment = self.segments[index]
+        return segment if offset < segment.end else None
+
+    def forget_above(self, offset: int) -> None:
+        """Closes the files that reach above an offset: their names may stand for others by now."""
+        for segment in self.segments:
+            if segment.end > offset:
+                self._files.forget(segment.path)
+
+    def refresh(self, start: int = 0) -> None:
+        """Looks at the folder again. Raises StoreDamaged, StorePermission.
+
+        Files that end at `start` or below do not count: retention may be taking them away.
+        """
+        # One file alone may have been listed before it had its length.
+        known = self.segment_bytes if len(self.segments) > 1 else None
+        listing = list_folder(self.folder, known, start)
+        listing.check()
+        gone = set(self._starts) - {start for start, _ in listing.files}
+        for segment in self.segments:
+            if segment.start in gone:
+                self._files.forget(segment.path)
+        self.segment_bytes = listing.file_bytes
+        self._adopt(listing)

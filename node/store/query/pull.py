@@ -1,0 +1,347 @@
+"""One pull: RocketMQ's `getMessage`, its statuses, limits and corrected offsets.
+
+`plain_scan` is the broker's loop (DefaultMessageStore#getMessage) and takes any case;
+`_fast_scan` gives the same answer by columns where every record of the range can be read.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.log.reader import LogReader
+from node.store.query.pull_types import TOTAL_BYTES_MAX, PullRequest, PullResult, PullStatus
+from node.store.query.record_of_unit import damaged_message
+from node.store.query.verified_read import verified_bytes
+from node.store.queues.files import NO_UNITS, Units
+from node.store.queues.reader import QueueReader
+from protocol.derived.kernel_read import Bound, FitLimits, Messages, fitting_units
+from protocol.derived.queue_unit import UNIT_BYTES, QueueUnit
+from protocol.errors import StoreDamaged
+from protocol.kernel import loader
+
+TOTAL_BYTES_MIN = 100
+FEW_UNITS_MAX = 40
+"""So few units go faster one by one than as columns."""
+ONE_BY_ONE_MAX = 2
+"""So few go faster one by one than in the compiled loader, too."""
+
+
+class Scanned(NamedTuple):
+    """What a scan of one file's units took: rows of the units, and how many were consumed.
+
+    `damaged` is a unit that names no place of the log, when nothing was taken before it.
+    """
+
+    rows: Sequence[int]
+    consumed: int
+    status: PullStatus
+    damaged: int | None = None
+
+
+def get_message(
+    log: LogReader, queue: QueueReader | None, offset: int, request: PullRequest
+) -> PullResult:
+    """Pulls from `queue` (None: there is no such queue) at queue offset `offset`.
+
+    Raises MessageDamaged when the very first message to take is damaged: its record, or its unit,
+    which names no record or another one. A later one ends the answer before it.
+    """
+    if queue is None:
+        return nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+    low, high = queue.min_offset, queue.max_offset
+    if high == 0:
+        return nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return nothing(PullStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return nothing(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    if offset > high:
+        return nothing(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+    return _scan_files(log, queue, offset, request)
+
+
+def nothing(status: PullStatus, following: int, low: int, high: int) -> PullResult:
+    """An answer without records, of a queue that holds [`low`, `high`)."""
+    empty = np.empty(0, np.int64)
+    return PullResult(status, following, low, high, empty, empty, empty, b"")
+
+
+def _scan_files(
+    log: LogReader, queue: QueueReader, offset: int, request: PullRequest
+) -> PullResult:
+    low, high = queue.min_offset, queue.max_offset
+    # A unit is looked at while the bytes of units before it are below the limit.
+    limit = -(-max(request.filter_bytes_max, request.max_messages * UNIT_BYTES) // UNIT_BYTES)
+    following, status = offset, PullStatus.NO_MATCHED_MESSAGE
+    for _ in range(request.files_max):
+        part = queue.file_of(following)
+        if part is None:
+            step = queue.file_units
+            following += step - following % step
+            return nothing(PullStatus.OFFSET_FOUND_NULL, following, low, high)
+        count = min(part.end, high, offset + limit) - following
+        units, found = _scan_file(log, queue, (following, count), request)
+        first, following = following, following + found.consumed
+        status = found.status if found.consumed else status
+        if found.damaged is not None:
+            unit = QueueUnit(*units[found.damaged].tolist())
+            raise damaged_message(log, queue, first + found.damaged, unit)
+        if found.rows:
+            rows = _as_index(found)
+            taken = units[rows]
+            return _with_bytes(
+                log,
+                queue,
+                PullResult(
+                    status,
+                    following,
+                    low,
+                    high,
+                    queue_offsets=np.arange(first, following)[rows],
+                    physical_offsets=taken["physical_offset"].astype(np.int64),
+                    sizes=taken["size"].astype(np.int64),
+                    payload=b"",
+                ),
+            )
+        if not found.consumed or following >= high:
+            break
+    return nothing(status, following, low, high)
+
+
+def _as_index(found: "Scanned") -> slice | NDArray[np.int64]:
+    """The rows taken, as a slice where that is all of them."""
+    if len(found.rows) == found.consumed:
+        return slice(0, found.consumed)
+    return np.array(found.rows, np.int64)
+
+
+def _with_bytes(log: LogReader, queue: QueueReader, result: PullResult) -> PullResult:
+    """Reads the records; from the first one that is damaged on they are left for the next pull."""
+    wanted = Messages(queue.queue, result.physical_offsets, result.sizes, result.queue_offsets)
+    payload, good = verified_bytes(log, wanted)
+    if good == result.count:
+        return replace(result, payload=payload)
+    if not good:
+        unit = QueueUnit(int(wanted.place[0]), int(wanted.size[0]), 0)
+        raise damaged_message(log, queue, int(wanted.number[0]), unit)
+    return replace(
+        result,
+        next_begin_offset=int(wanted.number[good]),
+        queue_offsets=result.queue_offsets[:good],
+        physical_offsets=result.physical_offsets[:good],
+        sizes=result.sizes[:good],
+        payload=payload,
+    )
+
+
+def _scan_file(
+    log: LogReader, queue: QueueReader, place: tuple[int, int], request: PullRequest
+) -> tuple[Units, Scanned]:
+    """Scans `count` units from number `start` on, `place`; and the units that were looked at."""
+    start, count = place
+    if count <= 0:
+        return NO_UNITS, Scanned([], 0, PullStatus.NO_MATCHED_MESSAGE)
+    if request.tags is None:
+        # Nothing is refused, so that the answer is full long before the scan's own limit.
+        limits = request.limits
+        few = min(request.max_messages, max(limits.count_max, limits.cold_count_max)) + 1
+        if few < count:
+            units = queue.units(start, few)
+            found = _scan(log, units, request)
+            if found.consumed < few:
+                return units, found
+    units = queue.units(start, count)
+    return units, _scan(log, units, request)
+
+
+def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
+    compiled = loader.active()
+    if request.tags is None and compiled is not None and len(units) > ONE_BY_ONE_MAX:
+        found = _compiled_scan(compiled, log, units, request)
+    elif request.tags is None and len(units) <= FEW_UNITS_MAX:
+        found = _short_scan(log, units, request)
+    else:
+        found = _fast_scan(log, units, request)
+    return found or plain_scan(log, units, request)
+
+
+def _compiled_scan(
+    compiled: loader.Kernel, log: LogReader, units: Units, request: PullRequest
+) -> Scanned | None:
+    """As `_short_scan`, for any number of units."""
+    limits, count_max, bytes_max = request.limits, request.max_messages, _total_max(request)
+    count = fitting_units(
+        compiled,
+        units,
+        FitLimits(
+            log.min_offset,
+            log.end,
+            log.segment_bytes,
+            -1 if limits.memory_bytes is None else limits.memory_bytes,
+            hot=Bound(min(limits.count_max, count_max), min(limits.bytes_max, bytes_max)),
+            cold=Bound(
+                min(limits.cold_count_max, count_max), min(limits.cold_bytes_max, bytes_max)
+            ),
+        ),
+    )
+    return Scanned(range(count), count, PullStatus.FOUND) if count > 0 else None
+
+
+def _short_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned | None:
+    """A few units, no filter, one by one; None when one has no record."""
+    limits, start, end, step = request.limits, log.min_offset, log.end, log.segment_bytes
+    total, total_max = 0, _total_max(request)
+    row = -1
+    for row, (offset, size, _) in enumerate(units.tolist()):
+        if offset < start or size <= 0 or offset + size > end or offset % step + size > step:
+            return None
+        is_hot = limits.memory_bytes is None or end - offset <= limits.memory_bytes
+        count_max = limits.count_max if is_hot else limits.cold_count_max
+        bytes_max = limits.bytes_max if is_hot else limits.cold_bytes_max
+        total += size
+        if row and (
+            row >= min(count_max, request.max_messages) or total > min(bytes_max, total_max)
+        ):
+            break
+    else:
+        row += 1
+    return Scanned(range(row), row, PullStatus.FOUND) if row else None
+
+
+def _total_max(request: PullRequest) -> int:
+    return min(max(request.total_bytes_max, TOTAL_BYTES_MIN), TOTAL_BYTES_MAX)
+
+
+def _fast_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned | None:
+    """None when a unit that passes the filter has no record: the plain loop knows what follows."""
+    offset = units["physical_offset"].astype(np.int64)
+    size = units["size"].astype(np.int64)
+    wanted = (
+        request.tags.takes_units(units)
+        if request.tags is not None
+        else np.ones(len(units), np.bool_)
+    )
+    step = log.segment_bytes
+    readable = (offset >= log.min_offset) & (offset + size <= log.end) & (size > 0)
+    if step:
+        readable &= offset % step + size <= step
+    if not readable[wanted].all():
+        return None
+    count_limit, byte_limit = _limits(offset, log.end, request)
+    checked: dict[int, bool] = {}
+    while True:
+        end = _break_at(wanted, size, count_limit, byte_limit)
+        rows = np.flatnonzero(wanted[:end]).tolist()
+        if request.tags is None or not request.exact:
+            break
+        refused = [row for row in rows if not _text_fits(log, units, row, request, checked)]
+        if not refused:
+            break
+        wanted[refused] = False
+    status = PullStatus.FOUND if rows else PullStatus.NO_MATCHED_MESSAGE
+    return Scanned(rows, end, status)
+
+
+def _limits(
+    offset: NDArray[np.int64], log_end: int, request: PullRequest
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    limits = request.limits
+    if limits.memory_bytes is None:
+        hot = np.ones(len(offset), np.bool_)
+    else:
+        hot = log_end - offset <= limits.memory_bytes
+    count = np.minimum(np.where(hot, limits.count_max, limits.cold_count_max), request.max_messages)
+    size = np.minimum(np.where(hot, limits.bytes_max, limits.cold_bytes_max), _total_max(request))
+    return count, size
+
+
+def _break_at(
+    wanted: NDArray[np.bool_],
+    size: NDArray[np.int64],
+    count_limit: NDArray[np.int64],
+    byte_limit: NDArray[np.int64],
+) -> int:
+    """The first unit that the loop does not consume: every unit's size counts, taken or not."""
+    taken_bytes = np.cumsum(np.where(wanted, size, 0))
+    before_bytes = taken_bytes - np.where(wanted, size, 0)
+    before: NDArray[np.int64] = np.cumsum(wanted) - wanted
+    full = (before > 0) & ((before + 1 > count_limit) | (before_bytes + size > byte_limit))
+    return int(np.argmax(full)) if full.any() else len(wanted)
+
+
+def _text_fits(
+    log: LogReader, units: Units, row: int, request: PullRequest, checked: dict[int, bool]
+) -> bool:
+    if row not in checked:
+        assert request.tags is not None
+        unit = units[row]
+        try:
+            raw = log.raw(int(unit["physical_offset"]), int(unit["size"]))
+        except StoreDamaged:
+            return True  # Whoever takes the record meets the damage, in its place.
+        checked[row] = request.tags.takes_record(raw)
+    return checked[row]
+
+
+def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
+    """The broker's loop over one file's units, one by one."""
+    rows: list[int] = []
+    total, skip_until, consumed = 0, -1, 0
+    status = PullStatus.NO_MATCHED_MESSAGE
+    takes = _filter(log, units, request)
+    for row, (offset, size, _) in enumerate(units.tolist()):
+        if rows and _is_full(len(rows), total, offset, size, log.end, request):
+            break
+        if total >= _total_max(request):
+            break
+        consumed = row + 1
+        if 0 <= offset < skip_until:
+            continue
+        if not takes(row, by_text=False):
+            status = status if rows else PullStatus.NO_MATCHED_MESSAGE
+            continue
+        if not log.holds(offset, size):
+            if not 0 <= offset < log.min_offset:
+                # Retention takes nothing from above: what a broker steps over here is damage.
+                status = PullStatus.FOUND if rows else PullStatus.MESSAGE_WAS_REMOVING
+                return Scanned(rows, row, status, damaged=None if rows else row)
+            step = log.segment_bytes or 1
+            skip_until = offset + step - offset % step
+            status = status if rows else PullStatus.MESSAGE_WAS_REMOVING
+            continue
+        if not takes(row, by_text=True):
+            continue
+        rows.append(row)
+        total += size
+        status = PullStatus.FOUND
+        skip_until = -1
+    return Scanned(rows, consumed, status)
+
+
+def _filter(log: LogReader, units: Units, request: PullRequest) -> Callable[..., bool]:
+    passes = request.tags.takes_units(units) if request.tags is not None else None
+    checked: dict[int, bool] = {}
+
+    def takes(row: int, by_text: bool) -> bool:
+        if passes is None:
+            return True
+        if not by_text:
+            return bool(passes[row])
+        return not request.exact or _text_fits(log, units, row, request, checked)
+
+    return takes
+
+
+def _is_full(
+    count: int, total: int, offset: int, size: int, log_end: int, request: PullRequest
+) -> bool:
+    """DefaultMessageStore#isTheBatchFull, behind its first test."""
+    limits = request.limits
+    if count + 1 > request.max_messages or total + size > _total_max(request):
+        return True
+    if limits.memory_bytes is None or log_end - offset <= limits.memory_bytes:
+        return total + size > limits.bytes_max or count > limits.count_max - 1
+    return total + size > limits.cold_bytes_max or count > limits.cold_count_max - 1

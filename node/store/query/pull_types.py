@@ -1,0 +1,83 @@
+"""What a pull asks and what it answers: RocketMQ's statuses and limits."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.query.tag_filter import TagFilter
+from node.store.query.verified_read import Payload
+
+TOTAL_BYTES_MAX = 128 << 20
+
+
+class PullStatus(Enum):
+    """RocketMQ's GetMessageStatus."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+
+
+class TransferLimits(NamedTuple):
+    """How much one pull carries (maxTransfer…OnMessageInMemory and …InDisk).
+
+    A record counts as cold when it lies more than `memory_bytes` below the log's end; None: never.
+    """
+
+    count_max: int = 32
+    bytes_max: int = 262_144
+    cold_count_max: int = 8
+    cold_bytes_max: int = 65_536
+    memory_bytes: int | None = None
+
+
+IN_MEMORY = TransferLimits()
+"""RocketMQ's defaults, for a store that is in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """What to look for.
+
+    `exact` compares the text of the tags too; a broker compares hashes and leaves that to its
+    client. `filter_bytes_max` bounds how many bytes of units one pull looks at.
+    """
+
+    max_messages: int = 32
+    total_bytes_max: int = TOTAL_BYTES_MAX
+    limits: TransferLimits = IN_MEMORY
+    tags: TagFilter | None = None
+    exact: bool = False
+    filter_bytes_max: int = 16_000
+    files_max: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """The answer. Queue offset, log offset and size of each record taken, and their bytes.
+
+    `payload` are the records back to back, as stored, each of them verified.
+    """
+
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    queue_offsets: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    payload: Payload
+
+    @property
+    def count(self) -> int:
+        """How many records."""
+        return len(self.sizes)

@@ -1,0 +1,88 @@
+"""One message of a queue, through its unit: verified, and the very one that was asked for."""
+
+from node.store.file_cache import FileVanished
+from node.store.log.reader import LogReader
+from node.store.queues.reader import QueueReader
+from protocol.derived.queue_unit import QueueUnit
+from protocol.errors import MessageDamaged, NotFound, StoreDamaged
+from protocol.record.check import Wanted
+from protocol.record.codec import Filler, Record, Torn
+
+
+def record_of(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) -> Record:
+    """The record that `unit`, the queue's unit of that number, names.
+
+    Raises MessageDamaged when the record is damaged, or is not this message; NotFound when it lies
+    before the log's begin.
+    """
+    if 0 <= unit.physical_offset < log.min_offset:
+        raise NotFound(
+            f"message {number} of queue {queue.queue.queue_id} of {queue.queue.topic} was deleted",
+            f"the log begins at offset {log.min_offset}",
+        )
+    if log.holds(unit.physical_offset, unit.size):
+        found = _peek(log, unit.physical_offset)
+        wanted = Wanted(queue.queue, (number,), (unit.physical_offset,), (unit.size,))
+        if isinstance(found, Record) and wanted.is_this(0, found):
+            return found
+    raise damaged_message(log, queue, number, unit)
+
+
+def store_time(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) -> int:
+    """STORETIMESTAMP of a message, -1 when its record lies before the log's begin.
+
+    What a broker reads without a look at the rest (pickupStoreTimestamp) is verified here.
+    Raises MessageDamaged.
+    """
+    if 0 <= unit.physical_offset < log.min_offset:
+        return -1
+    return record_of(log, queue, number, unit).head.store_timestamp
+
+
+def damaged_message(
+    log: LogReader, queue: QueueReader, number: int, unit: QueueUnit
+) -> MessageDamaged:
+    """The error that says whether record or unit is damaged, where, and how to go on behind it."""
+    where, offset, found = _what_is_wrong(log, queue, number, unit)
+    topic, queue_id = queue.queue
+    return MessageDamaged(
+        where,
+        offset,
+        f"{found} (message {number} of queue {queue_id} of {topic})",
+        f"see all damage with: keelog store verify --deep; go on behind it at queue offset"
+        f" {number + 1}: keelog consume {topic} --queue {queue_id} -o {number + 1}",
+        number,
+        number + 1,
+    )
+
+
+def _peek(log: LogReader, place: int) -> Record | Filler | Torn | StoreDamaged:
+    """What stands there; a segment that cannot be read is an answer too, one that went is not."""
+    try:
+        return log.peek(place)
+    except FileVanished:
+        raise
+    except StoreDamaged as damage:
+        return damage
+
+
+def _what_is_wrong(
+    log: LogReader, queue: QueueReader, number: int, unit: QueueUnit
+) -> tuple[str, int, str]:
+    """File, offset and reason; a whole record in its place means that the unit lies."""
+    file, position = queue.place(number)
+    place, size = unit.physical_offset, unit.size
+    says = f"the queue unit names {size} bytes at log offset {place}"
+    if not log.holds(place, size):
+        return str(file), position, f"{says}, outside [{log.min_offset}, {log.end})"
+    match _peek(log, place):
+        case StoreDamaged() as damage:
+            return damage.where, damage.offset, damage.found
+        case Torn(why=why):
+            return str(log.segment_at(place).path), place, why
+        case Filler():
+            return str(file), position, f"{says}, where the segment ends"
+        case Record() as found:
+            is_like = f"a record of {found.size} bytes of queue {found.head.queue_id} of"
+            stands = f"{is_like} {found.topic}, number {found.head.queue_offset}"
+            return str(file), position, f"{says}, where {stands} stands"

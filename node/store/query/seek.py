@@ -1,0 +1,96 @@
+"""Queue offset at a store time, by RocketMQ's rules (ConsumeQueue#getOffsetInQueueByTime)."""
+
+from enum import Enum
+
+from node.store.log.reader import LogReader
+from node.store.query.record_of_unit import store_time
+from node.store.queues.reader import FilePart, QueueReader
+
+
+class Boundary(Enum):
+    """Which message counts when none has exactly the time, or several have."""
+
+    LOWER = "lower"
+    """The first at or after the time."""
+    UPPER = "upper"
+    """The last at or before the time."""
+
+
+def offset_by_time(
+    log: LogReader, queue: QueueReader | None, timestamp: int, boundary: Boundary = Boundary.LOWER
+) -> int:
+    """The queue offset, within [`min_offset`, `max_offset`]; 0 for a queue that is not there.
+
+    Equal times that straddle two queue files are not followed across, as in RocketMQ.
+    Raises MessageDamaged when the search meets a damaged message: nobody knows its time.
+    """
+    if queue is None:
+        return 0
+    search = _Search(log, queue)
+    part = search.choose_file(timestamp, boundary)
+    found = 0 if part is None else search.in_file(part, timestamp, boundary)
+    return min(max(found, queue.min_offset), queue.max_offset)
+
+
+class _Search:
+    def __init__(self, log: LogReader, queue: QueueReader) -> None:
+        self._log = log
+        self._queue = queue
+
+    def _time(self, number: int) -> int:
+        unit = self._queue.unit(number)
+        if unit is None:
+            return -1
+        return store_time(self._log, self._queue, number, unit)
+
+    def choose_file(self, timestamp: int, boundary: Boundary) -> FilePart | None:
+        """An unknown time takes part as -1; the last file's end time is never looked at."""
+        parts = self._queue.file_parts()
+        if boundary is Boundary.LOWER:
+            for part in parts[:-1]:
+                if self._known(part.end - 1) >= timestamp:
+                    return part
+            return parts[-1] if parts else None
+        for part in reversed(parts):
+            if self._known(part.first) <= timestamp:
+                return part
+        return None
+
+    def _known(self, number: int) -> int:
+        time = self._time(number)
+        return time if time > 0 else -1
+
+    def in_file(self, part: FilePart, timestamp: int, boundary: Boundary) -> int:
+        """The broker's search in one file's units (binarySearchInQueueByTime)."""
+        is_lower = boundary is Boundary.LOWER
+        floor, ceiling = max(part.first, self._queue.min_offset), part.end - 1
+        if self._time(ceiling) < timestamp:
+            return ceiling + 1 if is_lower else ceiling
+        if self._time(floor) > timestamp:
+            return part.first if is_lower else 0
+        left = right = max(part.first - 1, 0)
+        low, high = floor, ceiling
+        while high >= low:
+            # The broker halves positions within the file, so the middle counts from there.
+            middle = part.first + (low - part.first + high - part.first) // 2
+            unit = self._queue.unit(middle)
+            if unit is None or 0 <= unit.physical_offset < self._log.min_offset:
+                low, left = middle + 1, middle
+                continue
+            time = store_time(self._log, self._queue, middle, unit)
+            if time < 0:
+                return 0
+            if time == timestamp:
+                return self._outermost(middle, floor if is_lower else ceiling, timestamp)
+            if time > timestamp:
+                high, right = middle - 1, middle
+            else:
+                low, left = middle + 1, middle
+        return right if is_lower else left
+
+    def _outermost(self, number: int, bound: int, timestamp: int) -> int:
+        """The last unit of equal time towards `bound`."""
+        step = 1 if bound > number else -1
+        while number != bound and self._time(number + step) == timestamp:
+            number += step
+        return number

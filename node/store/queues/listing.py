@@ -1,0 +1,93 @@
+"""Which queues have files: `consumequeue/<topic>/<queue id>/`, and how long their files are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from node.runtime.remote_path import scan
+from node.store.file_cache import OpenFiles, refuse
+from node.store.log.segment_list import Listing, list_folder
+from node.store.queues.files import QueueFiles
+from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.errors import StoreDamaged
+from protocol.ids import Queue
+from protocol.names import CONSUME_QUEUE_DIR
+
+
+def queue_folder(root: Path, queue: Queue) -> Path:
+    """Where the files of a queue are."""
+    return root / CONSUME_QUEUE_DIR / queue.topic / str(queue.queue_id)
+
+
+def list_queues(root: Path) -> dict[Queue, Path]:
+    """Every queue that has a folder, sorted. Raises StorePermission."""
+    found = {
+        Queue(topic.name, int(folder.name)): folder
+        for topic in _folders(root / CONSUME_QUEUE_DIR)
+        for folder in _folders(topic)
+        if folder.name.isascii() and folder.name.isdigit()
+    }
+    return dict(sorted(found.items()))
+
+
+def list_topics(root: Path) -> list[str]:
+    """Every topic that has a folder, sorted. Raises StorePermission."""
+    return sorted(topic.name for topic in _folders(root / CONSUME_QUEUE_DIR))
+
+
+def list_queue_ids(root: Path, topic: str) -> list[int]:
+    """The queues of one topic that have a folder, sorted. Raises StorePermission."""
+    names = [folder.name for folder in _folders(root / CONSUME_QUEUE_DIR / topic)]
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    try:
+        yield from [entry.path for entry in scan(parent) if entry.is_folder]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        refuse(parent, error)
+
+
+def open_queue_files(folder: Path, file_bytes: int | None, files: OpenFiles) -> QueueFiles:
+    """The files of one queue, of the length that they have where none is given.
+
+    Raises StoreDamaged when they do not join, StorePermission.
+    """
+    listing = list_folder(folder, file_bytes)
+    listing.check()
+    return QueueFiles(folder, listing, files)
+
+
+def no_queue_files(folder: Path, file_bytes: int, files: OpenFiles) -> QueueFiles:
+    """A queue without files."""
+    return QueueFiles(folder, Listing([], file_bytes, []), files)
+
+
+def find_queue_file_bytes(folders: Iterator[Path], otherwise: int) -> int:
+    """The length of a queue file, as the first one found has it. Raises StoreDamaged."""
+    for folder in folders:
+        listing = list_folder(folder)
+        if listing.file_bytes:
+            if listing.file_bytes % UNIT_BYTES:
+                found = f"has {listing.file_bytes} bytes, not a multiple of {UNIT_BYTES}"
+                where = next((str(path) for _, path in listing.files), str(folder))
+                raise StoreDamaged(
+                    where, 0, found, "rebuild it with: keelog store rebuild --queues"
+                )
+            return listing.file_bytes
+    return otherwise
+
+
+def list_strangers(root: Path) -> list[Path]:
+    """What is no folder where only those of topics and queues belong."""
+    base = root / CONSUME_QUEUE_DIR
+    found: list[Path] = []
+    for parent in (base, *_folders(base)):
+        try:
+            found += [entry.path for entry in scan(parent) if not entry.is_folder]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            refuse(parent, error)
+    return sorted(found)

@@ -1,0 +1,215 @@
+"""Reads one queue: its units on disk, and behind them those that only the log tells."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from node.store.file_cache import FileVanished
+from node.store.queues.files import NO_UNITS, QueueFiles, Units, count_real, is_filler
+from protocol.derived.queue_unit import QUEUE_UNIT, QueueUnit
+from protocol.ids import Queue
+
+_FIRST_STEP_UNITS = 8
+_STEP_UNITS = 1024
+
+
+class DerivedUnits(NamedTuple):
+    """Units that the log has and the files lack: the first one's number, and they."""
+
+    first: int
+    units: Units
+
+
+class FilePart(NamedTuple):
+    """What one file of the queue holds: numbers from `first` up to `end`, exclusive."""
+
+    first: int
+    end: int
+
+
+class QueueReader:
+    """The units of one (topic, queue), with RocketMQ's minimum and maximum offset.
+
+    A dead store's queue is fixed. A live one's end follows `advance`.
+    """
+
+    def __init__(
+        self,
+        files: QueueFiles,
+        end: int,
+        log_start: Callable[[], int],
+        derived: DerivedUnits | None = None,
+    ) -> None:
+        self._files = files
+        self._disk_end = end
+        self._log_start = log_start
+        self._derived = derived if derived is not None and len(derived.units) else None
+        self._min: tuple[int, int] | None = None
+        self._seen_limit = -1
+
+    @property
+    def file_units(self) -> int:
+        """How many units one file takes."""
+        return self._files.file_bytes // QUEUE_UNIT.size
+
+    @property
+    def queue(self) -> Queue:
+        """Which queue this is."""
+        return self._files.queue
+
+    def place(self, number: int) -> tuple[Path, int]:
+        """The file that holds a unit, or would hold it, and the position in it."""
+        return self._files.place(number)
+
+    @property
+    def first(self) -> int:
+        """The number of the first unit that can be read, fillers included."""
+        if self._files.is_empty and self._derived is not None:
+            return self._derived.first
+        return self._files.first
+
+    @property
+    def disk_end(self) -> int:
+        """The number behind the last unit that stands in a file."""
+        return self._disk_end
+
+    @property
+    def max_offset(self) -> int:
+        """The number behind the last unit; 0 when the queue never had one."""
+        if self._derived is not None:
+            return self._derived.first + len(self._derived.units)
+        return self._disk_end
+
+    @property
+    def min_offset(self) -> int:
+        """The first unit whose record the log still has (ConsumeQueue#correctMinOffset)."""
+        start = self._log_start()
+        if self._min is None or self._min[0] != start:
+            try:
+                self._min = start, self._correct_min_offset(start)
+            except FileVanished:
+                self._files.drop_vanished()
+                self._min = start, self._correct_min_offset(start)
+        return self._min[1]
+
+    def units(self, start: int, count: int) -> Units:
+        """Units from number `start` on; fewer where the queue ends, none before it begins."""
+        start, stop = max(start, self.first), min(start + count, self.max_offset)
+        if start >= stop:
+            return NO_UNITS
+        if self._derived is None or stop <= self._disk_end:
+            return self._files.read(start, stop - start)
+        first, tail = self._derived
+        answer = np.empty(stop - start, QUEUE_UNIT.dtype)
+        split = max(min(self._disk_end, stop) - start, 0)
+        if split:
+            answer[:split] = self._files.read(start, split)
+        answer[split:] = tail[max(start - first, 0) : stop - first]
+        return answer
+
+    def unit(self, number: int) -> QueueUnit | None:
+        """One unit; None outside [`first`, `max_offset`)."""
+        if number < self.first:
+            return None
+        found = self.units(number, 1)
+        return QueueUnit(*found[0].tolist()) if len(found) else None
+
+    def file_of(self, number: int) -> FilePart | None:
+        """The file that holds a number, as far as it is filled; None where there is none.
+
+        Units that have no file yet stand where their file would be.
+        """
+        if not self.first <= number < self.max_offset:
+            return None
+        first = number - number % self.file_units
+        return FilePart(first, min(first + self.file_units, self.max_offset))
+
+    def file_parts(self) -> list[FilePart]:
+        """All files, as far as they are filled."""
+        step = self.file_units
+        end = self.max_offset
+        return [
+            FilePart(first, min(first + step, end)) for first in range(self.first, end, step or 1)
+        ]
+
+    def advance(self, limit: int) -> None:
+        """Live: takes in units whose record ends at or below log offset `limit`.
+
+        Raises FileVanished when the queue's files were made anew: open the queue again.
+        """
+        if limit == self._seen_limit:
+            return
+        before = self._disk_end
+        step = _FIRST_STEP_UNITS
+        while True:
+            units = self._files.read(self._disk_end, step)
+            if not len(units):
+                if not self._files.grow():
+                    break
+                continue
+            count = count_real(units, limit)
+            self._disk_end += count
+            if count < len(units):
+                break
+            step = _STEP_UNITS
+        if self._disk_end == before:
+            self._files.check_linked(before)
+        self._seen_limit = limit
+
+    def rewind(self, limit: int) -> None:
+        """Live: forgets the cached end; the units above `limit` may have been replaced."""
+        self._disk_end = self._files.end_below(limit)
+        self._seen_limit = limit
+        self._min = None
+
+    def forget_files(self) -> None:
+        """Live: closes the files; this reader is done with."""
+        self._files.forget()
+
+    def drop_vanished(self) -> None:
+        """Live: retention may have removed files from the front."""
+        self._files.drop_vanished()
+        self._min = None
+
+    def _correct_min_offset(self, log_start: int) -> int:
+        """Section by section as the broker has it, but never inside a queue's fillers."""
+        end = self.max_offset
+        if end == 0 or self.first >= end:
+            return end
+        if self._files.is_empty:
+            # What has just been made from the log begins with the log's first unit.
+            return self._after_fillers(self.first, min(self.first + self.file_units, end))
+        if int(self.units(end - 1, 1)["physical_offset"][0]) < log_start:
+            return end
+        first = int(self.units(self.first, 1)["physical_offset"][0])
+        if self.first == 0 and first >= log_start:
+            return self._after_fillers(0, min(self.file_units, end))
+        for part in self.file_parts():
+            # A broker looks at the first file alone; it may be about to be removed.
+            if int(self.units(part.end - 1, 1)["physical_offset"][0]) >= log_start:
+                return self._after_fillers(self._first_at_or_above(log_start, part), part.end)
+        return end
+
+    def _first_at_or_above(self, log_start: int, part: FilePart) -> int:
+        """The broker's bisection over one file, whose last unit is that high."""
+        low, high = part.first, part.end - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            offset = int(self.units(middle, 1)["physical_offset"][0])
+            if offset > log_start:
+                high = middle
+            elif offset == log_start:
+                low = high = middle
+            else:
+                low = middle
+        is_low = int(self.units(low, 1)["physical_offset"][0]) >= log_start
+        return low if is_low else high
+
+    def _after_fillers(self, number: int, stop: int) -> int:
+        units = self.units(number, 1)
+        if not len(units) or not is_filler(units)[0]:
+            return number
+        filler = is_filler(self.units(number, stop - number))
+        return stop if filler.all() else number + int(np.argmin(filler))

@@ -1,0 +1,306 @@
+"""What would mend a damaged store: `keelog store repair` without `--apply`. Only reads.
+
+The log comes first: its files, its holes, its end. Queues, index and checkpoint follow from it,
+so they are judged by what `verify` finds, and once more when the log is in order.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from node.runtime.settings import Settings
+from node.store.checkpoints import QUARANTINE_DIR, Tails, own_dir
+from node.store.identity.own_places import strangers
+from node.store.identity.store_id import PUT_BACK
+from node.store.log.damage import next_record
+from node.store.log.end import find_tail
+from node.store.log.reader import Bounds, LogReader
+from node.store.log.segment_list import SegmentList
+from node.store.queues.files import QueueFiles
+from node.store.repair.files import LogFiles, PaddedFiles, plan_log_files
+from node.store.repair.markers import Filling, fill_holes
+from node.store.repair.note import load_rebuilding
+from node.store.repair.steps import (
+    CutLog,
+    FillHole,
+    MoveFile,
+    Rebuild,
+    RewriteCheckpoint,
+    Row,
+    Step,
+)
+from node.store.repair.units import UnitsRead, queue_files, read_units
+from node.store.repair.walk import LogWalk, add_gaps_at_ends, walk_log
+from node.store.shutdown_state import Condition, check_is_store, read_condition
+from node.store.verify.verify import Progress, Report, verify
+from protocol.errors import StoreDamaged
+from protocol.ids import Queue
+from protocol.names import CONFIG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, LOCK_FILE
+from protocol.record.codec import Record, Torn
+
+_NO_LIMIT = 2**63 - 1
+
+
+@dataclass(slots=True)
+class Lost:
+    """What cannot be brought back: queue offsets [first, stop) by queue, and bytes of records
+    that nobody knows the queue of."""
+
+    ranges: list[tuple[Queue, int, int]] = field(default_factory=list)
+    unknown_bytes: int = 0
+
+    def shape(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "messages": sum(stop - first for _, first, stop in self.ranges),
+            "unknown_bytes": self.unknown_bytes,
+            "queues": [
+                {"topic": queue.topic, "queue_id": queue.queue_id, "from": first, "to": stop - 1}
+                for queue, first, stop in self.ranges
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """What the log needs, and where its last record will be."""
+
+    steps: list[Step]
+    lost: Lost
+    last_time: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All steps in the order in which they are to be taken. `ok`: there is no damage."""
+
+    ok: bool
+    log: LogPlan
+    derived: list[Step]
+
+    def shape(self, applied: bool) -> dict[str, Any]:
+        """As JSON (docs/operations.md)."""
+        return {
+            "ok": self.ok,
+            "applied": applied,
+            "steps": self.rows(),
+            "lost": self.log.lost.shape(),
+        }
+
+    def rows(self) -> list[Row]:
+        """The steps, one line each."""
+        return [row for step in (*self.log.steps, *self.derived) for row in step.rows()]
+
+
+def plan_repair(root: Path, settings: Settings, progress: Progress | None = None) -> Plan:
+    """Looks at everything and changes nothing. Raises NotAStore, StorePermission, StoreDamaged
+    for what cannot be mended."""
+    report = verify(root, deep=True, progress=progress, settings=settings)
+    irregular = {stranger.where for stranger in strangers(root)}
+    for finding in report.findings:
+        is_own = Path(finding.file).parent == own_dir(root) and finding.file not in irregular
+        if finding.severity == "error" and is_own:
+            # What it says of the log, or of what was durable, is of another one.
+            raise StoreDamaged(finding.file, finding.offset, finding.detail, PUT_BACK)
+    log = plan_log(root, settings)
+    fills = any(isinstance(step, FillHole) and step.markers for step in log.steps)
+    return Plan(report.ok, log, derived_steps(root, report, fills))
+
+
+def plan_log(root: Path, settings: Settings) -> LogPlan:
+    """What the log needs. Raises as `plan_repair`."""
+    check_is_store(root, strict=False)
+    strange = _strangers(root)
+    condition = read_condition(root, strict=False)
+    with closing(PaddedFiles()) as files:
+        log_files = plan_log_files(root, files)
+        queues = list(queue_files(root, settings.queue_file_bytes, files))
+        walk, steps, lost = _look_through(log_files, condition, queues)
+        if log_files.moved_runs:
+            lost.ranges += _moved_away(log_files.moved_runs, walk, condition.tails)
+    lost.ranges = _joined(lost.ranges)
+    return LogPlan([*strange, *log_files.steps, *steps], lost, walk.store_timestamp, walk.end)
+
+
+def _strangers(root: Path) -> list[Step]:
+    """They go first: what is moved away, and what is written anew, takes their places. Raises
+    IrregularFile for the lock: who holds the store cannot be known."""
+    found = list(strangers(root))
+    for stranger in found:
+        if stranger.where == str(root / LOCK_FILE):
+            raise stranger
+    in_the_way = {str(own_dir(root)), str(own_dir(root) / QUARANTINE_DIR)}
+    found.sort(key=lambda stranger: stranger.where not in in_the_way)
+    return [MoveFile(p, 0, p.lstat().st_size, s.found) for s in found for p in [Path(s.where)]]
+
+
+def _look_through(
+    log_files: LogFiles, condition: Condition, queues: list[tuple[Queue, QueueFiles]]
+) -> tuple[LogWalk, list[Step], Lost]:
+    segments = log_files.segments
+    reader = LogReader(segments, Bounds(segments.start, segments.end))
+    # What recovery does not cut is as good as durable.
+    durable = max(condition.floor, find_tail(segments, condition).end)
+    if condition.is_clean:
+        durable = max(durable, _proved_end(reader, queues))
+    # After a stop in order nothing is torn; but without queues nobody tells where the end was.
+    endless = condition.is_clean and not queues
+    walk = walk_log(reader, durable, sealed=condition.is_ours, endless=endless)
+    add_gaps_at_ends(walk, segments.start, condition.tails)
+    units = read_units(queues, walk)
+    filling = fill_holes(walk.holes, units.claims, walk.gaps)
+    lost = _lost_in(filling)
+    steps: list[Step] = list(filling.steps)
+    stop = walk.stop or Torn(walk.end, "end", "the files of the log end here")
+    if walk.is_cut_short or walk.has_bytes_behind:
+        segment = segments.find(stop.position)
+        cut = CutLog(
+            path=segment.path if segment is not None else segments.folder,
+            offset=walk.end,
+            torn=stop,
+            durable=durable,
+            next_offset=_next_offsets(walk, units, filling, condition.tails),
+            last_record=walk.last_record,
+            store_timestamp=walk.store_timestamp,
+        )
+        if cut.is_damage:
+            lost.ranges += _cut_off(cut, units, condition.tails)
+        elif not condition.floor:
+            found = list(_unvouched(cut, units, reader))
+            lost.ranges += found
+            cut = replace(cut, unvouched=sum(last - first for _, first, last in found))
+        steps.append(cut)
+    return walk, steps, lost
+
+
+def _moved_away(
+    runs: list[SegmentList], walk: LogWalk, tails: Tails | None
+) -> Iterator[tuple[Queue, int, int]]:
+    """What stands in segments that go, and what stood in those that are missing behind them: of
+    each queue all below its first message that stays."""
+    first: dict[Queue, int] = {}
+    stop: dict[Queue, int] = dict(tails.next_offset) if tails is not None else {}
+    for run in runs:
+        gone = walk_log(LogReader(run, Bounds(run.start, run.end)), _NO_LIMIT, sealed=False)
+        for queue, at in gone.queues.items():
+            first.setdefault(queue, at.first)
+            stop[queue] = max(stop.get(queue, 0), at.last + 1)
+    stop.update({queue: at.first for queue, at in walk.queues.items()})
+    if runs[0].start == 0:
+        first = {**dict.fromkeys(stop, 0), **first}
+    yield from ((queue, low, stop[queue]) for queue, low in first.items() if low < stop[queue])
+
+
+def _proved_end(reader: LogReader, queues: list[tuple[Queue, QueueFiles]]) -> int:
+    """Behind the last record that a queue's last unit names and that stands there: after a clean
+    stop all that is in the queues is in the log."""
+    ends = [0]
+    for _, files in queues:
+        end = files.end_below(_NO_LIMIT, thorough=True)
+        if end > files.first:
+            offset, size, _ = files.read(end - 1, 1)[0].tolist()
+            is_there = reader.holds(offset, size) and isinstance(reader.peek(offset), Record)
+            ends.append(offset + size if is_there else 0)
+    return max(ends)
+
+
+def _lost_in(filling: Filling) -> Lost:
+    lost = Lost([(queue, number, number + 1) for queue, number in filling.homeless])
+    for step in filling.steps:
+        for marker in step.markers:
+            if marker.queue is None:
+                lost.unknown_bytes += marker.size
+            else:
+                lost.ranges.append((marker.queue, marker.queue_offset, marker.queue_offset + 1))
+    return lost
+
+
+def _next_offsets(
+    walk: LogWalk, units: UnitsRead, filling: Filling, tails: Tails | None
+) -> dict[Queue, int]:
+    """Where every queue goes on when the log ends where the walk did."""
+    following = dict(tails.next_offset) if tails is not None else {}
+    following.update({queue: first for queue, (first, _) in units.beyond.items()})
+    following.update({queue: at.last + 1 for queue, at in walk.queues.items()})
+    for step in filling.steps:
+        for marker in step.markers:
+            if marker.queue is not None:
+                number = max(following.get(marker.queue, 0), marker.queue_offset + 1)
+                following[marker.queue] = number
+    return following
+
+
+def _cut_off(
+    cut: CutLog, units: UnitsRead, tails: Tails | None
+) -> Iterator[tuple[Queue, int, int]]:
+    known = dict(tails.next_offset) if tails is not None else {}
+    for queue in sorted({*known, *units.beyond}):
+        first = cut.next_offset[queue]
+        stop = max(known.get(queue, 0), units.beyond.get(queue, (0, 0))[1])
+        if stop > first:
+            yield queue, first, stop
+
+
+def _unvouched(
+    cut: CutLog, units: UnitsRead, reader: LogReader
+) -> Iterator[tuple[Queue, int, int]]:
+    """What stands behind the cut when nobody knows what was durable: of each queue what units name
+    there, and whole records that are no older than those before."""
+    ends = {queue: (cut.next_offset[queue], stop) for queue, (_, stop) in units.beyond.items()}
+    resumed = next_record(reader, cut.offset + 1, cut.store_timestamp)
+    if resumed is not None:
+        rest = LogReader(reader.segments, Bounds(resumed, reader.end))
+        for queue, at in walk_log(rest, _NO_LIMIT, sealed=False).queues.items():
+            first, stop = ends.get(queue, (cut.next_offset.get(queue, at.first), 0))
+            ends[queue] = first, max(stop, at.last + 1)
+    yield from ((queue, first, stop) for queue, (first, stop) in ends.items() if first < stop)
+
+
+def _joined(ranges: Iterable[tuple[Queue, int, int]]) -> list[tuple[Queue, int, int]]:
+    """The same queue offsets in as few ranges as can be, sorted."""
+    joined: list[tuple[Queue, int, int]] = []
+    for queue, first, stop in sorted(ranges):
+        if joined and joined[-1][0] == queue and first <= joined[-1][2]:
+            joined[-1] = queue, joined[-1][1], max(stop, joined[-1][2])
+        else:
+            joined.append((queue, first, stop))
+    return joined
+
+
+def derived_steps(root: Path, report: Report, log_changes: bool = False) -> list[Step]:
+    """What queues, index and checkpoint need. `log_changes`: records give way to markers, which
+    units and entries do not know yet."""
+    steps: list[Step] = []
+    reasons: dict[str, str] = dict.fromkeys(load_rebuilding(root), "a repair was interrupted here")
+    if log_changes:
+        reasons |= dict.fromkeys((CONSUME_QUEUE_DIR, INDEX_DIR), "lost records are marked")
+    checkpoint: RewriteCheckpoint | None = None
+    strange = {stranger.where for stranger in strangers(root)}
+    for finding in report.findings:
+        if finding.file in strange:
+            continue  # `plan_log` moves it
+        path, folder = Path(finding.file), _folder(root, finding.file)
+        if finding.kind == "checkpoint_ahead":
+            checkpoint = RewriteCheckpoint(path, finding.detail)
+        elif folder == CONFIG_DIR:
+            steps.append(MoveFile(path, 0, path.stat().st_size, finding.detail))
+        elif folder not in (CONSUME_QUEUE_DIR, INDEX_DIR):
+            continue
+        elif finding.kind == "foreign_file":
+            steps.append(MoveFile(path, 0, path.lstat().st_size, "is no file of a store"))
+            if finding.queue_id is not None:
+                # The queue was not looked at behind it, and may lack a file in its place.
+                reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
+        elif finding.severity == "error":
+            reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
+    there = [folder for folder in reasons if (root / folder).is_dir() or not log_changes]
+    steps += [Rebuild(root / folder, reasons[folder]) for folder in sorted(there)]
+    return [*steps, *([checkpoint] if checkpoint else [])]
+
+
+def _folder(root: Path, file: str) -> str:
+    path = Path(file)
+    return path.relative_to(root).parts[0] if path.is_relative_to(root) and path != root else ""

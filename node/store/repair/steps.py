@@ -1,0 +1,175 @@
+"""The steps of a repair plan, and how each is told. They say what to do and where, nothing more."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protocol.ids import Queue
+from protocol.record.codec import Torn
+
+Row = dict[str, Any]
+"""One line of the plan: action, file, offset, bytes, topic, queue_id, queue_offset, detail."""
+
+
+def _row(action: str, file: Path, offset: int, size: int, detail: str, **more: Any) -> Row:
+    blank: Row = {"topic": None, "queue_id": None, "queue_offset": None}
+    head: Row = {"action": action, "file": str(file), "offset": offset, "bytes": size}
+    return {**head, **blank, **more, "detail": detail}
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFile:
+    """A whole file goes to quarantine. `offset`: the log offset it starts at, 0 for others."""
+
+    path: Path
+    offset: int
+    size: int
+    why: str
+
+    def rows(self) -> list[Row]:
+        """As lines of the plan."""
+        return [_row("move_file", self.path, self.offset, self.size, self.why)]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """An empty file goes, as RocketMQ deletes it."""
+
+    path: Path
+    offset: int
+    why: str
+
+    def rows(self) -> list[Row]:
+        """As lines of the plan."""
+        return [_row("delete_file", self.path, self.offset, 0, self.why)]
+
+
+@dataclass(frozen=True, slots=True)
+class SetLength:
+    """A segment gets the length of the others: zeros are added, what is too much is kept."""
+
+    path: Path
+    offset: int
+    size: int
+    wanted: int
+
+    def rows(self) -> list[Row]:
+        """As lines of the plan."""
+        detail = f"has {self.size} bytes, gets {self.wanted}, as the others have"
+        changed = abs(self.wanted - self.size)
+        at = self.offset + min(self.size, self.wanted)
+        return [_row("set_length", self.path, at, changed, detail)]
+
+
+class Marker(NamedTuple):
+    """A record of `size` bytes for a lost one; `queue` None: nobody knows what it was."""
+
+    offset: int
+    size: int
+    queue: Queue | None = None
+    queue_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FillHole:
+    """Damaged bytes [start, end) of one segment give way to markers, and to a blank up to the
+    segment's end when `blank_at` says where."""
+
+    path: Path
+    segment_start: int
+    start: int
+    end: int
+    torn: Torn
+    store_timestamp: int
+    sealed: bool
+    markers: tuple[Marker, ...]
+    blank_at: int | None
+
+    def rows(self) -> list[Row]:
+        """As lines of the plan: one for each marker, one for the blank."""
+        rows = [self._marker_row(marker) for marker in self.markers]
+        if self.blank_at is not None:
+            detail = f"{self.torn.why}: the blank that closes the segment is written anew"
+            size = self.end - self.blank_at
+            rows.append(_row("write_blank", self.path, self.blank_at, size, detail))
+        return rows
+
+    def _marker_row(self, marker: Marker) -> Row:
+        if marker.queue is None:
+            detail = f"{self.torn.why}; what it was is not known"
+            return _row("mark_lost", self.path, marker.offset, marker.size, detail)
+        return _row(
+            "mark_lost",
+            self.path,
+            marker.offset,
+            marker.size,
+            self.torn.why,
+            topic=marker.queue.topic,
+            queue_id=marker.queue.queue_id,
+            queue_offset=marker.queue_offset,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CutLog:
+    """The log ends at `offset` from now on. `durable`: what was safely on the disk; above it the
+    next start cuts by itself, below it floor, tails and epochs are lowered first.
+
+    `unvouched`: so many messages are known to stand above it, and nothing tells what was durable.
+    """
+
+    path: Path
+    offset: int
+    torn: Torn
+    durable: int
+    next_offset: dict[Queue, int] = field(default_factory=dict)
+    last_record: int = 0
+    store_timestamp: int = 0
+    unvouched: int = 0
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether more goes than a crash may take."""
+        return self.offset < self.durable
+
+    def rows(self) -> list[Row]:
+        """As lines of the plan."""
+        if not self.is_damage:
+            detail = f"{self.torn.why}; the next start does this by itself"
+            if self.unvouched:
+                detail += f"; {self.unvouched} messages behind it may have been acknowledged:"
+                detail += " no keelog/floor tells what was durable"
+            return [_row("cut_tail", self.path, self.offset, 0, detail)]
+        detail = (
+            f"{self.torn.why}; no record can be proved behind it,"
+            f" though the log was durable up to {self.durable}"
+        )
+        return [_row("cut_log", self.path, self.offset, self.durable - self.offset, detail)]
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteCheckpoint:
+    """RocketMQ's checkpoint vouches for no more than there is."""
+
+    path: Path
+    why: str
+
+    def rows(self) -> list[Row]:
+        """As lines of the plan."""
+        return [_row("rewrite_checkpoint", self.path, 0, 0, self.why)]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Queues or index are made anew from the log."""
+
+    folder: Path
+    why: str
+
+    def rows(self) -> list[Row]:
+        """As lines of the plan."""
+        action = "rebuild_index" if self.folder.name == "index" else "rebuild_queues"
+        return [_row(action, self.folder, 0, 0, self.why)]
+
+
+Step = MoveFile | DeleteFile | SetLength | FillHole | CutLog | RewriteCheckpoint | Rebuild

@@ -1,0 +1,244 @@
+"""Walks a damaged log once: its holes, where its queues have gaps, where it ends. Only reads.
+
+A hole is damage with a record that can be proved behind it. Above what was durable nothing is a
+hole: a crash leaves torn bytes there, and recovery cuts them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from node.store.checkpoints import Tails
+from node.store.log.damage import next_record, wrong_blank
+from node.store.log.reader import LogReader
+from protocol.derived.dispatch_request import dispatch_requests
+from protocol.ids import Queue
+from protocol.record.codec import FILLER_BYTES, MAGIC_FILLER, Record, Torn
+from protocol.record.columns import Columns, crc_property_rows
+
+_WINDOW_BYTES = 1 << 20
+_FILLER_MAGIC = MAGIC_FILLER.to_bytes(4, "big")
+
+
+class Hole(NamedTuple):
+    """Bytes [start, end) within one segment that are no records, or a blank of a wrong length.
+
+    `segment_end` bounds what may be written there; `closes` tells that no record of the segment
+    follows, so that a blank must. `store_timestamp` is that of the record before; `sealed` whether
+    it carries the whole-record checksum.
+    """
+
+    path: Path
+    segment_start: int
+    segment_end: int
+    start: int
+    end: int
+    torn: Torn
+    store_timestamp: int
+    sealed: bool
+
+    @property
+    def closes(self) -> bool:
+        """Whether it reaches to the segment's end."""
+        return self.end == self.segment_end
+
+
+class Gap(NamedTuple):
+    """Queue offsets [first, stop) of no record, though [low, high) of the log has a hole."""
+
+    queue: Queue
+    first: int
+    stop: int
+    low: int
+    high: int
+
+
+@dataclass(slots=True)
+class Seen:
+    """One queue's records: the first one's number and place, the last one's number and end."""
+
+    first: int
+    first_at: int
+    last: int
+    last_end: int
+
+
+@dataclass(slots=True)
+class LogWalk:
+    """What the walk found. `end` is the log's end, `stop` what stands there, None at a border;
+    `has_bytes_behind` tells whether recovery will wipe something there."""
+
+    durable: int
+    end: int = 0
+    stop: Torn | None = None
+    has_bytes_behind: bool = False
+    holes: list[Hole] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    queues: dict[Queue, Seen] = field(default_factory=dict)
+    records: int = 0
+    last_record: int = 0
+    store_timestamp: int = 0
+    sealed: bool = False
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the log ends below what was durable."""
+        return self.end < self.durable
+
+    def note(self, columns: Columns) -> None:
+        """Takes in records that follow those before."""
+        self.records += len(columns)
+        self.last_record = int(columns.physical_offset[-1])
+        self.store_timestamp = int(columns.store_timestamp[-1])
+        self.sealed = bool(crc_property_rows(columns)[0][-1])
+        self.end = self.last_record + int(columns.size[-1])
+        hole_at = self.holes[-1].start if self.holes else -1
+        for queue, seen in _queues_of(columns):
+            before = self.queues.setdefault(queue, seen)
+            if before is seen:
+                continue
+            if before.last_end <= hole_at and seen.first > before.last + 1:
+                self.gaps.append(
+                    Gap(queue, before.last + 1, seen.first, before.last_end, seen.first_at)
+                )
+            before.last, before.last_end = seen.last, seen.last_end
+
+
+def walk_log(reader: LogReader, durable: int, sealed: bool, endless: bool = False) -> LogWalk:
+    """Walks `reader` from its start to where the log ends. `sealed` counts before any record;
+    `endless`: damage above `durable` is a hole too when newer records follow it."""
+    found = LogWalk(durable, end=reader.min_offset, sealed=sealed)
+    position = reader.min_offset
+    while position < reader.end:
+        for columns in reader.columns(position):
+            found.note(columns)
+            found.holes += _wrong_blank(reader, found)
+        torn = reader.stopped
+        if torn is None:
+            found.end = reader.end
+            break
+        resumed = _resumed_at(reader, torn, found, endless)
+        if resumed is None:
+            found.end, found.stop = torn.position, torn
+            found.has_bytes_behind = _has_bytes(reader, torn.position)
+            break
+        found.holes += _holes(reader, torn, resumed, found)
+        position = resumed
+    return found
+
+
+def _resumed_at(reader: LogReader, torn: Torn, found: LogWalk, endless: bool) -> int | None:
+    """Where the log goes on behind damage; None when its end is there.
+
+    Below the durable end the chain of records was whole once, so whatever proves itself there is
+    one of them. Above it may stand what was cut off before: its store time tells.
+    """
+    if torn.position >= found.durable and not endless:
+        return None
+    place = next_record(reader, torn.position + 1)
+    if place is not None and place >= found.durable:
+        return next_record(reader, place, found.store_timestamp)
+    return place
+
+
+def _has_bytes(reader: LogReader, position: int) -> bool:
+    while position < reader.end:
+        segment = reader.segment_at(position)
+        count = min(_WINDOW_BYTES, segment.end - position)
+        if segment.read(position - segment.start, count).strip(b"\0"):
+            return True
+        position += count
+    return False
+
+
+def _holes(reader: LogReader, torn: Torn, resumed: int, found: LogWalk) -> Iterator[Hole]:
+    """The bytes between, segment by segment; an intact blank ends one."""
+    position = torn.position
+    timestamp = found.store_timestamp
+    if not timestamp:
+        record = reader.peek(resumed)
+        assert isinstance(record, Record)
+        timestamp = record.head.store_timestamp
+    while position < resumed:
+        segment = reader.segment_at(position)
+        end = min(segment.end, resumed)
+        if end == segment.end:
+            end = _blank_at(reader, position) or end
+        if end > position:
+            yield Hole(
+                segment.path, segment.start, segment.end, position, end, torn, timestamp,
+                found.sealed,
+            )  # fmt: skip
+        position = segment.end
+
+
+def _wrong_blank(reader: LogReader, found: LogWalk) -> Iterator[Hole]:
+    torn = wrong_blank(reader, found.end)
+    if torn is not None:
+        segment = reader.segment_at(found.end)
+        yield Hole(
+            segment.path, segment.start, segment.end, found.end, segment.end, torn,
+            found.store_timestamp, found.sealed,
+        )  # fmt: skip
+
+
+def _blank_at(reader: LogReader, position: int) -> int | None:
+    """Where the blank that closes a segment stands whole, at `position` or behind."""
+    segment = reader.segment_at(position)
+    while position <= segment.end - FILLER_BYTES:
+        count = min(_WINDOW_BYTES, segment.end - position)
+        data = segment.read(position - segment.start, count)
+        at = data.find(_FILLER_MAGIC, 4)
+        while at >= 0:
+            place = position + at - 4
+            if int.from_bytes(data[at - 4 : at], "big") == segment.end - place:
+                return place
+            at = data.find(_FILLER_MAGIC, at + 1)
+        if count < _WINDOW_BYTES:
+            return None
+        position += count - FILLER_BYTES + 1
+    return None
+
+
+def _queues_of(columns: Columns) -> Iterator[tuple[Queue, Seen]]:
+    requests = dispatch_requests(columns)
+    rows = np.flatnonzero(requests.is_queued)
+    if not len(rows):
+        return
+    keys = requests.topic_id[rows] * (1 << 32) + columns.queue_id[rows]
+    _, first = np.unique(keys, return_index=True)
+    _, last = np.unique(keys[::-1], return_index=True)
+    for first_row, last_row in zip(rows[first].tolist(), rows[::-1][last].tolist(), strict=True):
+        topic = requests.topics[int(requests.topic_id[first_row])]
+        yield (
+            Queue(topic, int(columns.queue_id[first_row])),
+            Seen(
+                int(columns.queue_offset[first_row]),
+                int(columns.physical_offset[first_row]),
+                int(columns.queue_offset[last_row]),
+                int(columns.physical_offset[last_row] + columns.size[last_row]),
+            ),
+        )
+
+
+def add_gaps_at_ends(found: LogWalk, min_offset: int, tails: Tails | None) -> None:
+    """Adds what a log from offset 0 lacks before a queue's first record, and what our snapshot of
+    the queues' ends has behind its last one."""
+    if not found.holes:
+        return
+    first_hole, last_hole = found.holes[0].start, found.holes[-1].start
+    if min_offset == 0:
+        for queue, seen in found.queues.items():
+            if seen.first > 0 and first_hole < seen.first_at:
+                found.gaps.append(Gap(queue, 0, seen.first, 0, seen.first_at))
+    if tails is None or found.end < tails.at:
+        return
+    for queue, following in tails.next_offset.items():
+        at = found.queues.get(queue)
+        if at is None and min_offset == 0:
+            found.gaps.append(Gap(queue, 0, following, 0, tails.at))
+        elif at and at.last + 1 < following and at.last_end <= last_hole < tails.at:
+            found.gaps.append(Gap(queue, at.last + 1, following, at.last_end, tails.at))

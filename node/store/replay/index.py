@@ -1,0 +1,214 @@
+"""The index of a dead store as it is after recovery: files on disk, and in memory what they lack.
+
+A broker that stopped in order has indexed everything. After any other stop it drops the files that
+its checkpoint does not vouch for and enters their records again, from the one that the last kept
+file ends with on, which is then entered twice. Our own worker's files are kept up to what its
+progress vouches for, and nothing is entered twice.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from node.store.indexes.file import IndexFile
+from node.store.log.damage import Damage, columns_past_damage
+from node.store.log.reader import LogReader
+from node.store.shutdown_state import Condition
+from protocol.derived.dispatch_request import dispatch_requests, index_keys
+from protocol.derived.index_build import IndexImage, KeyBatch, fill_slots
+from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER, IndexGeometry, IndexHeader
+from protocol.names import next_index_file_name
+from protocol.record.codec import Record
+
+WINDOW_ENTRIES = 1 << 20
+"""Entries that are looked at together: 20 MiB of a file that need not be mapped."""
+
+
+class IndexRules(NamedTuple):
+    """How keys are entered: sizes of new files, whether TAGS counts, the delay levels."""
+
+    geometry: IndexGeometry
+    with_tags: bool
+    delay_levels_ms: tuple[int, ...]
+
+
+class _Plan(NamedTuple):
+    """Which files stay, which records follow: from `start` on, without the first `skip` keys."""
+
+    kept: list[IndexFile]
+    start: int
+    skip: int
+
+
+def recovered_index(
+    files: list[IndexFile], log: LogReader, condition: Condition, rules: IndexRules, queued_end: int
+) -> list[IndexFile]:
+    """`files` are those on disk, oldest first; `queued_end` is where the queues on disk end."""
+    if condition.is_ours:
+        plan = _plan_ours(files, log, condition)
+    elif condition.is_clean:
+        plan = _plan_clean(files, log, queued_end)
+    else:
+        plan = _plan_unclean(files, log, condition)
+    if plan.start >= log.end:
+        return plan.kept
+    return _extend(plan, log, rules)
+
+
+def _plan_clean(files: list[IndexFile], log: LogReader, queued_end: int) -> _Plan:
+    if not files:
+        return _Plan([], log.min_offset, 0)
+    if queued_end <= log.min_offset:
+        return _behind_last(files, log)
+    return _Plan(files, max(queued_end, files[-1].header.end_physical_offset + 1), 0)
+
+
+def _plan_unclean(files: list[IndexFile], log: LogReader, condition: Condition) -> _Plan:
+    limit = condition.checkpoint.index_msg_timestamp
+    kept = [file for file in files if file.header.end_timestamp <= limit]
+    if not kept:
+        return _Plan([], log.min_offset, 0)
+    return _Plan(kept, max(kept[-1].header.end_physical_offset, log.min_offset), 0)
+
+
+def _plan_ours(files: list[IndexFile], log: LogReader, condition: Condition) -> _Plan:
+    done = condition.index_done
+    if not files or done is None:
+        return _Plan([], log.min_offset, 0) if not files else _behind_last(files, log)
+    if condition.is_clean and done >= log.end:
+        return _Plan(files, log.end, 0)
+    kept = _vouched_for(files, done, log)
+    return _Plan(kept, max(done, log.min_offset), 0)
+
+
+def _behind_last(files: list[IndexFile], log: LogReader) -> _Plan:
+    """From the last record entered on, without as many of its keys as have been entered."""
+    header = files[-1].header
+    if header.end_physical_offset < log.min_offset:
+        return _Plan(files, log.min_offset, 0)
+    skip = 0
+    for file in reversed(files):
+        offsets = file.entries()["physical_offset"]
+        same = offsets == header.end_physical_offset
+        skip += int(same.sum())
+        if len(same) and not same.all():
+            break
+    return _Plan(files, header.end_physical_offset, skip)
+
+
+def vouched_entries(file: IndexFile, done: int) -> int:
+    """How many entries from the first on are of records below `done`, whole and in order.
+
+    Behind them a power loss may have left anything, entries of zeros before good ones too.
+    """
+    end, last = file.header.index_count, 0
+    for start in range(1, end, WINDOW_ENTRIES):
+        entries = file.entries(start, min(start + WINDOW_ENTRIES, end))
+        offsets = entries["physical_offset"].astype(np.int64)
+        good = (offsets < done) & (offsets >= np.concatenate([[last], offsets[:-1]]))
+        good &= (offsets > 0) | (entries["key_hash"] != 0)
+        if not good.all():
+            return start - 1 + int(np.argmin(good))
+        last = int(offsets[-1])
+    return end - 1
+
+
+def _vouched_for(files: list[IndexFile], done: int, log: LogReader) -> list[IndexFile]:
+    """The files up to the first entry of a record at or above `done`, the last one made anew.
+
+    What follows in it, and its slots, may not have been synced.
+    """
+    kept: list[IndexFile] = []
+    count = 0
+    for file in files:
+        vouched = vouched_entries(file, done)
+        if not vouched:
+            break
+        count = vouched
+        kept.append(file)
+        if count < file.header.index_count - 1:
+            break
+    if kept:
+        kept[-1] = _cut(kept[-1], count, log)
+    return kept
+
+
+def _cut(file: IndexFile, count: int, log: LogReader) -> IndexFile:
+    """The first `count` entries of a file, its slots and header made from them."""
+    entries = file.entries(1, count + 1)
+    header = file.header
+    last = entries[-1]
+    end_offset = int(last["physical_offset"])
+    end_time = header.begin_timestamp + int(last["time_diff_s"]) * 1000
+    if log.min_offset <= end_offset < log.end:
+        record = log.peek(end_offset)
+        end_time = record.head.store_timestamp if isinstance(record, Record) else end_time
+    image = IndexImage(file.geometry)
+    image_entries = INDEX_ENTRY.view(image.data, file.geometry.entry_position(1), count)
+    image_entries[:] = entries
+    view = IndexFile.of_image(file.name, image)
+    fill_slots(view.slots(), 1, entries["key_hash"])
+    image.header = IndexHeader(
+        begin_timestamp=header.begin_timestamp,
+        end_timestamp=end_time,
+        begin_physical_offset=header.begin_physical_offset,
+        end_physical_offset=end_offset,
+        slot_count=int(np.count_nonzero(view.slots())),
+        index_count=count + 1,
+    )
+    image.data[: INDEX_HEADER.size] = np.frombuffer(INDEX_HEADER.pack(image.header), np.uint8)
+    return view
+
+
+def _key_batches(log: LogReader, start: int, skip: int, rules: IndexRules) -> Iterator[KeyBatch]:
+    for item in columns_past_damage(log, start):
+        if isinstance(item, Damage):
+            continue
+        requests = dispatch_requests(item, rules.delay_levels_ms)
+        keys = index_keys(requests, rules.with_tags)
+        batch = KeyBatch(
+            keys.key_hash,
+            requests.commit_log_offset[keys.row],
+            requests.store_timestamp[keys.row],
+        )
+        entered = min(skip, int((batch.physical_offset == start).sum())) if skip else 0
+        skip = 0
+        if len(batch.key_hash) > entered:
+            yield batch.rows(entered, len(batch.key_hash))
+
+
+def _extend(plan: _Plan, log: LogReader, rules: IndexRules) -> list[IndexFile]:
+    files = list(plan.kept)
+    image: IndexImage | None = None
+    name = files[-1].name if files else None
+    previous = files[-1].header if files else None
+    for batch in _key_batches(log, plan.start, plan.skip, rules):
+        if image is None and previous is not None and files:
+            image = _resume(files, rules)
+        taken = 0
+        while taken < len(batch.key_hash):
+            if image is None or image.is_full:
+                previous = image.header if image is not None else previous
+                image = IndexImage(rules.geometry, previous)
+                name = next_index_file_name(int(batch.store_timestamp[taken]), name)
+                files.append(IndexFile.of_image(name, image))
+            taken += image.put(batch.rows(taken, len(batch.key_hash)))
+    return files
+
+
+def _resume(files: list[IndexFile], rules: IndexRules) -> IndexImage | None:
+    """The last file as an image to go on with, in its place; None when it is full."""
+    last = files[-1]
+    header = last.header
+    if header.index_count >= last.geometry.index_num:
+        return None
+    image = IndexImage(last.geometry)
+    view = IndexFile.of_image(last.name, image)
+    count = header.index_count - 1
+    INDEX_ENTRY.view(image.data, last.geometry.entry_position(1), count)[:] = last.entries()
+    view.slots()[:] = last.slots()
+    image.header = header
+    image.data[: INDEX_HEADER.size] = np.frombuffer(INDEX_HEADER.pack(header), np.uint8)
+    files[-1] = view
+    return image

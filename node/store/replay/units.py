@@ -1,0 +1,147 @@
+"""Queue units that the log has and the files lack, made in memory as a queue worker would.
+
+A dead store may lack units: the owner was killed, or somebody removed `consumequeue/`. Where to
+begin the walk depends on who vouches for what; when nothing is missing there is no walk.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.log.damage import Damage, columns_past_damage
+from node.store.log.reader import LogReader
+from node.store.queues.files import Units
+from node.store.queues.reader import DerivedUnits
+from node.store.shutdown_state import Condition
+from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.queue_build import QueueEnd, UnitBatch, filler_units, plan_units, unit_array
+from protocol.ids import Queue
+from protocol.record.columns import Columns
+
+_GAP_UNITS_MAX = 1_000_000
+
+
+class Covered(NamedTuple):
+    """What a queue's files hold: the next number, and where the last unit's record ends."""
+
+    next_number: int
+    log_end: int
+
+
+NOT_COVERED = Covered(-1, -1)
+"""Of a queue without units on disk."""
+
+
+class _Rows(NamedTuple):
+    """Units of one queue from one window of the log."""
+
+    number: NDArray[Any]
+    physical_offset: NDArray[Any]
+    size: NDArray[Any]
+    tags_code: NDArray[Any]
+
+
+def walk_start(
+    log: LogReader, condition: Condition, covered: Mapping[Queue, Covered], recovery_start: int
+) -> int:
+    """Below it no unit can be missing.
+
+    `recovery_start` is where the tail's walk began: after an unclean stop a broker dispatches all
+    from there on again.
+    """
+    if not any(queue.log_end > 0 for queue in covered.values()):
+        return log.min_offset
+    if condition.tails is not None:
+        for queue, number in condition.tails.next_offset.items():
+            if number > max(covered.get(queue, NOT_COVERED).next_number, 0):
+                return log.min_offset
+    if condition.queues_done is not None:
+        return max(condition.queues_done, log.min_offset)
+    if condition.is_clean:
+        return max(log.min_offset, *(queue.log_end for queue in covered.values()))
+    return max(recovery_start, log.min_offset)
+
+
+def derive_units(
+    log: LogReader,
+    start: int,
+    covered: Callable[[Queue], Covered],
+    units_per_file: int,
+    delay_levels_ms: tuple[int, ...],
+) -> dict[Queue, DerivedUnits]:
+    """Walks the log from `start` and answers what each queue's files lack.
+
+    Damaged stretches are passed over: their units are fillers, which no pull takes.
+    """
+    rows: dict[Queue, list[_Rows]] = {}
+    for item in columns_past_damage(log, start):
+        if isinstance(item, Damage):
+            continue
+        for queue, found in _by_queue(item, delay_levels_ms):
+            rows.setdefault(queue, []).append(found)
+    derived = {
+        queue: _place(found, covered(queue), units_per_file)
+        for queue, found in sorted(rows.items())
+    }
+    return {queue: units for queue, units in derived.items() if len(units.units)}
+
+
+def _by_queue(columns: Columns, delay_levels_ms: tuple[int, ...]) -> list[tuple[Queue, _Rows]]:
+    requests = dispatch_requests(columns, delay_levels_ms)
+    queued = np.flatnonzero(requests.is_queued)
+    if not len(queued):
+        return []
+    topic_id, queue_id = requests.topic_id[queued], requests.queue_id[queued]
+    order = np.lexsort((queue_id, topic_id))
+    topic_id, queue_id, queued = topic_id[order], queue_id[order], queued[order]
+    changes = np.flatnonzero((np.diff(topic_id) != 0) | (np.diff(queue_id) != 0)) + 1
+    answer = []
+    for group in np.split(queued, changes):
+        row = int(group[0])
+        queue = Queue(requests.topics[int(requests.topic_id[row])], int(requests.queue_id[row]))
+        answer.append(
+            (
+                queue,
+                _Rows(
+                    requests.consume_queue_offset[group],
+                    requests.commit_log_offset[group],
+                    requests.message_size[group],
+                    requests.tags_code[group],
+                ),
+            )
+        )
+    return answer
+
+
+def _place(parts: list[_Rows], covered: Covered, units_per_file: int) -> DerivedUnits:
+    """Units by their numbers, as a queue worker puts them; only gaps are handled otherwise."""
+    rows = _Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    state = QueueEnd() if covered is NOT_COVERED else QueueEnd(*covered)
+    units = unit_array(rows.physical_offset, rows.size, rows.tags_code)
+    plan = plan_units(state, units_per_file, UnitBatch(units, rows.number))
+    if plan.has_gap:
+        return _place_with_gaps(rows.number, units, state)
+    return DerivedUnits(plan.start, plan.units)
+
+
+def _place_with_gaps(number: NDArray[Any], units: Units, state: QueueEnd) -> DerivedUnits:
+    """A damaged record leaves a gap: a filler there keeps the numbers of all that follow right.
+
+    What is covered or does not lie ahead of all before it is dropped.
+    """
+    ends = units["physical_offset"] + units["size"].astype(np.int64)
+    begin = -1 if state.end is None else state.end - 1
+    seen = np.maximum.accumulate(np.concatenate([[begin], number]))[:-1]
+    new = (ends > state.physical_end) & (number > seen)
+    number, units = number[new], units[new]
+    first = int(number[0]) if state.end is None and len(number) else state.end or 0
+    if not len(number):
+        return DerivedUnits(first, units)
+    position = number - first
+    if position[-1] > 4 * len(position) + _GAP_UNITS_MAX:
+        position = np.arange(len(position))
+    placed = filler_units(int(position[-1]) + 1)
+    placed[position] = units
+    return DerivedUnits(first, placed)

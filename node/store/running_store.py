@@ -1,0 +1,293 @@
+"""A store that a node is running: what may be read is what its processes publish."""
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from node.runtime.settings import Settings
+from node.runtime.state_page import (
+    DAMAGED,
+    STARTING,
+    LogPage,
+    LogState,
+    PageAbsent,
+    WorkerPage,
+    queue_slot,
+    visible_end,
+)
+from node.store.base import Store
+from node.store.file_cache import FileVanished, OpenFiles
+from node.store.indexes.file import IndexFile
+from node.store.indexes.reader import IndexFolder, IndexReader
+from node.store.log.reader import Bounds, LogReader
+from node.store.log.segment_list import SegmentList, list_folder
+from node.store.queues.listing import (
+    list_queue_ids,
+    list_queues,
+    list_topics,
+    open_queue_files,
+    queue_folder,
+)
+from node.store.queues.reader import QueueReader
+from protocol.ids import Queue, shard_of
+from protocol.names import COMMIT_LOG_DIR, is_folder_name
+
+QUEUE_READERS_MAX = 20_000
+"""Queues whose place in the files is remembered; the one met first is forgotten for the next."""
+
+
+SETTLED_NS = 2_000_000_000
+"""A folder that has not changed for so long shows its next change by another time."""
+
+
+class _OpenQueue(NamedTuple):
+    """A queue, and the turn of its shard in which it was opened."""
+
+    turn: int
+    reader: QueueReader
+
+
+class IndexNames:
+    """The index files of a store that runs, listed again when their folder has changed.
+
+    A change in the same tick of the file system's clock as a listing would not show, so a folder
+    that has changed lately is listed each time.
+    """
+
+    def __init__(self, folder: IndexFolder) -> None:
+        self._folder = folder
+        self._path = str(folder.path)
+        self._seen: tuple[int, int] | None = None
+        self._names: list[str] = []
+
+    def names(self) -> list[str]:
+        """As `IndexFolder.names`."""
+        try:
+            status = os.stat(self._path)  # noqa: PTH116  (a third of Path.stat)
+        except OSError:
+            return self._folder.names()
+        mark = status.st_ino, status.st_mtime_ns
+        if mark != self._seen:
+            is_settled = time.time_ns() - status.st_mtime_ns > SETTLED_NS
+            self._names = self._folder.names()
+            self._seen = mark if is_settled else None
+        return self._names
+
+
+class LiveStore(Store):
+    """Follows a node. Call `refresh` before each look; it costs a few page reads when idle.
+
+    Queue readers are told their new end when they are asked for, not while they are held.
+    `flushed_only`: all ends where the log is on the disk.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        shards: int,
+        settings: Settings,
+        files: OpenFiles | None = None,
+        flushed_only: bool = False,
+    ) -> None:
+        super().__init__(root, settings, files)
+        self._flushed_only = flushed_only
+        self._shards = shards
+        self._page: LogPage | None = None
+        self._workers: list[WorkerPage | None] = [None] * shards
+        self._readers: dict[Queue, _OpenQueue] = {}
+        self._ends: list[int] = [0] * shards
+        self._workers_seen: list[tuple[int, bool]] = [(0, True)] * shards
+        """Process id of each worker, and whether it is still resuming."""
+        self._damaged_at: list[int | None] = [None] * shards
+        """Where each worker stopped before damage, if it did."""
+        self._turns: list[int] = [0] * shards
+        """Goes up whenever units that were seen may have been taken back."""
+        self._epoch = 0
+        self._seen: bytes | None = None
+        """The pages as they stood before a `refresh` that took all of them in."""
+        self._queue_file_bytes = 0
+        listing = list_folder(root / COMMIT_LOG_DIR)
+        listing.check()
+        segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
+        self.log = LogReader(segments, Bounds(0, 0))
+        self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
+        self._index_names = IndexNames(self.index_folder)
+        self.index = IndexReader(self._index_files)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the pages. Raises StoreDamaged when the log's files do not fit to them."""
+        if self._page is None:
+            try:
+                self._page = LogPage.open(self.root)
+            except FileNotFoundError:
+                return
+        raw = self._raw_pages()
+        if raw is not None and raw == self._seen:
+            return
+        self._seen = None
+        try:
+            state = self._page.read()
+        except PageAbsent:
+            return
+        if state.epoch == 0:
+            return
+        if self._flushed_only:
+            state = state._replace(readable=min(state.readable, state.flushed))
+        self._follow_log(state)
+        for shard in range(self._shards):
+            self._ends[shard] = self._end_of(shard, state)
+        self._seen = raw
+
+    def _raw_pages(self) -> bytes | None:
+        """What all pages say; None while one is not open."""
+        assert self._page is not None
+        parts = [self._page.raw()]
+        for page in self._workers:
+            if page is None:
+                return None
+            parts.append(page.raw())
+        return b"".join(parts)
+
+    def _follow_log(self, state: LogState) -> None:
+        if state.epoch != self._epoch:
+            self._epoch = state.epoch
+            self._turns = [turn + 1 for turn in self._turns]
+            # What recovery cut off may have come back as another file of the same name.
+            self.log.segments.forget_above(state.epoch_start)
+            self.log.segments.refresh(state.min_offset)
+        bounds = self.log.bounds
+        if state.readable > self.log.segments.end or state.min_offset != bounds.start:
+            self.log.segments.refresh(state.min_offset)
+        if state.min_offset != bounds.start:
+            for queue in self._readers.values():
+                queue.reader.drop_vanished()
+        bounds.start, bounds.end = state.min_offset, state.readable
+
+    def _end_of(self, shard: int, state: LogState) -> int:
+        page = self._workers[shard]
+        if page is None:
+            try:
+                page = WorkerPage.open(self.root, queue_slot(shard, self._shards))
+            except FileNotFoundError:
+                return 0
+            self._workers[shard] = page
+        try:
+            worker = page.read()
+        except PageAbsent:
+            return self._ends[shard]
+        end = visible_end(state, worker) if worker.epoch else self._ends[shard]
+        resuming = worker.state == STARTING or worker.epoch != state.epoch
+        # A page of another epoch may be that of an earlier node, which was mended since.
+        is_damaged = worker.state == DAMAGED and worker.epoch == state.epoch
+        self._damaged_at[shard] = worker.damaged_at if is_damaged else None
+        seen = worker.pid, resuming
+        if end < self._ends[shard] or seen != self._workers_seen[shard]:
+            # A worker that resumes takes back the units that it cannot vouch for.
+            self._turns[shard] += 1
+            self._workers_seen[shard] = seen
+        return end
+
+    def visible_end(self, queue: Queue) -> int:
+        """Up to which log offset the units of a queue may be believed, as of the last `refresh`."""
+        return self._ends[shard_of(queue, self._shards)]
+
+    def is_behind(self, queue: Queue) -> bool:
+        """Whether a queue may have more units than can be seen: its worker is not at the end."""
+        return self.is_resuming(queue) or self.visible_end(queue) < self.log.end
+
+    def is_resuming(self, queue: Queue) -> bool:
+        """Whether units may be missing that were there before: their worker takes up its work."""
+        return not self.knows_log or self._workers_seen[shard_of(queue, self._shards)][1]
+
+    def damaged_at(self, queue: Queue) -> int | None:
+        """Where a queue's worker stopped before damage: messages may be missing that are behind
+        the queue's last unit. None: it did not."""
+        return self._damaged_at[shard_of(queue, self._shards)]
+
+    @property
+    def knows_log(self) -> bool:
+        """Whether a writer has ever said where the log ends."""
+        return self._epoch != 0
+
+    @property
+    def epoch(self) -> int:
+        """The writer's, as of the last `refresh`; 0 while no writer has said anything."""
+        return self._epoch
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no epoch has begun since the last `refresh`: what was read since is of it."""
+        return self._page is not None and self._page.epoch == self._epoch
+
+    @property
+    def token(self) -> str:
+        """Is another one whenever log or queues may have changed since an earlier `refresh`."""
+        bounds = self.log.bounds
+        numbers = (self._epoch, bounds.start, bounds.end, *self._ends)
+        return "-".join(map(str, [*numbers, *(int(seen[1]) for seen in self._workers_seen)]))
+
+    @property
+    def queue_file_bytes(self) -> int:
+        """Length of each queue file; 0 while none was opened."""
+        return self._queue_file_bytes
+
+    @property
+    def followed(self) -> int:
+        """Below it all queues can be read, as of the last `refresh`: this reader's own offset."""
+        return min(self._ends)
+
+    def queues(self) -> list[Queue]:
+        return [queue for queue in list_queues(self.root) if self.queue(*queue) is not None]
+
+    def topics(self) -> list[str]:
+        # Folders alone: opening every queue would stop a reader for a second.
+        return [topic for topic in list_topics(self.root) if list_queue_ids(self.root, topic)]
+
+    def has_topic(self, topic: str) -> bool:
+        return is_folder_name(topic) and bool(list_queue_ids(self.root, topic))
+
+    def queue(self, topic: str, queue_id: int) -> QueueReader | None:
+        queue = Queue(topic, queue_id)
+        shard = shard_of(queue, self._shards)
+        limit, turn = self._ends[shard], self._turns[shard]
+        known = self._readers.get(queue)
+        if known is not None and known.turn == turn:
+            try:
+                known.reader.advance(limit)
+            except FileVanished:
+                pass
+            else:
+                return known.reader
+        if known is not None:
+            del self._readers[queue]
+            known.reader.forget_files()
+        reader = self._open(queue)
+        if reader is not None:
+            reader.rewind(limit)
+            self._readers[queue] = _OpenQueue(turn, reader)
+            if len(self._readers) > QUEUE_READERS_MAX:
+                self._readers.pop(next(iter(self._readers))).reader.forget_files()
+        return reader
+
+    def _open(self, queue: Queue) -> QueueReader | None:
+        if not is_folder_name(queue.topic):
+            return None
+        folder = queue_folder(self.root, queue)
+        file_bytes = self._queue_file_bytes or list_folder(folder).file_bytes
+        files = open_queue_files(folder, file_bytes, self._files)
+        if files.is_empty:
+            return None
+        # All queues of a store have files of one length, whatever the settings say.
+        self._queue_file_bytes = files.file_bytes
+        return QueueReader(files, files.first, lambda: self.log.min_offset)
+
+    def _index_files(self) -> list[IndexFile]:
+        return self.index_folder.open(self._index_names.names(), trusts_slots=True)
+
+    def close(self) -> None:
+        for page in (self._page, *self._workers):
+            if page is not None:
+                page.close()
+        super().close()

@@ -1,0 +1,153 @@
+"""How the last owner left a store: who it was, whether it stopped in order, what it vouched for."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from node.runtime.regular_file import IrregularFile, read_bounded
+from node.store.checkpoints import (
+    EPOCHS_FILE,
+    EpochLine,
+    Progress,
+    Tails,
+    durable_end,
+    epoch_end,
+    list_progress,
+    load_epochs,
+    load_owner,
+    load_tails,
+    own_dir,
+)
+from node.store.file_cache import refuse
+from node.store.identity.own_places import check_own_files
+from node.store.identity.store_links import check_links
+from protocol.checkpoint import Checkpoint, decode_checkpoint
+from protocol.errors import NotAStore, StorePermission
+from protocol.names import (
+    ABORT_FILE,
+    CHECKPOINT_FILE,
+    CHECKPOINT_FILE_BYTES,
+    COMMIT_LOG_DIR,
+    CONSUME_QUEUE_DIR,
+    KEELOG_DIR,
+)
+
+INDEX_WORKER = "index"
+QUEUE_WORKER_PREFIX = "queue-"
+_T = TypeVar("_T")
+
+
+class Condition(NamedTuple):
+    """What stands beside the log. Offsets are record boundaries, durable when they were saved.
+
+    `queues_done` and `index_done`: below it Keelog's workers vouch for all queues, for the index;
+    None when nobody does. `was_ours`: a Keelog writer that did not stop in order was the last to
+    write; `is_sealed`: and each record above the floor must carry the whole-record checksum.
+    """
+
+    is_ours: bool
+    is_clean: bool
+    checkpoint: Checkpoint
+    floor: int
+    queues_done: int | None
+    index_done: int | None
+    tails: Tails | None
+    epochs: list[EpochLine] = []  # noqa: RUF012  (never changed)
+    was_ours: bool = False
+    is_sealed: bool = False
+
+
+def check_is_store(root: Path, strict: bool = True) -> None:
+    """Raises NotAStore or StorePermission unless `root` is a folder that looks like a store.
+
+    `strict`: and IrregularFile for what stands in the place of an own file and is none.
+    """
+    try:
+        check_links(root)
+        if not root.exists():
+            raise NotAStore(f"{root} does not exist", "name the folder that holds commitlog/")
+        if not root.is_dir():
+            raise NotAStore(f"{root} is a file", "name the folder that holds commitlog/")
+        known = (COMMIT_LOG_DIR, CHECKPOINT_FILE, CONSUME_QUEUE_DIR)
+        names = {path.name for path in root.iterdir()}
+        # Not any folder of our name: a checkout of this project has one too.
+        is_ours = (root / KEELOG_DIR / EPOCHS_FILE).exists()
+    except PermissionError as error:
+        raise StorePermission(
+            f"{root}: {error.strerror}", "run as the owner of the store"
+        ) from None
+    if not is_ours and not names.intersection(known):
+        raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
+    log = root / COMMIT_LOG_DIR
+    if log.exists() and not log.is_dir():
+        raise NotAStore(f"{log} is a file", "name the folder that holds commitlog/")
+    if strict:
+        check_own_files(root)
+
+
+def read_checkpoint(root: Path) -> Checkpoint:
+    """RocketMQ's checkpoint; zeros when there is none. Raises StorePermission, StoreDamaged."""
+    try:
+        return decode_checkpoint(read_bounded(root / CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES))
+    except FileNotFoundError:
+        return decode_checkpoint(b"")
+    except OSError as error:
+        refuse(root / CHECKPOINT_FILE, error)
+
+
+def read_condition(root: Path, strict: bool = True) -> Condition:
+    """Reads the small files of a store that nobody runs. Raises StorePermission, StoreDamaged.
+
+    Without `strict` what is no regular file counts as missing.
+    """
+
+    def read(load: Callable[[], _T], missing: _T) -> _T:
+        try:
+            return load()
+        except IrregularFile:
+            if strict:
+                raise
+            return missing
+
+    try:
+        is_ours = own_dir(root).is_dir()
+        no_epochs: list[EpochLine] = []
+        none_saved: dict[str, Progress] = {}
+        epochs = read(lambda: load_epochs(root), no_epochs) if is_ours else no_epochs
+        tails = read(lambda: load_tails(root), None) if is_ours else None
+        progress = read(lambda: list_progress(root), none_saved) if is_ours else none_saved
+        owner = read(lambda: _last_line(root, epochs), None)
+        vouched = max(epochs[-1].start if epochs else 0, tails.at if tails is not None else 0)
+        return Condition(
+            is_ours=is_ours,
+            is_clean=not (root / ABORT_FILE).exists(),
+            checkpoint=read(lambda: read_checkpoint(root), decode_checkpoint(b"")),
+            floor=read(lambda: durable_end(root, epochs, tails), vouched) if is_ours else 0,
+            queues_done=_done(progress, QUEUE_WORKER_PREFIX, epochs),
+            index_done=_done(progress, INDEX_WORKER, epochs),
+            tails=tails,
+            epochs=epochs,
+            was_ours=owner is not None,
+            is_sealed=owner is not None and owner.crc,
+        )
+    except OSError as error:
+        refuse(own_dir(root), error)
+
+
+def _last_line(root: Path, epochs: list[EpochLine]) -> EpochLine | None:
+    """The epoch whose writer was the last to append, when it was ours.
+
+    Later lines may follow, of starts that were killed before they took an append.
+    """
+    owner = load_owner(root)
+    return next((line for line in epochs if line.epoch == owner), None)
+
+
+def _done(saved: dict[str, Progress], prefix: str, epochs: list[EpochLine]) -> int | None:
+    """The least of what these workers saved, cut at the end of the epoch that they saved it in."""
+    ends = []
+    for worker, progress in saved.items():
+        if worker.startswith(prefix):
+            end = epoch_end(epochs, progress.epoch)
+            ends.append(progress.offset if end is None else min(progress.offset, end))
+    return min(ends, default=None)

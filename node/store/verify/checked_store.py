@@ -1,0 +1,31 @@
+"""What the checks of `verify` ask of a store: all of it, or what one part of a check needs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from node.runtime.settings import Settings
+from node.store.log.reader import LogReader
+from node.store.queues.files import QueueFiles
+from node.store.shutdown_state import Condition
+from protocol.ids import Queue
+
+
+class CheckedStore(Protocol):
+    """`DeadStore` is one."""
+
+    root: Path
+    settings: Settings
+    condition: Condition
+    log: LogReader
+
+    @property
+    def folders(self) -> Mapping[Queue, Path]:
+        """The queues that have a folder, and where."""
+
+    @property
+    def queue_file_bytes(self) -> int:
+        """Length of a queue file. Raises StoreDamaged."""
+
+    def files_of(self, queue: Queue) -> QueueFiles:
+        """A queue's files as they stand. Raises StoreDamaged, StorePermission."""

@@ -1,0 +1,164 @@
+"""The log's part of `verify`: segments, every record, the tail, the checkpoint."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from node.runtime.regular_file import IrregularFile
+from node.store.identity.own_places import strangers
+from node.store.log.damage import Damage, columns_past_damage, next_record, wrong_blank
+from node.store.log.reader import Bounds, LogReader
+from node.store.stopped_store import DeadStore
+from node.store.topics_file import unreadable_tables
+from node.store.verify.findings import Finding, Findings, Severity
+from protocol.names import CHECKPOINT_FILE
+from protocol.record.codec import Torn
+from protocol.record.columns import Columns
+
+Progress = Callable[[int, int], None]
+"""Called with log bytes done, and all there are."""
+
+
+class LogCheck:
+    """Walks a log; `records` and `last_time` are of what has been walked.
+
+    `damaged` are the stretches [start, end) that hold no record, in order: what names a place in
+    one of them is right, and the record is what is wrong.
+    """
+
+    def __init__(self, store: DeadStore, findings: Findings, progress: Progress) -> None:
+        self._store = store
+        self._findings = findings
+        self._progress = progress
+        self.records = 0
+        self.last_time = 0
+        self.damaged: list[tuple[int, int]] = []
+
+    def structure(self) -> None:
+        """What the names and lengths of the segments tell."""
+        for problem in self._store.problems:
+            self._findings.add(
+                Finding("error", problem.kind, str(problem.path), problem.offset, problem.detail)
+            )
+        if self._store.unfinished is not None:
+            detail = "is too short and holds nothing: a node makes it anew, a broker may refuse it"
+            where = str(self._store.unfinished)
+            self._findings.add(Finding("warning", "wrong_length", where, 0, detail))
+
+    def walk(self, verify: bool) -> Iterator[Columns]:
+        """Every record of every stretch, and a finding for each place that holds none.
+
+        `verify=False` leaves the checksums out.
+        """
+        store = self._store
+        for number, (start, end) in enumerate(store.runs):
+            if number:
+                self.damaged.append((store.runs[number - 1][1], start))
+            reader = LogReader(store.log.segments, Bounds(start, min(end, store.log.end)))
+            for columns in self._walk_run(reader, verify):
+                self.records += len(columns)
+                blank = blank_finding(store.log, columns)
+                if blank is not None:
+                    self._findings.add(blank)
+                self.last_time = max(self.last_time, int(columns.store_timestamp[-1]))
+                self._progress(
+                    int(columns.physical_offset[-1]) - store.log.min_offset,
+                    store.log.end - store.log.min_offset,
+                )
+                yield columns
+
+    def _walk_run(self, reader: LogReader, verify: bool) -> Iterator[Columns]:
+        items = columns_past_damage(reader, reader.min_offset, verify=verify)
+        for item in items:
+            if isinstance(item, Damage):
+                self.add_damage(item)
+            else:
+                yield item
+        if reader.stopped is not None:
+            self.add_end(reader, reader.stopped)
+
+    def add_damage(self, damage: Damage) -> None:
+        """A place that holds no record, and the log goes on behind it."""
+        detail = f"{damage.torn.why}; the next record stands at {damage.resumed_at}"
+        self._add_torn("error", damage.torn, damage.where, detail)
+        self.damaged.append((damage.torn.position, damage.resumed_at))
+
+    def add_end(self, reader: LogReader, stopped: Torn) -> None:
+        """A place that holds no record, and behind it none can be proved."""
+        where = str(reader.segment_at(stopped.position).path)
+        self._add_torn("error", stopped, where, stopped.why)
+        self.damaged.append((stopped.position, reader.end))
+
+    def _add_torn(self, severity: Severity, torn: Torn, where: str, detail: str) -> None:
+        kind = {"end": "gap", "cut": "bad_size"}.get(torn.kind, torn.kind)
+        self._findings.add(Finding(severity, kind, where, torn.position, detail))
+
+    def tail(self) -> None:
+        """A torn tail is what a crash leaves; after a clean stop it is damage."""
+        store = self._store
+        stop = store.tail.stop
+        floor = store.condition.floor
+        if store.log.end < floor:
+            detail = f"the log ends at {store.log.end}, everything below {floor} was durable"
+            folder = str(store.log.segments.folder)
+            self._findings.add(Finding("error", "missing_segment", folder, store.log.end, detail))
+        if stop is None:
+            return
+        segment = store.log.segments.find(stop.position)
+        where = str(segment.path if segment is not None else store.log.segments.folder)
+        severity: Severity = "error" if store.condition.is_clean else "warning"
+        if stop.kind != "end":
+            self._findings.add(Finding(severity, "torn_tail", where, stop.position, stop.why))
+        elif store.condition.is_clean:
+            self._records_behind(stop.position)
+
+    def _records_behind(self, end: int) -> None:
+        """After a clean stop nothing but old bytes stands behind the end."""
+        store = self._store
+        segments = store.log.segments
+        reader = LogReader(segments, Bounds(segments.start, segments.end))
+        segment = segments.find(end)
+        if segment is None:
+            return
+        for later in segments.segments:
+            if later.start < end or isinstance(reader.peek(later.start), Torn):
+                continue
+            found = next_record(reader, later.start, self.last_time)
+            if found is not None:
+                detail = f"nothing stands here, but a record at {found}"
+                self._findings.add(Finding("error", "gap", str(segment.path), end, detail))
+                return
+
+    def checkpoint(self) -> None:
+        """A checkpoint that vouches for more than there is makes a broker skip its recovery."""
+        store = self._store
+        checkpoint = store.condition.checkpoint
+        severity: Severity = "error" if store.condition.is_clean else "warning"
+        where = str(store.root / CHECKPOINT_FILE)
+        for name in ("confirm_physical_offset", "logics_physical_offset"):
+            offset = getattr(checkpoint, name)
+            if offset > store.log.end:
+                detail = f"{name} is {offset}, the log ends at {store.log.end}"
+                self._findings.add(Finding(severity, "checkpoint_ahead", where, offset, detail))
+        for name in ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp"):
+            time = getattr(checkpoint, name)
+            if self.records and time > self.last_time:
+                detail = f"{name} is {time}, the last record is of {self.last_time}"
+                self._findings.add(Finding(severity, "checkpoint_ahead", where, 0, detail))
+
+
+def irregular_findings(root: Path) -> Iterator[Finding]:
+    """What a node refuses to start with beside the log: what stands in the place of its own files,
+    a table of topics that makes no sense, and the copy that then counts."""
+    tables = (one for one in unreadable_tables(root) if not isinstance(one, IrregularFile))
+    for damage in (*strangers(root), *tables):
+        detail = f"{damage.found}: a node does not start with it"
+        yield Finding("error", "foreign_file", damage.where, 0, detail)
+
+
+def blank_finding(log: LogReader, columns: Columns) -> Finding | None:
+    """A blank of another length behind the last record of a segment."""
+    torn = wrong_blank(log, int(columns.physical_offset[-1] + columns.size[-1]))
+    if torn is None:
+        return None
+    path = log.segment_at(torn.position).path
+    return Finding("error", torn.kind, str(path), torn.position, torn.why)

@@ -1,0 +1,257 @@
+"""The queues' part of `verify`: every unit against its record, every record against its unit."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from node.store.log.segment_list import list_folder
+from node.store.queues.files import QueueFiles, is_filler
+from node.store.queues.listing import list_strangers, queue_folder
+from node.store.queues.reader import QueueReader
+from node.store.verify.checked_store import CheckedStore
+from node.store.verify.findings import ALIKE_MAX, Finding, Findings, Severity, Stretches, is_within
+from protocol.derived.dispatch_request import DispatchRequests
+from protocol.derived.queue_build import unit_array
+from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.errors import StoreDamaged
+from protocol.ids import Queue
+from protocol.names import CONSUME_QUEUE_DIR, offset_file_name
+from protocol.record.codec import Record, Torn, unit_tags_code
+
+Ints = NDArray[np.int64]
+_ANY_OFFSET = 2**63 - 1
+
+
+class _Place(NamedTuple):
+    """A unit: its queue and number, and the log offset that it names or should name."""
+
+    queue: Queue
+    number: int
+    offset: int
+
+
+class Seen:
+    """One queue's files, units [`start`, `end`): which of them records have called for."""
+
+    def __init__(self, files: QueueFiles, start: int, end: int) -> None:
+        self.files = files
+        self.start = start
+        self.end = end
+        self.called: list[tuple[int, int]] = []
+        """Runs of numbers, in the order of the calls."""
+        self.vouched = start
+        """Below it are the units that the workers' progress covers."""
+
+    def call(self, numbers: Ints) -> None:
+        """Notes that records have called for these units."""
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        starts = numbers[np.concatenate([[0], breaks])].tolist()
+        ends = (numbers[np.concatenate([breaks, [len(numbers)]]) - 1] + 1).tolist()
+        for start, end in zip(starts, ends, strict=True):
+            if self.called and self.called[-1][1] == start:
+                self.called[-1] = self.called[-1][0], end
+            else:
+                self.called.append((start, end))
+
+    def uncalled(self) -> Iterator[int]:
+        """The numbers of units that no record has called for, rising."""
+        at = self.start
+        for start, end in sorted(self.called):
+            yield from range(at, start)
+            at = max(at, end)
+        yield from range(at, self.end)
+
+
+class QueueCheck:
+    """Holds units and records against each other; `units` counts those on disk."""
+
+    def __init__(self, store: CheckedStore, findings: Findings) -> None:
+        self._store = store
+        self._findings = findings
+        self.seen: dict[Queue, Seen] = {}
+        self._all_missing = not store.folders
+        self._told_missing = False
+        self.units = 0
+
+    @property
+    def _lenient(self) -> Severity:
+        """What recovery will mend is no damage."""
+        return "error" if self._store.condition.is_clean else "warning"
+
+    @property
+    def _vouched_end(self) -> int:
+        """Units of records at or above it the next start makes anew: a page may be missing."""
+        condition = self._store.condition
+        done = condition.queues_done if condition.is_ours and not condition.is_clean else None
+        return _ANY_OFFSET if done is None else done
+
+    def structure(self) -> None:
+        """Names and lengths of all files."""
+        store = self._store
+        for path in list_strangers(store.root):
+            detail = "is no part of a queue: a broker would not load this folder"
+            self._findings.add(Finding("error", "foreign_file", str(path), 0, detail))
+        try:
+            file_bytes = store.queue_file_bytes
+        except StoreDamaged as damage:
+            self._findings.add(Finding("error", "wrong_length", damage.where, 0, damage.found))
+            return
+        for queue, folder in store.folders.items():
+            problems = list_folder(folder, file_bytes).problems
+            for problem in problems:
+                place = _Place(queue, problem.offset // UNIT_BYTES, 0)
+                self._add("error", problem.kind, place, problem.detail, problem.path)
+            if problems:
+                continue
+            files = store.files_of(queue)
+            end = files.end_below(_ANY_OFFSET, thorough=True)
+            reader = QueueReader(files, end, lambda: self._store.log.min_offset)
+            self.seen[queue] = seen = Seen(files, min(reader.min_offset, end), end)
+            self.units += seen.end - seen.start
+
+    def _add(
+        self, severity: Severity, kind: str, place: _Place, detail: str, path: Path | None = None
+    ) -> None:
+        queue, number, offset = place
+        folder = queue_folder(self._store.root, queue)
+        if path is None and kind != "unit_missing":
+            position = number * UNIT_BYTES
+            path = folder / offset_file_name(position - position % self._store.queue_file_bytes)
+        where = str(path or folder)
+        self._findings.add(
+            Finding(severity, kind, where, offset, detail, queue.topic, queue.queue_id, number)
+        )
+
+    def ends(self, damaged: Stretches) -> None:
+        """The first and the last unit of each queue against their records."""
+        for queue, seen in self.seen.items():
+            for number in sorted({seen.start, seen.end - 1}):
+                if seen.start <= number < seen.end:
+                    self._check_one(queue, seen, number, damaged)
+
+    def _check_one(self, queue: Queue, seen: Seen, number: int, damaged: Stretches) -> None:
+        log = self._store.log
+        offset, size, code = seen.files.read(number, 1)[0].tolist()
+        if is_within(damaged, offset):
+            return
+        if not log.holds(offset, size):
+            if offset >= log.min_offset:
+                detail = f"names {size} bytes beyond the log's end, {log.end}"
+                self._add(self._lenient, "unit_dangling", _Place(queue, number, offset), detail)
+            return
+        try:
+            found = log.peek(offset)
+        except StoreDamaged as damage:
+            self._add("error", "unit_dangling", _Place(queue, number, offset), damage.found)
+            return
+        levels = self._store.settings.delay_levels_ms
+        if isinstance(found, Torn) and found.kind == "bad_crc":
+            where = str(log.segment_at(offset).path)
+            self._findings.add(Finding("error", "bad_crc", where, offset, found.why))
+        elif not isinstance(found, Record):
+            self._add(
+                "error", "unit_dangling", _Place(queue, number, offset), "no record stands there"
+            )
+        elif (found.size, found.topic, found.head.queue_id, unit_tags_code(found, levels)) != (
+            size,
+            *queue,
+            code,
+        ):
+            self._add(
+                "error", "unit_mismatch", _Place(queue, number, offset), "its record says otherwise"
+            )
+
+    def seen_of(self, queue: Queue) -> Seen | None:
+        """The queue, if its files can be read."""
+        return self.seen.get(queue)
+
+    def records(self, requests: DispatchRequests) -> None:
+        """Holds a window's records against the units that they call for."""
+        queued = np.flatnonzero(requests.is_queued)
+        order = np.lexsort((requests.queue_id[queued], requests.topic_id[queued]))
+        queued = queued[order]
+        keys = np.stack([requests.topic_id[queued], requests.queue_id[queued]])
+        cuts = np.flatnonzero((np.diff(keys, axis=1) != 0).any(axis=0)) + 1
+        for rows in np.split(queued, cuts):
+            if len(rows):
+                topic = requests.topics[int(requests.topic_id[rows[0]])]
+                expected = unit_array(
+                    requests.commit_log_offset[rows],
+                    requests.message_size[rows],
+                    requests.tags_code[rows],
+                )
+                numbers = requests.consume_queue_offset[rows]
+                self.check(Queue(topic, int(requests.queue_id[rows[0]])), numbers, expected)
+
+    def check(self, queue: Queue, numbers: Ints, expected: NDArray[Any]) -> None:
+        """Holds the units of a queue that records call for against those of these numbers."""
+        offsets = expected["physical_offset"].astype(np.int64)
+        seen = self.seen_of(queue)
+        if seen is None:
+            if queue not in self._store.folders:
+                self._missing(queue, numbers, offsets)
+            return
+        inside = (numbers >= seen.start) & (numbers < seen.end)
+        if not inside.all():
+            self._missing(queue, numbers[~inside], offsets[~inside])
+            numbers, expected, offsets = numbers[inside], expected[inside], offsets[inside]
+        if not len(numbers):
+            return
+        first = int(numbers.min())
+        found = seen.files.read(first, int(numbers.max()) - first + 1)
+        is_run = len(found) == len(numbers) and bool((np.diff(numbers) == 1).all())
+        seen.call(numbers)
+        vouched_end = self._vouched_end
+        vouched = numbers[offsets < vouched_end]
+        seen.vouched = max(seen.vouched, int(vouched.max(initial=-1)) + 1)
+        if is_run and np.array_equal(found.view(np.uint8), expected.view(np.uint8)):
+            return
+        found = found[numbers - first]
+        for row in np.flatnonzero(found != expected).tolist():
+            detail = f"is {tuple(found[row].tolist())}, should be {tuple(expected[row].tolist())}"
+            offset = int(offsets[row])
+            severity: Severity = "error" if offset < vouched_end else "warning"
+            self._add(severity, "unit_mismatch", _Place(queue, int(numbers[row]), offset), detail)
+
+    def _missing(
+        self, queue: Queue, numbers: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> None:
+        if not len(numbers):
+            return
+        if self._all_missing:
+            if not self._told_missing:
+                where = str(self._store.root / CONSUME_QUEUE_DIR)
+                detail = "there are no queue files at all; a node makes them anew from the log"
+                self._findings.add(Finding("warning", "unit_missing", where, 0, detail))
+            self._told_missing = True
+            return
+        for number, offset in zip(numbers[:ALIKE_MAX].tolist(), offsets.tolist(), strict=False):
+            self._add(
+                self._lenient, "unit_missing", _Place(queue, number, offset), "no unit for a record"
+            )
+        more = len(numbers) - ALIKE_MAX
+        if more > 0:
+            where = str(queue_folder(self._store.root, queue))
+            self._findings.count_more("unit_missing", where, more)
+
+    def leftovers(self, damaged: Stretches) -> None:
+        """Units that no record has called for; those of damaged records are right."""
+        log, all_vouched = self._store.log, self._vouched_end == _ANY_OFFSET
+        for queue, seen in self.seen.items():
+            for number in seen.uncalled():
+                unit = seen.files.read(number, 1)
+                if is_filler(unit)[0]:
+                    continue
+                offset, size, _ = unit[0].tolist()
+                if is_within(damaged, offset):
+                    continue
+                is_beyond = offset + size > log.end
+                is_mended = is_beyond or (not all_vouched and number >= seen.vouched)
+                severity = self._lenient if is_mended else "error"
+                detail = f"names {size} bytes " + (
+                    f"beyond the log's end, {log.end}" if is_beyond else "where no such record is"
+                )
+                self._add(severity, "unit_dangling", _Place(queue, number, offset), detail)

@@ -1,0 +1,126 @@
+"""The snapshot of the queues' ends held against the log, before anything is believed of it.
+
+Two copies of one store that both went on have one id, and so do files that were copied together
+with `lock`. What tells them apart is the log: the record that the snapshot calls its last, and the
+last records of some queues.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from node.store.checkpoints import EpochLine, Tails
+from node.store.file_cache import OpenFiles
+from node.store.log.reader import Bounds, LogReader
+from node.store.log.segment_list import SegmentList
+from node.store.queues.files import NO_UNITS, QueueFiles
+from node.store.queues.listing import list_queue_ids, list_topics, open_queue_files, queue_folder
+from protocol.errors import StoreDamaged
+from protocol.ids import Queue
+from protocol.names import SCHEDULE_TOPIC
+from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_MASK, Record
+
+_T = TypeVar("_T")
+TAILS_SAMPLE_QUEUES = 64
+"""So many queues' last records are held against the snapshot, spread over all of them."""
+
+
+def disagreement(
+    root: Path,
+    tails: Tails,
+    epochs: Sequence[EpochLine],
+    segments: SegmentList,
+    files: OpenFiles,
+) -> str | None:
+    """How the log shows that the snapshot is of another one; None when nothing shows it.
+
+    Damage is no disagreement: who walks the log meets it. Raises StorePermission.
+    """
+    if not segments.start <= tails.at <= segments.end:
+        return None
+    reader = LogReader(segments, Bounds(segments.start, tails.at))
+    return _of_last_record(reader, tails, epochs) or _of_queues(root, reader, tails, files)
+
+
+def _of_last_record(reader: LogReader, tails: Tails, epochs: Sequence[EpochLine]) -> str | None:
+    """0 is unknown, or the log's first record."""
+    offset, stated = tails.last_record, tails.store_timestamp
+    if not max(reader.min_offset, 1) <= offset < tails.at:
+        return None
+    record = _record(reader, offset)
+    if record is None:
+        return None
+    time = record.head.store_timestamp
+    # A broker's clock may have gone back: the snapshot has the latest time of all. A marker of
+    # `store repair` has an empty body, and the time of the record before it.
+    is_exact = bool(epochs) and epochs[-1].start <= offset and bool(record.body.strip(b"\0"))
+    if stated > 0 and (time > stated or (is_exact and time != stated)):
+        return f"its last record, at {offset}, is of {stated}, the one in the log is of {time}"
+    return _used(record, _queue_of(record), tails)
+
+
+def _of_queues(root: Path, reader: LogReader, tails: Tails, files: OpenFiles) -> str | None:
+    topics = _spread(list_topics(root))
+    queues = [Queue(topic, number) for topic in topics for number in list_queue_ids(root, topic)]
+    for queue in _spread(queues):
+        found = None
+        with suppress(StoreDamaged):
+            units = open_queue_files(queue_folder(root, queue), None, files)
+            found = _last_of(units, queue, reader, tails)
+        why = None if found is None else _used(found, queue, tails)
+        if why is not None:
+            return why
+    return None
+
+
+def _spread(found: Sequence[_T]) -> Sequence[_T]:
+    """TAILS_SAMPLE_QUEUES of them at most, evenly spaced."""
+    return found[:: -(-len(found) // TAILS_SAMPLE_QUEUES) or 1]
+
+
+def _last_of(files: QueueFiles, queue: Queue, reader: LogReader, tails: Tails) -> Record | None:
+    """The record of a queue's last unit below the snapshot, where it is there and the queue's."""
+    end, following = files.end_below(tails.at), tails.next_offset.get(queue, 0)
+    if end <= max(files.first, following):
+        return None
+    place, known = _place(files, end - 1), _place(files, following - 1)
+    if known is not None and place is not None and known > place:
+        return None  # A broker has begun this queue's offsets again, below those it had given.
+    record = _record(reader, place) if place is not None and reader.holds(place, 1) else None
+    if record is None or record.head.queue_offset != end - 1:
+        return None
+    return record if _queue_of(record) == queue else None
+
+
+def _record(reader: LogReader, offset: int) -> Record | None:
+    try:
+        found = reader.peek(offset)
+    except StoreDamaged:
+        return None
+    return found if isinstance(found, Record) else None
+
+
+def _place(files: QueueFiles, number: int) -> int | None:
+    units = files.read(number, 1) if number >= files.first else NO_UNITS
+    return int(units[0]["physical_offset"]) if len(units) else None
+
+
+def _used(record: Record, queue: Queue | None, tails: Tails) -> str | None:
+    """Whether the snapshot would give a record's queue offset once more."""
+    following = tails.next_offset.get(queue, 0) if queue is not None else 0
+    number = record.head.queue_offset
+    if queue is None or number < following:
+        return None
+    return (
+        f"the next offset of {queue.topic} {queue.queue_id} is {following} in it, the record at "
+        f"{record.physical_offset} has {number} already"
+    )
+
+
+def _queue_of(record: Record) -> Queue | None:
+    """The queue that counts a record; None where it is not the one that the record names."""
+    kind = record.head.sys_flag & TRANSACTION_MASK
+    if kind not in (0, TRANSACTION_COMMIT) or record.topic == SCHEDULE_TOPIC:
+        return None
+    return Queue(record.topic, record.head.queue_id)

@@ -1,0 +1,131 @@
+"""One child process: started by its command line, watched through a pidfd and a pipe.
+
+Nothing is forked but for `exec`, so a child shares no memory, lock or socket with its supervisor.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE_ROOT = Path(__file__).resolve().parents[2]
+"""Where `node` and `workers` are found, in a source tree and in an installation."""
+_LINE_BYTES_MAX = 4096
+
+
+class Report(NamedTuple):
+    """A line that a child writes: it is ready at `endpoint`, it recovers, or ends for a reason."""
+
+    endpoint: str | None
+    """Empty for a child that binds none; None in last words."""
+    reason: str = ""
+    recovered: float | None = None
+    """The part of a recovery that is done, 0 to 1."""
+
+
+def command(module: str, arguments: Sequence[str]) -> list[str]:
+    """The command line of a child. -P: a folder `node` in the current directory is not ours."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def environment() -> dict[str, str]:
+    """Ours, and the place of the modules in front of PYTHONPATH.
+
+    numpy's linear algebra, which nobody here uses, starts a thread for each processor otherwise.
+    """
+    path = os.environ.get("PYTHONPATH", "")
+    parts = [str(SOURCE_ROOT), *([path] if path else [])]
+    ours = {"PYTHONPATH": os.pathsep.join(parts), "OPENBLAS_NUM_THREADS": "1"}
+    return {**os.environ, **ours}
+
+
+class Process:
+    """A running child. `pidfd` is readable when it has ended, `report_fd` when it reports."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        """Starts it; `--ready-fd N` is added to the command line."""
+        self._line = b""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        try:
+            # A process group of its own: Ctrl-C reaches the supervisor alone, which stops the
+            # children in order. What they print goes to stderr: stdout is for data.
+            self._process = subprocess.Popen(
+                [*arguments, "--ready-fd", str(writer)],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=(writer,),
+                process_group=0,
+                env=environment(),
+            )
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        os.set_blocking(reader, False)
+        self.pid = self._process.pid
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            os.close(reader)
+            self._process.kill()
+            self._process.wait()
+            raise
+        self.has_reported = False
+        self.report_fd: int | None = reader
+
+    def reports(self) -> list[Report]:
+        """What it has told since the last call; the pipe is closed when nothing more can come."""
+        if self.report_fd is None:
+            return []
+        with suppress(BlockingIOError):
+            data = os.read(self.report_fd, _LINE_BYTES_MAX)
+            self._line += data
+            if not data or len(self._line) > _LINE_BYTES_MAX:
+                self._close_report()
+        *lines, self._line = self._line.split(b"\n")
+        found = [report for line in lines if (report := parse_report(line)) is not None]
+        self.has_reported = self.has_reported or bool(found)
+        return found
+
+    def _close_report(self) -> None:
+        if self.report_fd is not None:
+            os.close(self.report_fd)
+            self.report_fd = None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to this very process, however pids are reused; ended is fine."""
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except ProcessLookupError:
+            return
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
+        return self._process.poll()
+
+    def close(self) -> None:
+        """Gives the descriptors back, after it has ended."""
+        os.close(self.pidfd)
+        self._close_report()
+
+
+def parse_report(line: bytes) -> Report | None:
+    """None for what is no report."""
+    try:
+        report = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(report, dict):
+        return None
+    if report.get("ready"):
+        return Report(str(report.get("endpoint") or ""))
+    match report.get("recovering"):
+        case [int(done), int(total)]:
+            return Report(None, recovered=done / max(total, done, 1))
+    return Report(None, str(report["ended"])) if report.get("ended") else None

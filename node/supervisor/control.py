@@ -1,0 +1,76 @@
+"""The control socket of a supervisor: routes, status, health."""
+
+from collections.abc import Callable
+
+import zmq
+
+from node.runtime.shortage import as_refusal
+from node.serving.request_server import BadFrames, Server
+from node.supervisor.status import NodeView, health, routes, status
+from protocol.errors import (
+    BadRequest,
+    MqError,
+    RefusedError,
+    ServiceNotAvailable,
+    UnknownOperation,
+)
+from protocol.wire.frames import (
+    Header,
+    answer,
+    check_envelope,
+    id_within,
+    refusal,
+    request_id,
+    unpack,
+)
+
+CONTROL_FRAME_BYTES_MAX = 64 * 1024
+_ANSWERS_AT_ONCE = 100
+
+
+def bind(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> Server:
+    """The socket. Raises RefusedError for a taken address: waiting will not free it."""
+    try:
+        return Server(context, endpoint, CONTROL_FRAME_BYTES_MAX)
+    except ServiceNotAvailable as error:
+        raise RefusedError(error.reason, error.hint) from None
+
+
+def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
+    """Answers those that wait, so many at most that the supervisor's own work is not held up."""
+    for _ in range(_ANSWERS_AT_ONCE):
+        received = server.receive()
+        if received is None:
+            return
+        if isinstance(received, BadFrames):
+            server.send(received.peer, refusal(received.request_id, received.error))
+            continue
+        server.send(received.peer, _answer(received.header, received.payload, view))
+
+
+def _answer(
+    frame: bytes, payload: bytes | memoryview | None, view: Callable[[], NodeView]
+) -> Header:
+    """The answer to one request; bad input is refused by kind, the connection goes on."""
+    number = 0
+    try:
+        header = unpack(frame, CONTROL_FRAME_BYTES_MAX)
+        number = request_id(header)
+        operation = check_envelope(header)
+        if payload is not None:
+            raise BadRequest(f"{operation[:40]!a} is one frame, two came")
+        match operation:
+            case "routes":
+                return answer(number, **routes(view()))
+            case "status":
+                return answer(number, **status(view()))
+            case "health":
+                return answer(number, **health(view()))
+            case "ping":
+                return answer(number)
+        raise UnknownOperation(
+            f"the supervisor knows no operation {operation[:40]!a}",
+            "ask routes where the writer and the readers are",
+        )
+    except (MqError, OSError) as error:
+        return refusal(number or id_within(frame), as_refusal(error, "the supervisor"))

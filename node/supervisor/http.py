@@ -1,0 +1,44 @@
+"""Opens a node's HTTP end, where one is wanted; a node serves without it too."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from node.runtime.event_log import fields
+from node.supervisor.bind import parse_http
+from node.supervisor.status import NodeView
+
+log = logging.getLogger("keelog.supervisor")
+
+
+@contextmanager
+def http_end(
+    address: str, view: Callable[[], NodeView], turned_at: Callable[[], float]
+) -> Iterator[str]:
+    """Serves the pages at `--http` while the context lasts; answers where they are.
+
+    A taken port is a warning, and the answer empty.
+    """
+    place = parse_http(address)
+    if place is None:
+        yield ""
+        return
+    # Only here: http.server takes longer to import than all else of a supervisor.
+    from node.supervisor.monitoring.health_pages import PATHS, NodePages
+    from node.supervisor.monitoring.http_server import HttpEnd
+
+    try:
+        end = HttpEnd(place.host, place.port, NodePages(view, turned_at))
+    except OSError as error:
+        where, why = f"{place.host}:{place.port}", error.strerror or error
+        told = fields(cannot_listen_at=where, why=why)
+        log.warning("no metrics and no health pages; the node serves on", extra=told)
+        yield ""
+        return
+    log.info("health and metrics are served", extra=fields(url=end.url, paths=" ".join(PATHS)))
+    if not place.is_loopback:
+        log.warning("metrics can be read from other hosts", extra=fields(url=end.url))
+    try:
+        yield end.url
+    finally:
+        end.close()

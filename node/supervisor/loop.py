@@ -1,0 +1,468 @@
+"""The supervisor: takes the store's lock, starts the processes of a node, keeps them running.
+
+Signal handlers only note the signal; one loop compares what is with what should be. What to do is
+decided in `node.supervisor.plan`.
+"""
+
+import errno
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import zmq
+
+from node.runtime.descriptors import check_file_limit
+from node.runtime.disk import NO_RESOURCES, if_room
+from node.runtime.event_log import fields, log_to_stderr
+from node.runtime.exit_with import stop_at_end_of
+from node.runtime.held_store import HeldStore
+from node.runtime.locks import StoreLock
+from node.runtime.process import (
+    EXIT_FAILED,
+    EXIT_NO_RESOURCES,
+    EXIT_OK,
+    EXIT_UNEXPECTED,
+    StopFlag,
+    ignore_stop_signals,
+    install_stop_signals,
+    print_error,
+    raise_file_limit,
+    set_title,
+)
+from node.runtime.settings import Settings, load_settings
+from node.serving.request_server import Server
+from node.store.identity.new_store import create_store
+from node.supervisor.bind import parse_bind
+from node.supervisor.child_process import Process, command
+from node.supervisor.control import answer_clients, bind
+from node.supervisor.directory import (
+    open_directory,
+    remove_old_pages,
+    wait_for_orphans,
+    warn_if_open_to_others,
+)
+from node.supervisor.http import http_end
+from node.supervisor.node_log import NodeLog, node_log
+from node.supervisor.options import Options
+from node.supervisor.plan import (
+    TRIED_AGAIN,
+    Child,
+    Role,
+    State,
+    end_of,
+    has_settled,
+    is_due,
+    must_end,
+    name_local_sockets,
+    next_due,
+    note_exit,
+    note_last_words,
+    note_moved,
+    note_ready,
+    note_recovery,
+    note_start,
+    nothing_runs,
+    page_slot,
+    plan_children,
+    silence,
+    state_line,
+    summary,
+    takes_appends_and_reads,
+)
+from node.supervisor.silence import SilenceWatch
+from node.supervisor.status import NodeView
+from node.supervisor.systemd import ServiceManager
+from protocol.errors import RefusedError, ServiceNotAvailable, StoreMoved
+from protocol.names import COMMIT_LOG_DIR
+from protocol.printable import printable
+
+log = logging.getLogger("keelog.supervisor")
+
+_POLL_S_MAX = 1.0
+_STOP_LOOK_S = 0.01
+NO_PROCESS = NO_RESOURCES | {errno.EAGAIN}
+"""What starting a process returns when descriptors, memory or processes are short."""
+
+
+def serve(options: Options) -> int:
+    """Runs a node until SIGTERM, SIGINT, or the end of the process that it is for; the exit code
+    is 0 after a stop in order, and EXIT_UNEXPECTED after an error that nobody foresaw.
+
+    Raises BadRequest for settings that cannot be, NotAStore, StorePermission, StoreLocked: then
+    nothing was changed. A writer that refuses the store at its first start ends the node with the
+    writer's exit code, 5 for a damaged store.
+    """
+    started_at = time.monotonic()
+    settings = load_settings(options.pairs)
+    set_title("keelog-serve")
+    log_to_stderr("supervisor")
+    stop = install_stop_signals()
+    threads = _watch_threads(stop)
+    if options.while_pid is not None:
+        stop_at_end_of(options.while_pid, stop)
+    events = node_log(stop)
+    raise_file_limit()
+    try:
+        check_file_limit(options.serve.queue_workers + options.serve.readers)
+    except ServiceNotAvailable as error:
+        raise RefusedError(error.reason, error.hint) from None  # waiting will not change it
+    open_directory(options.root)
+    is_new = not (options.root / COMMIT_LOG_DIR).is_dir()
+    create_store(options.root)
+    held = HeldStore.open(options.root)
+    lock = StoreLock.acquire(options.root, flock=True, record=False, create=False)
+    try:
+        held.check()
+        warn_if_open_to_others(options.root)
+        wait_for_orphans(options.root)
+        with zmq.Context() as context:
+            if not is_new:
+                options = replace(options, pairs=_all_pairs(options))
+            server = bind(context, options.serve.bind)
+            try:
+                code = Supervisor(options, settings, held, server, events, started_at).run(stop)
+                return EXIT_UNEXPECTED if code == EXIT_OK and threads else code
+            finally:
+                server.close()
+    finally:
+        lock.release()
+        held.close()
+        ignore_stop_signals()
+
+
+def _watch_threads(stop: StopFlag) -> list[str]:
+    """From now on an unexpected error in a thread stops the node in order; the threads' names."""
+    ended: list[str] = []
+
+    def note(caught: threading.ExceptHookArgs) -> None:
+        name = caught.thread.name if caught.thread is not None else ""
+        ended.append(name)
+        told = fields(thread=name)
+        log.critical("an unexpected error ends the node", exc_info=caught.exc_value, extra=told)
+        stop.set()
+
+    threading.excepthook = note
+    return ended
+
+
+class Supervisor:
+    """The loop. It owns the children's processes and the control socket."""
+
+    def __init__(
+        self,
+        options: Options,
+        settings: Settings,
+        held: HeldStore,
+        server: Server,
+        events: NodeLog,
+        started_at: float,
+    ) -> None:
+        self.options = options
+        self.settings = settings
+        self.held = held
+        self.place = parse_bind(options.serve.bind).with_port_of(server.endpoint)
+        self.server = server
+        self.events = events
+        self.children = plan_children(
+            options.serve.queue_workers, options.serve.readers, settings.message_index_enable
+        )
+        if self.place.takes_local:
+            name_local_sockets(self.children)
+        self._watch = SilenceWatch(held.place, options.serve.queue_workers, options.limits)
+        self._processes: dict[int, Process] = {}
+        """By the child's position in `children`."""
+        self._started_at = started_at
+        self._turned_at = started_at
+        self._moved: StoreMoved | None = None
+        self._http_url = ""
+        self._manager = ServiceManager.from_environment(os.environ)
+        self._was_ready = False
+        self._stopping_since: float | None = None
+        self._stops_others = False
+        self._killed = False
+
+    def run(self, stop: StopFlag) -> int:
+        """Until all children have ended after a stop, or the writer refuses the store."""
+        if not self.place.is_loopback:
+            log.warning(
+                "reachable from other hosts: anybody there can read, write and delete, "
+                "there is no authentication yet",
+                extra=fields(endpoint=self.server.endpoint),
+            )
+        with http_end(
+            self.options.serve.http, self.view, lambda: self._turned_at
+        ) as self._http_url:
+            try:
+                return self._loop(stop)
+            except Exception:
+                log.critical("an unexpected error ends the node", exc_info=True)
+                self._stop_in_order()
+                return EXIT_UNEXPECTED
+            finally:
+                self._end_all()
+
+    def _loop(self, stop: StopFlag) -> int:
+        while True:
+            now = self._turned_at = time.monotonic()
+            if stop.is_set and self._stopping_since is None:
+                self._stopping_since = now
+                log.info("stopping")
+                self._manager.stopping()
+            code = self._step(now)
+            if code is not None:
+                return code
+            settled = has_settled(self.children, now, self.options.limits)
+            self._manager.turn(now, settled, state_line(self.children))
+            self.events.turn(self._processes.values())
+            self._wait(stop, now)
+
+    def _step(self, now: float) -> int | None:
+        """One turn; the exit code when the node is at its end."""
+        self._collect(now)
+        self._watch.look(self.children, self._processes, now)
+        if self._stopping_since is not None:
+            return self._stop_step(now)
+        self._look_at_store()
+        code = must_end(self.children)
+        if code is not None:
+            if nothing_runs(self.children):
+                self._tell_of_nothing()
+            return code
+        for number, child in enumerate(self.children):
+            if is_due(child, self.children, now):
+                self._start(number, child, now)
+        self._tell_when_ready(now)
+        return None
+
+    def _look_at_store(self) -> None:
+        """Starts nothing any more when the store has moved: another one would be made, or used."""
+        if self._moved is None:
+            try:
+                self.held.check()
+            except StoreMoved as error:
+                self._moved = error
+                told = fields(cause=error.reason, hint=error.hint)
+                log.error("the store has moved, no process is started any more", extra=told)  # noqa: TRY400
+            except OSError:
+                return  # of the disk; the processes meet it too
+        if self._moved is not None:
+            note_moved(self.children, self._moved.reason)
+
+    # -- children -----------------------------------------------------------------------------
+
+    def _start(self, number: int, child: Child, now: float) -> None:
+        try:
+            process = Process(self._command(child))
+        except OSError as error:
+            told = fields(process=child.name, cause=error)
+            log.error("process cannot be started", extra=told)  # noqa: TRY400 (no bug of ours)
+            is_short = error.errno in NO_PROCESS
+            note_last_words(child, f"no_resources: {error.strerror}" if is_short else str(error))
+            code = EXIT_NO_RESOURCES if is_short else EXIT_FAILED
+            note_exit(child, code, now, self.options.limits)
+            return
+        self._processes[number] = process
+        note_start(child, process.pid, now)
+        log.debug("process started", extra=fields(process=child.name, process_pid=process.pid))
+
+    def _command(self, child: Child) -> list[str]:
+        options, place = self.options, self.place
+        shards = str(options.serve.queue_workers)
+        arguments = [str(options.root)]
+        if child.role is Role.WRITER:
+            endpoint = child.endpoint or place.child_endpoint(1)
+            arguments += ["--bind", endpoint, "--control-port", str(place.port)]
+        elif child.role is Role.QUEUE:
+            arguments += ["--shard", str(child.index), "--shards", shards]
+        elif child.role is Role.READER:
+            endpoint = child.endpoint or place.child_endpoint(2 + child.index)
+            arguments += ["--bind", endpoint, "--index", str(child.index)]
+            arguments += ["--shards", shards]
+        arguments += ["--held", self.held.identity]
+        if child.local:
+            arguments += ["--local", child.local]
+        for pair in options.pairs:
+            arguments += ["-X", pair]
+        return command(options.modules[child.role], arguments)
+
+    def _collect(self, now: float) -> None:
+        """Takes note of children that report ready and of those that ended."""
+        for number, process in list(self._processes.items()):
+            child = self.children[number]
+            self._take_reports(child, process)
+            code = process.exit_code()
+            if code is None:
+                continue
+            self._take_reports(child, process)  # its last words may have come in between
+            process.close()
+            del self._processes[number]
+            lacked = child.lacks
+            note_exit(child, code, now, self.options.limits)
+            if lacked is None or child.lacks is not lacked:
+                self._tell_of_exit(child, code)
+
+    def _take_reports(self, child: Child, process: Process) -> None:
+        for report in process.reports():
+            if report.recovered is not None:
+                note_recovery(child, report.recovered)
+                continue
+            if report.endpoint is None:
+                note_last_words(child, report.reason)
+                continue
+            if child.role is Role.WRITER and not child.was_ready:
+                shards = self.options.serve.queue_workers
+                slots = {page_slot(one, shards) for one in self.children}
+                with if_room():
+                    remove_old_pages(self.held.place, slots)
+            note_ready(child, report.endpoint)
+            if self._was_ready:
+                told = fields(process=child.name, process_pid=process.pid)
+                log.info("process runs again", extra=told)
+
+    def _tell_of_exit(self, child: Child, code: int) -> None:
+        if (child.state is State.STOPPED and code == 0) or must_end(self.children) is not None:
+            return  # in the latter case the writer's own three lines are the last word
+        told = {"process": child.name, "end": end_of(code), "cause": child.cause}
+        if child.state is State.BACKING_OFF:
+            log.warning("process ended and is started again", extra=fields(**told))
+        elif child.state is State.DISK_FULL:
+            log.warning("process waits for room on the disk", extra=fields(**told))
+        elif child.state is State.NO_RESOURCES:
+            log.warning("process waits for descriptors or memory", extra=fields(**told))
+        else:
+            log.error("process ended", extra=fields(**told, state=child.state))
+            if child.role is Role.WRITER:
+                log.error("the node is read-only now", extra=fields(cause=child.cause))
+
+    def _tell_of_nothing(self) -> None:
+        causes = {f"{child.name}: {child.cause}" for child in self.children}
+        reason = "; ".join(sorted(causes))
+        hint = "see what they said above; give them more memory (ulimit -v, MemoryMax)"
+        print_error("no process of the node could be started", RefusedError(reason, hint))
+
+    def _tell_when_ready(self, now: float) -> None:
+        if self._was_ready or not self._is_ready(now):
+            return
+        self._was_ready = True
+        took = now - self._started_at
+        where = ", ".join([summary(self.children), *self._ends()])
+        line = f"ready {self.server.endpoint} ({where}) in {took:.1f} s\n"
+        with suppress(OSError):
+            sys.stderr.write(printable(line))
+            sys.stderr.flush()
+
+    def _ends(self) -> list[str]:
+        """Where else to look: for the ready line."""
+        ends = [f"metrics {self._http_url}/metrics"] if self._http_url else []
+        return ends if self.events.file is None else [*ends, f"log {self.events.file}"]
+
+    def _is_ready(self, now: float) -> bool:
+        if self._stopping_since is not None or not takes_appends_and_reads(self.children):
+            return False
+        if silence(self.children, self.options.limits):
+            return False
+        return self._was_ready or has_settled(self.children, now, self.options.limits)
+
+    # -- stopping -----------------------------------------------------------------------------
+
+    def _stop_step(self, now: float) -> int | None:
+        """The writer first: it flushes and waits for the workers. Then everybody else."""
+        for child in self.children:
+            if not child.is_alive and child.state in (State.WAITING, *TRIED_AGAIN):
+                child.state = State.STOPPED
+        self._ask_to_stop(0)
+        if not self.children[0].is_alive and not self._stops_others:
+            self._stops_others = True
+            self._stopping_since = now
+        if self._stops_others:
+            for number in range(1, len(self.children)):
+                self._ask_to_stop(number)
+        since = self._stopping_since
+        if since is not None and now - since > self.options.limits.stop_s_max:
+            self._kill_late()
+        if self._processes:
+            return None
+        log.info("stopped")
+        return 1 if self._killed else 0
+
+    def _ask_to_stop(self, number: int) -> None:
+        child = self.children[number]
+        if number in self._processes and child.state in (State.STARTING, State.RUNNING):
+            child.state = State.STOPPING
+            self._processes[number].signal(signal.SIGTERM)
+
+    def _kill_late(self) -> None:
+        for number, process in self._processes.items():
+            if self.children[number].state is State.STOPPING:
+                told = fields(process=self.children[number].name)
+                log.error("process does not stop and is killed", extra=told)
+                process.signal(signal.SIGKILL)
+                self._killed = True
+
+    def _stop_in_order(self) -> None:
+        """Stops all, as a signal does, while nobody is served any more."""
+        self._stopping_since = self._stopping_since or time.monotonic()
+        while self._step(time.monotonic()) is None:
+            time.sleep(_STOP_LOOK_S)
+
+    def _end_all(self) -> None:
+        """Leaves no child behind, whatever happened."""
+        deadline = time.monotonic() + self.options.limits.stop_s_max
+        for process in self._processes.values():
+            process.signal(signal.SIGTERM)
+        while self._processes and time.monotonic() < deadline:
+            self._collect(time.monotonic())
+            time.sleep(_STOP_LOOK_S)
+        for process in self._processes.values():
+            process.signal(signal.SIGKILL)
+
+    # -- waiting and answering ----------------------------------------------------------------
+
+    def _wait(self, stop: StopFlag, now: float) -> None:
+        """Sleeps until a child, a client or a signal wants something, then answers clients."""
+        poller = zmq.Poller()
+        poller.register(self.server.socket, zmq.POLLIN)
+        if self._stopping_since is None:
+            poller.register(stop.fd, zmq.POLLIN)
+        for process in self._processes.values():
+            poller.register(process.pidfd, zmq.POLLIN)
+            if process.report_fd is not None:
+                poller.register(process.report_fd, zmq.POLLIN)
+        due = next_due(self.children)
+        sleep_s = _POLL_S_MAX if due is None else min(max(due - now, 0.0), _POLL_S_MAX)
+        poller.poll(int(sleep_s * 1000) + 1)
+        self.server.turn()
+        answer_clients(self.server, self.view)
+
+    def view(self) -> NodeView:
+        """The node now. Other threads may ask too: nothing is changed."""
+        now = time.monotonic()
+        return NodeView(
+            root=self.held.place,
+            store=self.options.root,
+            version=self.options.version,
+            settings=self.settings,
+            limits=self.options.limits,
+            shards=self.options.serve.queue_workers,
+            children=self.children,
+            ready=self._is_ready(now),
+            stopping=self._stopping_since is not None,
+            now=now,
+            started_at=self._started_at,
+            http_url=self._http_url,
+            log_file=self.events.file,
+            origins=self.options.origins,
+        )
+
+
+def _all_pairs(options: Options) -> tuple[str, ...]:
+    """The settings, with the sizes of a store that is there already."""
+    # Only here: it brings numpy into the supervisor.
+    from node.supervisor.sizes import with_found_sizes
+
+    return with_found_sizes(options.root, options.pairs)

@@ -1,0 +1,1 @@
+"""The HTTP end of a node: probes, health and metrics."""

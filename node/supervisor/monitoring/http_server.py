@@ -1,0 +1,199 @@
+"""A small HTTP server in a thread: short pages for probes and scrapes, to GET alone.
+
+Whoever connects is bounded, in time, bytes and number, so that nobody there hurts the node.
+"""
+
+import errno
+import io
+import logging
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+from node.runtime.event_log import fields
+
+log = logging.getLogger("keelog.http")
+
+HTTP_CONNECTIONS_MAX = 16
+HTTP_REQUEST_BYTES_MAX = 8 * 1024
+HTTP_REQUEST_S_MAX = 5.0
+"""From the connection to the last byte of the request; the answer may take as long again."""
+HTTP_BACKLOG = 64
+_QUERY_FIELDS_MAX = 8
+_FREED_S_MAX = 1.0
+
+
+class Page(NamedTuple):
+    """An answer."""
+
+    status: HTTPStatus
+    body: str | bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+
+Pages = Callable[[str, Mapping[str, str]], Page]
+"""The page at a path, with the fields of its query. Called in several threads at once."""
+
+
+class HttpEnd:
+    """The server. It listens from the beginning; `close` ends it.
+
+    Raises OSError when it cannot listen there.
+    """
+
+    def __init__(self, host: str, port: int, pages: Pages) -> None:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = found[0]
+        self._server = _Server(family, address, pages)
+        self.url = f"http://{host}:{self._server.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="http", kwargs={"poll_interval": 0.1}
+        )
+        self._thread.daemon = True
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops listening; answers that are under way may get lost."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Server(socketserver.TCPServer):
+    allow_reuse_address = True
+    request_queue_size = HTTP_BACKLOG
+
+    def __init__(self, family: int, address: Any, pages: Pages) -> None:
+        self.address_family = family
+        self.pages = pages
+        self._free = threading.BoundedSemaphore(HTTP_CONNECTIONS_MAX)
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, None] = {}
+        """In the order in which they came."""
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begins a thread for a connection; when there are too many, the oldest one must go."""
+        if not self._free.acquire(blocking=False):
+            self._end_oldest()
+            if not self._free.acquire(timeout=_FREED_S_MAX):
+                self.shutdown_request(request)
+                return
+        with self._lock:
+            self._open[request] = None
+        arguments = (request, client_address)
+        thread = threading.Thread(
+            target=self._serve_one, name="http-answer", args=arguments, daemon=True
+        )
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            log.warning("a connection of the HTTP end has no thread", extra=fields(why=error))
+            self._end(request)
+
+    def _serve_one(self, request: socket.socket, client_address: Any) -> None:
+        told = fields(peer=client_address)
+        try:
+            self.finish_request(request, client_address)
+        except OSError as error:
+            # It went away, or is too slow.
+            told["fields"]["why"] = error
+            log.debug("a connection of the HTTP end is given up", extra=told)
+        except Exception:
+            # One request has failed, and no loop: who asks again is served.
+            log.exception("a request to the HTTP end failed", extra=told)
+        finally:
+            self._end(request)
+
+    def _end(self, request: socket.socket) -> None:
+        with self._lock:
+            del self._open[request]
+        self.shutdown_request(request)
+        self._free.release()
+
+    def _end_oldest(self) -> None:
+        """Its thread reads an end of file, and ends."""
+        with self._lock:
+            for request in self._open:
+                try:
+                    request.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue  # closed by its peer already; its thread is about to notice
+                return
+
+
+class _Incoming(io.RawIOBase):
+    """What a connection sends. Too many bytes, or too late ones, are an OSError, which ends it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._ends_at = time.monotonic() + HTTP_REQUEST_S_MAX
+        self._left = HTTP_REQUEST_BYTES_MAX
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._ends_at - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the request took too long")
+        self._connection.settimeout(left_s)
+        if not self._left:
+            raise OSError(errno.EMSGSIZE, "the request is too long")
+        count = self._connection.recv_into(memoryview(buffer)[: self._left])
+        self._left -= count
+        self._connection.settimeout(HTTP_REQUEST_S_MAX)
+        return count
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    server_version = "keelog"
+    sys_version = ""
+    timeout = HTTP_REQUEST_S_MAX
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Incoming(self.connection))
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _answer(self, with_body: bool) -> None:
+        try:
+            parts = urlsplit(self.path)
+            query = dict(parse_qsl(parts.query, True, max_num_fields=_QUERY_FIELDS_MAX))
+        except ValueError as error:
+            page = Page(HTTPStatus.BAD_REQUEST, f"{error}\n")
+        else:
+            page = self._page(parts.path, query)
+        body = page.body if isinstance(page.body, bytes) else page.body.encode()
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def _page(self, path: str, query: Mapping[str, str]) -> Page:
+        try:
+            return self.server.pages(path, query)
+        except Exception:
+            log.exception("a page of the HTTP end cannot be made", extra=fields(path=path))
+            text = "an unexpected error, its traceback is in the node's log\n"
+            return Page(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: probes come every few seconds, and anybody can make such lines."""

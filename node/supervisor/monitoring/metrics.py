@@ -1,0 +1,268 @@
+"""`/metrics`: what a node tells Prometheus, from its pages, its processes and its disk.
+
+RocketMQ's names and labels where the meaning is RocketMQ's, `keelog_` for all else, in base units.
+Topics are the only labels that users choose, a bounded number; keys and addresses are none.
+"""
+
+import os
+import platform
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, exposition
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from node.runtime.process import now_ms
+from node.runtime.state_page import LogState
+from node.runtime.stats.page import read_stats
+from node.store.checkpoints import QUARANTINE_DIR, own_dir
+from node.store.topics_file import TopicsFile
+from node.supervisor.monitoring.metrics_stats import stats_families
+from node.supervisor.monitoring.metrics_topics import TopicFamilies
+from node.supervisor.monitoring.metrics_totals import HighWater, RunTotals
+from node.supervisor.monitoring.oldest_message import OldestMessage
+from node.supervisor.plan import Role, State, page_slot
+from node.supervisor.status import (
+    Fields,
+    NodeView,
+    disk,
+    health,
+    process_rows,
+    read_log,
+    read_worker,
+    usage,
+)
+from protocol.errors import MqError
+
+_NODE_LABELS = {
+    # The defaults of a broker: brokerClusterName, and brokerName.
+    "cluster": "DefaultCluster",
+    "node_type": "broker",
+    "node_id": socket.gethostname(),
+}
+_STORAGE_LABELS = {**_NODE_LABELS, "storage_type": "local", "storage_medium": "disk"}
+_SLOT = ("role", "index")
+Sample = tuple[Sequence[str], float]
+_TARGETS = {"cq": Role.QUEUE, "index": Role.INDEX}
+
+
+class Look(NamedTuple):
+    """One look at the node, from which all of a scrape comes."""
+
+    view: NodeView
+    log: LogState
+    rows: list[Fields]
+    health: Fields
+    disk: Fields
+
+
+class Exporter:
+    """The text of a scrape. For one thread at a time."""
+
+    content_type = exposition.CONTENT_TYPE_LATEST
+
+    def __init__(self, view: Callable[[], NodeView]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(NodeCollector(view))
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return exposition.generate_latest(self._registry)
+
+
+class NodeCollector(Collector):
+    """Collects at each scrape. It remembers what keeps counters growing when a process ends."""
+
+    def __init__(self, view: Callable[[], NodeView]) -> None:
+        self._view = view
+        self._records = RunTotals()
+        self._requests = RunTotals()
+        self._cpu = RunTotals()
+        self._appended = HighWater()
+        self._by_topic = TopicFamilies(_NODE_LABELS)
+        self._oldest: OldestMessage | None = None
+        self._topics: TopicsFile | None = None
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registering must not look at the node."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, of one moment."""
+        view = self._view()
+        log = read_log(view.root)
+        look = Look(view, log, process_rows(view), health(view), disk(view.root))
+        yield from self._rocketmq(look)
+        yield from self._of_node(look)
+        yield from self._of_log(look)
+        yield from self._of_processes(look)
+        yield from self._of_readers(look)
+        yield from stats_families(read_stats(view.root))
+
+    def _rocketmq(self, look: Look) -> Iterator[Metric]:
+        log = look.log
+        records = self._records.of("log", log.pid, log.records)
+        appended = self._appended.of(log.appended)
+        space = os.statvfs(look.view.root)
+        used = (space.f_blocks - space.f_bfree) * space.f_frsize
+        followers = [row for row in look.rows if row["role"] in _TARGETS.values()]
+        behind = max((row["lag_bytes"] for row in followers), default=0)
+        text = "Messages appended to the log."
+        yield CounterMetricFamily("keelog_commitlog_messages", text, records)
+        yield from self._by_topic.collect(look.view.root)
+        yield _rocketmq_counter("rocketmq_throughput_in", "Bytes appended to the log.", appended)
+        yield _storage("size", "Bytes used on the file system of the store.", used)
+        yield _storage("flush_behind_bytes", "Bytes not flushed yet.", log.appended - log.flushed)
+        yield _storage("dispatch_behind_bytes", "Bytes not in queues and index yet.", behind)
+        age_ms = self._oldest_age_ms(look)
+        if age_ms is not None:
+            yield _storage("message_reserve_time", "Age of the oldest message in ms.", age_ms)
+        count = self._topic_count(look.view)
+        if count is not None:
+            sample = list(_NODE_LABELS.values()), count
+            yield _gauge("rocketmq_topic_number", "Topics.", list(_NODE_LABELS), [sample])
+
+    def _oldest_age_ms(self, look: Look) -> int | None:
+        if self._oldest is None:
+            self._oldest = OldestMessage(look.view.root)
+        stored_at = self._oldest.stored_at(look.log)
+        return None if stored_at is None else max(0, now_ms() - stored_at)
+
+    def _topic_count(self, view: NodeView) -> int | None:
+        """None while the file cannot be read: the writer says what is wrong with it."""
+        try:
+            if self._topics is None:
+                self._topics = TopicsFile(view.root)
+            self._topics.reload()
+        except MqError:
+            return None
+        return len(self._topics.topics)
+
+    def _of_node(self, look: Look) -> Iterator[Metric]:
+        view, checks = look.view, look.health["checks"]
+        built = (view.version, platform.python_version())
+        text = "1, with what runs as labels."
+        yield _gauge("keelog_build_info", text, ["version", "python"], [(built, 1)])
+        ready = int(look.health["ready"])
+        yield _one("keelog_ready", "1 when the node takes appends and reads.", ready)
+        samples = [([check["name"]], int(check["ok"])) for check in checks]
+        yield _gauge("keelog_check_ok", "1 for a check that is good.", ["check"], samples)
+        space = look.disk
+        yield _one("keelog_store_disk_free_bytes", "Bytes that are free.", space["free_bytes"])
+        yield _one("keelog_store_disk_used_ratio", "Used part, 0 to 1.", space["used_ratio"])
+        folder = own_dir(view.root) / QUARANTINE_DIR
+        cut = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
+        yield _one("keelog_quarantine_folders", "Cuts and repairs kept in quarantine.", cut)
+
+    def _of_log(self, look: Look) -> Iterator[Metric]:
+        log = look.log
+        for name, value, text in (
+            ("min", log.min_offset, "Where the log begins."),
+            ("max", log.appended, "The end of the log."),
+            ("flushed", log.flushed, "Up to here the log is on the disk."),
+            ("readable", log.readable, "Up to here the log may be read."),
+        ):
+            yield _one(f"keelog_commitlog_{name}_offset_bytes", text, value)
+        yield _one(
+            "keelog_commitlog_epoch", "Counts the recoveries that changed the log.", log.epoch
+        )
+        lags = [
+            ([target], max(row["lag_bytes"] for row in rows))
+            for target, role in _TARGETS.items()
+            if (rows := [row for row in look.rows if row["role"] == role])
+        ]
+        yield _gauge("keelog_dispatch_lag_bytes", "Of the slowest worker.", ["target"], lags)
+        done = look.rows[0]["recovered"]
+        text = "The part of the writer's recovery that is done; 1 when there is none."
+        yield _one("keelog_recovery_done_ratio", text, 1 if done is None else done)
+
+    def _of_processes(self, look: Look) -> Iterator[Metric]:
+        ours = {"role": "supervisor", "index": 0, "pid": os.getpid(), "state": State.RUNNING}
+        rows = [*look.rows, {**ours, **usage(os.getpid())}]
+        up = [(_slot(row), int(row["state"] == State.RUNNING)) for row in rows]
+        yield _gauge("keelog_process_up", "1 for a process that runs.", _SLOT, up)
+        damaged = [(_slot(row), int(row["state"] == State.DAMAGED)) for row in look.rows]
+        text = "1 for a process that stands before damage."
+        yield _gauge("keelog_process_damaged", text, _SLOT, damaged)
+        memory = [(_slot(row), row["rss_bytes"]) for row in rows if row["rss_bytes"] is not None]
+        yield _gauge("keelog_process_resident_memory_bytes", "Resident memory.", _SLOT, memory)
+        text = "Since it last showed life."
+        yield _gauge("keelog_process_heartbeat_age_seconds", text, _SLOT, _heartbeats(look))
+        cpu = CounterMetricFamily(
+            "keelog_process_cpu_seconds", "User and system time.", labels=_SLOT
+        )
+        for row in rows:
+            slot = _slot(row)
+            cpu.add_metric(slot, self._cpu.of("-".join(slot), row["pid"], row["cpu_s"] or 0))
+        yield cpu
+        restarts = CounterMetricFamily(
+            "keelog_process_restarts", "Starts after an end.", labels=("role", "reason")
+        )
+        for (role, reason), count in _restarts(look.view).items():
+            restarts.add_metric([role, reason], count)
+        yield restarts
+
+    def _of_readers(self, look: Look) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "keelog_reader_requests", "Requests that readers answered.", labels=["index"]
+        )
+        held = GaugeMetricFamily(
+            "keelog_reader_held_pulls", "Pulls that wait for messages.", labels=["index"]
+        )
+        for child in look.view.children:
+            if child.role is Role.READER:
+                slot = page_slot(child, look.view.shards)
+                page = read_worker(look.view.root, slot)
+                count = self._requests.of(slot, page.pid, page.requests)
+                requests.add_metric([str(child.index)], count)
+                held.add_metric([str(child.index)], page.held)
+        yield requests
+        yield held
+
+
+def _heartbeats(look: Look) -> Iterator[Sample]:
+    """In seconds; a process that never ran has none."""
+    now = now_ms()
+    for child in look.view.children:
+        slot = page_slot(child, look.view.shards)
+        page = look.log if child.role is Role.WRITER else read_worker(look.view.root, slot)
+        if page.heartbeat_ms:
+            yield (child.role, str(child.index)), (now - page.heartbeat_ms) / 1000
+
+
+def _restarts(view: NodeView) -> dict[tuple[str, str], int]:
+    """By role and reason, all indices of a role together. The usual reasons are there from 0."""
+    counts = {(str(role), reason): 0 for role in Role for reason in ("killed", "failed")}
+    for child in view.children:
+        for reason, count in list(child.restarts_by_reason.items()):
+            key = (str(child.role), reason)
+            counts[key] = counts.get(key, 0) + count
+    return counts
+
+
+def _slot(row: Fields) -> tuple[str, str]:
+    return str(row["role"]), str(row["index"])
+
+
+def _one(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value)
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _rocketmq_counter(name: str, text: str, value: float) -> Metric:
+    family = CounterMetricFamily(name, text, labels=list(_NODE_LABELS))
+    family.add_metric(list(_NODE_LABELS.values()), value)
+    return family
+
+
+def _storage(name: str, text: str, value: float) -> Metric:
+    labels = _STORAGE_LABELS
+    return _gauge(f"rocketmq_storage_{name}", text, list(labels), [(list(labels.values()), value)])

@@ -1,0 +1,415 @@
+"""What a supervisor decides: pure functions of what happened, with the clock as a parameter.
+
+Times are seconds of a monotonic clock.
+"""
+
+import secrets
+import signal
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from node.runtime.held_store import MOVED_HINT
+from node.runtime.process import (
+    DO_NOT_RESTART,
+    EXIT_DAMAGED,
+    EXIT_DISK_ERROR,
+    EXIT_DISK_FULL,
+    EXIT_FAILED,
+    EXIT_MOVED,
+    EXIT_NO_RESOURCES,
+    EXIT_OK,
+    EXIT_UNEXPECTED,
+    EXIT_USAGE,
+    WAITED_OUT,
+)
+from node.runtime.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
+from node.runtime.state_page import LOG_SLOT, queue_slot
+
+
+class Role(StrEnum):
+    """The kinds of process under a supervisor."""
+
+    WRITER = "writer"
+    QUEUE = "queue"
+    INDEX = "index"
+    READER = "reader"
+
+
+class State(StrEnum):
+    """Where a child is in its life. The last eight are without a process."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WAITING = "waiting"
+    BACKING_OFF = "backing_off"
+    DISK_FULL = "disk_full"
+    NO_RESOURCES = "no_resources"
+    GIVEN_UP = "given_up"
+    DAMAGED = "damaged"
+    REFUSED = "refused"
+    MOVED = "moved"
+    STOPPED = "stopped"
+
+
+LOOK_S_MAX = 2.0
+"""What one look at a process adds to its silence at most: looks come each second."""
+STARTING_SILENCES = 3
+"""A starting process may be silent for so many limits: it waits for locks and for others."""
+READ_ONLY = "read_only"
+ALIVE = frozenset({State.STARTING, State.RUNNING, State.STOPPING})
+SHORT_OF = {EXIT_DISK_FULL: State.DISK_FULL, EXIT_NO_RESOURCES: State.NO_RESOURCES}
+"""What a child waits for after an end that is no crash."""
+TRIED_AGAIN = frozenset({State.BACKING_OFF, *SHORT_OF.values()})
+OUT_OF_SERVICE = frozenset({State.GIVEN_UP, State.DAMAGED, State.REFUSED, State.MOVED})
+"""The supervisor will not start these again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to try again, and when to stop trying."""
+
+    backoff_s_min: float = 0.1
+    backoff_s_max: float = 30.0
+    crashes_max: int = 5
+    """So many ends within `crash_window_s` are a crash loop; 0: never one."""
+    crash_window_s: float = 60.0
+    full_disk_s: float = 2.0
+    """The pause after an end for lack of room or descriptors, which counts as no crash."""
+    settle_s_max: float = 10.0
+    """How long a first start waits for workers that are slow to report."""
+    stop_s_max: float = 30.0
+    """What has not stopped by then is killed."""
+    silence_s_max: float = 10.0
+    """A process that gave no sign of life for so long is killed, and started again."""
+
+
+@dataclass(slots=True)
+class Child:
+    """What the supervisor knows of one process slot."""
+
+    role: Role
+    index: int
+    state: State = State.WAITING
+    pid: int | None = None
+    endpoint: str = ""
+    local: str = ""
+    """Where clients of this machine may connect instead, through all its starts."""
+    restarts: int = 0
+    restarts_by_reason: dict[str, int] = field(default_factory=dict)
+    started_at: float = 0.0
+    start_at: float = 0.0
+    """When a child that is backing off is due."""
+    crashes: list[float] = field(default_factory=list)
+    exit_code: int | None = None
+    """Of the last end; negative for a signal."""
+    was_ready: bool = False
+    cause: str = ""
+    """Why it ended last; empty when it has been ready since."""
+    last_words: str = ""
+    """What this run of it has said about its end."""
+    recovered: float | None = None
+    """The part of its recovery that is done, 0 to 1, while it is at it."""
+    sign: "Sign | None" = None
+    """Of the last look at it."""
+    silent_s: float = 0.0
+    """How long its heartbeat has not moved while it ran."""
+    stalled_s: float = 0.0
+    """How long it has given no other sign of life either."""
+    is_killed_for_silence: bool = False
+    waits_for_disk: bool = False
+    """Whether it was silent at the last look because a call to the disk does not return."""
+
+    @property
+    def lacks(self) -> State | None:
+        """What it ended for the lack of, if so and it has not been ready since."""
+        return SHORT_OF.get(self.exit_code or 0) if self.cause else None
+
+    @property
+    def name(self) -> str:
+        """For people: `queue worker 0`."""
+        return {
+            Role.WRITER: "writer",
+            Role.QUEUE: f"queue worker {self.index}",
+            Role.INDEX: "index worker",
+            Role.READER: f"reader {self.index}",
+        }[self.role]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a process."""
+        return self.state in ALIVE
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether its first start has come to something, good or bad."""
+        return self.was_ready or self.exit_code is not None
+
+
+def plan_children(queue_workers: int, readers: int, with_index: bool) -> list[Child]:
+    """The children of a node: the writer first, then those that follow it."""
+    return [
+        Child(Role.WRITER, 0),
+        *(Child(Role.QUEUE, index) for index in range(queue_workers)),
+        *([Child(Role.INDEX, 0)] if with_index else []),
+        *(Child(Role.READER, index) for index in range(readers)),
+    ]
+
+
+def name_local_sockets(children: list[Child]) -> None:
+    """Gives those that serve clients a local socket each, in Linux's abstract names.
+
+    They are of this start of the node alone: who asks for the routes through a tunnel finds no
+    other node under them on its own machine. They are no secret.
+    """
+    token = secrets.token_hex(8)
+    for child in children:
+        if child.role in (Role.WRITER, Role.READER):
+            child.local = f"ipc://@keelog-{token}-{child.role}-{child.index}"
+
+
+def page_slot(child: Child, shards: int) -> str:
+    """The name of a child's state page."""
+    if child.role is Role.WRITER:
+        return LOG_SLOT
+    if child.role is Role.QUEUE:
+        return queue_slot(child.index, shards)
+    return f"reader-{child.index}" if child.role is Role.READER else "index"
+
+
+def backoff_s(crashes: int, limits: Limits) -> float:
+    """The pause after the n-th crash in a row: doubled each time, up to a maximum."""
+    return min(limits.backoff_s_min * 2.0 ** min(crashes - 1, 30), limits.backoff_s_max)
+
+
+def note_start(child: Child, pid: int, now: float) -> None:
+    """A process was started."""
+    if child.exit_code is not None:
+        child.restarts += 1
+        reason = "silent" if child.is_killed_for_silence else restart_reason(child.exit_code)
+        child.restarts_by_reason[reason] = child.restarts_by_reason.get(reason, 0) + 1
+    child.state, child.pid, child.started_at = State.STARTING, pid, now
+    child.last_words, child.recovered = "", None
+    child.sign, child.silent_s, child.stalled_s = None, 0.0, 0.0
+    child.is_killed_for_silence = child.waits_for_disk = False
+
+
+class Sign(NamedTuple):
+    """What a look at a living process sees move while it does its work."""
+
+    heartbeat_ms: int
+    """What it last wrote into its page."""
+    disk_bytes: int
+    """Bytes that it has read from the disk and written to it."""
+    cpu_s: float
+    """Processor time, while it starts or resumes: that may take long between two heartbeats. 0
+    later: a loop without end takes processor time too."""
+
+
+def note_sign(child: Child, sign: Sign, passed_s: float) -> None:
+    """A look, `passed_s` after the last one. A moved heartbeat ends a silence."""
+    before, child.sign = child.sign, sign
+    if before is None or child.state is State.STOPPING:
+        return
+    # A supervisor that was stopped itself knows nothing of the time that it missed.
+    passed_s = min(passed_s, LOOK_S_MAX)
+    beats = sign.heartbeat_ms != before.heartbeat_ms or child.state is not State.RUNNING
+    child.silent_s = 0.0 if beats else child.silent_s + passed_s
+    child.stalled_s = 0.0 if sign != before else child.stalled_s + passed_s
+
+
+def is_silent(child: Child, limits: Limits) -> bool:
+    """Whether clients must not count on it: it gave no heartbeat for half the limit."""
+    return child.is_alive and child.silent_s > limits.silence_s_max / 2
+
+
+def is_stalled(child: Child, limits: Limits) -> bool:
+    """Whether it must end, as it gave no sign of life at all."""
+    rounds = 1 if child.state is State.RUNNING else STARTING_SILENCES
+    return child.is_alive and child.stalled_s > limits.silence_s_max * rounds
+
+
+def note_recovery(child: Child, recovered: float) -> None:
+    """It recovers, and so takes its time: that is no sign of trouble."""
+    child.recovered = recovered
+
+
+def note_ready(child: Child, endpoint: str) -> None:
+    """It says that it accepts work. Its endpoint stays for all later starts."""
+    child.endpoint = endpoint or child.endpoint
+    child.cause, child.recovered = "", None
+    child.was_ready = True
+    if child.state is State.STARTING:
+        child.state = State.RUNNING
+
+
+def note_last_words(child: Child, reason: str) -> None:
+    """It says why it is about to end."""
+    child.last_words = reason
+
+
+def end_of(code: int) -> str:
+    """How a process ended, by its exit code: `code 1`, `signal 9`."""
+    return f"signal {-code}" if code < 0 else f"code {code}"
+
+
+def restart_reason(code: int) -> str:
+    """The kind of end that a restart follows, one of few: `killed`, `crashed`, `disk_full`…"""
+    if code < 0:
+        return "killed" if -code == signal.SIGKILL else "crashed"
+    kinds = {
+        EXIT_OK: "ended",
+        EXIT_UNEXPECTED: "unexpected_error",
+        EXIT_DISK_ERROR: "disk_error",
+        **SHORT_OF,
+    }
+    return str(kinds.get(code, "failed"))
+
+
+def note_exit(child: Child, code: int, now: float, limits: Limits) -> None:
+    """It ended. Decides whether and when it is started again."""
+    child.pid, child.exit_code, child.recovered = None, code, None
+    child.cause = child.last_words or f"it ended with {end_of(code)}"
+    if child.state is State.STOPPING:
+        child.state = State.STOPPED
+    elif code == EXIT_DAMAGED:
+        child.state = State.DAMAGED
+    elif code == EXIT_MOVED:
+        child.state = State.MOVED
+    elif code in DO_NOT_RESTART:
+        child.state = State.REFUSED
+    elif code in WAITED_OUT:
+        child.state = SHORT_OF[code]
+        child.start_at = now + limits.full_disk_s
+    else:
+        recent = now - limits.crash_window_s
+        child.crashes = [*(moment for moment in child.crashes if moment > recent), now]
+        loops = 0 < limits.crashes_max <= len(child.crashes)
+        child.state = State.GIVEN_UP if loops else State.BACKING_OFF
+        child.start_at = now + backoff_s(len(child.crashes), limits)
+
+
+def note_moved(children: list[Child], cause: str) -> None:
+    """The store is not at its path: who has no process gets none any more.
+
+    Those that run find it out themselves, and end or go on with the files that are open.
+    """
+    for child in children:
+        if not child.is_alive and child.state is not State.STOPPED:
+            child.state, child.cause = State.MOVED, cause
+
+
+def is_due(child: Child, children: list[Child], now: float) -> bool:
+    """Whether it is to be started now. The others follow the writer's first start."""
+    if child.state in TRIED_AGAIN:
+        return now >= child.start_at
+    if child.state is not State.WAITING:
+        return False
+    writer = children[0]
+    no_writer_soon = writer.state in (State.GIVEN_UP, *SHORT_OF.values())
+    return child is writer or writer.was_ready or no_writer_soon
+
+
+def next_due(children: list[Child]) -> float | None:
+    """When the first child that is backing off is due."""
+    due = [child.start_at for child in children if child.state in TRIED_AGAIN]
+    return min(due, default=None)
+
+
+def must_end(children: list[Child]) -> int | None:
+    """The exit code of a node whose writer never came up and never will, or in which nothing ever
+    did; None: go on."""
+    writer = children[0]
+    if writer.was_ready:
+        return None
+    if writer.state is State.MOVED:
+        return EXIT_USAGE
+    if writer.state in (State.DAMAGED, State.REFUSED):
+        return writer.exit_code
+    return EXIT_FAILED if nothing_runs(children) else None
+
+
+def nothing_runs(children: list[Child]) -> bool:
+    """Whether every process was given up before any of them was ready once."""
+    return all(child.state in OUT_OF_SERVICE and not child.was_ready for child in children)
+
+
+class Refusal(NamedTuple):
+    """Why a node takes no appends and will not soon: `reason` is read_only, disk_full or
+    no_resources."""
+
+    reason: str
+    cause: str
+    hint: str
+
+
+def refusal_of_appends(writer: Child) -> Refusal | None:
+    """None while the writer runs, or is expected to in a moment."""
+    if writer.state in OUT_OF_SERVICE:
+        hint = "restart the node when that is mended; reading goes on"
+        if writer.state is State.DAMAGED:
+            hint = "keelog store verify DIR --deep; reading goes on"
+        if writer.state is State.MOVED:
+            hint = MOVED_HINT
+        return Refusal(READ_ONLY, f"the writer is {writer.state}: {writer.cause}", hint)
+    if writer.lacks is State.DISK_FULL:
+        return Refusal(FULL, writer.cause.removeprefix(f"{FULL}: "), FREE_SPACE)
+    if writer.lacks is State.NO_RESOURCES:
+        return Refusal(SHORT, writer.cause.removeprefix(f"{SHORT}: "), MORE_RESOURCES)
+    return None
+
+
+def silence(children: list[Child], limits: Limits) -> str:
+    """Which processes are silent, and since when: for status, health and the log. Empty: none."""
+    return ", ".join(
+        f"{child.name} gave no heartbeat for {child.silent_s:.0f} s"
+        f"{', a call to the disk does not return' if child.waits_for_disk else ''}"
+        for child in children
+        if is_silent(child, limits)
+    )
+
+
+def takes_appends_and_reads(children: list[Child]) -> bool:
+    """Whether the writer and at least one reader run."""
+    running = {child.role for child in children if child.state is State.RUNNING}
+    return Role.WRITER in running and Role.READER in running
+
+
+def has_settled(children: list[Child], now: float, limits: Limits) -> bool:
+    """Whether a first start is over: every child came up or failed, or had time enough."""
+    waited = [now - child.started_at for child in children if child.is_alive]
+    return all(child.has_settled for child in children) or (
+        all(child.state is not State.WAITING for child in children)
+        and min(waited, default=0.0) > limits.settle_s_max
+    )
+
+
+def state_line(children: list[Child]) -> str:
+    """For a service manager: what is out of the ordinary, or that nothing is."""
+    writer = children[0]
+    refused = refusal_of_appends(writer)
+    if refused is not None:
+        return f"{refused.reason}: {refused.cause}"
+    if writer.recovered is not None:
+        return f"the writer is recovering, {writer.recovered:.0%} done"
+    others = [
+        f"{child.name} {child.state}" for child in children if child.state is not State.RUNNING
+    ]
+    others += [f"{child.name} silent" for child in children if child.silent_s > LOOK_S_MAX]
+    return ", ".join(others) or "all processes run"
+
+
+def summary(children: list[Child]) -> str:
+    """For the ready line: `writer tcp://…, 2 queue workers, index worker, 1 reader`."""
+    counts = dict.fromkeys(Role, 0)
+    for child in children:
+        counts[child.role] += child.state is State.RUNNING
+    parts = [f"writer {children[0].endpoint}"]
+    for role, text in ((Role.QUEUE, "queue worker"), (Role.INDEX, ""), (Role.READER, "reader")):
+        count = counts[role]
+        if role is Role.INDEX:
+            parts += ["index worker"] if count else []
+        else:
+            parts.append(f"{count} {text}{'' if count == 1 else 's'}")
+    return ", ".join(parts)

@@ -1,0 +1,113 @@
+"""Looks for signs of life of a node's processes, and kills those that give none.
+
+A heartbeat in a state page is one; while a process starts or resumes its processor time is one too.
+What a look means is decided in `node.supervisor.plan`.
+"""
+
+import logging
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from node.runtime.event_log import fields
+from node.runtime.state_page import RECOVERING, STARTING, LogPage, WorkerPage
+from node.supervisor.child_process import Process
+from node.supervisor.plan import (
+    Child,
+    Limits,
+    Role,
+    Sign,
+    State,
+    is_stalled,
+    note_last_words,
+    note_sign,
+    page_slot,
+)
+
+log = logging.getLogger("keelog.supervisor")
+
+LOOK_EVERY_S = 0.5
+_STARTS = (STARTING, RECOVERING)
+
+
+class SilenceWatch:
+    """For the supervisor's own thread: call `look` in each turn."""
+
+    def __init__(self, root: Path, shards: int, limits: Limits) -> None:
+        self._root = root
+        self._shards = shards
+        self._limits = limits
+        self._looked_at: float | None = None
+
+    def look(self, children: Sequence[Child], processes: Mapping[int, Process], now: float) -> None:
+        """Notes the signs of life. `processes`: the living ones, by the child's position."""
+        if self._looked_at is not None and now - self._looked_at < LOOK_EVERY_S:
+            return
+        passed_s = 0.0 if self._looked_at is None else now - self._looked_at
+        self._looked_at = now
+        for number, process in processes.items():
+            child = children[number]
+            sign = self._sign(child)
+            if sign is None:
+                continue
+            note_sign(child, sign, passed_s)
+            if is_stalled(child, self._limits):
+                with suppress(OSError):  # without a descriptor for the look: in the next turn
+                    self._end(child, process)
+
+    def _sign(self, child: Child) -> Sign | None:
+        """None for a process that is gone, or cannot be looked at: for want of descriptors, too."""
+        with suppress(psutil.Error, OSError):
+            heartbeat_ms, is_starting = self._heartbeat(child)
+            process = psutil.Process(child.pid)
+            disk, cpu_s = process.io_counters(), 0.0
+            if is_starting or child.state is not State.RUNNING:
+                times = process.cpu_times()
+                cpu_s = times.user + times.system
+            return Sign(heartbeat_ms, disk.read_bytes + disk.write_bytes, cpu_s)
+        return None
+
+    def _heartbeat(self, child: Child) -> tuple[int, bool]:
+        """What its page says, 0 without one; and whether it is at a start. Raises OSError."""
+        epoch = 0
+        with suppress(FileNotFoundError), LogPage.open(self._root) as log_page:
+            log_state = log_page.read()
+            if child.role is Role.WRITER:
+                return log_state.heartbeat_ms, log_state.state in _STARTS
+            epoch = log_state.epoch
+        slot = page_slot(child, self._shards)
+        with suppress(FileNotFoundError), WorkerPage.open(self._root, slot) as page:
+            state = page.read()
+            return state.heartbeat_ms, state.state in _STARTS or state.epoch != epoch
+        return 0, False
+
+    def _end(self, child: Child, process: Process) -> None:
+        """Kills it. One that waits in a call to the disk ends when that returns, and not before:
+        until then no other is started, as the first may still write."""
+        waits = waits_for_disk(process.pid)
+        told = fields(process=child.name, silent_s=round(child.stalled_s))
+        if waits and not child.waits_for_disk:
+            log.error("process is silent: a call to the disk does not return", extra=told)
+        child.waits_for_disk = waits
+        if waits or child.is_killed_for_silence:
+            return
+        log.error("process gives no sign of life and is killed", extra=told)
+        child.is_killed_for_silence = True
+        note_last_words(child, f"it gave no sign of life for {child.stalled_s:.0f} s")
+        process.signal(signal.SIGKILL)
+
+
+def waits_for_disk(pid: int) -> bool:
+    """Whether a thread of a process sleeps in a system call that no signal interrupts.
+
+    Raises OSError.
+    """
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            # The state follows the name, which stands in parentheses and may hold any character.
+            if (thread / "stat").read_text().rpartition(")")[2].split()[0] == "D":
+                return True
+    return False

@@ -1,0 +1,311 @@
+"""What a supervisor tells of its node: routes, status, health.
+
+Offsets come from the pages that the processes publish, memory and CPU time from psutil.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from node.runtime.settings import Settings
+from node.runtime.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
+from node.runtime.state_page import (
+    DAMAGED,
+    DISK_FULL,
+    NO_RESOURCES,
+    RECOVERING,
+    STATE_NAMES,
+    LogPage,
+    LogState,
+    WorkerPage,
+    WorkerState,
+)
+from node.runtime.stats.page import read_stats
+from node.serving.unix_server import bulk_socket
+from node.store import staging_files
+from node.supervisor.operations import operations
+from node.supervisor.plan import (
+    Child,
+    Limits,
+    Refusal,
+    Role,
+    State,
+    is_silent,
+    page_slot,
+    refusal_of_appends,
+    silence,
+)
+from protocol.errors import ServiceNotAvailable
+from protocol.wire.frames import refusal
+
+Fields = dict[str, Any]
+
+SILENT = "silent"
+"""Shown as the state of a process without heartbeats."""
+DISK_RATIO_MAX = 0.95
+_NO_LOG = LogState(*(0 for _ in LogState._fields))
+_SHOWN_STATES = (RECOVERING, DAMAGED, DISK_FULL, NO_RESOURCES)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node at one moment."""
+
+    root: Path
+    """Leads to the store that the supervisor holds, wherever that is now."""
+    store: Path
+    """Its path, for people."""
+    version: str
+    settings: Settings
+    limits: Limits
+    shards: int
+    children: list[Child]
+    ready: bool
+    stopping: bool
+    now: float
+    started_at: float
+    http_url: str = ""
+    """Where health and metrics are; empty: nowhere."""
+    log_file: Path | None = None
+    """The file that stderr is, when it is one."""
+    origins: Sequence[Mapping[str, str]] = ()
+    """Which settings were given, and by whom."""
+
+
+def routes(view: NodeView) -> Fields:
+    """Where to send and where to read. `writer` is null while there is none to wait for.
+
+    `writer_error` says then why, in the form of the error of a refused request.
+    """
+    writer, *others = view.children
+    refused = refusal_of_appends(writer)
+    known = bool(writer.endpoint) and refused is None and not view.stopping
+    readers = [child for child in others if child.role is Role.READER and child.endpoint]
+    serving = [child for child in readers if child.state is State.RUNNING] or readers
+    return {
+        "writer": advertised(writer.endpoint) if known else None,
+        "writer_error": None if refused is None else _error(refused),
+        "readers": [advertised(child.endpoint) for child in serving],
+        "local": {
+            child.endpoint: child.local
+            for child in [writer, *serving]
+            if child.endpoint and child.local
+        },
+        "bulk": {child.endpoint: bulk_socket(child.local) for child in serving if child.local},
+        "crc": view.settings.enabled_append_prop_crc,
+        "max_message_size": view.settings.max_message_size,
+        "epoch": read_log(view.root).epoch,
+        "node": view.version,
+        "shards": view.shards,
+    }
+
+
+def status(view: NodeView) -> Fields:
+    """Everything about the processes, the log and the disk."""
+    log = read_log(view.root)
+    refused = _refused(view, log)
+    return {
+        "ready": view.ready and refused is None,
+        "mode": "normal" if refused is None else refused.reason,
+        "cause": None if refused is None else refused.cause,
+        "store": str(view.store),
+        "kernel": _kernel(),
+        "http": view.http_url or None,
+        "log_file": None if view.log_file is None else str(view.log_file),
+        "settings": changed_settings(view.settings),
+        "origins": [dict(one) for one in view.origins],
+        "processes": process_rows(view),
+        "log": {
+            "min": log.min_offset,
+            "appended": log.appended,
+            "committed": log.committed,
+            "flushed": log.flushed,
+            "readable": log.readable,
+            "epoch": log.epoch,
+            "records": log.records,
+        },
+        "disk": disk(view.root),
+        "operations": operations(read_stats(view.root)),
+        "supervisor": {
+            "pid": os.getpid(),
+            "state": "stopping" if view.stopping else "running",
+            "uptime_s": round(view.now - view.started_at, 3),
+            **usage(os.getpid()),
+        },
+    }
+
+
+def changed_settings(settings: Settings) -> list[str]:
+    """Those that differ from their defaults, as `name=value`."""
+    given, usual = asdict(settings), asdict(Settings())
+    return [f"{name}={value}" for name, value in given.items() if value != usual[name]]
+
+
+def _kernel() -> str:
+    """What runs. Loaded when first asked for: numpy comes with it, and a start is not to wait."""
+    from protocol.kernel import loader
+
+    return loader.describe()
+
+
+def health(view: NodeView) -> Fields:
+    """The checks; those with `needed` decide whether the node is ready."""
+    free = disk(view.root)
+    refused = _refused(view, read_log(view.root))
+    silent = silence(view.children, view.limits)
+    problems = publication_problems(view.root)
+    appends = "accepted" if refused is None else f"refused, {refused.reason}: {refused.cause}"
+    checks = [
+        _role_check(view, Role.WRITER, "writer", needed=True),
+        _check("appends", refused is None, appends, needed=True),
+        _role_check(view, Role.READER, "readers", needed=True),
+        _role_check(view, Role.QUEUE, "queue_workers", needed=False),
+        _role_check(view, Role.INDEX, "index_worker", needed=False),
+        _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
+        _check("publications", not problems, "; ".join(problems) or "none is stuck"),
+        _check(
+            "disk",
+            free["used_ratio"] < DISK_RATIO_MAX,
+            f"{free['free_bytes']} bytes free, {free['used_ratio']:.1%} used",
+        ),
+    ]
+    return {"ready": view.ready and refused is None, "checks": checks}
+
+
+def publication_problems(root: Path) -> list[str]:
+    """What is wrong with staged batches whose publication has begun and cannot end."""
+    return list(staging_files.problems(root))
+
+
+def _refused(view: NodeView, log: LogState) -> Refusal | None:
+    """Why appends are refused: as the supervisor knows it, or as a running writer says."""
+    writer = view.children[0]
+    if writer.is_alive and writer.lacks is None and log.state == NO_RESOURCES:
+        cause = "no descriptor is free for the next file of the writer"
+        return Refusal(SHORT, cause, MORE_RESOURCES)
+    if writer.is_alive and writer.lacks is None and log.state == DISK_FULL:
+        cause = (
+            f"no room for the next segment of the log, {disk(view.root)['free_bytes']} bytes free"
+        )
+        return Refusal(FULL, cause, FREE_SPACE)
+    return refusal_of_appends(writer)
+
+
+def _error(refused: Refusal) -> Fields:
+    error = ServiceNotAvailable(f"{refused.reason}: {refused.cause}", refused.hint)
+    return dict(refusal(0, error)["error"])
+
+
+def _check(name: str, ok: bool, detail: str, needed: bool = False) -> Fields:
+    return {"name": name, "ok": ok, "detail": detail, "needed": needed}
+
+
+def _role_check(view: NodeView, role: Role, name: str, needed: bool) -> Fields:
+    children = [child for child in view.children if child.role is role]
+    running = sum(child.state is State.RUNNING for child in children)
+    others = [
+        f"{child.name} {_shown_state(child)}" for child in children if child.state != State.RUNNING
+    ]
+    detail = ", ".join([f"{running} of {len(children)} running", *others])
+    enough = running >= min(1, len(children)) if needed else running == len(children)
+    return _check(name, enough and not (needed and view.stopping), detail, needed)
+
+
+def _shown_state(child: Child) -> str:
+    return child.state if child.recovered is None else f"recovering, {child.recovered:.0%} done"
+
+
+def process_rows(view: NodeView) -> list[Fields]:
+    """A row for each child, the writer first."""
+    log = read_log(view.root)
+    return [_process_row(view, child, log) for child in view.children]
+
+
+def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
+    worker = (
+        _NO_WORKER
+        if child.role is Role.WRITER
+        else read_worker(view.root, page_slot(child, view.shards))
+    )
+    own_state = log.state if child.role is Role.WRITER else worker.state
+    state: str = child.state
+    if child.is_alive and own_state in _SHOWN_STATES:
+        state = STATE_NAMES[own_state]
+    if child.recovered is not None:
+        state = STATE_NAMES[RECOVERING]
+    if child.lacks is not None and child.is_alive:
+        state = child.lacks
+    if is_silent(child, view.limits):
+        state = SILENT
+    offset = log.appended if child.role is Role.WRITER else worker.dispatched
+    behind = log.appended - log.flushed if child.role is Role.WRITER else log.readable - offset
+    return {
+        "role": child.role,
+        "index": child.index,
+        "pid": child.pid,
+        "state": state,
+        "restarts": child.restarts,
+        "uptime_s": round(view.now - child.started_at, 3) if child.is_alive else 0.0,
+        **usage(child.pid),
+        "endpoint": advertised(child.endpoint),
+        "offset": offset,
+        "lag_bytes": max(0, behind),
+        "exit_code": child.exit_code,
+        "cause": child.cause or None,
+        "recovered": child.recovered,
+    }
+
+
+_NO_WORKER = WorkerState(*(0 for _ in WorkerState._fields))
+
+
+def read_log(root: Path) -> LogState:
+    """The writer's page; zeros while there is none that can be read."""
+    with suppress(OSError), LogPage.open(root) as page:
+        return page.read()
+    return _NO_LOG
+
+
+def read_worker(root: Path, slot: str) -> WorkerState:
+    """A worker's page; zeros while there is none that can be read."""
+    with suppress(OSError), WorkerPage.open(root, slot) as page:
+        return page.read()
+    return _NO_WORKER
+
+
+def usage(pid: int | None) -> Fields:
+    """Memory and CPU time of a process; nulls when it is gone."""
+    if pid is not None:
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            times = process.cpu_times()
+            rss = process.memory_info().rss
+            return {"rss_bytes": rss, "cpu_s": round(times.user + times.system, 3)}
+    return {"rss_bytes": None, "cpu_s": None}
+
+
+def disk(root: Path) -> Fields:
+    """Free bytes and the used part of the store's file system, as `df` counts."""
+    space = os.statvfs(root)
+    used = space.f_blocks - space.f_bfree
+    usable = used + space.f_bavail
+    return {
+        "free_bytes": space.f_bavail * space.f_frsize,
+        "used_ratio": round(used / usable, 6) if usable else 1.0,
+    }
+
+
+def advertised(endpoint: str) -> str:
+    """An endpoint as a client on another host can use it: no wildcard address."""
+    place, _, port = endpoint.rpartition(":")
+    if place in ("tcp://0.0.0.0", "tcp://*", "tcp://[::]"):
+        # Only here: it brings numpy into the supervisor.
+        from node.writer.store import first_address
+
+        return f"tcp://{first_address()}:{port}"
+    return endpoint

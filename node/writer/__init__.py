@@ -1,0 +1,1 @@
+"""The writer process: owns the CommitLog and takes appends."""

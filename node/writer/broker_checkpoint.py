@@ -1,0 +1,108 @@
+"""RocketMQ's `checkpoint`, kept so that a broker can open the store after a clean stop and a kill.
+
+After an unclean stop a broker drops every index file that ends above `indexMsgTimestamp` and
+builds queues and index again from the segment that `logicsPhysicalOffset` lies in, or from the
+last ten. So both say no more than what is synced. Our own recovery never reads this file.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from node.runtime import disk
+from node.runtime.settings import Settings
+from node.runtime.state_page import WorkerPage, WorkerState, run_dir
+from node.store.indexes.listing import list_index_files
+from protocol.checkpoint import CHECKPOINT, Checkpoint
+from protocol.derived.index_entry import INDEX_HEADER, IndexHeader
+from protocol.names import CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES, INDEX_DIR
+
+SAVE_EVERY_S = 1.0
+
+
+class _IndexState(NamedTuple):
+    """Of the index: the end time of the newest full file, and where what is not vouched begins."""
+
+    full_end_timestamp: int
+    open_from: int
+    open_timestamp: int
+
+
+class BrokerCheckpoint:
+    """Writes the file in place; an older content stays true, so only a clean stop syncs it."""
+
+    def __init__(self, root: Path, settings: Settings) -> None:
+        self._root = root
+        self._settings = settings
+        self._written: Checkpoint | None = None
+        path = root / CHECKPOINT_FILE
+        self._descriptor = disk.open_file(path, create=True, own=True)
+        if os.fstat(self._descriptor).st_size < CHECKPOINT_FILE_BYTES:
+            disk.allocate(self._descriptor, CHECKPOINT_FILE_BYTES)
+
+    def save_running(self) -> None:
+        """What the workers have synced by now; without workers the file stays as it is."""
+        workers = live_workers(self._root)
+        queues = [state.saved for slot, state in workers.items() if slot != "index"]
+        index = workers.get("index")
+        if not queues or (index is None and self._settings.message_index_enable):
+            return
+        found = self._index_state(index.saved) if index is not None else _IndexState(0, 0, 0)
+        vouched = min(queues) if index is None else min(*queues, found.open_from)
+        timestamp = found.open_timestamp
+        self._write(Checkpoint(timestamp, timestamp, found.full_end_timestamp, 0, 0, vouched))
+
+    def save_clean(self, timestamp: int, last_record_offset: int, end: int) -> None:
+        """Everything up to `end` is flushed and dispatched. Syncs."""
+        full_end = self._index_state(end).full_end_timestamp
+        self._write(Checkpoint(timestamp, timestamp, full_end, 0, 0, last_record_offset))
+        disk.sync_with_length(self._descriptor)
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._descriptor)
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        if checkpoint != self._written:
+            disk.write_all(self._descriptor, CHECKPOINT.pack(checkpoint), 0)
+            self._written = checkpoint
+
+    def _index_state(self, saved: int) -> _IndexState:
+        """`saved`: the log offset below which the index is synced."""
+        open_from, open_timestamp = saved, 0
+        for header in self._headers_newest_first():
+            is_full = header.index_count >= self._settings.index_geometry.index_num
+            if is_full and header.end_physical_offset < saved:
+                return _IndexState(
+                    header.end_timestamp, open_from, open_timestamp or header.end_timestamp
+                )
+            if header.index_count > 1:
+                open_from = min(open_from, header.begin_physical_offset)
+                open_timestamp = header.begin_timestamp
+        return _IndexState(0, open_from, open_timestamp)
+
+    def _headers_newest_first(self) -> Iterator[IndexHeader]:
+        """Read, not mapped: the files are sparse, and a full disk would be a SIGBUS."""
+        for entry in reversed(list_index_files(self._root / INDEX_DIR)):
+            with entry.path.open("rb") as file:
+                head = file.read(INDEX_HEADER.size)
+            if len(head) == INDEX_HEADER.size:
+                yield INDEX_HEADER.read(head)
+
+
+def live_workers(root: Path) -> dict[str, WorkerState]:
+    """The queue and index workers whose processes are alive, by slot."""
+    found: dict[str, WorkerState] = {}
+    for path in run_dir(root).glob("*.page"):
+        slot = path.name.removesuffix(".page")
+        if slot != "index" and not slot.startswith("queue-"):
+            continue
+        try:
+            with WorkerPage.open(root, slot) as page:
+                state = page.read()
+        except FileNotFoundError:
+            continue  # it is being made, so its worker has done nothing yet
+        if Path(f"/proc/{state.pid}").exists():
+            found[slot] = state
+    return found

@@ -1,0 +1,1 @@
+"""The CommitLog under its one writer: segments, room ahead, flushing."""

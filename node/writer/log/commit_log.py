@@ -1,0 +1,295 @@
+"""The CommitLog as its one writer has it: segments of one length, appended to by `pwrite`.
+
+Segments get their space beforehand (`posix_fallocate`), so a full disk shows when one is made and
+never in the middle of an append. The next one is prepared in a thread while there is time.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from node.runtime import disk
+from node.runtime.event_log import fields
+from node.runtime.shortage import MORE_RESOURCES, SHORT, refusal_for
+from node.runtime.state_page import run_dir
+from node.writer.log.transient_store_pool import CommitJob, TransientStorePool
+from protocol.errors import ServiceNotAvailable, StoreMoved
+from protocol.names import COMMIT_LOG_DIR, offset_file_name
+from protocol.record.codec import FILLER_BYTES, filler
+
+log = logging.getLogger("keelog.commit_log")
+
+
+class Ahead(Protocol):
+    """Who prepares what an append will find; positions count from the segment's start."""
+
+    def begin(self, path: Path, size: int, position: int) -> None:
+        """Goes on in this segment, of which `position` bytes are the log's."""
+
+    def claim(self, stop: int) -> None:
+        """Called before anything is written to the segment: all below `stop` is the caller's."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An open segment; its file descriptor belongs to the CommitLog."""
+
+    base: int
+    path: Path
+    descriptor: int
+
+
+def make_segment(root: Path, base: int, segment_bytes: int) -> Segment:
+    """Makes the segment that starts at `base`, or opens it when it is there.
+
+    A new one gets its whole length beside the log and is then renamed: nobody, a broker after a
+    crash included, ever sees a segment of another length. Raises ServiceNotAvailable with reason
+    disk_full when there is no room, no_resources when no descriptor is free; nothing is left then.
+    """
+    path = root / COMMIT_LOG_DIR / offset_file_name(base)
+    try:
+        with disk.open_dir(path.parent) as folder:
+            return Segment(base, path, _made(root, path, segment_bytes, folder))
+    except OSError as error:
+        if error.errno in disk.NO_RESOURCES:
+            raise refusal_for(error, str(path)) from None
+        raise
+
+
+def _made(root: Path, path: Path, segment_bytes: int, folder: int) -> int:
+    if path.exists():
+        # A broker's segments are sparse: the space is taken now, what stands there stays.
+        return _allocated(path, segment_bytes)
+    temporary = run_dir(root) / f"{path.name}.new"
+    disk.unlink(temporary, missing_ok=True)
+    try:
+        descriptor = _allocated(temporary, segment_bytes)
+    except (OSError, ServiceNotAvailable):
+        disk.unlink(temporary, missing_ok=True)
+        raise
+    disk.rename(temporary, path)
+    disk.sync_with_length(folder)
+    return descriptor
+
+
+def _allocated(path: Path, size: int) -> int:
+    """An open file of which every block is there, and durably so."""
+    descriptor = disk.open_file(path, create=True)
+    try:
+        disk.allocate(descriptor, size)
+        disk.sync_with_length(descriptor)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in disk.DISK_FULL:
+            raise ServiceNotAvailable(
+                f"disk_full: no room for the segment {path}", "free space; appends then go on"
+            ) from None
+        raise
+    return descriptor
+
+
+class CommitLog:
+    """Appends bytes at the log's end and rolls segments. Knows nothing of what is in them.
+
+    With a pool what is appended stays in memory until it is committed; without one every append is.
+    `ahead` prepares what comes next; `close` ends it.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        segment_bytes: int,
+        end: int,
+        pool: TransientStorePool | None = None,
+        ahead: Ahead | None = None,
+    ) -> None:
+        self.root = root
+        self.segment_bytes = segment_bytes
+        self.end = end
+        self.pool = pool
+        self._ahead = ahead
+        self._committed = end
+        self._current: Segment | None = None
+        self._next: Segment | None = None
+        self._failed: Exception | None = None
+        self._preparing: threading.Thread | None = None
+        self._unflushed: list[Segment] = []
+        """Segments with bytes that are not flushed yet, oldest first; the last is current."""
+
+    @property
+    def request_bytes_max(self) -> int:
+        """The largest request that fits into an empty segment with its closing filler."""
+        return self.segment_bytes - FILLER_BYTES
+
+    def fits(self, size: int) -> bool:
+        """Whether `size` bytes and a filler fit into the current segment (doAppend's rule)."""
+        return size <= self.fitting_bytes
+
+    @property
+    def fitting_bytes(self) -> int:
+        """The most that `fits`; negative when not even a filler does."""
+        return -1 if self._current is None else self._room() - FILLER_BYTES
+
+    @property
+    def committed(self) -> int:
+        """Up to where the segments hold what was appended."""
+        return self.end if self.pool is None else self._committed
+
+    def _room(self) -> int:
+        assert self._current is not None
+        return self._current.base + self.segment_bytes - self.end
+
+    def open_tail(self) -> None:
+        """Opens the segment that holds the log's end, or makes the first one."""
+        base = self.end - self.end % self.segment_bytes
+        self._current = make_segment(self.root, base, self.segment_bytes)
+        self._unflushed = [self._current]
+        self._begin_ahead()
+        self.prepare_next()
+
+    def make_room(self, size: int) -> None:
+        """Goes on in the next segment, behind a filler, when `size` bytes do not fit.
+
+        Raises ServiceNotAvailable when there is no next one; nothing is written then.
+        """
+        if self._current is None:
+            self.open_tail()
+        if self.fits(size):
+            return
+        following = self._take_next()
+        if self._room():
+            self._write(filler(self._room()))
+        self.end = following.base
+        self._current = following
+        self._unflushed.append(following)
+        log.debug("segment begun", extra=fields(offset=following.base))
+        self._begin_ahead()
+        self.prepare_next()
+
+    def _begin_ahead(self) -> None:
+        if self._ahead is not None and self._current is not None:
+            position = self.end - self._current.base
+            self._ahead.begin(self._current.path, self.segment_bytes, position)
+
+    def append(self, data: memoryview | bytes | bytearray) -> int:
+        """Writes `data`, for which `make_room` was called, in one go. Answers its log offset.
+
+        The space is there already: any error means that the file can no longer be trusted, and is
+        raised for the process to end. A pool may keep `data` itself: do not change it afterwards.
+        """
+        start = self.end
+        self._write(data)
+        self.end = start + len(data)
+        return start
+
+    def _write(self, data: memoryview | bytes | bytearray) -> None:
+        assert self._current is not None
+        position = self.end - self._current.base
+        if self._ahead is not None:
+            self._ahead.claim(position + len(data))
+        if self.pool is None:
+            disk.write_all(self._current.descriptor, data, position)
+        else:
+            self.pool.put(self._current.descriptor, position, data)
+
+    def prepare_next(self) -> None:
+        """Starts to make the segment after the current one, in a thread."""
+        assert self._current is not None
+        base = self._current.base + self.segment_bytes
+        self._failed = None
+        self._preparing = threading.Thread(
+            target=self._prepare, args=(base,), name="prepare-segment"
+        )
+        try:
+            self._preparing.start()
+        except RuntimeError as error:
+            # No thread can be had: `retry_next` does without.
+            self._preparing = None
+            self._failed = ServiceNotAvailable(f"{SHORT}: {error}", MORE_RESOURCES)
+
+    def _prepare(self, base: int) -> None:
+        try:
+            self._next = make_segment(self.root, base, self.segment_bytes)
+        except (OSError, ServiceNotAvailable, StoreMoved) as error:
+            self._failed = error
+
+    def _take_next(self) -> Segment:
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
+        if self._next is None:
+            error = self._failed
+            assert error is not None
+            raise error
+        following, self._next = self._next, None
+        return following
+
+    @property
+    def lacks_next(self) -> bool:
+        """Whether the next segment could not be made."""
+        idle = self._preparing is None or not self._preparing.is_alive()
+        return idle and self._next is None
+
+    def retry_next(self) -> bool:
+        """After a failure that passes: tries once more; True when the next segment is there."""
+        if self._preparing is not None and self._preparing.is_alive():
+            return False
+        if self._current is not None and self._next is None:
+            self._prepare(self._current.base + self.segment_bytes)
+        return self._next is not None
+
+    def commit_job(self) -> CommitJob:
+        """What must be written so that all is committed; run one at a time, in any thread."""
+        if self.pool is None:
+            return CommitJob(self.end)
+        return self.pool.take(self.end)
+
+    def committed_to(self, job: CommitJob) -> None:
+        """The job has run: its part of the pool is free."""
+        if self.pool is not None:
+            self.pool.give_back(job)
+            self._committed = job.target
+
+    def flush_job(self) -> "FlushJob":
+        """What must be synced so that all committed bytes are durable; run it in any thread."""
+        return FlushJob(self.committed, [segment.descriptor for segment in self._unflushed])
+
+    def flushed_to(self, offset: int) -> None:
+        """Forgets segments that end at or below a flushed offset, and closes them."""
+        while len(self._unflushed) > 1 and self._unflushed[1].base <= offset:
+            os.close(self._unflushed.pop(0).descriptor)
+
+    def close(self, unlink_next: bool) -> None:
+        """Closes all files; a clean stop unlinks the unused next segment, as RocketMQ does."""
+        if self._preparing is not None:
+            self._preparing.join()
+        if self._ahead is not None:
+            self._ahead.close()
+        for segment in self._unflushed:
+            os.close(segment.descriptor)
+        self._unflushed = []
+        if self._next is not None:
+            os.close(self._next.descriptor)
+            if unlink_next:
+                disk.unlink(self._next.path)
+                disk.sync_dir(self._next.path.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class FlushJob:
+    """File descriptors to sync, oldest first, and the log offset that is durable afterwards."""
+
+    target: int
+    descriptors: list[int]
+
+    def run(self, sync: Callable[[int], None] = disk.sync) -> None:
+        """Syncs the older segments before the newer. Any error is final for the process."""
+        for descriptor in self.descriptors:
+            sync(descriptor)

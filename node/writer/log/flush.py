@@ -1,0 +1,231 @@
+"""How the log gets to the disk: what commits and flushes it, and the threads that do it.
+
+`node/runtime/service_loop.py` decides when, purely. A `JobThread` runs one job at a time; a flush
+is `os.fdatasync`, which releases the GIL (`mmap.flush` does not). The first error is the last: a
+second sync after an error can lie.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from node.runtime.service_loop import ServiceLoop, commit_pace, due, flush_pace
+from node.runtime.settings import Settings
+from node.writer.log.commit_log import CommitLog, FlushJob
+from node.writer.log.transient_store_pool import CommitJob
+from protocol.errors import StoreMoved
+
+
+class Job(Protocol):
+    """What a `JobThread` runs."""
+
+    def run(self) -> None:
+        """Raises the OSError that ends the process."""
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+class JobThread(Generic[AnyJob]):
+    """One thread, one job at a time. All methods are for the writer's own thread.
+
+    `fd` becomes readable when a job has ended: an eventfd for the writer's poll.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._job: AnyJob | None = None
+        self._after: Callable[[], None] | None = None
+        self._done: AnyJob | None = None
+        self._error: OSError | StoreMoved | None = None
+        self.took_ns = 0
+        """How long the last job ran."""
+        self._ended = False
+        """Set last by the thread: looking for a job's end then costs nothing."""
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name)
+        self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job runs or waits to be collected."""
+        with self._wake:
+            return self._job is not None or self._done is not None
+
+    def start(self, job: AnyJob, after: Callable[[], None] | None = None) -> None:
+        """Begins a job; `after` runs in the thread when it has succeeded."""
+        with self._wake:
+            assert self._job is None
+            self._job, self._after = job, after
+            self._wake.notify_all()
+
+    def collect(self) -> AnyJob | None:
+        """The finished job, once. Raises the OSError or StoreMoved that ended it."""
+        if not self._ended:
+            return None
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+        with self._wake:
+            if self._error is not None:
+                raise self._error
+            self._ended = False
+            done, self._done = self._done, None
+            return done
+
+    def wait(self) -> None:
+        """Until no job runs."""
+        with self._wake:
+            while self._job is not None:
+                self._wake.wait()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while self._job is None and not self._stopping:
+                    self._wake.wait()
+                if self._job is None:
+                    return
+                job, after = self._job, self._after
+            began = time.monotonic_ns()
+            try:
+                job.run()
+                took = time.monotonic_ns() - began
+                if after is not None:
+                    after()
+                error = None
+            except (OSError, StoreMoved) as caught:
+                error, took = caught, 0
+            with self._wake:
+                self.took_ns = took
+                self._job, self._done, self._error = None, job, error
+                os.eventfd_write(self.fd, 1)
+                self._ended = True
+                self._wake.notify_all()
+
+    def close(self) -> None:
+        """Ends the thread when its job is done."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        self._thread.join()
+        os.close(self.fd)
+
+
+class Moved(NamedTuple):
+    """Log offsets that were reached since the last look; None where nothing has moved."""
+
+    committed: int | None = None
+    flushed: int | None = None
+    flush_ns: int = 0
+    """How long that flush took."""
+
+
+NOTHING_MOVED = Moved()
+
+
+class FlushServices:
+    """Commits and flushes one log as its flush mode says.
+
+    SYNC_FLUSH: whenever there is something (GroupCommitService); what comes during a flush shares
+    the next one. ASYNC_FLUSH: FlushRealTimeService; with a pool CommitRealTimeService before it.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        settings: Settings,
+        now: float,
+        after_flush: Callable[[int], Callable[[], None]],
+    ) -> None:
+        """`after_flush(target)` makes what the flush thread does behind the sync up to `target`."""
+        self.flushed = log.end
+        self._log = log
+        self._after_flush = after_flush
+        self._flushes_at_once = settings.is_sync_flush
+        self._wakes_commit = settings.wake_commit_when_put_message
+        self._wakes_flush = settings.wake_flush_when_put_message
+        self._commit_loop = ServiceLoop(commit_pace(settings), now, now)
+        self._flush_loop = ServiceLoop(flush_pace(settings), now, now)
+        self._flusher: JobThread[FlushJob] = JobThread("flush")
+        self._committer: JobThread[CommitJob] | None = None
+        self.is_hasty = (
+            settings.is_sync_flush or log.pool is not None or self._flush_loop.pace.wakes
+        )
+        """Whether an append may make something due at once."""
+        if log.pool is not None:
+            self._committer = JobThread("commit")
+
+    @property
+    def fds(self) -> list[int]:
+        """Readable when `collect` has something to say."""
+        return [thread.fd for thread in (self._flusher, self._committer) if thread is not None]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything that was appended is flushed."""
+        return self.flushed == self._log.end
+
+    def wake(self) -> None:
+        """Something was appended (handleDiskFlush)."""
+        if self._log.pool is not None:
+            if self._wakes_commit:
+                self._commit_loop.wake()
+        elif self._wakes_flush:
+            self._flush_loop.wake()
+
+    def begin(self, now: float, is_waited_for: bool) -> None:
+        """Starts what is due; who waits for the disk makes everything due."""
+        log, size = self._log, self._log.segment_bytes
+        if self._committer is not None and not self._committer.is_busy:
+            least = 0 if is_waited_for else self._commit_loop.turn(now)
+            if least is not None and due(log.committed, log.end, least, size):
+                self._committer.start(log.commit_job())
+        if not self._flusher.is_busy:
+            at_once = is_waited_for or self._flushes_at_once
+            least = 0 if at_once else self._flush_loop.turn(now)
+            if least is not None and due(self.flushed, log.committed, least, size):
+                job = log.flush_job()
+                self._flusher.start(job, self._after_flush(job.target))
+
+    def collect(self, now: float) -> Moved:
+        """What has ended. Raises the OSError of a failed write or flush: the process must end."""
+        committed = self._committer.collect() if self._committer is not None else None
+        if committed is not None:
+            self._log.committed_to(committed)
+            self._commit_loop.turned_at = self._commit_loop.thorough_at = now
+            self._flush_loop.wake()
+        flushed = self._flusher.collect()
+        if committed is None and flushed is None:
+            return NOTHING_MOVED
+        if flushed is not None:
+            self.flushed = flushed.target
+            self._flush_loop.turned_at = now
+        return Moved(
+            None if committed is None else committed.target,
+            None if flushed is None else flushed.target,
+            self._flusher.took_ns,
+        )
+
+    def wait_for_buffer(self, size: int, now: float) -> Moved:
+        """Commits until the pool has room for `size` bytes. Raises OSError."""
+        moved = Moved()
+        if self._committer is None or self._log.pool is None or self._log.pool.fits(size):
+            return moved
+        self._committer.wait()
+        moved = self.collect(now)
+        if not self._log.pool.fits(size):
+            job = self._log.commit_job()
+            job.run()
+            self._log.committed_to(job)
+            moved = moved._replace(committed=job.target)
+        return moved
+
+    def close(self) -> None:
+        """Ends the threads when their jobs are done."""
+        self._flusher.close()
+        if self._committer is not None:
+            self._committer.close()

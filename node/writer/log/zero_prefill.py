@@ -1,0 +1,180 @@
+"""Zeros ahead of the log's end: a flush then finds blocks that were written before.
+
+`posix_fallocate` gives a segment blocks that count as unwritten. The first flush of each changes
+the extents of the file, which must be made durable as well, and takes several times as long as
+that of bytes written over others. Where every answer waits for a flush (SYNC_FLUSH) a thread
+therefore writes zeros over what comes next, and syncs them: there were zeros before.
+"""
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from node.runtime import disk
+from node.runtime.event_log import fields
+from protocol.errors import StoreMoved
+
+log = logging.getLogger("keelog.zero_ahead")
+
+AHEAD_BYTES = 8 << 20
+"""So far ahead of the log's end zeros are written."""
+SYNC_BYTES = 1 << 20
+"""Zeros synced at once: a flush of the log waits for those that are on their way."""
+PART_BYTES = 128 << 10
+"""Zeros written at once: an append that comes so far waits for them."""
+SEGMENT_BYTES_MIN = 64 << 20
+"""Smaller segments are not worth it."""
+PAGE_BYTES = 4096
+NO_DESCRIPTOR_S = 1.0
+"""A pause where the segment cannot be opened because no descriptor is free."""
+IN_PLACE_FILE_SYSTEMS = frozenset({"ext4", "xfs"})
+"""These write over a block where it stands: others would need new room for what comes then."""
+_ZEROS = bytes(PART_BYTES)
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def make_ahead(root: Path, segment_bytes: int) -> "ZeroAhead | None":
+    """For the log of a store, where it is of use."""
+    is_large = segment_bytes >= SEGMENT_BYTES_MIN
+    return ZeroAhead() if is_large and _file_system(root) in IN_PLACE_FILE_SYSTEMS else None
+
+
+def _file_system(folder: Path) -> str:
+    """The kind of file system that a folder is on, empty where it is not known."""
+    device = folder.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = _MOUNTS.read_text().splitlines()
+    except OSError:
+        return ""
+    found = [
+        line.partition(" - ")[2].split(" ", 1)[0] for line in mounts if _device(line) == wanted
+    ]
+    return found[-1] if found else ""
+
+
+def _device(mount: str) -> str:
+    return mount.split(" ", 3)[2]
+
+
+class _Part(NamedTuple):
+    """Zeros to write: a segment, and where in it."""
+
+    path: Path
+    start: int
+    stop: int
+
+
+class ZeroAhead:
+    """One segment at a time. `begin` and `claim` are for the writer's thread; positions count from
+    the segment's start.
+
+    It never writes below what was claimed; whoever claims waits for what is being written there.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Condition()
+        self._path: Path | None = None
+        self._size = self._claimed = self._zeroed = 0
+        self._busy: _Part | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="zero-ahead", daemon=True)
+
+    def begin(self, path: Path, size: int, position: int) -> None:
+        """Goes on in this segment, of which `position` bytes are the log's."""
+        with self._guard:
+            self._path, self._size = path, size
+            self._claimed = self._zeroed = position
+            self._guard.notify_all()
+        if not self._thread.ident:
+            self._thread.start()
+
+    def claim(self, stop: int) -> None:
+        """Called before anything is written to the segment: all below `stop` is the caller's."""
+        with self._guard:
+            self._claimed = stop
+            while self._is_busy_below(stop):
+                self._guard.wait()
+            if self._is_due():
+                self._guard.notify_all()
+
+    def _is_busy_below(self, stop: int) -> bool:
+        busy = self._busy
+        return busy is not None and busy.path == self._path and busy.start < stop
+
+    def _is_due(self) -> bool:
+        """Whether there is enough to do for a sync."""
+        return self._zeroed < min(self._claimed + AHEAD_BYTES - SYNC_BYTES, self._size)
+
+    def _next(self, path: Path | None) -> _Part | None:
+        """What to write now, in the segment `path` or, without one, wherever it is time.
+
+        None when it is far enough, when it is over, or where the log has left that segment.
+        """
+        with self._guard:
+            while path is None and not self._stopping and not self._is_due():
+                self._guard.wait()
+            if self._stopping or self._path is None or (path or self._path) != self._path:
+                return None
+            first = -(-self._claimed // PAGE_BYTES) * PAGE_BYTES
+            self._zeroed = max(self._zeroed, first)
+            stop = min(self._zeroed + PART_BYTES, self._claimed + AHEAD_BYTES, self._size)
+            if stop <= self._zeroed:
+                return None
+            self._busy = _Part(self._path, self._zeroed, stop)
+            return self._busy
+
+    def _end(self, part: _Part) -> None:
+        with self._guard:
+            if part.path == self._path:
+                self._zeroed = max(self._zeroed, part.stop)
+            self._busy = None
+            self._guard.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                try:
+                    self._write_some()
+                except OSError as error:
+                    if error.errno not in disk.NO_RESOURCES:
+                        raise
+                    time.sleep(NO_DESCRIPTOR_S)
+        except (OSError, StoreMoved) as error:
+            # Nothing of the log is in danger: the flush itself, with a descriptor of its own, finds
+            # out whether the disk still takes what it is given.
+            log.warning("no zeros ahead of the log any more", extra=fields(why=error))
+
+    def _write_some(self) -> None:
+        """Writes and syncs SYNC_BYTES at most of one segment, when it is time."""
+        part = self._next(None)
+        if part is None:
+            return
+        try:
+            descriptor = disk.open_file(part.path)
+        except (OSError, StoreMoved):
+            self._end(part)
+            raise
+        try:
+            written = 0
+            while part is not None:
+                try:
+                    disk.write_all(descriptor, _ZEROS[: part.stop - part.start], part.start)
+                finally:
+                    self._end(part)
+                written += PART_BYTES
+                part = self._next(part.path) if written < SYNC_BYTES else None
+            disk.sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        with self._guard:
+            self._stopping = True
+            self._guard.notify_all()
+        if self._thread.ident:
+            self._thread.join()

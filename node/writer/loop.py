@@ -1,0 +1,441 @@
+"""The writer process: owns the CommitLog, takes appends, announces how far the log reaches.
+
+One loop: take all that waits, append it as one group, publish the state page, notify, answer.
+In SYNC_FLUSH (or where a request asks for it) the answer waits for the flush that covers it.
+"""
+
+import argparse
+import logging
+import os
+import time
+from functools import partial
+from pathlib import Path
+from time import monotonic_ns
+
+import zmq
+
+from node.runtime import disk
+from node.runtime.descriptors import check_file_limit
+from node.runtime.event_log import fields
+from node.runtime.held_store import check_held, hold_store
+from node.runtime.process import EXIT_OK, OOM_WRITER, StopFlag, leave, now_ms, report_recovery
+from node.runtime.run_process import ChildProcess, run_process
+from node.runtime.settings import Settings, load_settings
+from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
+from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
+from node.runtime.wakeup.bells import Context, Sleepers
+from node.serving.request_server import BadFrames, Received, Server
+from node.serving.request_wait import RequestWait
+from node.writer.admission import check_append, check_pool, check_runs
+from node.writer.append_request import AppendRequest, queues_of
+from node.writer.broker_checkpoint import SAVE_EVERY_S
+from node.writer.group_commit import GroupCommit
+from node.writer.log.flush import NOTHING_MOVED, FlushServices, Moved
+from node.writer.recovery.progress import RecoveryProgress
+from node.writer.requests import (
+    FLUSH_DISK_TIMEOUT,
+    PUT_OK,
+    WAIT_FLUSHED,
+    WAIT_NONE,
+    Pending,
+    pending_append,
+    pending_send,
+)
+from node.writer.staging.operations import StagingService
+from node.writer.staging.requests import OPERATIONS as STAGING_OPERATIONS
+from node.writer.stats import WriterStats
+from node.writer.store import WriterStore, open_writer_store, store_host_of
+from node.writer.topic_requests import answer_other
+from protocol.errors import BadRequest, MqError, StoreMoved
+from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
+
+log = logging.getLogger("keelog.writer")
+
+GROUP_REQUESTS_MAX = 512
+GROUP_BYTES_MAX = 1024 * 1024
+HEARTBEAT_S = 0.1
+HELD_S = 0.001
+"""Appends look so often whether the store is still there: a look costs a tenth of a lone append."""
+HOUSE_S = 0.01
+"""While nobody waits for the disk or a publication, these are looked at so often."""
+DISK_RETRY_S = 1.0
+APPENDS = ("append", "send")
+FOLLOWERS = ("queue-", "index", "reader-")
+"""Slots of the processes that may sleep until the log grows."""
+STOP_WAIT_S = 5.0
+
+
+class Writer:
+    """The loop. It owns the sockets and, through `store`, the log."""
+
+    def __init__(self, store: WriterStore, server: Server, workers: Sleepers) -> None:
+        self.store = store
+        self.settings: Settings = store.settings
+        self.server = server
+        self.workers = workers
+        now = time.monotonic()
+        self.flushing = FlushServices(store.log, self.settings, now, store.after_flush)
+        self.waiting = GroupCommit(self.settings)
+        self.stats = WriterStats(store.root, self.settings.is_sync_flush)
+        self.staging = StagingService(store, server, self._put, lambda: self.flushing.flushed)
+        self._is_sync = store.settings.is_sync_flush
+        self._shows_at_once = store.log.pool is None and not self._is_sync
+        """Whether an append is readable as soon as it is written."""
+        self.stopping = False
+        self.lacks_room = False
+        """Whether an append was refused for a shortage of room or descriptors, which lasts."""
+        self.last_heartbeat = 0.0
+        self._house_at = 0.0
+        self._held_at = 0.0
+        self.last_disk_retry = 0.0
+        self.last_checkpoint = now
+
+    def run(self, stop: StopFlag) -> None:
+        """Serves until the flag is set, then stops in order.
+
+        Raises OSError, and StoreMoved, of which those that wait with a request are told.
+        """
+        wait = RequestWait((*self.server.watched, *self.flushing.fds, self.staging.fd, stop.fd))
+        self.store.page.publish(state=RUNNING)
+        try:
+            while not stop.is_set:
+                wait.poll(self._sleep_ms())
+                self.step(time.monotonic())
+            self._stop(wait)
+        except StoreMoved as error:
+            self._refuse_all(error)
+            raise
+
+    def step(self, now: float) -> None:
+        """One turn: a group of requests, and what is due of the rest."""
+        self._publish(self.flushing.collect(now))
+        began = monotonic_ns()
+        group = self._take_group()
+        if group:
+            self._append(group, now, began)
+        if now >= self._house_at or self.flushing.is_hasty or self._is_watched():
+            self._keep_house(now)
+
+    def _is_watched(self) -> bool:
+        """Whether somebody waits for more than an append."""
+        return self.stopping or len(self.waiting) > 0 or self.staging.is_active
+
+    def _keep_house(self, now: float) -> None:
+        """What lone appends need not pay for each: it is done now and then."""
+        self._house_at = now + HOUSE_S
+        self.staging.step(now, self.stopping)
+        is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
+        self.flushing.begin(now, self.stopping or is_waited_for)
+        self._answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
+        if now - self.last_heartbeat >= HEARTBEAT_S:
+            check_held()
+            self.store.page.beat(now_ms())
+            self.stats.publish(len(self.waiting))
+            self.last_heartbeat = now
+            self.workers.look()
+            self.server.turn()
+            self._look_for_room()
+        if now - self.last_checkpoint >= SAVE_EVERY_S:
+            self.last_checkpoint = now
+            with disk.if_room():
+                self.store.checkpoint.save_running()
+        if not self.stopping:
+            with disk.if_room():
+                self.store.retain(now)
+        if self.store.log.lacks_next and now - self.last_disk_retry >= DISK_RETRY_S:
+            self.last_disk_retry = now
+            if self.store.log.retry_next():
+                log.info("the next segment could be made")
+
+    def _sleep_ms(self) -> int:
+        if self.staging.has_work or self.server.has_requests:
+            return 0
+        return 50 if self.flushing.is_done else 10
+
+    def _look_for_room(self) -> None:
+        """Shows when appends that were refused for a full disk may come again."""
+        is_full = self.store.log.lacks_next or self.store.retention.full is not None
+        if self.lacks_room and not is_full and not self.stopping:
+            self.lacks_room = False
+            self.store.page.publish(state=RUNNING)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def _take_group(self) -> list[Pending]:
+        group: list[Pending] = []
+        size = 0
+        for _ in range(GROUP_REQUESTS_MAX):
+            if size >= GROUP_BYTES_MAX:
+                break
+            received = self.server.receive()
+            if received is None:
+                break
+            if isinstance(received, BadFrames):
+                self._refuse(received.peer, received.request_id, received.error, False)
+                continue
+            pending = self._parse(received, size)
+            if pending is not None:
+                group.append(pending)
+                size += pending.append.size
+            elif received.payload is not None:
+                size += len(received.payload)
+        return group
+
+    def _parse(self, received: Received, group_bytes: int) -> Pending | None:
+        """The append asked for; other operations are answered here. Never raises for bad input.
+
+        `group_bytes` were taken in this turn already.
+        """
+        header: Header = {}
+        try:
+            header = unpack(received.header)
+            operation = check_envelope(header)
+            if operation in APPENDS:
+                if self.stopping or self.waiting.is_full or self.store.retention.full is not None:
+                    check_append(self.stopping, self.waiting, self.store.retention)
+                if operation == "append":
+                    pending = pending_append(received, header)
+                else:
+                    pending = pending_send(received, header, self.store.topics, self.store.rules)
+                if self.store.log.pool is not None:
+                    size = group_bytes + pending.append.size
+                    check_pool(self.store.log.pool, self.settings, size)
+                return pending
+            if operation in STAGING_OPERATIONS:
+                check_runs(self.stopping)
+                answered = self.staging.handle(received, header, operation)
+                if answered is not None:
+                    self._answer_other(received.peer, answered)
+                return None
+            if received.payload is not None:
+                raise BadRequest(f"{operation[:40]!a} is one frame, two came")
+            answered = answer_other(self.store.topics, operation, header, request_id(header))
+            self._answer_other(received.peer, answered)
+        except (MqError, OSError) as error:
+            number = request_id(header) or id_within(received.header)
+            asked = header.get("op")
+            is_stage = asked in STAGING_OPERATIONS
+            # Without a name: an error that its frame holds holds the frame, and the request in it.
+            place = str(self.store.root)
+            self._refuse(
+                received.peer, number, as_refusal(error, place), asked in APPENDS, is_stage
+            )
+        return None
+
+    def _answer_other(self, peer: bytes, answered: Header) -> None:
+        self.server.send(peer, answered)
+        self.stats.answered_other()
+
+    def _refuse(
+        self, peer: bytes, number: int, error: MqError, is_append: bool, is_stage: bool = False
+    ) -> None:
+        """`is_stage`: stages are refused on a disk where appends still go on."""
+        self.stats.refused(is_append, error)
+        if is_shortage(error) and not self.stopping and not is_stage:
+            self.lacks_room = True
+            state = DISK_FULL if is_disk_full(error) else NO_RESOURCES
+            self.store.page.publish(state=state)
+        self.server.send(peer, refusal(number, error))
+
+    def _refuse_all(self, error: MqError) -> None:
+        """Refuses the requests that wait, GROUP_REQUESTS_MAX at most: this process ends."""
+        for _ in range(GROUP_REQUESTS_MAX):
+            received = self.server.receive()
+            if received is None:
+                return
+            if isinstance(received, BadFrames):
+                number = received.request_id
+            else:
+                number = id_within(received.header)
+            self._refuse(received.peer, number, error, False)
+
+    # -- appending and answering --------------------------------------------------------------
+
+    def _append(self, group: list[Pending], now: float, began: int) -> None:
+        if now >= self._held_at:
+            self._check_held(group, now)
+        requests = [pending.append for pending in group]
+        parsed = monotonic_ns()
+        grew, is_lone = self._write(requests, now), len(group) == 1
+        turn = (began, parsed, monotonic_ns())
+        if grew and not is_lone:
+            self._ring(requests)
+        answered = 0
+        for pending in group:
+            if pending.append.error is not None:
+                self._refuse(pending.peer, pending.request_id, pending.append.error, True)
+            elif self._waits(pending):
+                pending.turn = turn
+                self.waiting.put(pending, now)
+            else:
+                self._answer(pending, PUT_OK, flushed=False)
+                answered += 1
+        replied = monotonic_ns()
+        if grew and is_lone:
+            self._ring(requests)
+        self.stats.turn(turn, replied, answered, self.store.appender.records)
+
+    def _check_held(self, group: list[Pending], now: float) -> None:
+        """Before anything is written. Raises StoreMoved; the group is refused then."""
+        self._held_at = now + HELD_S
+        try:
+            check_held()
+        except StoreMoved as error:
+            for pending in group:
+                self._refuse(pending.peer, pending.request_id, error, True)
+            raise
+
+    def _waits(self, pending: Pending) -> bool:
+        return pending.wait == WAIT_FLUSHED or (self._is_sync and pending.wait != WAIT_NONE)
+
+    def _put(self, requests: list[AppendRequest], now: float) -> None:
+        """As `_append`, for records that nobody waits for."""
+        check_held()
+        began = monotonic_ns()
+        if self._write(requests, now):
+            self.stats.turn((began, began, monotonic_ns()), 0, 0, self.store.appender.records)
+            self._ring(requests)
+
+    def _write(self, requests: list[AppendRequest], now: float) -> bool:
+        """Appends what is good, and shows it to whoever looks; whether there was any."""
+        store, log, appender = self.store, self.store.log, self.store.appender
+        if log.pool is not None:
+            size = sum(request.size for request in requests)
+            self._publish(self.flushing.wait_for_buffer(size, now))
+        before = log.end
+        appender.append(requests, now_ms())
+        if log.end == before:
+            return False
+        if self._shows_at_once:
+            store.page.show_append(appender.records, log.end)
+            return True
+        store.page.publish(records=appender.records, appended=log.end)
+        if log.pool is None:
+            self._committed(log.end)
+        return True
+
+    def _ring(self, requests: list[AppendRequest]) -> None:
+        """What a lone answer need not wait for; who is woken finds that the page has moved."""
+        if self._shows_at_once:
+            end = self.store.log.end
+            self.workers.wake(self.store.epoch, end, partial(queues_of, requests))
+        if self.flushing.is_hasty:
+            self.flushing.wake()
+        self.store.snapshot_if_due()
+
+    def _publish(self, moved: Moved) -> None:
+        """What a commit or flush has reached: pages, hint, and the answers that waited for it."""
+        if moved is NOTHING_MOVED:
+            return
+        if moved.committed is not None:
+            self._committed(moved.committed)
+        if moved.flushed is None:
+            return
+        self.stats.flushed(moved.flush_ns)
+        self.store.flushed_to(moved.flushed)
+        if self.settings.is_sync_flush:
+            self._announce(moved.flushed)
+        self._answer_waiting(self.waiting.flushed(moved.flushed), PUT_OK, flushed=True)
+
+    def _answer_waiting(self, waited: list[Pending], status: str, flushed: bool) -> None:
+        if not waited:
+            return
+        ended = monotonic_ns()
+        for pending in waited:
+            self._answer(pending, status, flushed)
+        self.stats.waited(waited, ended, monotonic_ns(), is_late=not flushed)
+
+    def _committed(self, offset: int) -> None:
+        """The segments hold what is below; readable now, but in SYNC_FLUSH only when flushed."""
+        self.store.page.publish(committed=offset)
+        if not self.settings.is_sync_flush:
+            self._announce(offset)
+
+    def _announce(self, readable: int) -> None:
+        """Page first, then the announcement: who is woken finds the page moved."""
+        self.store.page.publish(readable=readable)
+        self.workers.wake(self.store.epoch, readable)
+
+    def _answer(self, pending: Pending, status: str, flushed: bool) -> None:
+        header = pending.answer(self.store.store_host, self.store.epoch, status, flushed)
+        self.server.send(pending.peer, header)
+
+    # -- stopping -----------------------------------------------------------------------------
+
+    def _stop(self, wait: RequestWait) -> None:
+        """Refuses appends, flushes, waits for the workers, leaves a clean store."""
+        self.stopping = True
+        self.store.page.publish(state=STOPPING)
+        deadline = time.monotonic() + STOP_WAIT_S
+        while True:
+            now = time.monotonic()
+            self.step(now)
+            waits = self.store.has_workers() and not self.store.workers_are_done()
+            if self.flushing.is_done and (not waits or now >= deadline):
+                break
+            wait.poll(5)
+        self.staging.close()
+        self.flushing.close()
+        self.stats.close()
+        try:
+            self.store.close_cleanly(self.store.workers_are_done())
+        except OSError as error:
+            if error.errno not in disk.PASSING:
+                raise
+            log.warning("no mark of a clean stop could be made", extra=fields(why=error))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the writer of one store until SIGTERM."""
+    options = _options(arguments)
+    root = Path(options.dir).resolve()
+    child = ChildProcess(
+        slot="writer",
+        title="keelog-writer",
+        what=f"the writer of {root} cannot start",
+        place=str(root),
+        oom_points=OOM_WRITER,
+        ready_fd=options.ready_fd,
+    )
+    return run_process(child, partial(_serve, child, options, root))
+
+
+def _serve(child: ChildProcess, options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
+    check_file_limit()
+    settings = load_settings(options.settings)
+    store_host = store_host_of(options.bind, options.control_port)
+    tell = RecoveryProgress(partial(report_recovery, options.ready_fd))
+    alone = options.ready_fd is None
+    hold_store(root, options.held)
+    store = open_writer_store(root, settings, store_host, alone, tell)
+    # Fail-stop: after a failed write or flush nothing more may be acknowledged.
+    child.what = f"the writer of {root} stops, its log can no longer be trusted"
+    os.chdir(store.run_dir)
+    context: Context = zmq.Context()
+    workers = Sleepers(context, root, lambda slot: slot.startswith(FOLLOWERS))
+    server = Server(context, options.bind, local=options.local)
+    writer = Writer(store, server, workers)
+    child.report_ready(server.endpoint)
+    try:
+        writer.run(stop)
+    except StoreMoved:
+        server.close()
+        raise
+    context.destroy(linger=1000)
+    return EXIT_OK
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m node.writer.loop", description=__doc__)
+    parser.add_argument("dir", metavar="DIR", help="the store")
+    parser.add_argument("--bind", default="tcp://127.0.0.1:9871")
+    parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
+    parser.add_argument("--control-port", type=int, default=9870)
+    parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--held", default="", help="device and inode of the store and its lock")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    leave(main())

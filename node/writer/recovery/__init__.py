@@ -1,0 +1,1 @@
+"""Finds the end of the log and the next offset of each queue at a start."""

@@ -1,0 +1,174 @@
+"""Carries out a repair plan on the log and the files beside it. Queues and index are the workers'.
+
+The caller holds the store's lock. Each step first copies to quarantine what it will overwrite, and
+leaves a store on which a new plan leads to the same end: killed anywhere, it is simply run again.
+"""
+
+import os
+from pathlib import Path
+
+from node.runtime import disk
+from node.runtime.regular_file import read_bounded
+from node.runtime.settings import Settings
+from node.store.checkpoints import (
+    QUARANTINE_DIR,
+    Floor,
+    Tails,
+    clear_clean,
+    load_epochs,
+    own_dir,
+    save_epochs,
+    save_tails,
+)
+from node.store.quarantine import keep_bytes, move_file
+from node.store.repair.plan import LogPlan
+from node.store.repair.steps import (
+    CutLog,
+    DeleteFile,
+    FillHole,
+    Marker,
+    MoveFile,
+    RewriteCheckpoint,
+    SetLength,
+    Step,
+)
+from node.store.shutdown_state import read_checkpoint
+from node.writer.recovery.recovery import carry_out, examine
+from protocol.checkpoint import encode_checkpoint
+from protocol.names import CHECKPOINT_FILE_BYTES
+from protocol.record.codec import filler
+from protocol.record.lost_marker import Place, gap_marker, queue_marker
+
+_COPY_BYTES = 1 << 20
+
+
+def repair_log(root: Path, plan: LogPlan, settings: Settings) -> None:
+    """Takes the log's steps, then ends the log as the next start would. Raises OSError,
+    StoreDamaged."""
+    for step in plan.steps:
+        _take(root, step)
+    if any(isinstance(step, CutLog) for step in plan.steps):
+        found = examine(root, settings)
+        if found.cut is not None:
+            carry_out(found, settings.enabled_append_prop_crc)
+
+
+def move_strangers(root: Path, steps: list[Step]) -> None:
+    """Takes files that belong to no store out of `config/`, `consumequeue/` and `index/`."""
+    for step in steps:
+        if isinstance(step, MoveFile):
+            _move(root, step)
+
+
+def rewrite_checkpoint(root: Path, step: RewriteCheckpoint, plan: LogPlan) -> None:
+    """RocketMQ's checkpoint says no more than the log holds; a broker then looks for itself."""
+    found = read_checkpoint(root)
+    data = read_bounded(step.path, CHECKPOINT_FILE_BYTES)
+    keep_bytes(root, plan.end, [(0, data)], _report("checkpoint", step.why))
+    offsets = {
+        name: value if value <= plan.end else 0
+        for name in ("confirm_physical_offset", "logics_physical_offset")
+        for value in [getattr(found, name)]
+    }
+    times = {
+        name: min(getattr(found, name), plan.last_time)
+        for name in ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp")
+    }
+    disk.write_atomically(step.path, encode_checkpoint(found._replace(**offsets, **times)))
+
+
+def _take(root: Path, step: Step) -> None:
+    match step:
+        case MoveFile():
+            _move(root, step)
+        case DeleteFile(path=path):
+            disk.unlink(path)
+            disk.sync_dir(path.parent)
+        case SetLength():
+            _set_length(root, step)
+        case FillHole():
+            _fill(root, step)
+        case CutLog() if step.is_damage:
+            _lower(root, step)
+        case _:
+            pass  # What a crash left goes in the end, by recovery itself.
+
+
+def _report(kind: str, why: str) -> dict[str, object]:
+    return {"kind": kind, "why": why, "by": "keelog store repair"}
+
+
+def _move(root: Path, step: MoveFile) -> None:
+    path = step.path
+    if path in (own_dir(root), own_dir(root) / QUARANTINE_DIR):
+        # It stands where quarantine must be, which is where it goes.
+        aside = path.with_name(f"{path.name}.aside")
+        disk.rename(path, aside)
+        disk.sync_dir(path.parent)
+        path = aside
+    move_file(root, step.offset, path, _report("moved", step.why))
+
+
+def _set_length(root: Path, step: SetLength) -> None:
+    descriptor = disk.open_file(step.path)
+    try:
+        if step.size > step.wanted:
+            pieces = (
+                (step.offset + at, os.pread(descriptor, min(_COPY_BYTES, step.size - at), at))
+                for at in range(step.wanted, step.size, _COPY_BYTES)
+            )
+            why = f"had {step.size} bytes instead of {step.wanted}"
+            keep_bytes(root, step.offset + step.wanted, pieces, _report("excess", why))
+            disk.set_length(descriptor, step.wanted)
+        else:
+            disk.allocate(descriptor, step.wanted)
+        disk.sync_with_length(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fill(root: Path, step: FillHole) -> None:
+    """Markers first, then the blank; zeros behind it, so that nothing there is found again."""
+    descriptor = disk.open_file(step.path)
+    base = step.segment_start
+    try:
+        pieces = (
+            (at, os.pread(descriptor, min(_COPY_BYTES, step.end - at), at - base))
+            for at in range(step.start, step.end, _COPY_BYTES)
+        )
+        lost = [row for row in step.rows() if row["action"] == "mark_lost"]
+        keep_bytes(
+            root, step.start, pieces, {**_report(step.torn.kind, step.torn.why), "lost": lost}
+        )
+        for marker in step.markers:
+            disk.write_all(descriptor, _marker_bytes(step, marker), marker.offset - base)
+        if step.blank_at is not None:
+            blank = filler(step.end - step.blank_at)
+            disk.write_all(descriptor, blank, step.blank_at - base)
+            for at in range(step.blank_at + len(blank), step.end, _COPY_BYTES):
+                disk.write_all(descriptor, bytes(min(_COPY_BYTES, step.end - at)), at - base)
+        disk.sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _marker_bytes(step: FillHole, marker: Marker) -> bytes:
+    place = Place(marker.offset, marker.size, step.store_timestamp, step.sealed)
+    if marker.queue is None:
+        return gap_marker(place)
+    return queue_marker(place, marker.queue, marker.queue_offset)
+
+
+def _lower(root: Path, step: CutLog) -> None:
+    """Nothing of ours names an offset above the new end any more: recovery then cuts there, and
+    workers reconcile with it as with any epoch that ended."""
+    epochs = load_epochs(root)
+    if not epochs:
+        return
+    clear_clean(root)
+    times = (step.last_record, step.store_timestamp)
+    save_tails(root, Tails(step.offset, dict(step.next_offset), *times))
+    save_epochs(root, [line._replace(start=min(line.start, step.offset)) for line in epochs])
+    floor = Floor(root)
+    floor.save(step.offset)
+    floor.close()

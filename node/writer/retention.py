@@ -1,0 +1,303 @@
+"""Which old segments go, and when the disk is too full to take more.
+
+RocketMQ's rules (DefaultMessageStore.CleanCommitLogService), with two differences. The configured
+ratios are really used: a broker clamps them. What is younger than `file_forced_reserved_minutes`
+stays however full the disk is: a broker deletes it. `judge` and `expired` decide, purely;
+`Retention` looks and unlinks.
+Segments are unlinked and never truncated: who still maps one goes on reading it.
+"""
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+from node.runtime import disk
+from node.runtime.event_log import fields
+from node.runtime.settings import Settings
+from protocol.errors import ServiceNotAvailable, StoreMoved
+from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, offset_file_name
+from protocol.names import parse_offset_file_name as parse_name
+
+log = logging.getLogger("keelog.retention")
+
+LOOK_EVERY_S = 1.0
+"""How often the disk is looked at: appends resume so soon after space came back."""
+_MINUTE_S = 60.0
+_HOUR_S = 3600.0
+
+
+class SegmentFile(NamedTuple):
+    """A segment on disk: its first offset, the one behind it, and when it was last written."""
+
+    start: int
+    end: int
+    modified_s: float
+
+
+class DiskUse(NamedTuple):
+    """How full the file systems of the log and of the queues are, in whole percent."""
+
+    log_percent: int
+    queue_percent: int
+
+
+class Spared(NamedTuple):
+    """What retention may not touch. Log offsets: a segment that ends above one stays.
+
+    `needed`: flushed, vouched for by a saved snapshot of the queues' ends, and no longer written.
+    `followed`: passed by every worker; a disk above the forced ratio does not wait for them.
+    """
+
+    needed: int
+    followed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a look at clock and disk says.
+
+    `at_once`: segments go at the age of `file_forced_reserved_minutes`.
+    `needs_room`: abandoned staged batches go, and before any segment.
+    """
+
+    is_full: bool
+    may_delete: bool
+    at_once: bool
+    needs_room: bool
+    why: str
+
+
+def used_percent(path: Path) -> int:
+    """Used part of a path's file system as `df` counts it, rounded up, as a broker does."""
+    space = os.statvfs(path)
+    used = space.f_blocks - space.f_bfree
+    usable = used + space.f_bavail
+    return math.ceil(100 * used / usable) if usable else 100
+
+
+def room_below(path: Path, percent: int) -> int:
+    """The bytes that are left until `used_percent` is above `percent`; negative above it."""
+    space = os.statvfs(path)
+    used = space.f_blocks - space.f_bfree
+    usable = used + space.f_bavail
+    return (usable * percent // 100 - used) * space.f_frsize
+
+
+def staging_ratio(settings: Settings) -> int:
+    """Percent of the disk that staged batches may fill: above it messages would pay for them.
+
+    Segments go by force above it, or, where that is not allowed, appends are refused above it.
+    """
+    warning = settings.disk_space_warning_level_ratio
+    if not settings.clean_file_forcibly_enable:
+        return warning
+    return min(settings.disk_space_clean_forcibly_ratio, warning)
+
+
+def judge(use: DiskUse, hour: int, settings: Settings) -> Verdict:
+    """`hour`: of the local clock, 0 to 23."""
+    fullest = max(use)
+    is_full = fullest > settings.disk_space_warning_level_ratio
+    forced = fullest > min(
+        settings.disk_space_clean_forcibly_ratio, settings.disk_space_warning_level_ratio
+    )
+    if forced:
+        why = f"the disk is {fullest} % full"
+    elif fullest > settings.disk_max_used_space_ratio:
+        why = f"the disk is {fullest} % full, and they are past file_reserved_time"
+    else:
+        why = "they are past file_reserved_time"
+    return Verdict(
+        is_full=is_full,
+        may_delete=forced
+        or fullest > settings.disk_max_used_space_ratio
+        or hour in settings.delete_hours,
+        at_once=forced and settings.clean_file_forcibly_enable,
+        needs_room=fullest > staging_ratio(settings),
+        why=why,
+    )
+
+
+def expired(
+    segments: Sequence[SegmentFile],
+    verdict: Verdict,
+    spared: Spared,
+    now_s: float,
+    settings: Settings,
+) -> list[SegmentFile]:
+    """The segments that go now, oldest first: up to the first that stays.
+
+    `now_s` and the segments' times are of one clock. The last segment always stays.
+    """
+    found: list[SegmentFile] = []
+    if not verdict.may_delete:
+        return found
+    forced_s = settings.file_forced_reserved_minutes * _MINUTE_S
+    limit = spared.needed if verdict.at_once else min(spared)
+    for segment, written_s in zip(segments[:-1], _written_s(segments), strict=False):
+        may_go = now_s >= segment.modified_s + settings.file_reserved_time * _HOUR_S
+        if verdict.at_once:
+            may_go = may_go or forced_s == 0 or now_s >= written_s + forced_s
+        if segment.end > limit or not may_go:
+            break
+        found.append(segment)
+    return found[: settings.delete_file_batch_max]
+
+
+def _written_s(segments: Sequence[SegmentFile]) -> list[float]:
+    """When each segment was last written: not after the one that follows it.
+
+    A clock that was ahead for a while would otherwise keep segments, and a full disk full.
+    """
+    from_last = accumulate((segment.modified_s for segment in reversed(segments)), min)
+    return list(from_last)[::-1]
+
+
+class Clock:
+    """The time of day for ages. Set forward while the node runs, it makes nothing older."""
+
+    def __init__(
+        self,
+        wall_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall_s = wall_s
+        self._monotonic_s = monotonic_s
+        self._started = wall_s() - monotonic_s()
+
+    def now_s(self) -> float:
+        """Seconds since 1970: the least of what the clock says and what has passed."""
+        return min(self._wall_s(), self._started + self._monotonic_s())
+
+    def hour(self) -> int:
+        """The hour of the local day."""
+        return time.localtime(self._wall_s()).tm_hour
+
+
+class Retention:
+    """Looks at clock and disk once a second, and deletes once a `clean_resource_interval`.
+
+    All methods are for the writer's own thread; files are unlinked in another one.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        segment_bytes: int,
+        settings: Settings,
+        clock: Clock | None = None,
+        use: Callable[[], DiskUse] | None = None,
+    ) -> None:
+        self._root = root
+        self._segment_bytes = segment_bytes
+        self._settings = settings
+        self.clock = clock or Clock()
+        self._use = use or self._found_use
+        self._look_at = 0.0
+        self._clean_at = 0.0
+        self._deleting: threading.Thread | None = None
+        self.full: str | None = None
+        """Why nothing more may be appended; None while there is room."""
+        self.make_room: Callable[[float], bool] = lambda _now: False
+        """Asks that abandoned staged batches go. True while some may still go: no segment does."""
+
+    def check_room(self) -> None:
+        """Raises ServiceNotAvailable, disk_full, while the disk is above the warning ratio."""
+        if self.full is not None:
+            raise ServiceNotAvailable(
+                f"disk_full: {self.full}", "free space; appends then go on by themselves"
+            )
+
+    def turn(self, now: float, spared: Callable[[], Spared]) -> list[SegmentFile]:
+        """What is to be deleted now; nothing most of the time. `now`: of a monotonic clock.
+
+        Tell everybody where the log begins from now on before calling `delete`.
+        """
+        if now < self._look_at or self._is_deleting():
+            return []
+        self._look_at = now + LOOK_EVERY_S
+        verdict = judge(self._use(), self.clock.hour(), self._settings)
+        self._note_full(verdict)
+        if verdict.needs_room and self.make_room(now):
+            return []
+        if not verdict.may_delete or now < self._clean_at:
+            return []
+        self._clean_at = now + self._settings.clean_resource_interval / 1000
+        segments = self.segments()
+        log.debug("old segments looked for", extra=fields(segments=len(segments), why=verdict.why))
+        found = expired(segments, verdict, spared(), self.clock.now_s(), self._settings)
+        if found:
+            span = {"start": found[0].start, "end": found[-1].end}
+            told = fields(segments=len(found), **span, why=verdict.why)
+            log.warning("deleting segments", extra=told)
+        elif verdict.at_once and len(segments) > 1:
+            reserved = self._settings.file_forced_reserved_minutes
+            told = fields(why=verdict.why, file_forced_reserved_minutes=reserved)
+            log.warning("no segment could be deleted", extra=told)
+        return found
+
+    def segments(self) -> list[SegmentFile]:
+        """The segments that are there, oldest first."""
+        found: list[SegmentFile] = []
+        with os.scandir(self._root / COMMIT_LOG_DIR) as entries:
+            for entry in entries:
+                start = parse_name(entry.name)
+                if start is not None:
+                    modified_s = entry.stat().st_mtime
+                    found.append(SegmentFile(start, start + self._segment_bytes, modified_s))
+        return sorted(found)
+
+    def delete(self, segments: Sequence[SegmentFile]) -> None:
+        """Begins to unlink them, oldest first, with `delete_commit_log_files_interval` between."""
+        paths = [self._root / COMMIT_LOG_DIR / offset_file_name(one.start) for one in segments]
+        deleting = threading.Thread(target=self._delete, args=(paths,), name="retention")
+        try:
+            deleting.start()
+        except RuntimeError as error:  # no thread can be had
+            log.error("segments cannot be deleted", extra=fields(why=error))  # noqa: TRY400
+        else:
+            self._deleting = deleting
+
+    def _delete(self, paths: list[Path]) -> None:
+        for path in paths:
+            try:
+                disk.unlink(path, missing_ok=True)
+            except StoreMoved:
+                return  # the writer's loop finds it too, and ends
+            except OSError as error:
+                # Tried again in the next round; the log begins behind it already.
+                told = fields(file=path, why=error.strerror)
+                log.error("a segment cannot be deleted", extra=told)  # noqa: TRY400
+                return
+            time.sleep(self._settings.delete_commit_log_files_interval / 1000)
+
+    def close(self) -> None:
+        """Waits until what was begun is deleted."""
+        if self._deleting is not None:
+            self._deleting.join()
+
+    def _is_deleting(self) -> bool:
+        return self._deleting is not None and self._deleting.is_alive()
+
+    def _note_full(self, verdict: Verdict) -> None:
+        if not verdict.is_full:
+            if self.full is not None:
+                log.info("the disk has room again")
+            self.full = None
+            return
+        if self.full is None:
+            log.error("no more appends", extra=fields(why=verdict.why))
+        ratio = self._settings.disk_space_warning_level_ratio
+        self.full = f"{verdict.why}, above disk_space_warning_level_ratio, {ratio} %"
+
+    def _found_use(self) -> DiskUse:
+        log_percent = used_percent(self._root / COMMIT_LOG_DIR)
+        queues = self._root / CONSUME_QUEUE_DIR
+        return DiskUse(log_percent, used_percent(queues) if queues.is_dir() else log_percent)

@@ -1,0 +1,1 @@
+"""Batches that are staged beside the log and published once."""

@@ -1,0 +1,77 @@
+"""One staged batch on its way into the log: its state, who waits for it, how far it is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from node.store.staging_files import Batch, Part, Position
+from node.writer.staging.reading import StagedRecords
+from protocol.errors import MqError
+
+
+class State(Enum):
+    """What a publication waits for."""
+
+    WAITING = "its turn"
+    BEGINNING = "its journal"
+    RESUMING = "a look into the log"
+    APPENDING = "the next turns"
+    FLUSHING = "the disk"
+    RECORDING = "the ledger"
+    BLOCKED = "a request that repeats it"
+
+
+@dataclass(slots=True)
+class Waiter:
+    """Who wants to know."""
+
+    peer: bytes
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a request for a publication is answered. `already`: it was recorded before."""
+
+    already: bool
+    records: int = 0
+    bytes: int = 0
+
+
+Answer = Callable[[Waiter, Outcome | MqError], None]
+
+
+@dataclass(slots=True)
+class Publication:
+    """One batch on its way."""
+
+    batch: Batch
+    parts: tuple[Part, ...] = ()
+    final: bool = False
+    state: State = State.WAITING
+    begun: bool = False
+    """Whether there is a journal: then it ends by itself, and as it began."""
+    source: StagedRecords | None = None
+    end: int = 0
+    """Behind its last record in the log."""
+    noted: int = 0
+    """Where the journal's next position was taken, and which it was."""
+    checkpoint: Position | None = None
+    retry_at: float = 0.0
+    needed: int | None = None
+    """The log offset from which on a restart looks for its records; None: not known yet."""
+    error: MqError | None = None
+    noticed: bool = False
+    """Whether status tells of the error."""
+    waiters: list[Waiter] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What its waiters are told at the end."""
+        records, size = sum(p.records for p in self.parts), sum(p.bytes for p in self.parts)
+        return Outcome(False, records, size)
+
+    def close(self) -> None:
+        """Closes its open stage."""
+        if self.source is not None:
+            self.source.close()

@@ -1,0 +1,374 @@
+"""Publishes staged batches, each exactly once: a small machine that the writer's loop turns.
+
+A batch goes through four states. *Begin*: its stages are synced and verified, a journal says from
+which durable log offset on its records may be found. *Append*: a chunk in each turn of the loop,
+between the requests of others. *Flush*: the last chunk must be durable. *Record*: the ledger of
+its query names it; only then is anybody told. A writer that starts again finds the journal and
+*resumes*: the log says how far it had come.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from node.runtime.disk import if_room
+from node.runtime.event_log import fields
+from node.runtime.shortage import is_shortage
+from node.store.staging_files import (
+    Batch,
+    Journal,
+    Position,
+    Published,
+    clear_problem,
+    journal_path,
+    list_batches,
+    list_queries,
+)
+from node.writer.append_request import AppendRequest
+from node.writer.log.flush import JobThread
+from node.writer.staging.jobs import (
+    Begin,
+    Checkpoint,
+    Forget,
+    Job,
+    MakeRoom,
+    Problem,
+    Record,
+    Resume,
+    Sweep,
+)
+from node.writer.staging.publication import Answer, Outcome, Publication, State, Waiter
+from node.writer.staging.reading import StagedRecords
+from node.writer.staging.requests import PublishRequest
+from node.writer.staging.stages import Staging
+from protocol.errors import MqError, NodeBusy, ServiceNotAvailable, StoreDamaged
+
+log = logging.getLogger("keelog.staging")
+
+PUBLISH_BYTES_MAX = 256 * 1024
+"""What a turn of the loop appends of a batch: others wait so long."""
+PUBLICATIONS_MAX = 100
+"""Batches that are published or wait for it."""
+WAITERS_MAX = 64
+"""Requests that wait for one publication."""
+CHECKPOINT_BYTES = 16 * 1024 * 1024
+"""After so much the journal moves on, once it is flushed."""
+RETRY_S = 1.0
+"""A full disk is tried again so soon."""
+SWEEP_EVERY_S = 60.0
+ABANDONED_EVERY_S = 5.0
+"""Where nothing abandoned was found it is looked for again so soon."""
+
+
+class Publisher:
+    """All publications of a writer. Its own thread calls everything.
+
+    `flushed` answers the log offset below which all is durable.
+    """
+
+    def __init__(self, root: Path, staging: Staging, flushed: Callable[[], int], end: int) -> None:
+        self._root = root
+        self._staging = staging
+        self._flushed = flushed
+        self._start_end = end
+        self._publications: dict[Batch, Publication] = {}
+        self._thread: JobThread[Job] = JobThread("staging")
+        self._job: Job | None = None
+        self._sweep_at = 0.0
+        self._room_is_wanted = False
+        self._none_until = 0.0
+        """Until then nothing is taken to be abandoned."""
+        for query in list_queries(root):
+            for batch in list_batches(root, query):
+                if journal_path(root, batch).exists():
+                    self._found(batch)
+
+    def _found(self, batch: Batch) -> None:
+        log.info("a publication goes on", extra=fields(batch=batch))
+        self._publications[batch] = Publication(batch, state=State.RESUMING, begun=True)
+        self._staging.begun.add(batch)
+
+    @property
+    def fd(self) -> int:
+        """Readable when a job has ended."""
+        return self._thread.fd
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is a publication, or a job under way."""
+        return self._job is not None or bool(self._publications)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the loop shall not sleep."""
+        active = self._active()
+        return active is not None and active.state is State.APPENDING and not active.retry_at
+
+    @property
+    def waits_for_flush(self) -> bool:
+        """Whether a flush is asked for now."""
+        active = self._active()
+        return active is not None and active.state is State.FLUSHING
+
+    def needed_from(self, offset: int) -> int:
+        """The first log offset that a restart may have to look at; at most `offset`.
+
+        A publication that cannot go on does not keep the disk from being cleaned.
+        """
+        live = [one for one in self._publications.values() if one.state is not State.BLOCKED]
+        return min([offset, *(one.needed or 0 for one in live if one.begun)])
+
+    def publish(self, request: PublishRequest, waiter: Waiter) -> Outcome | None:
+        """Begins a publication, or joins the one of this batch: None, the answer comes later.
+
+        Raises NodeBusy where there are too many; StoreDamaged where nobody knows what is published.
+        """
+        batch = request.batch
+        if self._staging.is_published(batch):
+            return Outcome(already=True)
+        known = self._publications.get(batch)
+        if known is None:
+            for other in self._publications:
+                if other.query == batch.query:
+                    raise NodeBusy(f"{other} is being published", "publish them one by one")
+            if len(self._publications) >= PUBLICATIONS_MAX:
+                raise NodeBusy(f"{PUBLICATIONS_MAX} batches wait", "publish it again later")
+            known = Publication(batch, request.parts, request.final)
+            self._publications[batch] = known
+            self._staging.begun.add(batch)
+        if len(known.waiters) >= WAITERS_MAX:
+            raise NodeBusy(f"{WAITERS_MAX} requests wait for {batch}", "publish it again later")
+        known.waiters.append(waiter)
+        if known.state is State.BLOCKED:
+            known.state = State.RESUMING if known.source is None else State.APPENDING
+        return None
+
+    def make_room(self, now: float) -> bool:
+        """Asks that abandoned batches go. False: a moment ago there was none that could."""
+        self._room_is_wanted = now >= self._none_until
+        return self._room_is_wanted
+
+    # -- turns --------------------------------------------------------------------------------
+
+    def turn(self, now: float, now_ms: int, answer: Answer) -> None:
+        """Takes what a job has done, and begins what is next. Nothing is appended here."""
+        done = self._thread.collect()
+        if done is not None:
+            self._job = None
+            self._take(done, now, now_ms, answer)
+        if self._job is not None:
+            return
+        active = self._active()
+        if active is not None and now >= active.retry_at:
+            active.retry_at = 0.0
+            try:
+                self._begin_job(active, now_ms)
+            except MqError as error:
+                self._block(active, error, answer)
+        if self._job is None:
+            self._begin_other_job(now, now_ms)
+
+    def _begin_other_job(self, now: float, now_ms: int) -> None:
+        for one in self._publications.values():
+            if one.state is State.BLOCKED and not one.noticed:
+                one.noticed = True
+                why = f"{type(one.error).__name__}: {one.error}"
+                self._start(Problem(self._root, one.batch, why=why))
+                return
+        staging, nobody = self._staging, Batch("", 0)
+        if self._room_is_wanted or (staging.room.missing and now >= self._none_until):
+            limit_ms, begun = now_ms - staging.abandoned_ms, frozenset(staging.begun)
+            look, missing = staging.room.look, staging.room.missing
+            self._start(MakeRoom(self._root, nobody, None, look, missing, limit_ms, begun))
+        elif now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_EVERY_S
+            limit_ms = now_ms - staging.retention_ms
+            self._start(Sweep(self._root, nobody, limit_ms=limit_ms))
+
+    def _active(self) -> Publication | None:
+        """The one whose turn it is: those before it are blocked."""
+        for one in self._publications.values():
+            if one.state is not State.BLOCKED:
+                return one
+        return None
+
+    def _start(self, job: Job) -> None:
+        self._job = job
+        self._thread.start(job)
+
+    def _begin_job(self, active: Publication, now_ms: int) -> None:
+        batch = active.batch
+        match active.state:
+            case State.WAITING:
+                offset = active.needed = self._flushed()
+                active.state, active.begun = State.BEGINNING, True
+                self._start(Begin(self._root, batch, None, active.parts, active.final, offset))
+            case State.RESUMING if self._staging.is_published(batch):
+                self._start(Forget(self._root, batch))
+            case State.RESUMING:
+                self._start(Resume(self._root, batch, end=self._start_end))
+            case State.FLUSHING if self._flushed() >= active.end:
+                active.state = State.RECORDING
+                self._record(active, now_ms)
+            case State.RECORDING:
+                self._record(active, now_ms)
+            case State.APPENDING if active.checkpoint and self._flushed() >= active.noted:
+                parts, position = active.parts, active.checkpoint
+                journal = Journal(active.noted, position, active.final, parts)
+                self._start(Checkpoint(self._root, batch, journal=journal))
+            case _:
+                return
+
+    def _record(self, active: Publication, now_ms: int) -> None:
+        published = Published(active.batch.number, now_ms, active.final)
+        self._start(Record(self._root, active.batch, published=published))
+
+    def _take(self, done: Job, now: float, now_ms: int, answer: Answer) -> None:
+        """What a job has done; its error blocks, or is tried again when the disk has room."""
+        if isinstance(done, Sweep):
+            with if_room():
+                self._staging.expire(done.old, now_ms)
+            return
+        if isinstance(done, MakeRoom):
+            self._made_room(done, now)
+            return
+        active = self._publications.get(done.batch)
+        if active is None or isinstance(done, Problem):
+            return
+        if done.error is not None:
+            self._job_failed(active, done, now, answer)
+            return
+        match done:
+            case Begin():
+                active.end = done.offset
+                self._append_from(active, Position(0, 0))
+            case Resume() if done.journal is not None:
+                active.parts, active.final = done.journal.parts, done.journal.final
+                active.needed, active.end = done.journal.offset, self._start_end
+                self._append_from(active, done.position)
+            case Checkpoint() if done.journal is not None:
+                active.needed, active.checkpoint = done.journal.offset, None
+            case Record() | Forget():
+                self._staging.bytes -= done.freed
+                self._end(active, active.outcome, answer)
+
+    def _made_room(self, done: MakeRoom, now: float) -> None:
+        """Drops what was found; the next round removes it, and looks whether that was enough."""
+        self._room_is_wanted, self._staging.room.missing = False, 0
+        if self._staging.drop_untouched(done.abandoned, done.limit_ms):
+            self._room_is_wanted = True
+        elif not done.is_enough:
+            self._none_until = now + ABANDONED_EVERY_S
+            if done.error is not None:
+                told = fields(why=done.error, hint=done.error.hint)
+                log.error("abandoned batches cannot be removed", extra=told)
+
+    def _append_from(self, active: Publication, position: Position) -> None:
+        active.source = StagedRecords(self._root, active.batch, active.parts, position)
+        active.state = State.APPENDING
+        active.noted, active.checkpoint = active.end, None
+        if active.error is not None:
+            active.error = None
+            clear_problem(self._root, active.batch)
+
+    def _job_failed(self, active: Publication, done: Job, now: float, answer: Answer) -> None:
+        error = done.error
+        assert error is not None
+        if isinstance(error, ServiceNotAvailable):
+            log.warning("a publication waits", extra=fields(batch=active.batch, why=error))
+            active.retry_at = now + RETRY_S
+            if isinstance(done, Begin):
+                active.state = State.WAITING
+        elif isinstance(done, Checkpoint):
+            active.checkpoint = None
+        elif isinstance(done, Begin):
+            self._end(active, error, answer)
+        else:
+            if isinstance(done, Resume):
+                active.source = None
+            self._block(active, error, answer)
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def pause(self, now: float) -> None:
+        """There is no room to append."""
+        active = self._active()
+        if active is not None:
+            active.retry_at = now + RETRY_S
+
+    def next_append(self, now: float, bytes_max: int, answer: Answer) -> AppendRequest | None:
+        """The records that the loop shall append now; tell `appended` what became of them."""
+        active = self._active()
+        if active is None or active.state is not State.APPENDING or now < active.retry_at:
+            return None
+        assert active.source is not None
+        active.retry_at = 0.0
+        before = active.source.position
+        try:
+            chunk = active.source.next_chunk(min(bytes_max, PUBLISH_BYTES_MAX))
+        except (MqError, OSError) as error:
+            active.close()
+            active.source = StagedRecords(self._root, active.batch, active.parts, before)
+            if is_shortage(error):
+                active.retry_at = now + RETRY_S
+            else:
+                self._block(active, error, answer)
+            return None
+        if chunk is None:
+            active.state = State.FLUSHING
+            return None
+        return AppendRequest(chunk.data, chunk.records)
+
+    def appended(self, request: AppendRequest, now: float, answer: Answer) -> None:
+        """What became of the records of `next_append`."""
+        active = self._active()
+        assert active is not None
+        assert active.source is not None
+        if request.error is None:
+            active.end = request.end
+            if active.checkpoint is None and active.end >= active.noted + CHECKPOINT_BYTES:
+                active.noted, active.checkpoint = active.end, active.source.position
+            return
+        active.close()
+        part, record = active.source.position
+        again = Position(part, record - request.count)
+        active.source = StagedRecords(self._root, active.batch, active.parts, again)
+        if isinstance(request.error, ServiceNotAvailable):
+            active.retry_at = now + RETRY_S
+        else:
+            self._block(active, request.error, answer)
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def _block(self, active: Publication, error: MqError | OSError, answer: Answer) -> None:
+        """It cannot go on, and nobody guesses: others go on, a repeated request tries again."""
+        if isinstance(error, OSError):
+            found = error.strerror or "unreadable"
+            error = StoreDamaged(str(error.filename), 0, found, "see the disk")
+        told = fields(batch=active.batch, why=error, hint=error.hint)
+        log.error("a batch cannot be published", extra=told)
+        active.state, active.error, active.noticed = State.BLOCKED, error, False
+        self._tell(active, error, answer)
+
+    def _end(self, active: Publication, outcome: Outcome | MqError, answer: Answer) -> None:
+        active.close()
+        del self._publications[active.batch]
+        self._staging.begun.discard(active.batch)
+        self._staging.forget(active.batch)
+        self._staging.note_query(active.batch.query)
+        if not isinstance(outcome, MqError):
+            clear_problem(self._root, active.batch)
+        self._tell(active, outcome, answer)
+
+    def _tell(self, active: Publication, outcome: Outcome | MqError, answer: Answer) -> None:
+        waiters, active.waiters = active.waiters, []
+        for waiter in waiters:
+            answer(waiter, outcome)
+
+    def close(self, answer: Answer) -> None:
+        """The writer stops: what has begun goes on at the next start. Waits for a running job."""
+        error = ServiceNotAvailable("the node is stopping", "publish it again when it is back")
+        for one in self._publications.values():
+            self._tell(one, error, answer)
+            one.close()
+        self._thread.close()

@@ -1,0 +1,354 @@
+"""Records that clients stage: checked as for an append, kept beside the log till published.
+
+Spark's tasks stage rows, and the commit of their batch publishes them (`staging.publisher`).
+What is staged is not synced: a client learns at the publication whether all of it is there.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from node.runtime import disk
+from node.runtime.event_log import fields
+from node.runtime.settings import Settings
+from node.runtime.shortage import refusal_for
+from node.store.staging_files import (
+    Batch,
+    Frame,
+    Published,
+    batch_dir,
+    frame_bytes,
+    frames_of,
+    journal_path,
+    list_batches,
+    list_queries,
+    list_stages,
+    load_published,
+    make_trash,
+    move_to_trash,
+    query_dir,
+    stage_path,
+    staged_bytes,
+    staging_dir,
+    touched_ms,
+)
+from node.writer.append_request import AppendRequest, check_sizes
+from node.writer.staging.requests import StageRequest
+from node.writer.staging.room import Idle, StagingRoom, room_left
+from node.writer.topic_table import TopicTable
+from protocol.errors import (
+    BadRequest,
+    IllegalMessage,
+    MessageTooLarge,
+    NodeBusy,
+    NotAllowed,
+    ServiceNotAvailable,
+)
+from protocol.record.columns import Columns, gather_ragged
+from protocol.record.patch import AppendRules, check_columns
+from protocol.record.properties import PAIR_END, UNIQUE_KEY
+
+log = logging.getLogger("keelog.staging")
+
+QUERIES_MAX = 10_000
+"""Queries with something staged, or with a batch that is remembered."""
+STAGES_MAX = 10_000
+"""Stages of one batch."""
+FRAMES_MAX = 100_000
+"""Frames of one stage."""
+FRAMES_AHEAD_MAX = 64
+"""A frame so far before its turn is told to wait: the ones between may be on their way."""
+_UNIQUE_KEY = re.compile(rb"%s\x01" % UNIQUE_KEY.encode())
+
+
+@dataclass(slots=True)
+class Stage:
+    """What is known of one stage: the checksum of each frame, and how much there is."""
+
+    crcs: list[int] = field(default_factory=list)
+    records: int = 0
+    bytes: int = 0
+    end: int = 0
+    """Where the next frame begins in the file."""
+
+    def add(self, frame: Frame) -> None:
+        """Counts a frame that is in the file."""
+        self.crcs.append(frame.crc)
+        self.records += frame.records
+        self.bytes += frame.bytes
+        self.end = frame.end
+
+
+class Old(NamedTuple):
+    """What nobody asks for any more: unpublished batches, and queries without any."""
+
+    batches: list[Batch]
+    queries: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a client learns: how much of its stage is there, or that nothing more is needed."""
+
+    stage: Stage
+    published: bool = False
+
+
+class Staging:
+    """All stages of a store. For the writer's own thread."""
+
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings,
+        rules: AppendRules,
+        topics: TopicTable,
+        record_bytes_max: int,
+    ) -> None:
+        self.root = root
+        self._settings = settings
+        self._rules = rules
+        self._topics = topics
+        self._record_bytes_max = record_bytes_max
+        self._stages: dict[Batch, dict[str, Stage]] = {}
+        self._queries = set(list_queries(root))
+        self.bytes = sum(staged_bytes(query_dir(root, query)) for query in self._queries)
+        self.room = StagingRoom(settings, partial(room_left, root, settings))
+        self.begun: set[Batch] = set()
+        """Batches whose publication has begun: nothing more is staged for them."""
+
+    def published(self, query: str) -> Published | None:
+        """The last published batch of a query. Raises StoreDamaged."""
+        return load_published(self.root, query) if query in self._queries else None
+
+    def is_published(self, batch: Batch) -> bool:
+        """Whether the batch, or one behind it, is recorded. Raises StoreDamaged."""
+        last = self.published(batch.query)
+        return last is not None and batch.number <= last.number
+
+    def put(self, request: StageRequest) -> Staged:
+        """Stages a frame, or finds that it is there already.
+
+        Raises what an append of its records would be refused with, NodeBusy where frames before it
+        are missing, NotAllowed over a limit, ServiceNotAvailable when the disk is full.
+        """
+        batch = request.batch
+        if batch in self.begun or self.is_published(batch):
+            return Staged(Stage(), published=True)
+        stages = self._stages.get(batch, {})
+        stage = stages.get(request.stage) or self._found(batch, request.stage)
+        number, crc = request.frame, request.crc
+        if number < len(stage.crcs):
+            if stage.crcs[number] != crc:
+                raise BadRequest(
+                    f"frame {number} of stage {request.stage} is there with other records",
+                    "stage under another id",
+                )
+            return Staged(stage)
+        if number > len(stage.crcs):
+            self._refuse_gap(request, len(stage.crcs))
+        self._check_limits(request, stages, stage)
+        self.check_records(request.append)
+        self._write(request, stage)
+        self._queries.add(batch.query)
+        self._stages.setdefault(batch, {})[request.stage] = stage
+        return Staged(stage)
+
+    def _found(self, batch: Batch, name: str) -> Stage:
+        """A stage of the files: a writer before this one may have taken its first frames."""
+        stage = Stage()
+        for frame in frames_of(stage_path(self.root, batch, name)):
+            stage.add(frame)
+        return stage
+
+    def _refuse_gap(self, request: StageRequest, following: int) -> None:
+        what = f"frame {request.frame} of stage {request.stage} came, {following} is the next"
+        if request.frame - following <= FRAMES_AHEAD_MAX:
+            raise NodeBusy(what, "send the frames between, then this one again")
+        raise BadRequest(what, "stage under another id, from frame 0 on")
+
+    def _check_limits(self, request: StageRequest, stages: dict[str, Stage], stage: Stage) -> None:
+        if len(stage.crcs) >= FRAMES_MAX:
+            raise NotAllowed(f"stage {request.stage} has {FRAMES_MAX} frames", "use larger frames")
+        if not stage.crcs and len(stages) >= STAGES_MAX:
+            raise NotAllowed(f"{request.batch} has {STAGES_MAX} stages", "use fewer partitions")
+        if request.batch.query not in self._queries and len(self._queries) >= QUERIES_MAX:
+            raise NotAllowed(
+                f"{QUERIES_MAX} queries have staged batches or are remembered",
+                f"remove the folders of queries that have ended from {staging_dir(self.root)}",
+            )
+        self.room.check(self.bytes, len(request.append.records))
+
+    def check_records(self, request: AppendRequest) -> None:
+        """Raises what an append would be refused with, and IllegalMessage without unique keys."""
+        checked = check_columns(np.frombuffer(request.records, np.uint8), self._rules)
+        columns = checked.columns
+        check_sizes(request, columns.size.tolist())
+        over = np.flatnonzero(columns.size > self._record_bytes_max)
+        if len(over):
+            raise MessageTooLarge(
+                f"record {over[0]} of the batch has {columns.size[over[0]]} bytes, a segment of the"
+                f" log takes {self._record_bytes_max}",
+                "send smaller messages",
+            )
+        for number, name in enumerate(checked.topics):
+            topic = self._topics.would_take(name)
+            ids = columns.queue_id[checked.topic_id == number]
+            self._topics.check_queue(topic, int(ids.min()))
+            self._topics.check_queue(topic, int(ids.max()))
+        without = _first_without_unique_key(columns)
+        if without is not None:
+            raise IllegalMessage(
+                f"record {without} of the batch has no {UNIQUE_KEY}, by which a staged record is"
+                " found again after a crash",
+                "give each a unique key",
+            )
+
+    def _write(self, request: StageRequest, stage: Stage) -> None:
+        path = stage_path(self.root, request.batch, request.stage)
+        records = request.append.records
+        frame = frame_bytes(request.frame, request.append.count, records)
+        try:
+            if not stage.crcs:
+                make_trash(self.root)
+                disk.make_dir(path.parent)
+            descriptor = disk.open_file(path, create=True, own=True)
+            try:
+                if os.fstat(descriptor).st_size > stage.end:
+                    disk.set_length(descriptor, stage.end)
+                disk.write_all(descriptor, frame, stage.end)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno in disk.PASSING:
+                raise refusal_for(error, str(path)) from None
+            raise ServiceNotAvailable(
+                f"{path} cannot be written: {error.strerror}", "mend the disk; staging goes on"
+            ) from None
+        start = stage.end + len(frame) - len(records)
+        stage.add(Frame(start, request.append.count, len(records), request.crc))
+        self.bytes += len(frame)
+        self.room.take(len(frame))
+
+    def drop(self, batch: Batch, stage: str | None) -> int:
+        """Removes one stage, or all of a batch; answers how many there were.
+
+        Nothing of a batch whose publication has begun: it ends by itself. What goes is moved aside:
+        `staging.jobs.Sweep` removes it. Raises ServiceNotAvailable where the disk is too full.
+        """
+        if batch in self.begun:
+            return 0
+        if stage is None:
+            stages = list_stages(self.root, batch)
+            if batch_dir(self.root, batch).is_dir():
+                size = staged_bytes(batch_dir(self.root, batch))
+                self._discard(batch_dir(self.root, batch))
+                self.bytes -= size
+            self.forget(batch)
+            return len(stages)
+        path = stage_path(self.root, batch, stage)
+        self._stages.get(batch, {}).pop(stage, None)
+        if not path.exists():
+            return 0
+        self.bytes -= path.stat().st_size
+        disk.unlink(path)
+        return 1
+
+    def _discard(self, folder: Path) -> None:
+        try:
+            move_to_trash(self.root, folder)
+        except OSError as error:
+            if error.errno not in disk.DISK_FULL:
+                raise
+            why = f"disk_full: {folder} cannot be moved aside: {error.strerror}"
+            raise ServiceNotAvailable(why, "free space, then drop it again") from None
+
+    def forget(self, batch: Batch) -> None:
+        """The batch's folder has gone, or goes."""
+        self._stages.pop(batch, None)
+
+    def note_query(self, query: str) -> None:
+        """It has a folder."""
+        self._queries.add(query)
+
+    def expire(self, found: Old, now_ms: int) -> None:
+        """Drops what was found to be too old, unless it has been touched since."""
+        self.drop_untouched(found.batches, now_ms - self.retention_ms)
+        for query in found.queries:
+            if query_dir(self.root, query).is_dir() and not list_batches(self.root, query):
+                with suppress(ServiceNotAvailable):
+                    self._discard(query_dir(self.root, query))
+                    self._queries.discard(query)
+
+    def drop_untouched(self, batches: Iterable[Batch], limit_ms: int) -> int:
+        """Drops those that have not been touched since `limit_ms`; answers how many."""
+        dropped = 0
+        for batch in batches:
+            folder = batch_dir(self.root, batch)
+            if not folder.is_dir() or touched_ms(folder) >= limit_ms or batch in self.begun:
+                continue
+            try:
+                self.drop(batch, None)
+            except ServiceNotAvailable as error:
+                told = fields(batch=batch, why=error.reason)
+                log.warning("a batch that nobody publishes cannot be dropped", extra=told)
+                continue
+            dropped += 1
+            told = fields(batch=batch)
+            log.warning("a batch was staged and not published: dropped", extra=told)
+        return dropped
+
+    @property
+    def retention_ms(self) -> int:
+        """How long a batch may wait for its publication."""
+        return self._settings.staging_retention_hours * 3_600_000
+
+    @property
+    def abandoned_ms(self) -> int:
+        """How long nobody has touched a batch that goes when the disk needs room."""
+        return self._settings.staging_abandoned_minutes * 60_000
+
+
+def find_old(root: Path, limit_ms: int) -> Old:
+    """What nobody has touched since `limit_ms`, and ended queries of that time. Changes nothing."""
+    old = Old([one.batch for one in find_idle(root, limit_ms)], [])
+    for query in list_queries(root):
+        if not list_batches(root, query):
+            last = load_published(root, query)
+            if last is None or (last.final and last.time_ms < limit_ms):
+                old.queries.append(query)
+    return old
+
+
+def find_idle(root: Path, limit_ms: int) -> list[Idle]:
+    """The batches without a journal that nobody has touched since `limit_ms`. Changes nothing."""
+    found: list[Idle] = []
+    for query in list_queries(root):
+        for batch in list_batches(root, query):
+            folder = batch_dir(root, batch)
+            # The writer's loop may drop it at this moment.
+            with suppress(FileNotFoundError):
+                touched = touched_ms(folder)
+                if touched < limit_ms and not journal_path(root, batch).exists():
+                    found.append(Idle(touched, batch, staged_bytes(folder)))
+    return found
+
+
+def _first_without_unique_key(columns: Columns) -> int | None:
+    flat, ends = gather_ragged(columns.data, columns.properties_start, columns.properties_length)
+    at = np.array([match.start() for match in _UNIQUE_KEY.finditer(flat.tobytes())], np.int64)
+    begins = ends - columns.properties_length
+    rows = np.searchsorted(ends, at, "right")
+    at_begin = at == begins[rows] if len(at) else np.zeros(0, bool)
+    real = at_begin | (flat[np.maximum(at - 1, 0)] == PAIR_END) if len(at) else at_begin
+    has = np.zeros(len(columns), np.bool_)
+    has[rows[real]] = True
+    return None if has.all() else int(np.argmin(has))

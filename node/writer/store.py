@@ -1,0 +1,284 @@
+"""A store as its writer holds it: locks, recovered log, topics, the files beside the log."""
+
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from node.runtime import disk
+from node.runtime.event_log import fields
+from node.runtime.locks import StoreLock
+from node.runtime.process import now_ms
+from node.runtime.settings import Settings
+from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
+from node.store.checkpoints import (
+    Floor,
+    Tails,
+    clear_clean,
+    list_progress,
+    mark_clean,
+    save_owner,
+    save_tails,
+)
+from node.store.identity.new_store import check_created
+from node.store.identity.own_places import check_own_files
+from node.store.identity.store_id import check_guards, ensure_id
+from node.store.identity.store_links import check_links
+from node.store.topics_file import TopicsFile
+from node.writer.appender import Appender
+from node.writer.broker_checkpoint import BrokerCheckpoint, live_workers
+from node.writer.log.commit_log import Ahead, CommitLog
+from node.writer.log.page_prefetch import PagesAhead
+from node.writer.log.transient_store_pool import make_pool
+from node.writer.log.zero_prefill import make_ahead
+from node.writer.page import show_durable
+from node.writer.recovery.recovery import Recovery, Tell, carry_out, examine, tell_nobody
+from node.writer.retention import Retention, Spared
+from node.writer.topic_table import TopicTable
+from protocol.errors import NotAStore, StorePermission
+from protocol.kernel import loader
+from protocol.message_id import Host, parse_host
+from protocol.names import ABORT_FILE
+from protocol.record.patch import AppendRules
+
+log = logging.getLogger("keelog.writer")
+
+TAILS_EVERY_BYTES = 64 * 1024 * 1024
+TAILS_EVERY_RECORDS = 200_000
+"""Whichever comes first: a start walks no more than this, well within a second."""
+LOCK_WAIT_S = 5.0
+INDEX_SLOT = "index"
+
+
+class WriterStore:
+    """What the writer's loop needs of the store. Made by `open_writer_store`."""
+
+    def __init__(
+        self,
+        lock: StoreLock,
+        page: LogPage,
+        found: Recovery,
+        epoch: int,
+        settings: Settings,
+        store_host: Host,
+    ) -> None:
+        self.root = found.root
+        self.lock = lock
+        self.page = page
+        self.settings = settings
+        self.store_host = store_host
+        self.epoch = epoch
+        self.rules = AppendRules(settings.max_message_size, settings.enabled_append_prop_crc)
+        self.topics = TopicTable(TopicsFile(self.root), settings, found.tails, now_ms)
+        pool = make_pool(settings)
+        ahead: Ahead | None = None
+        if pool is None:
+            is_sync = settings.is_sync_flush
+            ahead = make_ahead(self.root, found.segment_bytes) if is_sync else PagesAhead()
+        self.log = CommitLog(self.root, found.segment_bytes, found.end, pool, ahead)
+        self.log.open_tail()
+        self.appender = Appender(
+            self.log, self.topics, found.tails, self.rules, store_host.to_bytes()
+        )
+        self.appender.last_store_timestamp = found.last_store_timestamp
+        self.appender.last_record_offset = found.last_record_offset
+        self.floor = Floor(self.root)
+        self.floor.save(found.end)
+        self.checkpoint = BrokerCheckpoint(self.root, settings)
+        self._snapshot: Tails | None = None
+        self._snapshot_at = found.end
+        self._snapshot_records = 0
+        self._min_offset = found.min_offset
+        self._flushed = found.end
+        self._tails_at = 0
+        """Where the queues' ends were last saved in this run."""
+        self.retention = Retention(self.root, found.segment_bytes, settings)
+        self.needed_from: Callable[[int], int] = lambda offset: offset
+        """Above which offset, of one that is given, unfinished publications need the log."""
+
+    @property
+    def run_dir(self) -> Path:
+        """Where pages and sockets are."""
+        return run_dir(self.root)
+
+    def publish_start(self) -> None:
+        """Everything that was recovered is readable from now on."""
+        end = self.log.end
+        self.page.begin_epoch(
+            self.epoch,
+            epoch_start=end,
+            min_offset=self._min_offset,
+            appended=end,
+            committed=end,
+            flushed=end,
+            readable=end,
+            segment_bytes=self.log.segment_bytes,
+        )
+
+    def snapshot_if_due(self) -> None:
+        """Takes a copy of the queues' ends now and then; it is saved when its offset is flushed."""
+        new_bytes = self.log.end - self._snapshot_at
+        new_records = self.appender.records - self._snapshot_records
+        is_due = new_bytes >= TAILS_EVERY_BYTES or new_records >= TAILS_EVERY_RECORDS
+        if self._snapshot is None and is_due:
+            self._snapshot = self.appender.snapshot()
+            self._snapshot_at = self.log.end
+            self._snapshot_records = self.appender.records
+
+    def after_flush(self, target: int) -> Callable[[], None]:
+        """What the flush thread does behind the sync of everything below `target`."""
+        snapshot = self._snapshot
+        if snapshot is not None and snapshot.at <= target:
+            self._snapshot = None
+        else:
+            snapshot = None
+
+        def save() -> None:
+            # Both are lower bounds: without room they stay as they are, and nothing is lost.
+            with disk.if_room():
+                self.floor.save(target)
+            if snapshot is None:
+                return
+            with disk.if_room():
+                save_tails(self.root, snapshot)
+                self._tails_at = snapshot.at
+
+        return save
+
+    def flushed_to(self, target: int) -> None:
+        """Publishes a finished flush."""
+        self.log.flushed_to(target)
+        self.page.publish(flushed=target)
+        self._flushed = target
+
+    def retain(self, now: float) -> None:
+        """Deletes old segments when it is time to; where the log begins is published before."""
+        segments = self.retention.turn(now, self._spared)
+        if segments:
+            self._min_offset = max(self._min_offset, segments[-1].end)
+            self.page.publish(min_offset=self._min_offset)
+            self.retention.delete(segments)
+
+    def _spared(self) -> Spared:
+        """What must stay. A queue's end must be known without the segments that go: from the
+        snapshot, which is asked for here, or from the queue's own files."""
+        base = self.log.end - self.log.end % self.log.segment_bytes
+        if self._tails_at < base and self._snapshot is None:
+            self._snapshot, self._snapshot_at = self.appender.snapshot(), self.log.end
+            if self._flushed == self.log.end:
+                self.after_flush(self._flushed)()
+        followed = [
+            progress.offset
+            for slot, progress in list_progress(self.root).items()
+            if slot != INDEX_SLOT or self.settings.message_index_enable
+        ]
+        passed = min(followed, default=0)
+        needed = min(self._flushed, base, max(self._tails_at, passed))
+        return Spared(self.needed_from(needed), passed)
+
+    def has_workers(self) -> bool:
+        """Whether anybody is there to wait for."""
+        return bool(live_workers(self.root))
+
+    def workers_are_done(self) -> bool:
+        """Whether every derived file is synced up to the log's end."""
+        states = live_workers(self.root)
+        queue_slots = [slot for slot in states if slot.startswith("queue-")]
+        expected = {int(slot.rpartition("-")[2]) for slot in queue_slots}
+        complete = len(expected) == 1 and len(queue_slots) == expected.pop()
+        if self.settings.message_index_enable and INDEX_SLOT not in states:
+            return False
+        return complete and all(state.saved >= self.log.end for state in states.values())
+
+    def close_cleanly(self, workers_done: bool) -> None:
+        """Leaves the files as a clean stop does; `abort` stays when the workers are behind."""
+        end = self.log.end
+        self.retention.close()
+        self.floor.save(end)
+        self.floor.close()
+        save_tails(self.root, self.appender.snapshot())
+        self.log.close(unlink_next=True)
+        if workers_done:
+            last = self.appender.last_record_offset
+            self.checkpoint.save_clean(self.appender.last_store_timestamp, last, end)
+            mark_clean(self.root, self.epoch, end)
+            disk.unlink(self.root / ABORT_FILE, missing_ok=True)
+            disk.sync_dir(self.root)
+        else:
+            log.warning("the workers are behind: the next start looks at the queues again")
+        self.checkpoint.close()
+        self.page.publish(state=STOPPED)
+        self.page.close()
+        self.lock.release()
+
+
+def open_writer_store(
+    root: Path, settings: Settings, store_host: Host, alone: bool, tell: Tell = tell_nobody
+) -> WriterStore:
+    """Locks, recovers and opens a store, which `node.store.identity.new_store` has made.
+
+    `tell` learns how far the recovery is, as from `node.writer.recovery.recovery.examine`.
+
+    Raises StoreLocked, NotAStore, StorePermission, StoreDamaged, StoreMoved; nothing has been
+    changed then.
+    """
+    if root.exists() and not root.is_dir():
+        raise NotAStore(f"{root} is a file", "name a directory")
+    try:
+        check_links(root)
+        check_own_files(root)
+        check_created(root)
+        lock = StoreLock.acquire(root, flock=alone, wait_s=LOCK_WAIT_S, create=False)
+        try:
+            return _open_locked(lock, root, settings, store_host, tell)
+        except BaseException:
+            lock.release()
+            raise
+    except PermissionError as error:
+        raise StorePermission(
+            f"{error.filename}: {error.strerror}", "run as the owner of the store"
+        ) from None
+
+
+def _open_locked(
+    lock: StoreLock, root: Path, settings: Settings, store_host: Host, tell: Tell
+) -> WriterStore:
+    started = now_ms()
+    check_guards(root)
+    found = examine(root, settings, tell)
+    TopicsFile(root)  # What cannot be read is refused, as the log is, before anything is changed.
+    ensure_id(root)
+    page = LogPage.create(root)
+    page.publish(state=RECOVERING)
+    show_durable(page, found)
+    clear_clean(root)
+    if not (root / ABORT_FILE).exists():
+        save_owner(root, None)
+    epoch = carry_out(found, settings.enabled_append_prop_crc)
+    # Only now: until then the mark says who appended what was just recovered.
+    save_owner(root, epoch)
+    store = WriterStore(lock, page, found, epoch, settings, store_host)
+    store.publish_start()
+    if loader.unfit():
+        log.warning("the compiled kernel is not used", extra=fields(cause=loader.unfit()))
+    took_ms = now_ms() - started
+    told = fields(end=found.end, epoch=epoch, queues=len(found.tails), took_ms=took_ms)
+    log.info("log recovered", extra=told)
+    return store
+
+
+def first_address() -> str:
+    """An IPv4 address of this host that is not loopback, for a wildcard bind."""
+    name = socket.gethostname()
+    for *_, place in socket.getaddrinfo(name, None, socket.AF_INET):
+        if not str(place[0]).startswith("127."):
+            return str(place[0])
+    return "127.0.0.1"
+
+
+def store_host_of(bind: str, control_port: int) -> Host:
+    """What records name as their store host: the IPv4 address of the endpoint, the control port."""
+    address = bind.removeprefix("tcp://").rpartition(":")[0]
+    if address in ("*", "0.0.0.0"):
+        address = first_address()
+    return Host(parse_host(address).ip, control_port)

@@ -1,0 +1,158 @@
+"""Which topics may be sent to, which queue is next: the writer's view of `config/topics.json`.
+
+Creating topics follows `TopicConfigManager#createTopicInSendMessageMethod`.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from node.runtime.settings import Settings
+from node.store.topics_file import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic, TopicsFile
+from protocol.errors import BadRequest, MqError, NotAllowed, UnknownTopic
+from protocol.ids import Queue
+from protocol.names import QUEUE_ID_MAX, check_topic_for_send
+from protocol.record.encode import ANY_QUEUE
+
+TOPIC_QUEUES_MAX = 1024
+"""Each queue is a folder and a file: a topic with more is refused."""
+TOPICS_MAX = 20_000
+QUEUES_MAX = 1_000_000
+"""Write queues of all topics together. Topics that are there already keep theirs."""
+
+
+class TopicTable:
+    """Topics by name, with the next queue of each. The clock answers ms."""
+
+    def __init__(
+        self,
+        file: TopicsFile,
+        settings: Settings,
+        stored: Iterable[Queue],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._file = file
+        self._settings = settings
+        self._now_ms = now_ms
+        self._stored_queues: dict[str, int] = {}
+        for queue in stored:
+            count = self._stored_queues.get(queue.topic, 0)
+            self._stored_queues[queue.topic] = max(count, queue.queue_id + 1)
+        self._turn: dict[str, int] = {}
+
+    def for_send(self, name: str) -> Topic:
+        """The topic, made when that is allowed. Raises IllegalMessage, NotAllowed, UnknownTopic."""
+        topic = self._file.topics.get(name)
+        if topic is None:
+            topic = self._adopt(name)
+        if not topic.is_writable:
+            raise NotAllowed(f"topic {name} does not take messages (perm {topic.perm})")
+        return topic
+
+    def would_take(self, name: str) -> Topic:
+        """As `for_send`, but makes nothing: the topic as it is, or as it would be made."""
+        topic = self._file.topics.get(name) or self._draft(name)
+        if not topic.is_writable:
+            raise NotAllowed(f"topic {name} does not take messages (perm {topic.perm})")
+        return topic
+
+    def make(self, names: Iterable[str]) -> None:
+        """Makes the topics among these that are missing, with one save: a burst of new topics
+        must not pay for each. What cannot be made is left to `for_send`, which says why."""
+        drafts: list[Topic] = []
+        with suppress(MqError):
+            drafts += [self._draft(name) for name in names if name not in self._file.topics]
+            if len(drafts) > 1:
+                self._put(drafts)
+
+    def _adopt(self, name: str) -> Topic:
+        topic = self._draft(name)
+        self._put([topic])
+        return topic
+
+    def _draft(self, name: str) -> Topic:
+        check_topic_for_send(name)
+        stored = self._stored_queues.get(name)
+        if stored is None and not self._settings.auto_create_topic_enable:
+            raise UnknownTopic(
+                f"there is no topic {name}", f"make it: keelog topic create {name} --queues 8"
+            )
+        queues = max(stored or 0, self._settings.default_topic_queue_nums)
+        return Topic(name, queues, queues, PERM_DEFAULT)
+
+    def _put(self, topics: Sequence[Topic]) -> None:
+        """Saves topics. Raises NotAllowed for more topics or queues than one node can hold."""
+        wanted = {topic.name for topic in topics}
+        others = [known for name, known in self._file.topics.items() if name not in wanted]
+        queues = sum(known.write_queues for known in others)
+        more = sum(topic.write_queues for topic in topics)
+        if len(others) + len(topics) > TOPICS_MAX or queues + more > QUEUES_MAX:
+            raise NotAllowed(
+                f"{len(others)} topics with {queues} queues are there already, "
+                f"{TOPICS_MAX} with {QUEUES_MAX} are allowed",
+                "use one topic for many kinds of messages, with tags; see: keelog topic ls",
+            )
+        self._file.put(topics, self._now_ms())
+
+    def check_queue(self, topic: Topic, queue_id: int) -> None:
+        """Raises BadRequest for a queue that the topic does not have (SendMessageProcessor)."""
+        queues = max(topic.read_queues, topic.write_queues)
+        if not 0 <= queue_id < queues:
+            raise BadRequest(
+                f"queue {queue_id} of topic {topic.name} is outside [0, {queues - 1}]",
+                f"see keelog topic describe {topic.name}",
+            )
+
+    def choose_queue(self, topic: Topic) -> int:
+        """The write queues in turn, from a random start. Raises NotAllowed where there is none."""
+        if not topic.write_queues:
+            raise NotAllowed(f"topic {topic.name} has no queue to write to")
+        turn = self._turn.get(topic.name)
+        if turn is None:
+            turn = random.randrange(topic.write_queues)
+        self._turn[topic.name] = turn + 1
+        return turn % topic.write_queues
+
+    def queue_for(self, name: str, wanted: int) -> int | None:
+        """The queue of a topic for a message that wants this one, -1 for any.
+
+        None where `for_send`, `choose_queue` or `check_queue` has more to do, or would refuse.
+        """
+        topic = self._file.topics.get(name)
+        if topic is None or not topic.perm & PERM_WRITE:
+            return None
+        if wanted != ANY_QUEUE:
+            return wanted if 0 <= wanted < max(topic.read_queues, topic.write_queues) else None
+        turn = self._turn.get(name)
+        if turn is None or not topic.write_queues:
+            return None
+        self._turn[name] = turn + 1
+        return turn % topic.write_queues
+
+    def create(self, name: str, queues: int, perm: int) -> tuple[Topic, bool]:
+        """Makes a topic or changes its number of queues; True when it is new."""
+        check_topic_for_send(name)
+        limit = min(TOPIC_QUEUES_MAX, QUEUE_ID_MAX)
+        if not 1 <= queues <= limit:
+            raise BadRequest(f"{queues} queues are outside [1, {limit}]")
+        if perm not in (PERM_WRITE, PERM_READ, PERM_DEFAULT):
+            raise BadRequest(f"perm is {perm}", "use 2 (write), 4 (read) or 6 (both)")
+        known = self._file.topics.get(name)
+        wanted = Topic(name, queues, queues, perm)
+        if known != wanted:
+            self._put([wanted])
+        return wanted, known is None
+
+    def delete(self, name: str) -> bool:
+        """Takes a topic out of the table; its messages stay until retention takes them.
+
+        Raises IllegalMessage for what is no name, NotAllowed for the system's own topics.
+        """
+        check_topic_for_send(name)
+        self._stored_queues.pop(name, None)
+        self._turn.pop(name, None)
+        return self._file.remove(name, self._now_ms())
+
+    def all(self) -> list[Topic]:
+        """Every topic, by name."""
+        return [self._file.topics[name] for name in sorted(self._file.topics)]

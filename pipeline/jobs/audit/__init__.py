@@ -1,0 +1,1 @@
+"""Holds a whole store against itself, in tasks."""

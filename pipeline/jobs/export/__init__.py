@@ -1,0 +1,1 @@
+"""Exports messages as Parquet, by topic and day."""

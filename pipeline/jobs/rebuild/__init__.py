@@ -1,0 +1,1 @@
+"""Makes queue and index files anew from the log, in tasks."""

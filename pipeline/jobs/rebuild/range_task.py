@@ -1,0 +1,116 @@
+"""What one task of a rebuild does: reads a range of the log, writes units and keys."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from node.store.file_cache import OpenFiles
+from pipeline.errors import StoreDamagedError, StoreUnreadable, naming_conditions
+from pipeline.jobs.rebuild.key_spill import FileKeySpill, KeySpill, StreamKeySpill
+from pipeline.jobs.rebuild.object_folder import ObjectFolder
+from pipeline.jobs.rebuild.unit_files import UnitFiles
+from pipeline.jobs.rebuild.unit_runs import QueueRows, Runs, UnitGatherer
+from pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange
+from pipeline.stores.access import Access
+from pipeline.stores.opening import job_files
+from pipeline.task_spec import LogAt
+from protocol.derived.dispatch_request import dispatch_requests
+
+
+@dataclass(frozen=True, slots=True)
+class RangeJob:
+    """Where the log is, and where to write; None for what is not made, or made by others.
+
+    `syncs`: a task makes durable what it wrote, as nobody else can on another machine. With `out`
+    objects are written there; `queues` and `keys` are below it.
+    """
+
+    log: LogAt
+    delay_levels_ms: tuple[int, ...]
+    queue_file_bytes: int
+    with_tags: bool
+    queues: str | None
+    keys: str | None
+    syncs: bool
+    access: Access = field(default_factory=Access)
+    out: ObjectFolder | None = None
+
+    def files(self) -> OpenFiles:
+        """What the log is read through; its owner closes it."""
+        return job_files(self.log.root, self.access)
+
+    def keys_path(self, number: int) -> str:
+        """Where a range leaves its keys."""
+        return f"{self.keys}/{number:08d}"
+
+    def open_spill(self, number: int) -> KeySpill | None:
+        """For the keys of a range; None where no index is made. Raises OSError, JobFailed."""
+        if self.keys is None:
+            return None
+        path = self.keys_path(number)
+        if self.out is not None:
+            return StreamKeySpill(self.out.open().output(path), self.with_tags)
+        return FileKeySpill(Path(path), self.with_tags, self.syncs)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Errors of the store, and of an object store, become those that users see."""
+        try:
+            with naming_conditions():
+                yield
+        except StoreDamagedError as error:
+            if "://" not in self.log.root:
+                raise
+            raise StoreDamagedError(error.reason, "the same again, with a store at rest") from None
+        except OSError as error:
+            if self.out is None:
+                raise
+            raise StoreUnreadable(f"{self.out.shown}: {error}", "credentials; room") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReport:
+    """What a task read and wrote."""
+
+    ends: RangeEnds
+    records: int
+    runs: Runs
+    keys: int
+
+
+def rebuild_range(job: RangeJob, span: ScanRange) -> RangeReport:
+    """Puts the range's units at their places and spills its keys. Raises SourceError, OSError.
+
+    Harmless when done twice: units of the same bytes at the same places, files by rename.
+    """
+    with job.naming(), ExitStack() as stack:
+        files = stack.enter_context(closing(job.files()))
+        units = None
+        if job.queues is not None:
+            target = UnitFiles(Path(job.queues), job.queue_file_bytes, job.syncs)
+            units = stack.enter_context(closing(target))
+        spill = job.open_spill(span.number)
+        if spill is not None:
+            stack.enter_context(spill)
+        gatherer = UnitGatherer()
+        scan = RangeScan(job.log.open(files), span)
+        records = 0
+        for columns in scan:
+            requests = dispatch_requests(columns, job.delay_levels_ms)
+            records += len(requests)
+            if spill is not None:
+                spill.add(requests)
+            if units is not None:
+                _write(units, gatherer.add(requests))
+        if units is not None:
+            _write(units, gatherer.flush())
+        if spill is not None:
+            spill.keep()
+        return RangeReport(scan.ends(), records, gatherer.runs, 0 if spill is None else spill.count)
+
+
+def _write(files: UnitFiles, found: Iterable[QueueRows]) -> None:
+    for rows in found:
+        if rows.start >= 0:  # else the driver names it, from the runs
+            files.write(*rows)

@@ -1,0 +1,1 @@
+"""Figures of a store as rows, text, pictures and a page."""

@@ -1,0 +1,1 @@
+"""Plans a read: which rows of which files each task reads."""

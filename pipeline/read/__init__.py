@@ -1,0 +1,1 @@
+"""Reads parts of a store as rows of Arrow."""

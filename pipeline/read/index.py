@@ -1,0 +1,63 @@
+"""Reads entries of index files by `pread`: the table `index`."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from node.runtime.remote_path import path_in
+from node.store.file_cache import FileVanished, OpenFiles
+from node.store.queues.files import Units
+from pipeline.read.arrays import arrow_schema, numbers, times
+from pipeline.read.damage_rows import on_loss
+from pipeline.stores.opening import task_files
+from pipeline.task_spec import IndexPart, IndexSlice
+from protocol.derived.index_entry import INDEX_ENTRY
+
+BATCH_ENTRIES = 65_536
+
+
+def read_index(part: IndexPart) -> Iterator[pa.RecordBatch]:
+    """Batches of entries, in the order of files and numbers.
+
+    Raises DataLoss, and what OpenFile raises.
+    """
+    files = task_files(part.task.store)
+    try:
+        for found in part.slices:
+            for start in range(found.start, found.end, BATCH_ENTRIES):
+                end = min(start + BATCH_ENTRIES, found.end)
+                try:
+                    entries = _entries(part, found, start, end, files)
+                except FileVanished:
+                    on_loss(part.task, f"{found.path} was deleted after the read was planned")
+                    break
+                yield _batch(part, found, start, entries)
+    finally:
+        files.close()
+
+
+def _entries(part: IndexPart, found: IndexSlice, start: int, end: int, files: OpenFiles) -> Units:
+    if found.data is not None:
+        return INDEX_ENTRY.view(found.data)[start - found.start : end - found.start]
+    file = files.get(path_in(part.task.store.root, found.path), found.file_bytes)
+    position = found.entries_at + start * INDEX_ENTRY.size
+    return INDEX_ENTRY.view(file.read(position, (end - start) * INDEX_ENTRY.size))
+
+
+def _batch(part: IndexPart, found: IndexSlice, start: int, entries: Units) -> pa.RecordBatch:
+    count = len(entries)
+    seconds = entries["time_diff_s"].astype(np.int64)
+    hashes = entries["key_hash"].astype(np.int64)
+    arrays = {
+        "file": pa.repeat(found.name, count),
+        "entry": numbers(np.arange(start, start + count), "int32"),
+        "slot": numbers(hashes % found.slot_count, "int32"),
+        "keyHash": numbers(hashes, "int32"),
+        "physicalOffset": numbers(entries["physical_offset"], "int64"),
+        "storeTimestamp": times(found.begin_timestamp + seconds * 1000),
+        "prevEntry": numbers(entries["prev"], "int32"),
+        "node": pa.repeat(part.task.store.node, count),
+    }
+    schema = arrow_schema(part.task.columns)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)

@@ -1,0 +1,169 @@
+"""Dispatch by the compiled kernel (`kernel_dispatch.c`): records to queue units and index entries.
+
+It answers what `dispatch_request`, `queue_build` and `index_build` answer. Where text is
+left to Python (a delay in digits that are not ASCII) it answers None.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER
+from protocol.derived.queue_unit import QUEUE_UNIT
+from protocol.kernel.loader import Bools, Bytes, Ints, Kernel, address, int_column
+from protocol.record.columns import Columns
+
+_WANTED = (
+    "topic_start",
+    "topic_length",
+    "queue_id",
+    "sys_flag",
+    "properties_start",
+    "properties_length",
+    "store_timestamp",
+    "physical_offset",
+    "size",
+    "queue_offset",
+)
+_KEYS_A_RECORD = 4
+"""For how many there is room at first: UNIQ_KEY, two keys, TAGS."""
+_NOT_HERE = -2
+_OUTSIDE = "a record lies outside the buffer"
+PAGE_BYTES = 4096
+
+
+@contextmanager
+def _columns_of(columns: Columns) -> Iterator[tuple[int, int, int, int]]:
+    """The buffer, its length, the rows, and the addresses of the columns that C reads."""
+    rows = len(columns)
+    kept = [int_column(getattr(columns, name), rows) for name in _WANTED]
+    places = np.array([address(column) for column in kept], np.uint64)
+    yield address(columns.data), len(columns.data), rows, address(places)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGroups:
+    """Which queue each record is for: `number` in order of appearance, -1 for none; the row
+    where a queue came `first`."""
+
+    number: NDArray[np.int32]
+    first: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedUnits:
+    """Units, queue by queue: those of queue i stand at `place[i]`, `count[i]` of them.
+
+    `queue_offset` and `end` are of each unit's record; `is_run` tells for each queue whether its
+    offsets follow each other.
+    """
+
+    units: NDArray[Any]
+    queue_offset: Ints
+    end: Ints
+    place: Ints
+    count: Ints
+    is_run: Bools
+
+
+def group_queues(kernel: Kernel, columns: Columns) -> QueueGroups:
+    """Numbers the queues of the records that may get a unit."""
+    rows = len(columns)
+    number, first = np.empty(rows, np.int32), np.empty(rows, np.int64)
+    table = np.full(1 << (2 * rows).bit_length(), -1, np.int32)
+    with _columns_of(columns) as place:
+        found = kernel.call(
+            *("group_queues", *place, address(number), address(first)),
+            *(address(table), len(table)),
+        )
+    if found < 0:
+        raise IndexError(_OUTSIDE)
+    return QueueGroups(number, first[:found])
+
+
+def queue_units(
+    kernel: Kernel,
+    columns: Columns,
+    groups: QueueGroups,
+    wanted: Bools,
+    delay_levels_ms: Sequence[int],
+) -> GroupedUnits | None:
+    """The units of the queues that are `wanted`, one item of it a queue."""
+    queues = len(groups.first)
+    assert wanted.shape == (queues,)
+    held = groups.number[groups.number >= 0]
+    room = np.where(wanted, np.bincount(held, minlength=queues), 0)
+    ends = np.cumsum(room)
+    place = np.where(wanted, ends - room, -1)
+    total = int(ends[-1]) if queues else 0
+    units, offset, end = (
+        np.empty(total, QUEUE_UNIT.dtype),
+        np.empty(total, np.int64),
+        np.empty(total, np.int64),
+    )
+    count, is_run = np.empty(queues, np.int64), np.empty(queues, np.bool_)
+    levels = np.array(delay_levels_ms, np.int64)
+    with _columns_of(columns) as source:
+        done = kernel.call(
+            *("queue_units", *source, address(levels), len(levels), address(groups.number)),
+            *(queues, address(place), total, address(units)),
+            *map(address, (offset, end, count, is_run)),
+        )
+    if done == _NOT_HERE:
+        return None
+    if done < 0:
+        raise IndexError(_OUTSIDE)
+    return GroupedUnits(units, offset, end, place, count, is_run)
+
+
+def index_keys(
+    kernel: Kernel, columns: Columns, with_tags: bool
+) -> tuple[Ints, NDArray[np.int32]] | None:
+    """The record's row and the hash of each key, in order."""
+    room = _KEYS_A_RECORD * len(columns)
+    with _columns_of(columns) as source:
+        while True:
+            row, key_hash = np.empty(room, np.int64), np.empty(room, np.int32)
+            found = kernel.call(
+                "index_keys", *source, int(with_tags), room, address(row), address(key_hash)
+            )
+            if found == _NOT_HERE:
+                return None
+            if found < 0:
+                raise IndexError(_OUTSIDE)
+            if found <= room:
+                return row[:found], key_hash[:found]
+            room = found
+
+
+def enter_keys(
+    kernel: Kernel,
+    keys: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+    begin_timestamp: int,
+    first_entry: int,
+    table: NDArray[Any],
+) -> tuple[NDArray[Any], Bytes, int]:
+    """Enters keys (hash, log offset, store time) into a slot table as it stands on disk.
+
+    Answers the entries, whose times count from `begin_timestamp`, a mark for each page of the
+    file that holds a changed slot, and how many slots were empty.
+    """
+    key_hash, offset, timestamp = keys
+    count = len(key_hash)
+    key_hash = np.ascontiguousarray(key_hash, np.int32)
+    assert table.dtype == np.dtype(">i4")
+    assert first_entry + count < 2**31
+    entries = np.empty(count, INDEX_ENTRY.dtype)
+    pages = np.zeros((INDEX_HEADER.size + table.nbytes) // PAGE_BYTES + 1, np.uint8)
+    opened = kernel.call(
+        *("enter_keys", count, address(key_hash), address(int_column(offset, count))),
+        *(address(int_column(timestamp, count)), begin_timestamp, first_entry, address(table)),
+        *(len(table), address(pages), address(entries)),
+    )
+    if opened < 0:
+        raise IndexError("an index without slots")
+    return entries, pages, int(opened)

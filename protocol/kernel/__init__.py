@@ -1,0 +1,1 @@
+"""The compiled kernel: loaded where it was built, and its calls by purpose."""

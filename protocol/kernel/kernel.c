@@ -1,0 +1,547 @@
+/* The hot loops of protocol/record/columns.py and its neighbours, compiled. Optional: protocol/kernel/loader.py
+ * loads this file's library when the installation could build it, and numpy does the same work
+ * otherwise. The numpy functions are what is right; tests hold this file against them, on whole,
+ * damaged and random bytes, and under the address sanitizer.
+ *
+ * Rules of this file:
+ *  - Bytes are hostile. A length is held against what is left before it is used, and every field
+ *    is read once: the buffer may be a map of a file that somebody else writes.
+ *  - One function reads from a file that the caller has open; none does anything else outside.
+ *  - Nothing is allocated and nothing is kept; the caller brings all memory.
+ *  - A record is accepted or not. Why not is for protocol/record/codec.py::decode to say, in words.
+ *  - Columns are int64, one after the other, each `stride` items long, in the order of enum column.
+ *  - Plain C11; no Python headers. Whoever changes a signature or a meaning raises KERNEL_ABI, here
+ *    and in protocol/kernel/loader.py, and says it in protocol/kernel/functions.py.
+ *  - One translation unit: what grows stands in kernel_*.c beside this file, included by it.
+ */
+
+#define _GNU_SOURCE /* preadv */
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#define KERNEL_ABI 8
+
+#ifndef KERNEL_SOURCE
+#define KERNEL_SOURCE "" /* the build puts the digest of kernel*.c here */
+#endif
+
+#define EXPORT __attribute__((visibility("default")))
+#define MAGIC_V1 0xDAA320A7u
+#define MAGIC_V2 0xDAA320ABu
+#define BORN_HOST_V6 0x10
+#define STORE_HOST_V6 0x20
+#define V6_EXTRA_BYTES 12
+#define HEAD_BYTES 88 /* up to and with BODY LENGTH, both hosts IPv4 */
+#define RECORD_BYTES_MIN 91
+#define CRC_MASK 0x7FFFFFFFu
+#define CRC_PROPERTY_BYTES 20 /* __CRC32# 0x01, ten digits, 0x02 */
+#define CRC_NAME_BYTES 8
+#define CRC_DIGITS 10
+#define NAME_END 1
+#define PAIR_END 2
+#define UNIT_BYTES 20 /* of a queue: log offset, size, hash of the tags */
+
+EXPORT int32_t keelog_abi(void) { return KERNEL_ABI; }
+EXPORT const char *keelog_source(void) { return KERNEL_SOURCE; }
+
+/* -- big-endian numbers at any address ---------------------------------------------------------- */
+
+static inline uint32_t u32(const uint8_t *at) {
+    uint32_t value;
+    memcpy(&value, at, 4);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    value = __builtin_bswap32(value);
+#endif
+    return value;
+}
+
+static inline int64_t i64(const uint8_t *at) {
+    uint64_t value;
+    memcpy(&value, at, 8);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    value = __builtin_bswap64(value);
+#endif
+    return (int64_t)value;
+}
+
+static inline int32_t i32(const uint8_t *at) { return (int32_t)u32(at); }
+
+static inline int16_t i16(const uint8_t *at) {
+    return (int16_t)(uint16_t)((uint16_t)at[0] << 8 | at[1]);
+}
+
+#include "kernel_crc.c"
+
+/* -- records ------------------------------------------------------------------------------------ */
+
+enum column {
+    START,
+    SIZE,
+    MAGIC,
+    BODY_CRC,
+    QUEUE_ID,
+    FLAG,
+    QUEUE_OFFSET,
+    PHYSICAL_OFFSET,
+    SYS_FLAG,
+    BORN_TIMESTAMP,
+    STORE_TIMESTAMP,
+    RECONSUME_TIMES,
+    PREPARED_TRANSACTION_OFFSET,
+    BODY_START,
+    BODY_LENGTH,
+    TOPIC_START,
+    TOPIC_LENGTH,
+    PROPERTIES_START,
+    PROPERTIES_LENGTH,
+    COLUMNS
+};
+
+EXPORT int32_t keelog_columns(void) { return COLUMNS; }
+
+/* TOTALSIZE of the record at `position`, 0 where no record can begin. `left` bytes follow. */
+static inline int64_t stated_size(const uint8_t *at, int64_t left) {
+    if (left < RECORD_BYTES_MIN)
+        return 0;
+    uint32_t magic = u32(at + 4);
+    int32_t size = i32(at);
+    if ((magic != MAGIC_V1 && magic != MAGIC_V2) || size < RECORD_BYTES_MIN || size > left)
+        return 0;
+    return size;
+}
+
+/* Strict UTF-8, as Python's decoder: no surrogates, nothing overlong, nothing above U+10FFFF. */
+static int is_utf8(const uint8_t *at, int64_t size) {
+    int64_t i = 0;
+    while (i < size) {
+        uint8_t lead = at[i];
+        if (lead < 0x80) {
+            i++;
+            continue;
+        }
+        int more = lead < 0xC2 ? 0 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : lead < 0xF5 ? 3 : 0;
+        if (!more || i + more >= size)
+            return 0;
+        uint8_t second = at[i + 1];
+        uint8_t least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+        uint8_t most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+        if (second < least || second > most)
+            return 0;
+        for (int k = 2; k <= more; k++)
+            if ((at[i + k] & 0xC0) != 0x80)
+                return 0;
+        i += more + 1;
+    }
+    return 1;
+}
+
+/* Whether the last 20 bytes of the properties are `__CRC32#`, one damaged byte of its ten fixed
+ * ones forgiven (protocol/record/codec.py::states_crc); *stated is -1 where that makes it bad. */
+static inline int states_crc(const uint8_t *tail, int64_t *stated) {
+    static const uint8_t name[CRC_NAME_BYTES] = "__CRC32#";
+    int separators = (tail[8] == NAME_END) + (tail[CRC_PROPERTY_BYTES - 1] == PAIR_END);
+    *stated = -1;
+    if (memcmp(tail, name, CRC_NAME_BYTES) != 0) {
+        int wrong = 0;
+        for (int i = 0; i < CRC_NAME_BYTES; i++)
+            wrong += tail[i] != name[i];
+        return separators == 2 && wrong == 1;
+    }
+    if (separators != 2)
+        return separators == 1;
+    int64_t value = 0, weight = 1;
+    for (int i = 0; i < CRC_DIGITS; i++, weight *= 10) {
+        unsigned digit = (unsigned)tail[9 + i] - '0';
+        if (digit > 9)
+            return 1;
+        value += digit * weight;
+    }
+    *stated = value;
+    return 1;
+}
+
+/* What a record's fields say, in the order of enum column, once its lengths agree. */
+typedef struct {
+    int64_t field[COLUMNS];
+} record;
+
+/* Reads the record of `size` bytes at `start`, which lie within `data`. 1 when its lengths agree
+ * and its topic is text. All positions are then within the record. */
+static int read_record(const uint8_t *data, int64_t start, int64_t size, record *found) {
+    const uint8_t *at = data + start;
+    int64_t *field = found->field;
+    uint32_t magic = u32(at + 4);
+    int32_t sys_flag = i32(at + 36);
+    int64_t born_extra = sys_flag & BORN_HOST_V6 ? V6_EXTRA_BYTES : 0;
+    int64_t both_extra = born_extra + (sys_flag & STORE_HOST_V6 ? V6_EXTRA_BYTES : 0);
+    int64_t version = magic == MAGIC_V2;
+    int64_t fixed = HEAD_BYTES + both_extra + 1 + version + 2;
+    if (size < fixed)
+        return 0;
+    field[START] = start;
+    field[SIZE] = size;
+    field[MAGIC] = magic;
+    field[BODY_CRC] = i32(at + 8);
+    field[QUEUE_ID] = i32(at + 12);
+    field[FLAG] = i32(at + 16);
+    field[QUEUE_OFFSET] = i64(at + 20);
+    field[PHYSICAL_OFFSET] = i64(at + 28);
+    field[SYS_FLAG] = sys_flag;
+    field[BORN_TIMESTAMP] = i64(at + 40);
+    field[STORE_TIMESTAMP] = i64(at + 56 + born_extra);
+    const uint8_t *tail = at + both_extra;
+    field[RECONSUME_TIMES] = i32(tail + 72);
+    field[PREPARED_TRANSACTION_OFFSET] = i64(tail + 76);
+    int64_t body_length = i32(tail + 84);
+    if (body_length < 0 || body_length > size - fixed)
+        return 0;
+    int64_t body_at = both_extra + HEAD_BYTES;
+    int64_t topic_at = body_at + body_length;
+    int64_t topic_length = version ? i16(at + topic_at) : (int8_t)at[topic_at];
+    topic_at += 1 + version;
+    if (topic_length < 0 || topic_length > size - fixed - body_length)
+        return 0;
+    int64_t properties_at = topic_at + topic_length + 2;
+    int64_t properties_length = i16(at + properties_at - 2);
+    if (properties_length < 0 || properties_at + properties_length != size)
+        return 0;
+    field[BODY_START] = start + body_at;
+    field[BODY_LENGTH] = body_length;
+    field[TOPIC_START] = start + topic_at;
+    field[TOPIC_LENGTH] = topic_length;
+    field[PROPERTIES_START] = start + properties_at;
+    field[PROPERTIES_LENGTH] = properties_length;
+    return is_utf8(at + topic_at, topic_length);
+}
+
+/* Whether the checksum that counts for it agrees: of the whole record where it is sealed, else of
+ * the body, if there is one. */
+static int crc_agrees(const uint8_t *data, const record *found, int sealed) {
+    const int64_t *field = found->field;
+    int64_t stated;
+    if (sealed && field[PROPERTIES_LENGTH] >= CRC_PROPERTY_BYTES) {
+        const uint8_t *at = data + field[START];
+        int64_t covered = field[SIZE] - CRC_PROPERTY_BYTES;
+        if (states_crc(at + covered, &stated))
+            return stated >= 0 && (crc32_of(at, (size_t)covered) & CRC_MASK) == (uint64_t)stated;
+    }
+    if (!field[BODY_LENGTH])
+        return 1;
+    uint32_t crc = crc32_of(data + field[BODY_START], (size_t)field[BODY_LENGTH]) & CRC_MASK;
+    return (int64_t)crc == field[BODY_CRC];
+}
+
+static inline void put(const record *found, int64_t *out, int64_t stride, int64_t row) {
+    for (int column = 0; column < COLUMNS; column++)
+        out[column * stride + row] = found->field[column];
+}
+
+/* How many records the sizes of the chain from `position` on promise. */
+EXPORT int64_t keelog_count(const uint8_t *data, int64_t length, int64_t position) {
+    int64_t rows = 0, size;
+    if (position < 0)
+        return 0;
+    for (; (size = stated_size(data + position, length - position)); position += size)
+        rows++;
+    return rows;
+}
+
+#define CHECK_PLACE 1
+#define VERIFY 2
+#define SEALED 4
+
+/* Reads back-to-back records from `position` on, `capacity` at most, until one is no record: its
+ * lengths, its place (`base` + position, with CHECK_PLACE) or its checksum (with VERIFY) are wrong.
+ * Answers how many; *end is the position behind the last one. */
+EXPORT int64_t keelog_scan(const uint8_t *data, int64_t length, int64_t position, int64_t base,
+                           int32_t flags, int64_t *out, int64_t capacity, int64_t *end) {
+    int64_t rows = 0, size;
+    record found;
+    if (position >= 0)
+        for (; rows < capacity && (size = stated_size(data + position, length - position));
+             position += size, rows++) {
+            if (!read_record(data, position, size, &found))
+                break;
+            if (flags & CHECK_PLACE &&
+                found.field[PHYSICAL_OFFSET] != (int64_t)((uint64_t)base + (uint64_t)position))
+                break;
+            if (flags & VERIFY && !crc_agrees(data, &found, flags & SEALED))
+                break;
+            put(&found, out, capacity, rows);
+        }
+    *end = position;
+    return rows;
+}
+
+/* Reads the records that start at `start`, wherever that is. `good` tells which are whole; those
+ * that are not have zeros in all columns but START. `size` and `place`, where given, are what
+ * TOTALSIZE and PHYSICALOFFSET must be. */
+EXPORT void keelog_gather(const uint8_t *data, int64_t length, int64_t rows, const int64_t *start,
+                          const int64_t *size, const int64_t *place, int32_t flags, int64_t *out,
+                          uint8_t *good) {
+    record found;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t at = start[row];
+        int64_t stated = at < 0 || at > length ? 0 : stated_size(data + at, length - at);
+        good[row] = stated && (!size || stated == size[row]) &&
+                    read_record(data, at, stated, &found) &&
+                    (!place || found.field[PHYSICAL_OFFSET] == place[row]) &&
+                    (!(flags & VERIFY) || crc_agrees(data, &found, flags & SEALED));
+        if (!good[row]) {
+            memset(&found, 0, sizeof found);
+            found.field[START] = at;
+        }
+        put(&found, out, rows, row);
+    }
+}
+
+/* -- pieces of bytes ---------------------------------------------------------------------------- */
+
+static inline int is_within(int64_t start, int64_t size, int64_t length) {
+    return start >= 0 && size >= 0 && start <= length && size <= length - start;
+}
+
+/* Joins the pieces data[start:start+size] in `out`; ends[row] is where each ends there. Answers
+ * the bytes joined, -1 for a piece outside `data` or when `out` has too few. */
+EXPORT int64_t keelog_join(const uint8_t *data, int64_t length, int64_t rows, const int64_t *start,
+                           const int64_t *size, uint8_t *out, int64_t out_bytes, int64_t *ends) {
+    int64_t total = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t at = start[row], count = size[row];
+        if (!is_within(at, count, length) || count > out_bytes - total)
+            return -1;
+        memcpy(out + total, data + at, (size_t)count);
+        total += count;
+        ends[row] = total;
+    }
+    return total;
+}
+
+/* As keelog_join, with the offsets of an Arrow array: rows + 1 of them, from 0 on. */
+EXPORT int64_t keelog_join32(const uint8_t *data, int64_t length, int64_t rows,
+                             const int64_t *start, const int64_t *size, uint8_t *out,
+                             int64_t out_bytes, int32_t *offsets) {
+    int64_t total = 0;
+    offsets[0] = 0;
+    if (out_bytes > INT32_MAX)
+        return -1;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t at = start[row], count = size[row];
+        if (!is_within(at, count, length) || count > out_bytes - total)
+            return -1;
+        memcpy(out + total, data + at, (size_t)count);
+        total += count;
+        offsets[row + 1] = (int32_t)total;
+    }
+    return total;
+}
+
+#define GAP_BYTES 2048 /* a smaller gap between two pieces costs less to read than a call */
+#define VECTORS 128
+
+/* Reads all of these pieces of a file, in one call of the system. 1 when they are all there. */
+static int read_vectors(int file, struct iovec *vectors, int count, int64_t at, int64_t wanted) {
+    ssize_t found;
+    do
+        found = preadv(file, vectors, count, at);
+    while (found < 0 && errno == EINTR);
+    return found == wanted;
+}
+
+/* Reads size[row] bytes from start[row] of a file on for each row, joined in `out`, which has room
+ * for `out_bytes`. Pieces that stand near each other are read in one call. Answers the rows read;
+ * fewer when the file ends before, cannot be read or there is no room. */
+EXPORT int64_t keelog_read_pieces(int32_t file, int64_t rows, const int64_t *start,
+                                  const int64_t *size, uint8_t *out, int64_t out_bytes) {
+    uint8_t gap[GAP_BYTES]; /* what stands between, never looked at */
+    struct iovec vectors[VECTORS];
+    int64_t row = 0, total = 0;
+    while (row < rows) {
+        int64_t first = row, begin = start[row], end = begin, joined = total;
+        int count = 0;
+        for (; row < rows && count + 2 <= VECTORS; row++) {
+            if (start[row] < 0 || size[row] < 0 || size[row] > out_bytes - joined ||
+                start[row] > INT64_MAX - size[row])
+                return first;
+            int64_t between = start[row] - end;
+            if (row > first && (between < 0 || between > GAP_BYTES))
+                break;
+            if (between > 0) {
+                vectors[count].iov_base = gap;
+                vectors[count++].iov_len = (size_t)between;
+            }
+            vectors[count].iov_base = out + joined;
+            vectors[count++].iov_len = (size_t)size[row];
+            joined += size[row];
+            end = start[row] + size[row];
+        }
+        if (!read_vectors(file, vectors, count, begin, end - begin))
+            return first;
+        total = joined;
+    }
+    return rows;
+}
+
+/* Java's hash of each piece, by UTF-8 bytes: right where they are ASCII; wide[row] tells where they
+ * are not. Answers how many are not, -1 for a piece outside `data`. */
+EXPORT int64_t keelog_java_hash(const uint8_t *data, int64_t length, int64_t rows,
+                                const int64_t *start, const int64_t *size, int32_t *hash,
+                                uint8_t *wide) {
+    int64_t others = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        if (!is_within(start[row], size[row], length))
+            return -1;
+        const uint8_t *at = data + start[row], *end = at + size[row];
+        uint32_t value = 0;
+        uint8_t seen = 0;
+        for (; end - at >= 4; at += 4) { /* four at once: one step waits for the one before */
+            uint8_t a = at[0], b = at[1], c = at[2], d = at[3];
+            value = 31u * 31 * 31 * 31 * value + 31u * 31 * 31 * a + 31u * 31 * b + 31u * c + d;
+            seen |= a | b | c | d;
+        }
+        for (; at < end; at++) {
+            uint8_t byte = *at;
+            value = 31 * value + byte;
+            seen |= byte;
+        }
+        hash[row] = (int32_t)value;
+        wide[row] = seen >> 7;
+        others += seen >> 7;
+    }
+    return others;
+}
+
+/* Numbers each piece by its text, in order of appearance; first[id] is the row where that text came
+ * first. `table` has `slots` items, a power of two above 2 * rows, all -1. Answers how many texts
+ * there are, -1 for a piece outside `data`. */
+EXPORT int64_t keelog_group(const uint8_t *data, int64_t length, int64_t rows, const int64_t *start,
+                            const int64_t *size, int64_t *id, int64_t *first, int32_t *table,
+                            int64_t slots) {
+    int64_t texts = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t count = size[row];
+        if (!is_within(start[row], count, length))
+            return -1;
+        const uint8_t *at = data + start[row];
+        uint32_t hash = 2166136261u; /* FNV-1a; `table` is never more than half full */
+        for (int64_t i = 0; i < count; i++)
+            hash = (hash ^ at[i]) * 16777619u;
+        int64_t slot = (hash ^ hash >> 15) & (slots - 1);
+        for (;; slot = (slot + 1) & (slots - 1)) {
+            int32_t known = table[slot];
+            if (known < 0) {
+                table[slot] = (int32_t)texts;
+                first[texts] = row;
+                id[row] = texts++;
+                break;
+            }
+            int64_t other = first[known];
+            if (size[other] == count && !memcmp(data + start[other], at, (size_t)count)) {
+                id[row] = known;
+                break;
+            }
+        }
+    }
+    return texts;
+}
+
+/* -- properties: name 0x01 value 0x02, repeated ------------------------------------------------- */
+
+typedef struct {
+    int64_t start, middle, end; /* the name [start, middle), the value [middle + 1, end) */
+} pair;
+
+/* The next pair with a name and a value in data[*at:end]; 0 when there is none. */
+static inline int next_pair(const uint8_t *data, int64_t *at, int64_t end, pair *found) {
+    while (*at < end) {
+        int64_t start = *at, stop = end;
+        const uint8_t *cut = memchr(data + start, PAIR_END, (size_t)(end - start));
+        if (cut)
+            stop = cut - data;
+        *at = stop + 1;
+        cut = memchr(data + start, NAME_END, (size_t)(stop - start));
+        if (cut && cut - data > start && cut - data < stop - 1) {
+            found->start = start;
+            found->middle = cut - data;
+            found->end = stop;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Where the values of KEYS, TAGS and UNIQ_KEY stand in the properties of each row: `out` is six
+ * columns, start and length of each of the three; the last of a name wins, a length of 0 means
+ * none. Answers the number of rows read; less than `rows` when one lies outside `data`. */
+EXPORT int64_t keelog_find_properties(const uint8_t *data, int64_t length, int64_t rows,
+                                      const int64_t *start, const int64_t *size, int64_t *out) {
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t value[6] = {0};
+        pair found;
+        if (!is_within(start[row], size[row], length))
+            return row;
+        for (int64_t at = start[row], end = at + size[row]; next_pair(data, &at, end, &found);) {
+            const uint8_t *name = data + found.start;
+            int which = -1;
+            switch (found.middle - found.start) {
+            case 4:
+                which = !memcmp(name, "KEYS", 4) ? 0 : !memcmp(name, "TAGS", 4) ? 1 : -1;
+                break;
+            case 8:
+                which = !memcmp(name, "UNIQ_KEY", 8) ? 2 : -1;
+            }
+            if (which >= 0) {
+                value[2 * which] = found.middle + 1;
+                value[2 * which + 1] = found.end - found.middle - 1;
+            }
+        }
+        for (int column = 0; column < 6; column++)
+            out[column * rows + row] = value[column];
+    }
+    return rows;
+}
+
+#define PAIRS_COMPARED_MAX 64
+
+/* All pairs of each row, of a repeated name the last only, in order. `out` is three columns, name
+ * start, middle and end (see pair), `capacity` items each; counts[row] tells how many are a row's.
+ * Answers how many in all; -1 for a piece outside `data`, or when a row has so many pairs that to
+ * compare each with each would take long, or `capacity` is too small. */
+EXPORT int64_t keelog_pairs(const uint8_t *data, int64_t length, int64_t rows, const int64_t *start,
+                            const int64_t *size, int64_t *out, int64_t capacity, int32_t *counts) {
+    int64_t *starts = out, *middles = out + capacity, *ends = out + 2 * capacity, total = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t first = total;
+        pair found;
+        if (!is_within(start[row], size[row], length))
+            return -1;
+        for (int64_t at = start[row], end = at + size[row]; next_pair(data, &at, end, &found);) {
+            int64_t name = found.middle - found.start, kept = first;
+            if (total - first >= PAIRS_COMPARED_MAX || total >= capacity)
+                return -1;
+            for (int64_t i = first; i < total; i++) {
+                if (middles[i] - starts[i] == name &&
+                    !memcmp(data + starts[i], data + found.start, (size_t)name))
+                    continue; /* the later one counts */
+                starts[kept] = starts[i];
+                middles[kept] = middles[i];
+                ends[kept++] = ends[i];
+            }
+            starts[kept] = found.start;
+            middles[kept] = found.middle;
+            ends[kept] = found.end;
+            total = kept + 1;
+        }
+        counts[row] = (int32_t)(total - first);
+    }
+    return total;
+}
+
+#include "kernel_read.c"
+#include "kernel_append.c"
+#include "kernel_append_run.c"
+#include "kernel_put.c"
+#include "kernel_dispatch.c"

@@ -1,0 +1,374 @@
+/* The way in: what a client encodes, and what the writer checks, numbers and seals. Part of
+ * kernel.c, which includes it. The oracles are protocol/record/patch.py and protocol/record/encode.py.
+ *
+ * A group of requests stands back to back in one buffer of the caller's, which nobody else writes.
+ * `append_check` finds what every record must be and which queues there are; the caller gives each
+ * of those its next offset; `append_seal` fills in what only the writer knows. Suspicion of any kind
+ * is -1: the plain way then decides, and words the error. */
+
+#define FORBIDDEN_SYS_FLAGS (0xC | 0x80 | 0x40) /* transactions, inner batches */
+#define QUEUE_ID_MAX 65535
+#define ANY_QUEUE (-1)
+#define STEM_BYTES 28 /* of a unique key: all but its counter */
+#define PROPERTIES_BYTES_MAX 32767
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+static inline void put32(uint8_t *at, uint32_t value) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    value = __builtin_bswap32(value);
+#endif
+    memcpy(at, &value, 4);
+}
+
+static inline void put64(uint8_t *at, uint64_t value) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    value = __builtin_bswap64(value);
+#endif
+    memcpy(at, &value, 8);
+}
+
+/* -- checking ----------------------------------------------------------------------------------- */
+
+/* Where one is in `name 0x01 value 0x02`, repeated. */
+typedef struct {
+    int64_t begin; /* of the current name or value */
+    int in_value;
+} pair_walk;
+
+/* The separator at `position`; 0 where it may not stand. */
+static inline int take_separator(pair_walk *walk, uint8_t byte, int64_t position) {
+    if (byte == NAME_END) {
+        if (walk->in_value || position == walk->begin)
+            return 0;
+        walk->in_value = 1;
+    } else {
+        if (!walk->in_value || position == walk->begin)
+            return 0;
+        walk->in_value = 0;
+    }
+    walk->begin = position + 1;
+    return 1;
+}
+
+/* Whether properties are whole pairs of a name and a value, neither of them empty, in UTF-8. */
+static int are_pairs(const uint8_t *at, int64_t size) {
+    pair_walk walk = {0, 0};
+    int64_t i = 0;
+    unsigned wide = 0;
+#ifdef __SSE2__
+    const __m128i one = _mm_set1_epi8(1);
+    for (; i + 16 <= size; i += 16) {
+        __m128i block = _mm_loadu_si128((const __m128i *)(at + i));
+        __m128i less = _mm_sub_epi8(block, one); /* separators become 0 and 1 */
+        unsigned found = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(less, one), less));
+        wide |= (unsigned)_mm_movemask_epi8(block);
+        for (; found; found &= found - 1) {
+            int64_t position = i + __builtin_ctz(found);
+            if (!take_separator(&walk, at[position], position))
+                return 0;
+        }
+    }
+#endif
+    for (; i < size; i++) {
+        wide |= at[i] & 0x80;
+        if ((at[i] == NAME_END || at[i] == PAIR_END) && !take_separator(&walk, at[i], i))
+            return 0;
+    }
+    return walk.begin == size && !walk.in_value && (!wide || is_utf8(at, size));
+}
+
+static inline int ends_in_crc(const uint8_t *properties, int64_t size) {
+    const uint8_t *tail = properties + size - CRC_PROPERTY_BYTES;
+    return size >= CRC_PROPERTY_BYTES && !memcmp(tail, "__CRC32#\1", CRC_NAME_BYTES + 1) &&
+           tail[CRC_PROPERTY_BYTES - 1] == PAIR_END;
+}
+
+#define IS_ANY_QUEUE 1 /* the caller will choose one queue for all records */
+#define IS_CHECKED 2   /* the caller has encoded the records itself */
+
+typedef struct {
+    int64_t size, count; /* what the client says of its records */
+    int64_t crc;         /* of all of them, -1: none was named */
+    int64_t sizes_at;    /* place in the buffer of each record's size, u32 little-endian; -1: none */
+    int64_t flags;
+    int64_t part, parts; /* found: which parts are its */
+} append_request;
+
+/* The records of one request that go to one queue. */
+typedef struct {
+    int64_t topic_at, topic_length, queue_id, count;
+    int64_t next; /* queue offset of the next record; the caller's, before sealing */
+} append_part;
+
+/* All addresses are the caller's memory; numbers are 64 bits on every machine. */
+typedef struct {
+    int64_t data, bytes;       /* the records of all requests, then the sizes that they name */
+    int64_t requests, count;   /* append_request */
+    int64_t parts, parts_max;  /* append_part */
+    int64_t part_of, rows_max; /* int32: the part of each record */
+    int64_t table, slots;      /* int32, a power of two, more than twice rows_max */
+    int64_t body_max, crc;     /* the rules: largest body; whether __CRC32# must, or may not, be */
+    int64_t base, time, host;  /* log offset of the first record; store time and host for all */
+    int64_t rows, last_at;     /* found: how many records, where the last one begins */
+} append_group;
+
+#define AT(kind, address) ((kind *)(uintptr_t)(address))
+
+static inline uint32_t hash_of(const uint8_t *topic, int64_t size, int64_t queue_id) {
+    uint32_t hash = 2166136261u ^ (uint32_t)queue_id * 0x9E3779B1u;
+    for (int64_t i = 0; i < size; i++)
+        hash = (hash ^ topic[i]) * 16777619u;
+    return hash ^ hash >> 15;
+}
+
+static inline int is_part(const uint8_t *data, const append_part *part, const uint8_t *topic,
+                          int64_t size, int64_t queue_id) {
+    return part->queue_id == queue_id && part->topic_length == size &&
+           !memcmp(data + part->topic_at, topic, (size_t)size);
+}
+
+/* The number of the part for this topic and queue among those from `first` on, of which there are
+ * `parts`; a new one when it is the first. -1: no room. Items of `table` below `first` are of
+ * earlier requests, and as good as empty. */
+static int64_t part_for(const append_group *group, int64_t first, int64_t parts, int64_t slots,
+                        int64_t topic_at, int64_t size, int64_t queue_id) {
+    const uint8_t *data = AT(uint8_t, group->data), *topic = data + topic_at;
+    append_part *all = AT(append_part, group->parts);
+    int32_t *table = AT(int32_t, group->table);
+    int64_t slot = hash_of(topic, size, queue_id) & (slots - 1);
+    for (; table[slot] >= first; slot = (slot + 1) & (slots - 1))
+        if (is_part(data, all + table[slot], topic, size, queue_id))
+            return table[slot];
+    if (parts >= group->parts_max)
+        return -1;
+    table[slot] = (int32_t)parts;
+    all[parts] = (append_part){topic_at, size, queue_id, 0, 0};
+    return parts;
+}
+
+/* Whether a record that a client encoded is what check_plain takes. */
+static int is_fit(const uint8_t *data, const record *found, int64_t body_max, int64_t crc) {
+    const int64_t *field = found->field;
+    const uint8_t *properties = data + field[PROPERTIES_START];
+    return field[QUEUE_ID] >= ANY_QUEUE && field[QUEUE_ID] <= QUEUE_ID_MAX &&
+           !(field[SYS_FLAG] & (FORBIDDEN_SYS_FLAGS | STORE_HOST_V6)) &&
+           field[BODY_LENGTH] <= body_max && are_pairs(properties, field[PROPERTIES_LENGTH]) &&
+           ends_in_crc(properties, field[PROPERTIES_LENGTH]) == (crc != 0) &&
+           crc_agrees(data, found, 0);
+}
+
+/* Whether the request names this size for its record: u32 little-endian at `stated`. */
+static inline int is_stated(const uint8_t *stated, int64_t size) {
+    uint32_t low = (uint32_t)stated[1] << 8 | stated[0];
+    return ((uint32_t)stated[3] << 24 | (uint32_t)stated[2] << 16 | low) == size;
+}
+
+/* Walks one request from `at` on; the number of parts so far, or -1. */
+static int64_t check_request(append_group *group, append_request *request, int64_t at,
+                             int64_t parts, int64_t slots) {
+    const uint8_t *data = AT(uint8_t, group->data);
+    append_part *all = AT(append_part, group->parts);
+    int32_t *part_of = AT(int32_t, group->part_of);
+    int64_t end = at + request->size, rows = 0, part = -1;
+    record found;
+    if (request->crc >= 0 && crc32_of(data + at, (size_t)request->size) != request->crc)
+        return -1;
+    request->part = parts;
+    while (at < end) {
+        int64_t size = stated_size(data + at, end - at);
+        if (!size || rows >= request->count || !read_record(data, at, size, &found) ||
+            (!(request->flags & IS_CHECKED) && !is_fit(data, &found, group->body_max, group->crc)) ||
+            (request->sizes_at >= 0 && !is_stated(data + request->sizes_at + 4 * rows, size)))
+            return -1;
+        int64_t queue_id = request->flags & IS_ANY_QUEUE ? ANY_QUEUE : found.field[QUEUE_ID];
+        int64_t topic_at = found.field[TOPIC_START], length = found.field[TOPIC_LENGTH];
+        if (part < 0 || !is_part(data, all + part, data + topic_at, length, queue_id)) {
+            part = part_for(group, request->part, parts, slots, topic_at, length, queue_id);
+            if (part < 0)
+                return -1;
+            parts += part == parts;
+        }
+        all[part].count++;
+        part_of[group->rows + rows++] = (int32_t)part;
+        group->last_at = at;
+        at += size;
+    }
+    group->rows += rows;
+    request->parts = parts - request->part;
+    return rows == request->count ? parts : -1;
+}
+
+/* Checks every record of the group. Answers how many parts there are, -1 where the plain way has to
+ * look: something is wrong, or the caller's memory too small. */
+EXPORT int64_t keelog_append_check(append_group *group) {
+    append_request *requests = AT(append_request, group->requests);
+    int64_t rows = 0, bytes = 0, slots = 4, parts = 0, at = 0;
+    for (int64_t i = 0; i < group->count; i++) {
+        const append_request *request = requests + i;
+        if (request->count < 1 || request->count > group->rows_max - rows || request->size < 0 ||
+            request->size > group->bytes - bytes)
+            return -1;
+        rows += request->count;
+        bytes += request->size;
+        if (request->sizes_at >= 0 && !is_within(request->sizes_at, 4 * request->count, group->bytes))
+            return -1;
+    }
+    while (slots <= 2 * rows)
+        slots *= 2;
+    if (slots > group->slots)
+        return -1;
+    memset(AT(int32_t, group->table), 0xFF, 4 * (size_t)slots);
+    group->rows = 0;
+    for (int64_t i = 0; i < group->count; at += requests[i++].size)
+        if ((parts = check_request(group, requests + i, at, parts, slots)) < 0)
+            return -1;
+    return parts;
+}
+
+/* -- sealing ------------------------------------------------------------------------------------ */
+
+/* Ten digits, least significant first, behind the name of the property. */
+static inline void put_crc_property(uint8_t *tail, uint32_t crc) {
+    memcpy(tail, "__CRC32#\1", CRC_NAME_BYTES + 1);
+    crc &= CRC_MASK;
+    for (int i = 0; i < CRC_DIGITS; i++, crc /= 10)
+        tail[CRC_NAME_BYTES + 1 + i] = (uint8_t)('0' + crc % 10);
+    tail[CRC_PROPERTY_BYTES - 1] = PAIR_END;
+}
+
+/* Whether a record is long enough for what `seal` writes. */
+static inline int is_sealable(const uint8_t *at, int64_t size, int64_t crc) {
+    return size >= RECORD_BYTES_MIN + V6_EXTRA_BYTES * !!(at[39] & BORN_HOST_V6) &&
+           (!crc || size >= RECORD_BYTES_MIN + CRC_PROPERTY_BYTES);
+}
+
+/* What only the writer knows of a record. */
+typedef struct {
+    int64_t queue_id, queue_offset, log_offset, time, host;
+} record_seal;
+
+/* Fills in queue, offsets, store time and host, and last the checksum. */
+static inline void seal(uint8_t *at, int64_t size, const record_seal *with, int64_t crc) {
+    put32(at + 12, (uint32_t)with->queue_id);
+    put64(at + 20, (uint64_t)with->queue_offset);
+    put64(at + 28, (uint64_t)with->log_offset);
+    uint8_t *stamp = at + 56 + (at[39] & BORN_HOST_V6 ? V6_EXTRA_BYTES : 0);
+    put64(stamp, (uint64_t)with->time);
+    put64(stamp + 8, (uint64_t)with->host);
+    if (crc) {
+        uint8_t *tail = at + size - CRC_PROPERTY_BYTES;
+        put_crc_property(tail, crc32_of(at, (size_t)(size - CRC_PROPERTY_BYTES)));
+    }
+}
+
+/* Seals every record. The parts' `queue_id` and `next` are the caller's by now. Answers the records sealed; not all of them only when the group
+ * was not checked before. */
+EXPORT int64_t keelog_append_seal(append_group *group) {
+    uint8_t *data = AT(uint8_t, group->data);
+    append_part *parts = AT(append_part, group->parts);
+    const int32_t *part_of = AT(int32_t, group->part_of);
+    int64_t position = 0;
+    for (int64_t row = 0; row < group->rows; row++) {
+        uint8_t *at = data + position;
+        int64_t size = stated_size(at, group->bytes - position);
+        if (!size || !is_sealable(at, size, group->crc) || part_of[row] < 0 ||
+            part_of[row] >= group->parts_max)
+            return row;
+        append_part *part = parts + part_of[row];
+        record_seal with = {part->queue_id, part->next++,
+                            (int64_t)((uint64_t)group->base + (uint64_t)position), group->time,
+                            group->host};
+        seal(at, size, &with, group->crc);
+        position += size;
+    }
+    return group->rows;
+}
+
+/* -- encoding ----------------------------------------------------------------------------------- */
+
+/* A batch's numbers. The bytes that its messages share stand back to back in `shared`. */
+typedef struct {
+    int64_t rows, bodies_bytes, born_timestamp;
+    int64_t counter;     /* what the first unique key ends in */
+    int64_t crc;         /* whether there is room for __CRC32# */
+    int64_t topic_bytes; /* behind HEAD_BYTES of head: the topic's length, then its name */
+    int64_t tags_bytes;  /* then the property TAGS, or nothing, and STEM_BYTES of unique keys */
+    int64_t keys_bytes;  /* then each row's text of KEYS, ended by 0x02, or nothing at all */
+    int64_t out_bytes;   /* room for the records alone */
+} batch_draft;
+
+static inline uint8_t *put_bytes(uint8_t *at, const void *from, int64_t size) {
+    memcpy(at, from, (size_t)size);
+    return at + size;
+}
+
+/* The length of the next text in *at, which ends before `end` in 0x02 and holds no other
+ * separator, -1 where there is none. */
+static inline int64_t next_keys(const uint8_t *at, const uint8_t *end) {
+    const uint8_t *stop = memchr(at, PAIR_END, (size_t)(end - at));
+    return !stop || memchr(at, NAME_END, (size_t)(stop - at)) ? -1 : stop - at;
+}
+
+/* The properties of one row at `at`: TAGS and the stem stand in `tags`. */
+static uint8_t *put_properties(uint8_t *at, const batch_draft *draft, const uint8_t *tags,
+                               uint64_t counter, const uint8_t *keys, int64_t keys_bytes) {
+    static const char hex[] = "0123456789ABCDEF";
+    at = put_bytes(at, tags, draft->tags_bytes);
+    if (keys_bytes) {
+        at = put_bytes(at, "KEYS\1", 5);
+        at = put_bytes(at, keys, keys_bytes);
+        *at++ = PAIR_END;
+    }
+    at = put_bytes(at, "UNIQ_KEY\1", 9);
+    at = put_bytes(at, tags + draft->tags_bytes, STEM_BYTES);
+    for (int shift = 12; shift >= 0; shift -= 4)
+        *at++ = (uint8_t)hex[counter >> shift & 15];
+    *at++ = PAIR_END;
+    return draft->crc ? put_bytes(at, "__CRC32#\1" "0000000000" "\2", CRC_PROPERTY_BYTES) : at;
+}
+
+/* Encodes a batch: into `out` go the CRC-32 of the records, the size of each (both uint32), then the
+ * records, of which the bytes are answered. -1 where the plain way has to say what is wrong: keys,
+ * lengths, too much for a record or for the room there is. */
+EXPORT int64_t keelog_encode_batch(const batch_draft *draft, const uint8_t *shared,
+                                   const uint8_t *bodies, const int64_t *body_sizes, uint8_t *out) {
+    const uint8_t *body = bodies, *bodies_end = bodies + draft->bodies_bytes;
+    const uint8_t *topic = shared + HEAD_BYTES, *tags = topic + draft->topic_bytes;
+    const uint8_t *keys = tags + draft->tags_bytes + STEM_BYTES, *keys_end = keys + draft->keys_bytes;
+    uint8_t *sizes = out + 4, *first = sizes + 4 * draft->rows, *at = first;
+    uint8_t *end = first + draft->out_bytes;
+    int64_t fixed = draft->tags_bytes + 9 + STEM_BYTES + 5 + (draft->crc ? CRC_PROPERTY_BYTES : 0);
+    for (int64_t row = 0; row < draft->rows; row++) {
+        int64_t size = body_sizes[row];
+        int64_t keys_bytes = draft->keys_bytes ? next_keys(keys, keys_end) : 0;
+        int64_t own = fixed + (keys_bytes ? keys_bytes + 6 : 0);
+        if (keys_bytes < 0 || size < 0 || size > bodies_end - body || own > PROPERTIES_BYTES_MAX)
+            return -1;
+        int64_t total = HEAD_BYTES + size + draft->topic_bytes + 2 + own;
+        if (total > INT32_MAX || total > end - at)
+            return -1;
+        uint8_t *start = at;
+        at = put_bytes(at, shared, HEAD_BYTES);
+        put32(start, (uint32_t)total);
+        put32(start + 8, crc32_of(body, (size_t)size) & CRC_MASK);
+        put64(start + 40, (uint64_t)draft->born_timestamp);
+        put32(start + 84, (uint32_t)size);
+        at = put_bytes(at, body, size);
+        at = put_bytes(at, topic, draft->topic_bytes);
+        *at++ = (uint8_t)(own >> 8);
+        *at++ = (uint8_t)own;
+        at = put_properties(at, draft, tags, (uint64_t)draft->counter + (uint64_t)row, keys, keys_bytes);
+        body += size;
+        keys += draft->keys_bytes ? keys_bytes + 1 : 0;
+        uint32_t stated = (uint32_t)total;
+        memcpy(sizes + 4 * row, &stated, 4);
+    }
+    if (body != bodies_end || keys != keys_end)
+        return -1;
+    uint32_t checksum = crc32_of(first, (size_t)(at - first));
+    memcpy(out, &checksum, 4);
+    return at - first;
+}

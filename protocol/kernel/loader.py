@@ -1,0 +1,249 @@
+"""Loads the compiled twin of the columns' hot loops, `kernel.c`, where the installation built it.
+
+`active()` is the kernel or None; whoever gets None does the same work with numpy. `unfit()` says
+why a library that is there is not used: it may be an earlier version's. The environment variable
+KEELOG_KERNEL=off leaves it out. It is loaded by ctypes, with plain buffers: every function
+checks its lengths itself, and the interpreter's lock is free meanwhile.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.kernel.functions import SIGNATURES
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+SWITCH = "KEELOG_KERNEL"
+"""The environment variable; `off` leaves the kernel out, at run time and when installing."""
+ABI = 8
+"""As KERNEL_ABI in kernel.c: a library of another one is not used."""
+FILE = "_kernel.so"
+BUILD_AGAIN = "build it again: make -B setup in a clone, else pip install --force-reinstall keelog"
+
+CRC_TABLES, CRC_FOLDING, CRC_WIDE_FOLDING = range(3)
+"""How checksums are made, as in enum crc_way: which is best is the processor's affair."""
+CHECK_PLACE = 1
+VERIFY = 2
+SEALED = 4
+
+_PAIR_BYTES_MIN = 4
+"""A name, 0x01, a value, 0x02; only the last pair may lack its 0x02."""
+_OUTSIDE = "a piece lies outside the buffer"
+
+
+class KernelMismatchError(ImportError):
+    """The library was built from another kernel.c than this package's."""
+
+
+class Kernel:
+    """The functions of one library. Raises OSError, KernelMismatchError.
+
+    All arrays are C-contiguous, numbers int64. A piece outside `data` raises IndexError, as numpy
+    would. `crc_best` is the last of CRC_TABLES, CRC_FOLDING and CRC_WIDE_FOLDING that is allowed.
+    """
+
+    def __init__(self, path: str, crc_best: int = CRC_WIDE_FOLDING) -> None:
+        library = ctypes.CDLL(path)
+        self._functions: dict[str, Callable[..., Any]] = {}
+        for name, (result, arguments) in SIGNATURES.items():
+            try:
+                function = library[f"keelog_{name}"]
+            except AttributeError:
+                raise KernelMismatchError(f"{path} has no function keelog_{name}") from None
+            function.restype, function.argtypes = result, arguments
+            self._functions[name] = function
+        if (found := self.call("abi")) != ABI:
+            raise KernelMismatchError(f"{path} has ABI {found}, not {ABI}")
+        self.source: str = self.call("source").decode()
+        self.crc_way: int = self.call("init", crc_best)
+        self.columns: int = self.call("columns")
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """One function, with arguments as `protocol.kernel.functions` declares them."""
+        return self._functions[name](*arguments)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """As `call`, for who calls one again and again."""
+        return self._functions[name]
+
+    def crc32(self, data: Bytes) -> int:
+        """As zlib's."""
+        return int(self.call("crc32", address(data), len(data)))
+
+    def scan(self, data: Bytes, position: int, base: int, flags: int) -> tuple[Ints, int]:
+        """The columns of the whole records from `position` on, and the position behind them."""
+        rows = self.call("count", address(data), len(data), position)
+        out = np.empty((self.columns, rows), np.int64)
+        end = ctypes.c_int64(position)
+        if rows:
+            found = self.call(
+                *("scan", address(data), len(data), position, base, flags),
+                *(address(out), rows, ctypes.byref(end)),
+            )
+            out = out[:, :found]
+        return out, end.value
+
+    def gather(
+        self, data: Bytes, start: Ints, size: Ints | None, place: Ints | None, flags: int
+    ) -> tuple[Ints, Bools]:
+        """The columns of the records that start at `start`, and which of them are whole."""
+        rows = len(start)
+        out = np.empty((self.columns, rows), np.int64)
+        good = np.empty(rows, np.bool_)
+        wanted = [None if column is None else int_column(column, rows) for column in (size, place)]
+        self.call(
+            *("gather", address(data), len(data), rows, address(int_column(start, rows))),
+            *(None if column is None else address(column) for column in wanted),
+            *(flags, address(out), address(good)),
+        )
+        return out, good
+
+    def read_pieces(self, descriptor: int, position: Ints, count: Ints) -> tuple[Bytes, int]:
+        """The pieces of an open file joined, and how many of them are whole."""
+        rows = len(position)
+        position, count = int_column(position, rows), int_column(count, rows)
+        out = np.empty(int(count.sum()), np.uint8)
+        arguments = (address(position), address(count), address(out), len(out))
+        return out, int(self.call("read_pieces", descriptor, rows, *arguments))
+
+    def join(self, data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
+        """The pieces joined, and where each ends."""
+        rows = len(start)
+        start, length = int_column(start, rows), int_column(length, rows)
+        out = np.empty(int(length.sum()), np.uint8)
+        ends = np.empty(rows, np.int64)
+        arguments = (address(start), address(length), address(out), len(out), address(ends))
+        if self.call("join", address(data), len(data), rows, *arguments) != len(out):
+            raise IndexError(_OUTSIDE)
+        return out, ends
+
+    def join_arrow(self, data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, NDArray[np.int32]]:
+        """The pieces joined, and the offsets of an Arrow array of them; below 2 GiB in all."""
+        rows = len(start)
+        start, length = int_column(start, rows), int_column(length, rows)
+        out = np.empty(int(length.sum()), np.uint8)
+        offsets = np.empty(rows + 1, np.int32)
+        arguments = (address(start), address(length), address(out), len(out), address(offsets))
+        if self.call("join32", address(data), len(data), rows, *arguments) != len(out):
+            raise IndexError(_OUTSIDE)
+        return out, offsets
+
+    def java_hash(self, data: Bytes, start: Ints, length: Ints) -> tuple[NDArray[np.int32], Bools]:
+        """Java's hash of each piece; the second tells where it is not ASCII and so not right."""
+        rows = len(start)
+        start, length = int_column(start, rows), int_column(length, rows)
+        hashes, wide = np.empty(rows, np.int32), np.empty(rows, np.bool_)
+        arguments = (address(start), address(length), address(hashes), address(wide))
+        if self.call("java_hash", address(data), len(data), rows, *arguments) < 0:
+            raise IndexError(_OUTSIDE)
+        return hashes, wide
+
+    def group(self, data: Bytes, start: Ints, length: Ints) -> tuple[Ints, Ints]:
+        """Each piece's number, in order of appearance, and the row where each came first."""
+        rows = len(start)
+        start, length = int_column(start, rows), int_column(length, rows)
+        ids, first = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        table = np.full(1 << (2 * rows).bit_length(), -1, np.int32)
+        arguments = (
+            address(start),
+            address(length),
+            address(ids),
+            address(first),
+            address(table),
+            len(table),
+        )
+        texts = self.call("group", address(data), len(data), rows, *arguments)
+        if texts < 0:
+            raise IndexError(_OUTSIDE)
+        return ids, first[:texts]
+
+    def find_properties(self, data: Bytes, start: Ints, length: Ints) -> Ints:
+        """Start and length of the values of KEYS, TAGS and UNIQ_KEY: six rows of a table."""
+        rows = len(start)
+        start, length = int_column(start, rows), int_column(length, rows)
+        out = np.empty((6, rows), np.int64)
+        arguments = (address(start), address(length), address(out))
+        if self.call("find_properties", address(data), len(data), rows, *arguments) != rows:
+            raise IndexError(_OUTSIDE)
+        return out
+
+    def pairs(
+        self, data: Bytes, start: Ints, length: Ints
+    ) -> tuple[Ints, NDArray[np.int32]] | None:
+        """Start, middle and end of each property (the value follows the middle), and how many each
+        row has; of a repeated name the last. None for rows with so many that it would take long.
+        """
+        rows = len(start)
+        start, length = int_column(start, rows), int_column(length, rows)
+        capacity = int((length // _PAIR_BYTES_MIN + 1).sum())
+        out, counts = np.empty((3, capacity), np.int64), np.empty(rows, np.int32)
+        arguments = (address(start), address(length), address(out), capacity, address(counts))
+        found = self.call("pairs", address(data), len(data), rows, *arguments)
+        return None if found < 0 else (out[:, :found], counts)
+
+
+def address(array: NDArray[Any]) -> int:
+    """The address of an array's first item. Whoever passes it on keeps the array alive."""
+    assert array.flags.c_contiguous
+    return int(array.__array_interface__["data"][0])
+
+
+def int_column(column: Ints, rows: int) -> Ints:
+    """A column as C reads it; of another length would be a reach outside."""
+    assert column.shape == (rows,)
+    return np.ascontiguousarray(column, np.int64)
+
+
+def path() -> str:
+    """Where the installation puts the library, beside this file."""
+    return f"{__file__.rpartition('/')[0]}/{FILE}"
+
+
+def load(library: str) -> tuple[Kernel | None, str]:
+    """The kernel, or why the library that is there is none of ours; neither where nothing is."""
+    if os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false"):
+        return None, ""
+    try:
+        return Kernel(library), ""
+    except (OSError, KernelMismatchError) as error:
+        return None, str(error) if os.access(library, os.F_OK) else ""
+
+
+_active, _unfit = load(path())
+
+
+def active() -> Kernel | None:
+    """The kernel of this process, None without one."""
+    return _active
+
+
+def unfit() -> str:
+    """Why a library that is there is not used, and what mends that; else empty."""
+    return f"{_unfit}; {BUILD_AGAIN}" if _unfit else ""
+
+
+def describe() -> str:
+    """What runs, for people: `compiled, carry-less CRC`, `compiled` or `numpy`, and behind a colon
+    `unfit()`."""
+    if _active is None:
+        return f"numpy: {unfit()}" if _unfit else "numpy"
+    return "compiled, carry-less CRC" if _active.crc_way else "compiled"
+
+
+@contextmanager
+def using(kernel: Kernel | None) -> Iterator[None]:
+    """Another kernel, or none, for this process, for as long as it lasts: for tests and benches."""
+    global _active
+    before, _active = _active, kernel
+    try:
+        yield
+    finally:
+        _active = before

@@ -1,0 +1,353 @@
+"""The CommitLog record: its layout, and the plain decoder.
+
+A record is the fixed fields of `RecordHead` (hosts of 4 or 16 bytes, as two bits of `sys_flag`
+say), then body, topic and properties, each behind its length. `decode` is the oracle for
+`protocol.record.columns`, which does the same for many records at once.
+"""
+
+import re
+import struct
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal, NamedTuple
+
+from protocol.layout import Layout, Readable, Wire
+from protocol.message_id import IPV4_BYTES, IPV6_BYTES, Host, offset_message_id
+from protocol.names import SCHEDULE_TOPIC
+from protocol.record.java_hash import tags_code
+from protocol.record.properties import (
+    CRC32,
+    CRC_PREFIX,
+    CRC_PROPERTY_BYTES,
+    DELAY,
+    KEYS,
+    NAME_END,
+    PAIR_END,
+    TAGS,
+    UNIQUE_KEY,
+    crc_property,
+    decode_properties,
+    split_keys,
+)
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_FILLER = 0xCBD43194
+
+COMPRESSED = 0x1
+MULTI_TAGS = 0x2
+TRANSACTION_MASK = 0xC
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+NEED_UNWRAP = 0x40
+INNER_BATCH = 0x80
+COMPRESSION_TYPE_MASK = 0x700
+
+CRC_MASK = 0x7FFFFFFF
+_CRC_NAME = CRC32.encode()
+FILLER_BYTES = 8
+
+
+class RecordHead(NamedTuple):
+    """Everything before the body, and the body's length."""
+
+    total_size: Annotated[int, Wire(">i4", "TOTALSIZE: bytes of the whole record")]
+    magic: Annotated[int, Wire(">u4", "MAGICCODE: daa320a7 (v1) or daa320ab (v2)")]
+    body_crc: Annotated[int, Wire(">i4", "BODYCRC: CRC-32 of the body & 7fffffff")]
+    queue_id: Annotated[int, Wire(">i4", "QUEUEID")]
+    flag: Annotated[int, Wire(">i4", "FLAG: the sender's own number")]
+    queue_offset: Annotated[int, Wire(">i8", "QUEUEOFFSET")]
+    physical_offset: Annotated[int, Wire(">i8", "PHYSICALOFFSET: the record's own log offset")]
+    sys_flag: Annotated[int, Wire(">i4", "SYSFLAG: compression, transaction, IPv6 bits")]
+    born_timestamp: Annotated[int, Wire(">i8", "BORNTIMESTAMP, ms")]
+    born_ip: Annotated[bytes, Wire("ip", "BORNHOST: address; 4 bytes, or 16 with sysFlag 0x10")]
+    born_port: Annotated[int, Wire(">i4", "BORNHOST: port")]
+    store_timestamp: Annotated[int, Wire(">i8", "STORETIMESTAMP, ms")]
+    store_ip: Annotated[bytes, Wire("ip", "STOREHOST: address; 4 bytes, or 16 with 0x20")]
+    store_port: Annotated[int, Wire(">i4", "STOREHOST: port")]
+    reconsume_times: Annotated[int, Wire(">i4", "RECONSUMETIMES")]
+    prepared_transaction_offset: Annotated[int, Wire(">i8", "PREPARED TRANSACTION OFFSET")]
+    body_length: Annotated[int, Wire(">i4", "BODY LENGTH; the body follows")]
+
+
+class FillerHead(NamedTuple):
+    """The blank record that closes a segment; what follows it in the segment is undefined."""
+
+    size: Annotated[int, Wire(">i4", "bytes from here to the segment's end")]
+    magic: Annotated[int, Wire(">u4", "cbd43194")]
+
+
+FILLER_HEAD = Layout(FillerHead)
+
+
+def _head_layout(sys_flag: int) -> Layout[RecordHead]:
+    born = IPV6_BYTES if sys_flag & BORN_HOST_V6 else IPV4_BYTES
+    store = IPV6_BYTES if sys_flag & STORE_HOST_V6 else IPV4_BYTES
+    return Layout(RecordHead, {"born_ip": born, "store_ip": store})
+
+
+_HEADS = {
+    flag: _head_layout(flag)
+    for flag in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6)
+}
+
+
+def record_head(sys_flag: int) -> Layout[RecordHead]:
+    """The fixed part of a record with these host bits."""
+    return _HEADS[sys_flag & (BORN_HOST_V6 | STORE_HOST_V6)]
+
+
+SHORT_HEAD = record_head(0)
+SYS_FLAG_POSITION = SHORT_HEAD.offsets["sys_flag"]
+TAIL_BYTES_V1 = 1 + 2
+"""Length fields of topic and properties; one more byte in v2."""
+RECORD_BYTES_MIN = SHORT_HEAD.size + TAIL_BYTES_V1
+
+TornKind = Literal["end", "cut", "bad_magic", "bad_size", "wrong_place", "bad_crc"]
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """There is no whole record at `position`.
+
+    `end`: only zeros stand there (space never written); `cut`: the buffer ends before the
+    record does; the others name what does not agree.
+    """
+
+    position: int
+    kind: TornKind
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """The blank record at a segment's end; `size` is what its own field says."""
+
+    position: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """One message as stored. `raw` is its bytes; properties are decoded when asked for."""
+
+    head: RecordHead
+    topic: str
+    body: bytes
+    properties_raw: bytes
+    raw: bytes
+
+    @property
+    def physical_offset(self) -> int:
+        """Log offset."""
+        return self.head.physical_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole record."""
+        return self.head.total_size
+
+    @property
+    def version(self) -> int:
+        """1, or 2 with a two-byte topic length."""
+        return 1 if self.head.magic == MAGIC_V1 else 2
+
+    @property
+    def born_host(self) -> Host:
+        """Who made the message."""
+        return Host(self.head.born_ip, self.head.born_port)
+
+    @property
+    def store_host(self) -> Host:
+        """The node that stored it first."""
+        return Host(self.head.store_ip, self.head.store_port)
+
+    @property
+    def message_id(self) -> str:
+        """RocketMQ's offset message id."""
+        return offset_message_id(self.store_host, self.head.physical_offset)
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        """As text; see `protocol.record.properties.decode_properties`."""
+        return decode_properties(self.properties_raw)
+
+    @property
+    def tags(self) -> str:
+        """TAGS, empty when there is none."""
+        return self.properties.get(TAGS, "")
+
+    @property
+    def keys(self) -> list[str]:
+        """The single keys of KEYS."""
+        return split_keys(self.properties.get(KEYS, ""))
+
+    @property
+    def unique_key(self) -> str:
+        """UNIQ_KEY, empty when there is none."""
+        return self.properties.get(UNIQUE_KEY, "")
+
+
+def decode(
+    data: Readable, position: int, expected_offset: int | None = None, sealed: bool = True
+) -> Record | Filler | Torn:
+    """The record at `position` of `data`, whole and verified, or what stands there instead.
+
+    Sizes are bounded by what is left, then magic, place (`expected_offset`, when given), lengths
+    and checksum are checked before any other field is believed. Never raises for bad bytes.
+    `sealed=False` is for records that the writer has not filled in yet: only the body's checksum
+    counts.
+    """
+    left = len(data) - position
+    if left < FILLER_BYTES:
+        return Torn(position, "cut", f"{left} bytes left, a record needs {RECORD_BYTES_MIN}")
+    size, magic = FILLER_HEAD.read(data, position)
+    if magic == MAGIC_FILLER:
+        return Filler(position, size)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        if size == 0 and magic == 0:
+            return Torn(position, "end", "nothing was written here")
+        return Torn(position, "bad_magic", f"magic is {magic:08x}")
+    if size < RECORD_BYTES_MIN:
+        return Torn(position, "bad_size", f"a record of {size} bytes cannot be")
+    if size > left:
+        return Torn(position, "cut", f"a record of {size} bytes, {left} are left")
+    record = bytes(data[position : position + size])
+    return _decode_whole(record, position, expected_offset, sealed)
+
+
+def _decode_whole(
+    raw: bytes, position: int, expected_offset: int | None, sealed: bool
+) -> Record | Torn:
+    size = len(raw)
+    layout = record_head(int.from_bytes(raw[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big"))
+    version_bytes = 0 if int.from_bytes(raw[4:8], "big") == MAGIC_V1 else 1
+    tail_bytes = TAIL_BYTES_V1 + version_bytes
+    if size < layout.size + tail_bytes:
+        return Torn(position, "bad_size", f"{size} bytes are too few for the hosts it says it has")
+    head = layout.read(raw)
+    if expected_offset is not None and head.physical_offset != expected_offset:
+        return Torn(
+            position,
+            "wrong_place",
+            f"says that it stands at {head.physical_offset}, not {expected_offset}",
+        )
+    if not 0 <= head.body_length <= size - layout.size - tail_bytes:
+        return Torn(position, "bad_size", f"body length {head.body_length} in {size} bytes")
+    topic_at = layout.size + head.body_length
+    topic_format = ">b" if version_bytes == 0 else ">h"
+    (topic_length,) = struct.unpack_from(topic_format, raw, topic_at)
+    topic_at += 1 + version_bytes
+    if not 0 <= topic_length <= size - topic_at - 2:
+        return Torn(position, "bad_size", f"topic length {topic_length} in {size} bytes")
+    properties_at = topic_at + topic_length + 2
+    (properties_length,) = struct.unpack_from(">h", raw, properties_at - 2)
+    if properties_at + properties_length != size:
+        return Torn(
+            position,
+            "bad_size",
+            f"lengths add up to {properties_at + properties_length}, not {size}",
+        )
+    body = raw[layout.size : layout.size + head.body_length]
+    if sealed and states_crc(raw[properties_at:]):
+        why = _check_whole(raw)
+    else:
+        why = _check_body(body, head.body_crc)
+    if why:
+        return Torn(position, "bad_crc", why)
+    try:
+        topic = raw[topic_at : topic_at + topic_length].decode()
+    except UnicodeDecodeError:
+        return Torn(position, "bad_size", "the topic is not UTF-8")
+    return Record(head, topic, body, raw[properties_at:], raw)
+
+
+def has_crc_property(properties: bytes) -> bool:
+    """Whether properties end in `__CRC32#`, which then covers all the bytes before it."""
+    return (
+        len(properties) >= CRC_PROPERTY_BYTES
+        and properties.startswith(CRC_PREFIX, -CRC_PROPERTY_BYTES)
+        and properties[-1] == PAIR_END
+    )
+
+
+def states_crc(properties: bytes) -> bool:
+    """As `has_crc_property`, but one of its ten fixed bytes may be damaged.
+
+    Else a flipped bit in the name would hide the checksum that it falsifies.
+    """
+    tail = properties[-CRC_PROPERTY_BYTES:]
+    if len(tail) < CRC_PROPERTY_BYTES:
+        return False
+    separators = (tail[len(_CRC_NAME)] == NAME_END) + (tail[-1] == PAIR_END)
+    if tail.startswith(_CRC_NAME):
+        return separators >= 1
+    return separators == 2 and sum(map(int.__ne__, tail, _CRC_NAME)) == 1
+
+
+def _check_whole(raw: bytes) -> str:
+    """Empty when the whole-record checksum agrees, else why not."""
+    expected = crc_property(zlib.crc32(memoryview(raw)[:-CRC_PROPERTY_BYTES]))
+    if raw[-CRC_PROPERTY_BYTES:] != expected:
+        return "the checksum of the whole record does not agree"
+    return ""
+
+
+def _check_body(body: bytes, body_crc: int) -> str:
+    """Empty when the body's checksum agrees, else why not; an empty body has none."""
+    found = zlib.crc32(body) & CRC_MASK
+    if body and found != body_crc:
+        return f"the body's checksum is {found}, the record says {body_crc}"
+    return ""
+
+
+def filler(size: int) -> bytes:
+    """The eight bytes that close a segment `size` bytes before its end."""
+    return FILLER_HEAD.pack(FillerHead(size, MAGIC_FILLER))
+
+
+DEFAULT_DELAY_LEVELS_MS = tuple(
+    1000 * seconds
+    for seconds in (
+        *(1, 5, 10, 30),
+        *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+        *(3600, 7200),
+    )
+)
+"""RocketMQ's messageDelayLevel: level 1 is the first."""
+_JAVA_INT = re.compile(r"[+-]?\d{1,4000}")
+
+
+def unit_tags_code(
+    record: Record, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+) -> int | None:
+    """The tags code of the record's queue unit (CommitLog#checkMessageAndReturnSize).
+
+    None for a record of the schedule topic whose DELAY is no number: a broker takes it for damage.
+    """
+    delay = record.properties.get(DELAY)
+    if record.topic == SCHEDULE_TOPIC and delay is not None:
+        return delivery_time(
+            delay, record.head.store_timestamp, delay_levels_ms, tags_code(record.tags)
+        )
+    return tags_code(record.tags)
+
+
+def delivery_time(
+    delay: str, store_timestamp: int, delay_levels_ms: tuple[int, ...], otherwise: int
+) -> int | None:
+    """When a delayed message is due: `otherwise` for levels of 0 and below, None for no number.
+
+    Numbers are Java's: a level must be an int, a time wraps at 64 bits.
+    """
+    if _JAVA_INT.fullmatch(delay) is None or not -(2**31) <= int(delay) < 2**31:
+        return None
+    level = min(int(delay), len(delay_levels_ms))
+    if level <= 0:
+        return otherwise
+    due = store_timestamp + delay_levels_ms[level - 1]
+    return (due + 2**63) % 2**64 - 2**63

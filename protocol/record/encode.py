@@ -1,0 +1,221 @@
+"""From a message to the bytes of its record, with the fields that only the node knows left zero.
+
+The client encodes; the writer fills in queue offset, log offset, store time, store host and the
+whole-record checksum (`protocol.record.patch`).
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NotAllowed
+from protocol.message_id import IPV4_BYTES, IPV6_BYTES, NO_HOST, Host
+from protocol.names import QUEUE_ID_MAX, SHORT_TOPIC_CHARS_MAX, check_topic_for_send
+from protocol.record.codec import (
+    BORN_HOST_V6,
+    CRC_MASK,
+    INNER_BATCH,
+    MAGIC_V1,
+    MAGIC_V2,
+    NEED_UNWRAP,
+    STORE_HOST_V6,
+    RecordHead,
+    record_head,
+)
+from protocol.record.properties import (
+    CRC32,
+    CRC_PROPERTY_BYTES,
+    DELAY,
+    EMPTY_CRC_PROPERTY,
+    KEY_SEPARATOR,
+    KEYS,
+    TAGS,
+    TRANSACTION,
+    UNIQUE_KEY,
+    WAIT,
+    check_properties_length,
+    encode_properties,
+)
+from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
+
+ANY_QUEUE = -1
+"""The node chooses the queue."""
+
+FORBIDDEN_SYS_FLAGS = 0xC | INNER_BATCH | NEED_UNWRAP
+NOT_OFFERED = {
+    DELAY: "delayed delivery",
+    "TIMER_DELAY_SEC": "delayed delivery",
+    "TIMER_DELAY_MS": "delayed delivery",
+    "TIMER_DELIVER_MS": "delayed delivery",
+    "INNER_NUM": "inner batches",
+    TRANSACTION: "transactions",
+}
+"""Properties by which a broker would do more than store the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a client wants stored. Times in ms; `queue_id` -1 lets the node choose.
+
+    The host bits of `sys_flag` do not count: they follow from the hosts.
+    """
+
+    topic: str
+    body: bytes
+    queue_id: int = ANY_QUEUE
+    tags: str = ""
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    unique_key: str = ""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: Host = NO_HOST
+    reconsume_times: int = 0
+    wait: bool = True
+
+
+def message_properties(message: Message) -> bytes:
+    """The stored properties: TAGS, KEYS, UNIQ_KEY first, then the others as given."""
+    pairs: list[tuple[str, str]] = []
+    if message.tags:
+        pairs.append((TAGS, message.tags))
+    if message.keys:
+        pairs.append((KEYS, KEY_SEPARATOR.join(message.keys)))
+    if message.unique_key:
+        pairs.append((UNIQUE_KEY, message.unique_key))
+    if not message.wait:
+        pairs.append((WAIT, "false"))
+    named = {name for name, _ in pairs}
+    for name, value in message.properties.items():
+        if name in NOT_OFFERED and (name != TRANSACTION or value == "true"):
+            raise NotAllowed(
+                f"property {name} asks for {NOT_OFFERED[name]}, which this node does not offer",
+                "leave the property out, and send the message when it is due",
+            )
+        if name != CRC32 and name not in named:
+            pairs.append((name, value))
+    return encode_properties(pairs)
+
+
+def encode_message(
+    message: Message, crc: bool, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+) -> bytes:
+    """The record of `message`; `crc` leaves room for the whole-record checksum.
+
+    Raises IllegalMessage and its kinds for what the store cannot hold.
+    """
+    properties = check_message(message, crc, max_message_bytes)
+    return pack_record(message, properties + EMPTY_CRC_PROPERTY if crc else properties)
+
+
+def check_message(message: Message, crc: bool, max_message_bytes: int) -> bytes:
+    """The properties of `message` as stored, without the checksum's. Raises as `encode_message`."""
+    check_topic_for_send(message.topic)
+    _check_numbers(message)
+    if len(message.body) > max_message_bytes:
+        raise MessageTooLarge(
+            f"the body has {len(message.body)} bytes, {max_message_bytes} are allowed",
+            "split the body, or raise max_message_size",
+        )
+    properties = message_properties(message)
+    if crc:
+        check_properties_length(len(properties) + CRC_PROPERTY_BYTES)
+    return properties
+
+
+def pack_record(message: Message, properties: bytes) -> bytes:
+    """The record of `message` with ready-made properties; its other fields are not checked."""
+    topic = message.topic.encode()
+    long_topic = len(message.topic) > SHORT_TOPIC_CHARS_MAX
+    sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+    sys_flag |= BORN_HOST_V6 if message.born_host.is_v6 else 0
+    layout = record_head(sys_flag)
+    tail_format = ">hh" if long_topic else ">bh"
+    tail_bytes = struct.calcsize(tail_format)
+    total = layout.size + len(message.body) + tail_bytes + len(topic) + len(properties)
+    head = layout.pack(
+        RecordHead(
+            total_size=total,
+            magic=MAGIC_V2 if long_topic else MAGIC_V1,
+            body_crc=zlib.crc32(message.body) & CRC_MASK,
+            queue_id=message.queue_id,
+            flag=message.flag,
+            queue_offset=0,
+            physical_offset=0,
+            sys_flag=sys_flag,
+            born_timestamp=message.born_timestamp,
+            born_ip=message.born_host.ip,
+            born_port=message.born_host.port,
+            store_timestamp=0,
+            store_ip=bytes(4),
+            store_port=0,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=0,
+            body_length=len(message.body),
+        )
+    )
+    length = struct.pack(tail_format[:2], len(topic))
+    return b"".join(
+        (head, message.body, length, topic, struct.pack(">h", len(properties)), properties)
+    )
+
+
+def record_bytes(message: Message, properties: bytes, crc: bool) -> int:
+    """How long the record gets with these properties, and the checksum's with `crc`."""
+    topic_bytes = len(message.topic) + (2 if len(message.topic) > SHORT_TOPIC_CHARS_MAX else 1)
+    head = record_head(BORN_HOST_V6 if message.born_host.is_v6 else 0)
+    own = len(properties) + (CRC_PROPERTY_BYTES if crc else 0)
+    return head.size + len(message.body) + topic_bytes + 2 + own
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Records back to back, and the bytes of each."""
+
+    records: bytes
+    sizes: tuple[int, ...]
+
+    @property
+    def crc(self) -> int:
+        """CRC-32 of the records, for the request's header."""
+        return zlib.crc32(self.records)
+
+
+def encode_batch(
+    messages: Iterable[Message], crc: bool, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+) -> RecordBatch:
+    """The records of `messages`, in order. Raises as `encode_message`."""
+    records = [encode_message(message, crc, max_message_bytes) for message in messages]
+    return RecordBatch(b"".join(records), tuple(len(record) for record in records))
+
+
+def _check_numbers(message: Message) -> None:
+    if not ANY_QUEUE <= message.queue_id <= QUEUE_ID_MAX:
+        raise BadRequest(
+            f"queue {message.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls"
+        )
+    if len(message.born_host.ip) not in (IPV4_BYTES, IPV6_BYTES):
+        raise BadRequest(
+            f"the born host's address has {len(message.born_host.ip)} bytes", "4 or 16 are right"
+        )
+    if message.sys_flag & FORBIDDEN_SYS_FLAGS:
+        raise IllegalMessage(
+            f"sysFlag {message.sys_flag:#x} marks a transaction or an inner batch",
+            "send plain messages",
+        )
+    for key in message.keys:
+        if not key or KEY_SEPARATOR in key:
+            raise IllegalMessage(f"key {key[:80]!a} is empty or holds a space", "join its words")
+    for name, value, bits in (
+        ("flag", message.flag, 31),
+        ("sysFlag", message.sys_flag, 31),
+        ("reconsumeTimes", message.reconsume_times, 31),
+        ("the born host's port", message.born_host.port, 31),
+        ("bornTimestamp", message.born_timestamp, 63),
+    ):
+        if not -(1 << bits) <= value < 1 << bits:
+            raise BadRequest(
+                f"{name} {value} does not fit into {bits + 1} bits", "send a smaller number"
+            )

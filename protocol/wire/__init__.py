@@ -1,0 +1,1 @@
+"""The requests and answers between processes, and ZMTP below them."""

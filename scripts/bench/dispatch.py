@@ -1,0 +1,298 @@
+"""How fast the log becomes queues and index: the node's own workers, side by side, on a full log.
+
+A store is made (or taken), `consumequeue/` and `index/` are removed, and a node is started on it.
+Timed is from the first worker's begin until the queues, and until queues and index, hold
+everything. For each worker: CPU seconds per million records, memory and open files at the end.
+
+    python -m scripts.bench.dispatch --records 5000000 --rounds 3
+    python -m scripts.bench.dispatch --records 1000000 --topics 12500 --queues 8 --json
+    python -m scripts.bench.dispatch STORE                    # the log of a store at rest
+
+Messages go to all queues in turn; each has TAGS, UNIQ_KEY and `--keys` keys. `--numpy` leaves the
+compiled kernel out. The folder that it makes is deleted afterwards.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from keelog.bench.node_process import ANY_DISK, Node
+from node.runtime.process import now_ms
+from node.runtime.settings import Settings
+from node.runtime.state_page import RUNNING, LogPage, WorkerPage, queue_slot
+from node.store.identity.new_store import create_store
+from node.store.opening import open_store
+from node.writer.append_request import AppendRequest
+from node.writer.store import WriterStore, open_writer_store
+from protocol.kernel.loader import SWITCH
+from protocol.message_id import Host
+from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
+from protocol.record.encode import Message, encode_batch
+from scripts.option_types import old_folder, whole_number
+
+BATCH_RECORDS = 4096
+FLUSH_EVERY_BYTES = 512 << 20
+POLL_S = 0.004
+WAIT_S = 600
+MIB = 1 << 20
+_HOST = Host(b"\x7f\x00\x00\x01", 10911)
+_QUEUE_ID_AT = 12
+_TOPIC, _KEY, _UNIQUE = "topic-", "order-", "C0A8000100002A9F"
+_TOPIC_DIGITS, _DIGITS = 6, 12
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker at the end: seconds until it had everything, CPU seconds of that per million."""
+
+    seconds: float = 0.0
+    cpu_s_per_million: float = 0.0
+    uss_mib: float = 0.0
+    open_files: int = 0
+
+
+@dataclass(slots=True)
+class Row:
+    """One run; rates are records a second."""
+
+    records: int
+    queues: int
+    keys: int
+    fill_rate: float
+    start_s: float
+    """From the command's begin until the first worker began."""
+    until_queues: float = 0.0
+    until_all: float = 0.0
+    cpu_us_per_record: float = 0.0
+    workers: dict[str, Worker] = field(default_factory=dict)
+
+
+class Batches:
+    """Batch after batch of records; topic, queue and keys of each are its number's."""
+
+    def __init__(self, topics: int, queues: int, keys: int, body_bytes: int) -> None:
+        self._topics, self._queues = topics, queues
+        zeros = "0" * _DIGITS
+        names = [f"{_KEY}{letter}{zeros}" for letter in "abcdefgh"[:keys]]
+        message = Message(
+            _TOPIC + "0" * _TOPIC_DIGITS,
+            bytes(range(256)) * (body_bytes // 256) + bytes(range(body_bytes % 256)),
+            0,
+            tags="tag",
+            keys=tuple(names),
+            unique_key=_UNIQUE + zeros,
+            born_host=_HOST,
+        )
+        made = encode_batch([message] * BATCH_RECORDS, crc=True)
+        self._rows = np.frombuffer(bytearray(made.records), np.uint8).reshape(BATCH_RECORDS, -1)
+        first = made.records[: made.sizes[0]]
+        texts = [name[: -len(zeros)].encode() for name in (*names, _UNIQUE + zeros)]
+        self._key_places = [first.index(text) + len(text) for text in texts]
+        self._topic_place = first.rindex(_TOPIC.encode()) + len(_TOPIC)
+
+    def next(self, number: int, count: int) -> AppendRequest:
+        """The records of messages `number` and the following ones, `BATCH_RECORDS` at most."""
+        numbers, rows = np.arange(number, number + count), self._rows[:count]
+        topic, queue = np.divmod(numbers % (self._topics * self._queues), self._queues)
+        rows[:, self._topic_place : self._topic_place + _TOPIC_DIGITS] = _text(topic, _TOPIC_DIGITS)
+        rows[:, _QUEUE_ID_AT : _QUEUE_ID_AT + 4] = (
+            queue.astype(">i4").view(np.uint8).reshape(count, 4)
+        )
+        for place in self._key_places:
+            rows[:, place : place + _DIGITS] = _text(numbers, _DIGITS)
+        return AppendRequest(rows.tobytes(), count)
+
+
+def _text(numbers: NDArray[np.int64], digits: int) -> NDArray[np.int64]:
+    text: NDArray[np.int64] = numbers[:, None] // 10 ** np.arange(digits - 1, -1, -1) % 10
+    return text + ord("0")
+
+
+def fill(root: Path, batches: Batches, records: int) -> float:
+    """Appends to a new store, in this process; answers the records a second."""
+    create_store(root)
+    store = open_writer_store(root, Settings(), _HOST, alone=True)
+    flushed, began = store.log.end, time.monotonic()
+    for number in range(0, records, BATCH_RECORDS):
+        request = batches.next(number, min(BATCH_RECORDS, records - number))
+        store.appender.append([request], now_ms())
+        if request.error is not None:
+            raise request.error
+        store.snapshot_if_due()
+        if store.log.end - flushed >= FLUSH_EVERY_BYTES:
+            flushed = _flush(store)
+    rate = records / (time.monotonic() - began)
+    _flush(store)
+    store.close_cleanly(workers_done=True)
+    return rate
+
+
+def _flush(store: WriterStore) -> int:
+    job = store.log.flush_job()
+    job.run()
+    store.after_flush(job.target)()
+    store.flushed_to(job.target)
+    return job.target
+
+
+def forget(root: Path) -> None:
+    """Removes queues and index, and lets the disk come to rest."""
+    for folder in (CONSUME_QUEUE_DIR, INDEX_DIR):
+        shutil.rmtree(root / folder, ignore_errors=True)
+    shutil.rmtree(root / "keelog" / "run", ignore_errors=True)
+    os.sync()
+
+
+class Watch:
+    """The state pages of a starting node's workers, and their processes."""
+
+    def __init__(self, root: Path, node: Node, shards: int) -> None:
+        self._root, self._node = root, node
+        self._slots = [*(queue_slot(shard, shards) for shard in range(shards)), "index"]
+        self._pages: dict[str, WorkerPage] = {}
+        self._log: LogPage | None = None
+        self._cpu_before: dict[str, float] = {}
+
+    def until_begun(self) -> None:
+        """Returns when one of them dispatches. Raises SystemExit when none does."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            self._open()
+            if any(page.read().state == RUNNING for page in self._pages.values()):
+                return
+            time.sleep(POLL_S)
+        raise SystemExit(f"no worker began:\n{self._node.said()}")
+
+    def until_done(self, row: Row) -> None:
+        """Fills in when each worker had everything, and what that took."""
+        began, done = time.monotonic(), dict[str, float]()
+        while len(done) < len(self._slots):
+            self._open()
+            now = time.monotonic() - began
+            if now > WAIT_S:
+                raise SystemExit(f"not done in {WAIT_S} s:\n{self._node.said()}")
+            for slot in self._pages.keys() - done.keys():
+                state = self._pages[slot].read()
+                if self._log is not None and state.dispatched >= self._log.read().readable > 0:
+                    done[slot] = now
+                    cpu = cpu_time(state.pid) - self._cpu_before.get(slot, 0.0)
+                    row.workers[slot] = _look_at(state.pid, now, cpu / row.records * 1e6)
+            time.sleep(POLL_S)
+        queues = max(seconds for slot, seconds in done.items() if slot != "index")
+        row.until_queues = row.records / queues
+        row.until_all = row.records / max(done.values())
+        row.cpu_us_per_record = sum(one.cpu_s_per_million for one in row.workers.values())
+
+    def _open(self) -> None:
+        for slot in self._slots:
+            if slot not in self._pages:
+                try:
+                    self._pages[slot] = WorkerPage.open(self._root, slot)
+                except FileNotFoundError:
+                    continue
+            state = self._pages[slot].read()
+            if not state.dispatched or slot not in self._cpu_before:
+                self._cpu_before[slot] = cpu_time(state.pid)
+        if self._log is None:
+            try:
+                self._log = LogPage.open(self._root)
+            except FileNotFoundError:
+                return
+
+
+def cpu_time(pid: int) -> float:
+    """Seconds of processor time that a process has taken."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def _look_at(pid: int, seconds: float, cpu: float) -> Worker:
+    process = psutil.Process(pid)
+    uss = process.memory_full_info().uss / MIB
+    return Worker(round(seconds, 3), round(cpu, 3), round(uss, 1), process.num_fds())
+
+
+def run(root: Path, row: Row, queue_workers: int) -> None:
+    """One timed start on a store without queues and index; the node is stopped at the end."""
+    forget(root)
+    node = Node(root, ANY_DISK, queue_workers=queue_workers, readers=1)
+    begun = time.monotonic()
+    node.begin()
+    try:
+        watch = Watch(root, node, queue_workers)
+        watch.until_begun()
+        row.start_s = time.monotonic() - begun
+        watch.until_done(row)
+    finally:
+        node.kill()
+
+
+def show(row: Row, as_json: bool) -> None:
+    """A block of text, or one line of JSON."""
+    if as_json:
+        print(json.dumps(asdict(row)), flush=True)
+        return
+    print(
+        f"{row.records:,} records, {row.queues:,} queues, {row.keys} keys: until queues "
+        f"{row.until_queues:,.0f}/s, until queues and index {row.until_all:,.0f}/s, all workers "
+        f"{row.cpu_us_per_record:.2f} us CPU a record (start {row.start_s:.2f} s"
+        + (f", filled at {row.fill_rate:,.0f}/s)" if row.fill_rate else ")"),
+        flush=True,
+    )
+    for slot, one in row.workers.items():
+        print(
+            f"    {slot:14} {one.seconds:7.2f} s   {one.cpu_s_per_million:6.3f} CPU s per million"
+            f"   {one.uss_mib:6.1f} MiB   {one.open_files} open files",
+            flush=True,
+        )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "store", nargs="?", type=old_folder, metavar="STORE", help="instead of a new one"
+    )
+    parser.add_argument("--records", type=whole_number, default=5_000_000)
+    parser.add_argument("--topics", type=whole_number, default=16)
+    parser.add_argument("--queues", type=whole_number, default=8, help="of each topic")
+    parser.add_argument("--keys", type=int, default=1, choices=range(9), metavar="0-8")
+    parser.add_argument("--body", type=whole_number, default=128, help="bytes of a message")
+    parser.add_argument("--queue-workers", type=whole_number, nargs="+", default=[1])
+    parser.add_argument("--rounds", type=whole_number, default=1)
+    parser.add_argument("--numpy", action="store_true", help="without the compiled kernel")
+    parser.add_argument("--dir", type=old_folder, help="where to make the store")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(dir=options.dir, prefix="dispatch-") as folder:
+        root, rate = options.store, 0.0
+        records, queues = options.records, options.topics * options.queues
+        if root is None:
+            root = Path(folder) / "store"
+            made = Batches(options.topics, options.queues, options.keys, options.body)
+            rate = fill(root, made, options.records)
+        else:
+            with open_store(root) as store:
+                records = sum(len(columns) for columns in store.log.columns(store.log.min_offset))
+        if options.numpy:
+            os.environ[SWITCH] = "off"
+        for _ in range(options.rounds):
+            for workers in options.queue_workers:
+                row = Row(records, queues, options.keys, round(rate), 0.0)
+                run(root.resolve(), row, workers)
+                show(row, options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

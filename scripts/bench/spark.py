@@ -1,0 +1,408 @@
+"""What Spark reads a second from a large store, and how long rebuild and audit take.
+
+    python -m scripts.bench.spark --store DIR --records 10000000 --rounds 3
+
+Makes the store first when it is not there (`scripts.bench.big_store`). Every case has its plain
+alternative, run in the same session, in alternating rounds; what counts are the ratios:
+
+- full: the 14 columns of a typical read, against the same rows as tuples, and against
+  `spark.read.parquet` of the same rows, exported once;
+- topic: one topic of 16, against the full read;
+- two: topic and queueOffset, against the full read and Parquet;
+- rebuild: `pipeline.jobs.rebuild.run`, against the workers' own (`keelog store rebuild`);
+- audit: `pipeline.jobs.audit.run`, against a full outer join of messages and queue units.
+
+CPU seconds are of all processes below this one, JVM and Python workers; on a machine that does
+other things too they say more than seconds do. The page cache is warm: all is read once before.
+"""
+
+import argparse
+import importlib.util
+import json
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from pipeline.session import local_session
+from pipeline.source import KeelogReader, KeelogSource
+from protocol.kernel import loader
+from scripts.bench.big_store import make, topic_name
+from workers.rebuild import rebuild as rebuild_here
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TYPICAL = (
+    *("topic", "queueId", "queueOffset", "body", "tags", "keys", "uniqKey", "flag", "sysFlag"),
+    *("bornTimestamp", "storeTimestamp", "bodyCrc", "physicalOffset", "storeSize"),
+)
+TWO = ("topic", "queueOffset")
+SAMPLE_S = 1.0
+MIB = 1 << 20
+
+
+class TupleSource(KeelogSource):
+    """The same rows as Python tuples: what most Python data sources do."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "keelog_tuples"
+
+    def reader(self, schema: StructType) -> KeelogReader:
+        """Over the reader of the product."""
+        return TupleReader(super().reader(schema))
+
+
+class TupleReader(KeelogReader):
+    """Makes a tuple of each row of another reader's batches."""
+
+    def __init__(self, inner: KeelogReader) -> None:
+        self._inner = inner
+
+    def partitions(self) -> list[InputPartition]:
+        """As the product's."""
+        return self._inner.partitions()
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """Rows one by one."""
+        for batch in self._inner.read(partition):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+class Watch:
+    """CPU time and memory of all processes below this one, the dead ones' too."""
+
+    def __init__(self) -> None:
+        self._me = psutil.Process()
+        self._cpu: dict[tuple[int, float], float] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self.peak_python = self.peak_java = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(SAMPLE_S):
+            self.look()
+
+    def look(self) -> float:
+        """One sample; answers the CPU seconds of all up to now."""
+        with self._lock:
+            for process in [self._me, *self._me.children(recursive=True)]:
+                try:
+                    times, name = process.cpu_times(), process.name()
+                    self._cpu[process.pid, process.create_time()] = times.user + times.system
+                    used = process.memory_full_info().uss
+                except psutil.Error:
+                    continue
+                if "java" in name:
+                    self.peak_java = max(self.peak_java, used)
+                elif process.pid != self._me.pid:
+                    self.peak_python = max(self.peak_python, used)
+            return sum(self._cpu.values())
+
+    def close(self) -> None:
+        """Ends the sampling."""
+        self._stop.set()
+        self._thread.join()
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One run of one case."""
+
+    case: str
+    rows: int
+    seconds: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Something to time; `prepare` runs before each time and does not count."""
+
+    name: str
+    rows: int
+    run: Callable[[], Any]
+    prepare: Callable[[], Any] = lambda: None
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def timed(case: Case, watch: Watch) -> Timing:
+    """Runs it once."""
+    case.prepare()
+    before, began = watch.look(), time.monotonic()
+    case.run()
+    seconds = time.monotonic() - began
+    found = Timing(case.name, case.rows, seconds, watch.look() - before)
+    say(f"  {case.name}: {seconds:.2f} s, {found.cpu_s:.2f} CPU s")
+    return found
+
+
+def has(module: str) -> bool:
+    """Whether this release has that module."""
+    return importlib.util.find_spec(module) is not None
+
+
+def warm(store: Path) -> None:
+    """Reads all files once."""
+    for path in store.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                while file.read(8 * MIB):
+                    pass
+
+
+class Bench:
+    """The cases over one store."""
+
+    def __init__(self, spark: "SparkSession", store: Path, records: int, work: Path) -> None:
+        self.spark, self.store, self.records, self.work = spark, store, records, work
+        self.parquet = work / "parquet"
+        spark.dataSource.register(TupleSource)
+
+    def frame(self, form: str = "keelog", **options: str) -> "DataFrame":
+        """A read of the store."""
+        return self.spark.read.format(form).options(**options).load(str(self.store))
+
+    def noop(self, frame: "DataFrame") -> None:
+        """Makes every row, and keeps none."""
+        frame.write.format("noop").mode("overwrite").save()
+
+    def read(self, name: str, rows: int, make_frame: Callable[[], "DataFrame"]) -> Case:
+        """A case that reads."""
+        return Case(name, rows, lambda: self.noop(make_frame()))
+
+    def read_parquet(
+        self, name: str, rows: int, choose: Callable[["DataFrame"], "DataFrame"]
+    ) -> Case:
+        """A case that reads what was exported, before the first of them."""
+
+        def export() -> None:
+            if not self.parquet.exists():
+                say("exporting to Parquet")
+                self.frame(columns=",".join(TYPICAL)).write.parquet(str(self.parquet))
+
+        def work() -> None:
+            self.noop(choose(self.spark.read.parquet(str(self.parquet))))
+
+        return Case(name, rows, work, export)
+
+    def reads(self) -> list[Case]:
+        """Full, one topic, two columns, and their alternatives."""
+        typical, two, topic = ",".join(TYPICAL), ",".join(TWO), topic_name(3)
+        one = self.frame(columns="topic", topics=topic).count()
+        rows = self.records
+        return [
+            self.read("full", rows, lambda: self.frame(columns=typical)),
+            self.read("full, tuples", rows, lambda: self.frame("keelog_tuples", columns=typical)),
+            self.read_parquet("full, Parquet", rows, lambda frame: frame),
+            self.read("topic", one, lambda: self.frame(columns=typical, topics=topic)),
+            self.read_parquet(
+                "topic, Parquet", one, lambda frame: frame.where(f"topic = '{topic}'")
+            ),
+            self.read("two", rows, lambda: self.frame(columns=two)),
+            self.read_parquet("two, Parquet", rows, lambda frame: frame.select(*TWO)),
+        ]
+
+    def rebuilds(self) -> list[Case]:
+        """Queues alone, and queues with index, by Spark and by the workers' own code."""
+        from pipeline.jobs.rebuild.run import rebuild
+
+        out = self.work / "rebuilt"
+
+        def clear() -> None:
+            shutil.rmtree(out, ignore_errors=True)
+
+        def by_spark(index: bool) -> Callable[[], Any]:
+            return lambda: rebuild(self.spark, self.store, index=index, out=out)
+
+        return [
+            Case("rebuild queues", self.records, by_spark(False), clear),
+            Case("rebuild queues, worker", self.records, self._worker(False)),
+            Case("rebuild all", self.records, by_spark(True), clear),
+            Case("rebuild all, worker", self.records, self._worker(True)),
+        ]
+
+    def _worker(self, index: bool) -> Callable[[], Any]:
+        return lambda: rebuild_here(self.store, index=index)
+
+    def audits(self) -> list[Case]:
+        """The audit, and the join that finds the same differences of log and queues."""
+        from pipeline.jobs.audit.run import audit
+
+        def by_job() -> None:
+            found = audit(self.spark, self.store)
+            if not found.ok:
+                raise RuntimeError(f"the audit found {found.shape()}")
+
+        def by_join() -> None:
+            if found := self._join():
+                raise RuntimeError(f"the join found {found} differences")
+
+        return [
+            Case("audit", self.records, by_job),
+            Case("audit, outer join", self.records, by_join),
+        ]
+
+    def _join(self) -> int:
+        from pyspark.sql.functions import col
+
+        key = ["topic", "queueId", "queueOffset"]
+        rest = ["physicalOffset", "storeSize"]
+        log = self.frame(columns=",".join(key + rest))
+        units = self.frame("keelog_queues", columns=",".join(key + rest))
+        joined = log.alias("a").join(units.alias("b"), key, "full_outer")
+        differs = ~col("a.physicalOffset").eqNullSafe(col("b.physicalOffset"))
+        differs |= ~col("a.storeSize").eqNullSafe(col("b.storeSize"))
+        return joined.where(differs).count()
+
+
+PAIRS = (
+    ("full", "full, tuples"),
+    ("full", "full, Parquet"),
+    ("topic", "full"),
+    ("topic", "topic, Parquet"),
+    ("two", "full"),
+    ("two", "two, Parquet"),
+    ("rebuild queues", "rebuild queues, worker"),
+    ("rebuild all", "rebuild all, worker"),
+    ("audit", "audit, outer join"),
+)
+"""Each is so many times faster than what stands behind it."""
+
+
+def summary(timings: list[Timing]) -> dict[str, Any]:
+    """Medians of each case, and the medians of the ratios within the rounds."""
+    by_case: dict[str, list[Timing]] = {}
+    for timing in timings:
+        by_case.setdefault(timing.case, []).append(timing)
+    cases = {
+        name: {
+            "rows": found[0].rows,
+            "rounds": len(found),
+            "seconds": round(statistics.median(t.seconds for t in found), 3),
+            "seconds_min": round(min(t.seconds for t in found), 3),
+            "rows_per_s": round(found[0].rows / statistics.median(t.seconds for t in found)),
+            "cpu_s_per_million": round(
+                statistics.median(t.cpu_s for t in found) / found[0].rows * 1e6, 3
+            ),
+        }
+        for name, found in by_case.items()
+    }
+    ratios = {
+        f"{fast} / {slow}": {
+            "times_faster": round(_ratio(by_case[slow], by_case[fast], "seconds"), 2),
+            "cpu": round(_ratio(by_case[slow], by_case[fast], "cpu_s"), 2),
+        }
+        for fast, slow in PAIRS
+        if fast in by_case and slow in by_case
+    }
+    return {"cases": cases, "ratios": ratios}
+
+
+def _ratio(above: list[Timing], below: list[Timing], what: str) -> float:
+    pairs = zip(above, below, strict=True)
+    return float(statistics.median(getattr(a, what) / getattr(b, what) for a, b in pairs))
+
+
+def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """All rounds of all cases."""
+    conf = {"spark.driver.memory": args.driver_memory, "spark.ui.showConsoleProgress": "false"}
+    watch = Watch()
+    spark = local_session("bench_spark", args.cores, conf)
+    spark.sparkContext.setLogLevel("ERROR")
+    timings: list[Timing] = []
+    try:
+        bench = Bench(spark, args.store.resolve(), args.records, work)
+        cases: list[Case] = []
+        if "read" in args.only:
+            cases += bench.reads()
+        if "rebuild" in args.only and has("pipeline.jobs.rebuild.run"):
+            cases += bench.rebuilds()
+        if "audit" in args.only and has("pipeline.jobs.audit.run"):
+            cases += bench.audits()
+        cases = [case for case in cases if re.search(args.match, case.name)]
+        for number in range(-args.warm_up, args.rounds):
+            say(f"round {number + 1} of {args.rounds}" if number >= 0 else "warm-up")
+            # Every other round backwards: what grows with time favours nobody.
+            for case in cases if number % 2 == 0 else reversed(cases):
+                found = timed(case, watch)
+                timings += [found] if number >= 0 else []
+    finally:
+        spark.stop()
+        watch.close()
+    return {
+        "records": args.records,
+        "cores": args.cores,
+        "kernel": loader.describe(),
+        "page_cache": "warm",
+        **summary(timings),
+        "peak_mib": {
+            "python worker": watch.peak_python // MIB,
+            "jvm": watch.peak_java // MIB,
+        },
+        "timings": [asdict(timing) for timing in timings],
+    }
+
+
+def show(found: dict[str, Any]) -> None:
+    """The result for people."""
+    print(f"{'case':26} {'rows':>11} {'s':>9} {'rows/s':>11} {'CPU s / M rows':>15}")
+    for name, row in found["cases"].items():
+        print(
+            f"{name:26} {row['rows']:>11,} {row['seconds']:>9.2f} {row['rows_per_s']:>11,}"
+            f" {row['cpu_s_per_million']:>15.2f}"
+        )
+    for name, row in found["ratios"].items():
+        print(f"{name}: {row['times_faster']} times faster, {row['cpu']} times less CPU")
+    memory = ", ".join(f"{name} {mib:,} MiB" for name, mib in found["peak_mib"].items())
+    print(f"peak memory (USS): {memory}; kernel: {found['kernel']}; page cache warm")
+
+
+def main() -> int:
+    """0 when all ran."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--store", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--records", type=int, default=10_000_000, help="how many it holds")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm-up", type=int, default=1, help="rounds that do not count")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--driver-memory", default="2g")
+    parser.add_argument("--only", nargs="+", default=["read", "rebuild", "audit"])
+    parser.add_argument("--match", default="", help="only cases whose name has this (regex)")
+    parser.add_argument("--work", type=Path, help="for Parquet and rebuilt files; kept")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    if not args.store.exists():
+        make(args.store, args.records)
+    say("reading everything once")
+    warm(args.store)
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(args, args.work or Path(folder))
+    if args.json:
+        print(json.dumps(found, indent=1))
+    else:
+        show(found)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,357 @@
+"""Fills the generated parts of docs/format.md from the declarations in the code.
+
+`python -m scripts.docs.format` rewrites the page, `--check` only says whether it is stale.
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the rest is written by hand.
+"""
+
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from node.runtime import state_page
+from node.store import checkpoints
+from node.store.identity import lock_id
+from protocol.checkpoint import CHECKPOINT
+from protocol.derived.index_build import IndexImage, KeyBatch
+from protocol.derived.index_entry import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    IndexGeometry,
+    key_hash,
+)
+from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, QueueUnit
+from protocol.ids import Queue
+from protocol.layout import Layout
+from protocol.message_id import Host
+from protocol.record.codec import (
+    BORN_HOST_V6,
+    FILLER_HEAD,
+    SHORT_HEAD,
+    STORE_HOST_V6,
+    Record,
+    decode,
+    filler,
+    record_head,
+    unit_tags_code,
+)
+from protocol.record.encode import Message, pack_record
+from protocol.record.patch import PlainRow, Stamp, patch_plain
+from protocol.record.properties import (
+    CRC_PROPERTY_BYTES,
+    EMPTY_CRC_PROPERTY,
+    NAME_END,
+    PAIR_END,
+    encode_properties,
+)
+from scripts.docs.generated_page import write_or_check
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "format.md"
+_PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_NUMBER_BYTES = 8
+
+
+def example_record(crc: bool = False) -> bytes:
+    """The message that the page follows: 165 bytes, or 185 with its checksum."""
+    message = Message(
+        "FooBar",
+        b"hello",
+        queue_id=3,
+        born_timestamp=1_700_000_000_000,
+        born_host=Host(bytes([127, 0, 0, 1]), 54_321),
+    )
+    pairs = {"KEYS": "k1 k2", "TAGS": "TagA", "UNIQ_KEY": "7F0000010A2B18B4AAC2000000000001"}
+    properties = encode_properties(pairs) + (EMPTY_CRC_PROPERTY if crc else b"")
+    buffer = bytearray(pack_record(message, properties))
+    row = PlainRow(0, len(buffer), message.topic, message.queue_id, message.sys_flag)
+    stamp = Stamp(1_700_000_000_123, Host(bytes([10, 0, 0, 5]), 10_911).to_bytes())
+    patch_plain(buffer, row, (message.queue_id, 7, 0), stamp, crc)
+    return bytes(buffer)
+
+
+def _fenced(lines: Iterable[str]) -> str:
+    return "\n".join(("```", *lines, "```"))
+
+
+def _dump_line(position: int, data: bytes, meaning: str) -> str:
+    return f"{position:5}  {data.hex():<24}  {meaning}".rstrip()
+
+
+def _dump_rows(layout: Layout[Any], data: bytes, position: int = 0) -> list[str]:
+    """One line a field: place, bytes, value."""
+    lines = []
+    for name, value in layout.read(data, position)._asdict().items():
+        at = position + layout.offsets[name]
+        field = data[at : at + layout.dtype[name].itemsize]
+        if isinstance(value, bytes):
+            shown = ".".join(map(str, value))
+        else:
+            shown = f"{value:08x}" if layout.wires[name].format == ">u4" else str(value)
+        lines.append(_dump_line(at, field, f"{name} = {shown}"))
+    return lines
+
+
+def _visible(data: bytes) -> str:
+    """Text with the two separators as RocketMQ's readers know them."""
+    return data.decode().replace(chr(NAME_END), "[01]").replace(chr(PAIR_END), "[02]")
+
+
+def record_dump() -> str:
+    """The example record, field by field."""
+    raw = example_record()
+    lines = _dump_rows(SHORT_HEAD, raw)
+    record = decode(raw, 0)
+    assert isinstance(record, Record)
+    at = SHORT_HEAD.size
+    lines.append(_dump_line(at, record.body, f"body = {record.body.decode()}"))
+    at += len(record.body)
+    topic = record.topic.encode()
+    lines.append(_dump_line(at, raw[at : at + 1], f"topic length = {len(topic)}"))
+    lines.append(_dump_line(at + 1, topic, f"topic = {record.topic}"))
+    at += 1 + len(topic)
+    length = len(record.properties_raw)
+    lines.append(_dump_line(at, raw[at : at + 2], f"properties length = {length}"))
+    at += 2
+    for pair in record.properties_raw.split(bytes([PAIR_END]))[:-1]:
+        whole = pair + bytes([PAIR_END])
+        shown = whole if len(whole) <= 12 else whole[:10]
+        dots = "" if shown == whole else " …"
+        lines.append(f"{at:5}  {shown.hex() + dots:<24}  {_visible(whole)}")
+        at += len(whole)
+    lines.append(f"{at:5}  {'':<24}  end: {len(raw)} bytes")
+    return _fenced(lines)
+
+
+def sealed_tail() -> str:
+    """The last property of the same record when it is sealed."""
+    raw = example_record(crc=True)
+    tail = raw[-CRC_PROPERTY_BYTES:]
+    at = len(raw) - CRC_PROPERTY_BYTES
+    return _fenced((f"{at:5}  {tail.hex()}", f"       {_visible(tail)}"))
+
+
+def record_sizes() -> str:
+    """How long the fixed part is, for each pair of hosts."""
+    lines = [
+        "| born host | store host | body starts at | topic length stands at |",
+        "|---|---|---:|---|",
+    ]
+    for flags in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6):
+        size = record_head(flags).size
+        hosts = ("IPv6" if flags & bit else "IPv4" for bit in (BORN_HOST_V6, STORE_HOST_V6))
+        lines.append(f"| {' | '.join(hosts)} | {size} | {size} + body |")
+    return "\n".join(lines)
+
+
+def filler_dump() -> str:
+    """The blank record of a segment that had 100 bytes left."""
+    return _fenced(_dump_rows(FILLER_HEAD, filler(100)))
+
+
+def unit_dump() -> str:
+    """The example's unit, and a filler unit."""
+    record = decode(example_record(), 0)
+    assert isinstance(record, Record)
+    code = unit_tags_code(record)
+    assert code is not None
+    unit = QUEUE_UNIT.pack(QueueUnit(record.physical_offset, record.size, code))
+    lines = _dump_rows(QUEUE_UNIT, unit)
+    return _fenced((*lines, "", *_dump_rows(QUEUE_UNIT, FILLER_UNIT)))
+
+
+INDEX_KEYS = (("k1", 0, 0), ("k2", 0, 0), ("k1", 165, 2_500), ("Hello", 330, 61_000))
+"""Key, log offset and milliseconds after the first message."""
+INDEX_GEOMETRY = IndexGeometry(slot_count=5, index_num=10)
+
+
+def index_image() -> IndexImage:
+    """A small index file with four keys of topic FooBar."""
+    image = IndexImage(INDEX_GEOMETRY)
+    image.put(
+        KeyBatch(
+            np.array([key_hash("FooBar", key) for key, _, _ in INDEX_KEYS], np.int64),
+            np.array([offset for _, offset, _ in INDEX_KEYS], np.int64),
+            np.array([1_700_000_000_123 + after for _, _, after in INDEX_KEYS], np.int64),
+        )
+    )
+    return image
+
+
+def index_dump() -> str:
+    """The small index file: header, slots, entries."""
+    image = index_image()
+    data, geometry = image.data.tobytes(), image.geometry
+    lines = _dump_rows(INDEX_HEADER, data)
+    for slot in range(geometry.slot_count):
+        at = geometry.slot_position(slot)
+        newest = INDEX_SLOT.read(data, at).newest_entry
+        lines.append(_dump_line(at, data[at : at + INDEX_SLOT.size], f"slot {slot} -> {newest}"))
+    for number in range(len(INDEX_KEYS) + 1):
+        at = geometry.entry_position(number)
+        entry = INDEX_ENTRY.read(data, at)
+        if number == 0:
+            meaning = "entry 0, never used"
+        else:
+            key = INDEX_KEYS[number - 1][0]
+            slot = entry.key_hash % geometry.slot_count
+            meaning = (
+                f"entry {number}: FooBar#{key}, hash {entry.key_hash} (slot {slot}), record at "
+                f"{entry.physical_offset}, +{entry.time_diff_s} s, prev {entry.prev}"
+            )
+        lines.append(f"{at:5}  {meaning}")
+    lines.append(f"{geometry.file_bytes:5}  end of the file")
+    return _fenced(lines)
+
+
+def index_sizes() -> str:
+    """Where things stand in a file of default size."""
+    geometry = IndexGeometry()
+    return (
+        f"Slot *s* stands at {INDEX_HEADER.size} + {INDEX_SLOT.size} *s*, entry *n* at "
+        f"{geometry.entry_position(0):,} + {INDEX_ENTRY.size} *n* in a file of RocketMQ's sizes "
+        f"({geometry.slot_count:,} slots, {geometry.index_num:,} entries, "
+        f"{geometry.file_bytes:,} bytes)."
+    )
+
+
+_EXAMPLE_ID = "3f0c9a51e2774b6d8e10c2aa47f95b36"
+
+
+def _own_text(write: Callable[[Path], object], name: str) -> str:
+    """What one of our own files holds after `write` filled it in an empty store."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        lock_id.save_lock_id(root, _EXAMPLE_ID)
+        checkpoints.own_dir(root).mkdir()
+        write(root)
+        return (checkpoints.own_dir(root) / name).read_bytes().decode()
+
+
+def _epochs(root: Path) -> None:
+    lines = [checkpoints.EpochLine(1, 0, True, True), checkpoints.EpochLine(2, 1_325, True)]
+    checkpoints.save_epochs(root, lines)
+
+
+def _progress(root: Path) -> None:
+    checkpoints.save_progress(root, "index", checkpoints.Progress(2, 4_096))
+
+
+def _tails(root: Path) -> None:
+    ends = {Queue("FooBar", 3): 8, Queue("orders", 0): 1_200}
+    checkpoints.save_tails(
+        root, checkpoints.Tails(4_096, ends, last_record=3_931, store_timestamp=1_700_000_061_123)
+    )
+
+
+def _floor(root: Path) -> None:
+    floor = checkpoints.Floor(root)
+    for offset in (1_325, 4_096):
+        floor.save(offset)
+    floor.close()
+
+
+def _shown_floor() -> list[str]:
+    text = _own_text(_floor, checkpoints.FLOOR_FILE)
+    slots = [(at, text[at : at + 512].rstrip("\0")) for at in range(0, len(text), 512)]
+    return [f"byte {at}: {' | '.join(slot.splitlines())}" for at, slot in slots]
+
+
+def own_examples() -> str:
+    """One example of each of our small files."""
+    parts = [
+        ("epochs", _own_text(_epochs, checkpoints.EPOCHS_FILE).splitlines()),
+        ("floor", _shown_floor()),
+        ("progress/index", _own_text(_progress, "progress/index").splitlines()),
+        ("tails", _own_text(_tails, checkpoints.TAILS_FILE).splitlines()),
+        (
+            "clean",
+            _own_text(lambda root: checkpoints.mark_clean(root, 2, 4_096), "clean").splitlines(),
+        ),
+    ]
+    lines = ["-- lock", *_own_text(lambda _root: None, "../lock").splitlines()]
+    for name, content in parts:
+        lines += [f"-- keelog/{name}", *content]
+    return _fenced(lines)
+
+
+MEANINGS = {
+    "epoch": "the writer's epoch; 0 while the numbers behind it are being replaced",
+    "epoch_start": "where the log ended when the epoch began",
+    "min_offset": "start of the oldest segment",
+    "appended": "end of what was written",
+    "committed": "end of what a reader could see (differs with the transient pool alone)",
+    "flushed": "end of what survives a power loss",
+    "readable": "end of what may be read and indexed",
+    "pid": "who writes this page",
+    "heartbeat_ms": "when that process last said that it lives, ms since 1970",
+    "state": ", ".join(f"{i} {name}" for i, name in enumerate(state_page.STATE_NAMES)),
+    "segment_bytes": "length of a segment",
+    "records": "records appended or dispatched since the process began",
+    "dispatched": "queues or index hold everything below this log offset",
+    "saved": "and this much of it is synced and in the progress file",
+    "damaged_at": "log offset of the damage that stopped it, or -1",
+    "requests": "requests answered (readers)",
+    "held": "pulls that wait now (readers)",
+    "hints": "number of the last hint sent (queue workers): tells who missed one",
+    "wake_at": "the log offset from which on a sleeping worker or reader wants to be woken",
+    "listens": "1 while a reader wants to be told which queues grow",
+}
+
+
+_IDENTITY = "in which run of the machine, and as which file, the page was made"
+
+
+def page_table(fields: Sequence[str]) -> str:
+    """The numbers of a state page, at their places."""
+    lines = ["| offset | number | meaning |", "|---:|---|---|"]
+    lines.append(f"| 0 | magic | {state_page.PAGE_MAGIC:016x} |")
+    lines += [
+        f"| {_NUMBER_BYTES * (1 + i)} | {name} | {MEANINGS[name]} |"
+        for i, name in enumerate(fields)
+    ]
+    lines.append(f"| {state_page.PAGE_BYTES - _NUMBER_BYTES} | identity | {_IDENTITY} |")
+    return "\n".join(lines)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "record-head": SHORT_HEAD.table,
+    "record-sizes": record_sizes,
+    "record-dump": record_dump,
+    "sealed-tail": sealed_tail,
+    "filler": FILLER_HEAD.table,
+    "filler-dump": filler_dump,
+    "queue-unit": QUEUE_UNIT.table,
+    "unit-dump": unit_dump,
+    "index-header": INDEX_HEADER.table,
+    "index-slot": INDEX_SLOT.table,
+    "index-entry": INDEX_ENTRY.table,
+    "index-sizes": index_sizes,
+    "index-dump": index_dump,
+    "checkpoint": CHECKPOINT.table,
+    "own-examples": own_examples,
+    "log-page": lambda: page_table(state_page.LogState._fields),
+    "worker-page": lambda: page_table(state_page.WorkerState._fields),
+}
+
+
+def render(text: str) -> str:
+    """The page with every generated part made anew. Raises KeyError for an unknown part."""
+    return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n\n{part[3]}", text)
+
+
+def parts_of(text: str) -> list[str]:
+    """The names of the generated parts, in order."""
+    return [part[2] for part in _PART.finditer(text)]
+
+
+def main() -> int:
+    """0 when the page is, or has become, what the code says; 1 when `--check` finds it stale."""
+    return write_or_check(PAGE, render, "python -m scripts.docs.format")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

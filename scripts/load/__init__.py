@@ -1,0 +1,1 @@
+"""Load tests: the same as `keelog bench`."""

@@ -1,0 +1,1 @@
+"""Keelog beside the real RocketMQ."""

@@ -1,0 +1,239 @@
+"""Keelog's turns: the workloads of `keelog.bench` against a node, with the figures of RocketMQ's.
+
+CPU seconds count from the first message until queues and index hold the last one. A node whose
+store has grown beyond STORE_BYTES_MAX is replaced by a fresh one between two turns.
+"""
+
+import random
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keelog
+from keelog.bench.load.job import SECOND_NS, Job
+from keelog.bench.load.processes import Fleet
+from keelog.bench.node_process import ANY_DISK, Node, await_workers
+from keelog.bench.results import Result, Summary
+from keelog.bench.running import run
+from keelog.bench.workload import Callers, Workload
+from scripts.rivals.proc import cpu_seconds, family, private_mib
+from scripts.rivals.results import Figures
+from scripts.rivals.rows import CRC_OFF, OBJECTS, Load
+from scripts.rivals.theirs import LOOKUPS, QUEUES, SAMPLE_AT, WAKE_MESSAGES, figures_of, topic_of
+
+STORE_BYTES_MAX = 6 << 30
+NO_CRC = "store.enabled_append_prop_crc=false"
+SYNC = "store.flush_disk_type=SYNC_FLUSH"
+LIMIT_S = 600
+WARM_UP_S = 1.0
+PULL_MESSAGES, PULL_BYTES = 10_000, 1 << 20
+"""What `consume` asks for by itself; RocketMQ's side is allowed pulls as large."""
+FILL_BATCH = 500
+
+
+class Ours:
+    """One node with its settings, and the turns that are run against it."""
+
+    def __init__(self, folder: Path, side: str, *, sync: bool) -> None:
+        settings = list(ANY_DISK)
+        settings += [NO_CRC] if side == CRC_OFF else []
+        settings += [SYNC] if sync else []
+        self._folder = folder / side
+        self._settings = settings
+        self._node: Node | None = None
+        self._prepared: Load | None = None
+        self._finds = 0
+
+    def start(self) -> None:
+        """`prepare` starts a node of its own for each load."""
+
+    def _renew(self) -> None:
+        self.close()
+        self._folder.mkdir(parents=True)
+        self._node = Node(self._folder / "store", self._settings, readers=1)
+        self._node.begin()
+        self._node.await_ready()
+
+    def close(self) -> None:
+        """Kills the node and removes its store."""
+        if self._node is not None:
+            self._node.kill()
+            self._node = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def node(self) -> Node:
+        """The node that runs."""
+        assert self._node is not None, "not started"
+        return self._node
+
+    def prepare(self, load: Load) -> None:
+        """A new node and store, topics, what is stored before, and nothing that is timed."""
+        self._renew()
+        self._prepared = load
+        with keelog.connect(self.node.endpoint, timeout=60) as client:
+            client.create_topic(topic_of(load), QUEUES, exist_ok=True)
+            if load.kind == "consume":
+                self._fill(load)
+            elif load.kind == "find":
+                fill_keyed(client, topic_of(load), load.messages)
+            await_workers(client)
+
+    def turn(self, load: Load, side: str, seconds: float) -> Figures:
+        """One turn; what it left behind is dispatched when this returns."""
+        if self._store_bytes() > STORE_BYTES_MAX and self._prepared is not None:
+            self.prepare(self._prepared)
+        with self._memory(seconds) as pss:
+            if load.kind == "consume":
+                figures = self._consume(load, side)
+            elif load.kind == "find":
+                figures = self._find(load)
+            else:
+                figures = figures_of_result(run(workload(load, self.node.endpoint, seconds)))
+        if pss:
+            figures["pss_mib"] = pss[0]
+        return figures
+
+    def pids(self) -> list[int]:
+        """The supervisor and its children."""
+        if self._node is None:
+            return []
+        (_, child), *_ = self._node.children()
+        return family(child.ppid())
+
+    def wake(self) -> None:
+        """A message, and its answer."""
+        wake_node(self.node)
+
+    @contextmanager
+    def _memory(self, seconds: float) -> Iterator[list[float]]:
+        """Reads the node's memory once while the turn runs, if it takes so long."""
+        found: list[float] = []
+        over = threading.Event()
+
+        def look() -> None:
+            if not over.wait(WARM_UP_S + seconds * SAMPLE_AT):
+                found.append(private_mib(self.pids(), self.node.root))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield found
+        finally:
+            over.set()
+            thread.join()
+
+    def _store_bytes(self) -> int:
+        with keelog.connect(self.node.endpoint) as client:
+            log = client.status().log
+            return log.appended - log.min
+
+    def _fill(self, load: Load) -> None:
+        stored = Workload(
+            kind="send", callers="batches", batch=FILL_BATCH, in_flight=8, body=str(load.body),
+            count=load.messages, warm_up=0.0, queues=QUEUES,
+        )  # fmt: skip
+        self._fleet([Job("send", 0, 1, self.node.endpoint, (topic_of(load),), stored)])
+
+    def _consume(self, load: Load, side: str) -> Figures:
+        """All queues from end to end, once."""
+        read = Workload(
+            kind="consume", read_as="objects" if side == OBJECTS else "raw", count=load.messages,
+            queues=QUEUES, pull_messages=PULL_MESSAGES, pull_bytes=PULL_BYTES,
+        )  # fmt: skip
+        before = cpu_seconds(self.pids())
+        job = Job("consume", 0, 1, self.node.endpoint, (topic_of(load),), read)
+        answer = self._fleet([job])
+        return figures_of(answer, cpu_seconds(self.pids()) - before, answer["cpu_s"])
+
+    def _fleet(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """Runs processes of a load to their end: messages, seconds, and their CPU seconds."""
+        messages, ended = 0, 0
+        with Fleet() as fleet:
+            pids = [member.pid for member in fleet.start(jobs)]
+            before = cpu_seconds(pids)
+            start = fleet.go(fleet.members)
+            for row in fleet.rows(time.monotonic_ns() + LIMIT_S * SECOND_NS):
+                ended = max(ended, row.end)
+                messages += sum(stream["messages"] for stream in row.streams.values())
+            # Whoever has ended is still there, with its times: the fleet waits for it last.
+            cpu_s = cpu_seconds(pids) - before
+        return {"messages": messages, "seconds": (ended - start) / SECOND_NS, "cpu_s": cpu_s}
+
+    def _find(self, load: Load) -> Figures:
+        """Random keys, one after the other; each body is read, as RocketMQ's client does."""
+        self._finds += 1
+        topic, draw = topic_of(load), random.Random(self._finds)
+        before, own = cpu_seconds(self.pids()), time.process_time()
+        times, missing, began = [], 0, time.monotonic()
+        with keelog.connect(self.node.endpoint) as client:
+            for _ in range(LOOKUPS):
+                key = f"key-{draw.randrange(load.messages)}"
+                start = time.perf_counter_ns()
+                found = [len(message.body) for message in client.find(topic, key, limit=32)]
+                times.append(time.perf_counter_ns() - start)
+                missing += not found
+        answer = {"messages": LOOKUPS, "seconds": time.monotonic() - began, "failed": missing}
+        times.sort()
+        answer["p50_us"] = times[LOOKUPS // 2] / 1e3
+        answer["p99_us"] = times[LOOKUPS * 99 // 100] / 1e3
+        client_s = time.process_time() - own
+        return figures_of(answer, cpu_seconds(self.pids()) - before, client_s)
+
+
+def wake_node(node: Node) -> None:
+    """A few messages to a topic of their own."""
+    with keelog.connect(node.endpoint, timeout=60) as client:
+        for _ in range(WAKE_MESSAGES):
+            client.send("warm-up", b"up")
+
+
+def workload(load: Load, endpoint: str, seconds: float) -> Workload:
+    """What `keelog.bench` is asked for a load."""
+    common: dict[str, Any] = {
+        "node": endpoint, "body": str(load.body), "queues": QUEUES, "duration": seconds,
+        "warm_up": WARM_UP_S,
+    }  # fmt: skip
+    if load.kind == "end_to_end":
+        return Workload(kind="e2e", producers=2, rate=float(load.rate), **common)
+    if load.batch > 1:
+        return Workload(callers="batches", batch=load.batch, in_flight=load.in_flight, **common)
+    if load.in_flight:
+        return Workload(callers="inflight", in_flight=load.in_flight, **common)
+    # A lone caller is quickest in a thread of its own, many are as tasks of one.
+    callers: Callers = "threads" if load.callers == 1 else "tasks"
+    return Workload(callers=callers, producers=load.callers, **common)
+
+
+def figures_of_result(result: Result) -> Figures:
+    """Rates and latencies without the warm-up; CPU of everything, over everything."""
+    steady, whole = result.steady, result.summary
+    clients = ("send", "consume", "follow")
+    client = sum(one.cpu_s for one in result.processes if one.name.split()[0] in clients)
+    server = sum(one.cpu_s for one in result.processes if one.name.split()[0] not in clients)
+    figures = figures_of({"messages": whole.messages, "seconds": whole.seconds}, server, client)
+    figures["per_s"] = steady.messages_per_s
+    figures["failed"] = sum(whole.failures.values())
+    figures["dispatched_after_s"] = result.dispatched_after_s
+    return figures | percentiles(steady)
+
+
+def percentiles(summary: Summary) -> Figures:
+    """In us; none where nothing was timed."""
+    named = {"p50_us": summary.p50_ms, "p99_us": summary.p99_ms, "p999_us": summary.p999_ms}
+    return {name: value * 1e3 for name, value in named.items() if value is not None}
+
+
+def fill_keyed(client: keelog.Client, topic: str, messages: int) -> None:
+    """Stores messages with the keys key-0, key-1, …"""
+    body = b"k" * 128
+    with client.producer(timeout=60) as producer:
+        for first in range(0, messages, 10_000):
+            some = range(first, min(first + 10_000, messages))
+            producer.send_many(
+                topic, [keelog.OutgoingMessage(body, keys=(f"key-{one}",)) for one in some]
+            )

@@ -1,0 +1,319 @@
+"""RocketMQ 5.5.0 as subprocesses: name server, broker, and one warm Java program that drives them.
+
+The folder java/ holds that program; its README.md lists what it answers. Maven brings RocketMQ.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keelog.bench.load.pace import wake_up_in_time
+from keelog.bench.node_process import free_ports
+from scripts.rivals.proc import die_with_parent
+
+JAVA = Path(__file__).parent / "java"
+VERSION = "5.5.0"
+BUILD_S = 600
+START_S = 120
+ANSWER_S = 300
+JAVA_VERSION_MIN = 17
+HEAP = ("-Xms3g", "-Xmx3g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=15g")
+"""The broker's, as in the figures that the goals were taken from; without AlwaysPreTouch.
+
+The direct memory is that of RocketMQ's own runbroker.sh; the transient store pool needs it.
+"""
+CLIENT_HEAP = ("-Xms1g", "-Xmx2g")
+_OPENS = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+PULL_BYTES = 4 << 20
+BROKER = {
+    "brokerClusterName": "rival",
+    "brokerName": "rival",
+    "brokerId": 0,
+    "brokerIP1": "127.0.0.1",
+    "autoCreateTopicEnable": "true",
+    # Only a machine that others use as well makes sends wait for so long; 200 by default.
+    "waitTimeMillsInSendQueue": 2000,
+    # Without these four a pull brings 32 messages however many it asks for.
+    "maxTransferCountOnMessageInMemory": 1024,
+    "maxTransferCountOnMessageInDisk": 1024,
+    "maxTransferBytesOnMessageInMemory": PULL_BYTES,
+    "maxTransferBytesOnMessageInDisk": PULL_BYTES,
+}
+Answer = dict[str, Any]
+
+
+class RivalMissing(Exception):
+    """Java or Maven is not here, too old, or could not build."""
+
+
+class RivalFailed(Exception):
+    """A process of RocketMQ did not start, or said that something failed."""
+
+
+def missing() -> str:
+    """Why RocketMQ cannot run here; empty when it can."""
+    absent = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    if absent:
+        return f"not on the PATH: {', '.join(absent)}"
+    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    version = java_version(said)
+    if version < JAVA_VERSION_MIN:
+        return f"java is version {version}, older than {JAVA_VERSION_MIN}"
+    return ""
+
+
+def java_version(said: str) -> int:
+    """The major version in what `java -version` says; 0 when there is none."""
+    parts = said.split('"')
+    if len(parts) < 2:
+        return 0
+    numbers = parts[1].split(".")
+    major = numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0]
+    return int(major) if major.isdigit() else 0
+
+
+def class_path() -> str:
+    """Builds the program when its sources are newer, and answers what `java -cp` needs."""
+    why = missing()
+    if why:
+        raise RivalMissing(why)
+    built = JAVA / "target" / "cp.txt"
+    sources = [JAVA / "pom.xml", *(JAVA / "src").rglob("*.*")]
+    if not built.exists() or built.stat().st_mtime < max(s.stat().st_mtime for s in sources):
+        built.unlink(missing_ok=True)
+        command = ["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), "package"]
+        command += ["dependency:build-classpath", "-Dmdep.outputFile=target/cp.txt"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
+        if done.returncode or not built.exists():
+            raise RivalMissing(
+                f"Maven could not build {JAVA}: {(done.stdout + done.stderr)[-800:]}"
+            )
+    return f"{JAVA / 'target' / 'classes'}:{built.read_text().strip()}"
+
+
+def _begin_client() -> None:
+    """For `preexec_fn`: it sends when a message is due as exactly as our own load processes do."""
+    die_with_parent()
+    wake_up_in_time()
+
+
+class Jvm:
+    """One Java process. What it prints goes to `NAME.log` in its home."""
+
+    def __init__(self, name: str, home: Path, command: Sequence[str], *, talks: bool) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self._log = home / f"{name}.log"
+        options = (f"-Duser.home={home}", f"-Djava.io.tmpdir={home}", "-Dfile.encoding=UTF-8")
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["java", *options, *_OPENS, *command],
+                stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if talks else log,
+                stderr=log,
+                env={**os.environ, "ROCKETMQ_HOME": str(home)},
+                preexec_fn=_begin_client if talks else die_with_parent,
+                # Ctrl-C is ours to handle: the order of the end is not left to the terminal.
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace")[-1500:]
+
+    def kill(self) -> None:
+        """SIGKILL, and its end."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        self._process.kill()
+        self._process.wait(START_S)
+
+    def terminate(self) -> float:
+        """SIGTERM; answers the seconds until it had ended."""
+        began = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(START_S)
+        return time.monotonic() - began
+
+    def tell(self, command: Mapping[str, object]) -> None:
+        """Sends one command."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> Answer:
+        """The next answer. Raises RivalFailed when it is an error, or the process has ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RivalFailed(f"{self.name} has ended: {self.said()}")
+        answer: Answer = json.loads(line)
+        if "error" in answer:
+            raise RivalFailed(f"{self.name}: {answer['error']}")
+        return answer
+
+
+class Program:
+    """The warm Java program: `ask` it something and wait for the answer."""
+
+    def __init__(self, classes: str, home: Path, name_server: str | None) -> None:
+        arguments = [name_server] if name_server else []
+        self.jvm = Jvm(
+            "client", home, [*CLIENT_HEAP, "-cp", classes, "Rival", *arguments], talks=True
+        )
+        self.jvm.hear()
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self.jvm.pid
+
+    def ask(self, do: str, **arguments: object) -> Answer:
+        """One command and its answer."""
+        self.begin(do, **arguments)
+        return self.jvm.hear()
+
+    def begin(self, do: str, **arguments: object) -> None:
+        """Sends a command; `self.jvm.hear()` has the answer."""
+        self.jvm.tell({"do": do, **arguments})
+
+    def close(self) -> None:
+        """Ends it."""
+        self.jvm.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where name server and broker listen."""
+
+    name_server: str
+    broker: str
+
+    @classmethod
+    def free(cls) -> "Addresses":
+        """The broker takes two ports below its own as well, and one for replication above it."""
+        first = free_ports(5)
+        return cls(f"127.0.0.1:{first}", f"127.0.0.1:{first + 3}")
+
+
+class NameServer:
+    """One name server, which stays while brokers come and go."""
+
+    def __init__(self, classes: str, home: Path, address: str) -> None:
+        port = address.partition(":")[2]
+        home.mkdir(parents=True, exist_ok=True)
+        config = home / "namesrv.conf"
+        config.write_text(f"listenPort={port}\n")
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        command = ["-Xms256m", "-Xmx256m", "-cp", classes, main, "-c", str(config)]
+        self.jvm = Jvm("namesrv", home, command, talks=False)
+        await_port(self.jvm, address)
+
+
+class RocketMQ:
+    """One broker on the store `home/store`, with `settings` beside those of BROKER."""
+
+    def __init__(
+        self,
+        classes: str,
+        home: Path,
+        addresses: Addresses,
+        settings: Mapping[str, object],
+        heap: Sequence[str] = HEAP,
+    ) -> None:
+        self.addresses = addresses
+        self.store = home / "store"
+        self._home = home
+        self._classes = classes
+        self._heap = heap
+        self._settings = dict(settings)
+        self.jvm: Jvm | None = None
+
+    def begin(self) -> None:
+        """Starts it and does not wait."""
+        port = int(self.addresses.broker.partition(":")[2])
+        self._home.mkdir(parents=True, exist_ok=True)
+        settings = {
+            **BROKER,
+            "listenPort": port,
+            "haListenPort": port + 1,
+            "namesrvAddr": self.addresses.name_server,
+            "storePathRootDir": self.store,
+            "storePathCommitLog": self.store / "commitlog",
+            **self._settings,
+        }
+        config = self._home / "broker.conf"
+        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        command = [*self._heap, "-cp", self._classes, main, "-c", str(config)]
+        self.jvm = Jvm("broker", self._home, command, talks=False)
+
+    def start(self) -> None:
+        """Starts it and waits until its port answers."""
+        self.begin()
+        assert self.jvm is not None
+        await_port(self.jvm, self.addresses.broker)
+
+    @property
+    def pid(self) -> int:
+        """Of the broker's process."""
+        assert self.jvm is not None, "not started"
+        return self.jvm.pid
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.jvm is not None:
+            self.jvm.kill()
+            self.jvm = None
+
+    def stop(self) -> float:
+        """SIGTERM; answers the seconds it took."""
+        assert self.jvm is not None, "not started"
+        took, self.jvm = self.jvm.terminate(), None
+        return took
+
+    def remove(self) -> None:
+        """Kills it and deletes its store."""
+        self.kill()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+def await_port(jvm: Jvm, address: str) -> None:
+    """Waits until somebody listens there. Raises RivalFailed when the process ends before."""
+    host, _, port = address.partition(":")
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and jvm.alive():
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+            return
+        time.sleep(0.02)
+    said = jvm.said()
+    jvm.kill()
+    raise RivalFailed(f"{jvm.name} did not listen at {address}: {said}")

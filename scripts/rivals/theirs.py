@@ -1,0 +1,285 @@
+"""RocketMQ's turns: what the warm Java program is asked, and what comes of it as figures.
+
+A group of loads shares one broker, so that it is warm; what a load stores stays until the group
+ends. CPU seconds count from the first message until queues and index hold the last one.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from node.store.checkpoints import own_dir
+from scripts.bench.dispatch import Batches
+from scripts.bench.dispatch import fill as fill_log
+from scripts.rivals.proc import cpu_seconds, private_mib
+from scripts.rivals.results import Figures
+from scripts.rivals.rocketmq import HEAP, Addresses, NameServer, Program, RivalFailed, RocketMQ
+from scripts.rivals.rows import AUTO_BATCH, Load
+
+QUEUES = 8
+DRAIN_THREADS = 8
+CATCH_UP_S = 300
+LOOKUPS = 5_000
+RESTART_TOPICS = 125
+RESTART_LIMIT_S = 120
+KILL_AFTER_S = 1
+WAKE_TOPIC, WAKE_MESSAGES = "warm-up", 50
+WAKE_PAUSE_S, WAKE_S = 0.2, 20.0
+"""A broker that stood still gets so long until it accepts everything again."""
+SAMPLE_AT = 0.6
+"""Memory is read once, after this part of a turn: reading it costs time on the side that runs."""
+DISPATCH_TOPICS = 16
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all brokers of a run share: class path, folder, addresses, and the warm program."""
+
+    classes: str
+    folder: Path
+    addresses: Addresses
+    names: NameServer
+    program: Program
+
+    @classmethod
+    @contextmanager
+    def open(cls, classes: str, folder: Path) -> Iterator["Bench"]:
+        """Starts name server and program; ends them, whatever happens."""
+        addresses = Addresses.free()
+        names = NameServer(classes, folder / "names", addresses.name_server)
+        try:
+            program = Program(classes, folder / "client", addresses.name_server)
+            try:
+                yield cls(classes, folder, addresses, names, program)
+            finally:
+                program.close()
+        finally:
+            names.jvm.kill()
+
+
+class Theirs:
+    """One broker with its settings, and the turns that are run against it."""
+
+    def __init__(
+        self, bench: Bench, name: str, settings: Mapping[str, object], heap: Sequence[str] = HEAP
+    ) -> None:
+        self._bench = bench
+        home = bench.folder / name
+        self._broker = RocketMQ(bench.classes, home, bench.addresses, settings, heap)
+        self._finds = 0
+
+    def start(self) -> None:
+        """Starts the broker; it takes topics when this returns."""
+        self._broker.start()
+        self._topic(WAKE_TOPIC)
+
+    def close(self) -> None:
+        """Kills it and removes its store."""
+        self._broker.remove()
+
+    def prepare(self, load: Load) -> None:
+        """Topics, what is stored before, and nothing that is timed."""
+        topic = topic_of(load)
+        if load.kind == "restart":
+            self._fill_for_restarts(load)
+            return
+        self._topic(topic)
+        if load.messages:
+            keyed = load.kind == "find"
+            self._ask("send", topic=topic, threads=16, batch=100, body=load.body,
+                      messages=load.messages, keyed=keyed)  # fmt: skip
+            self.settle()
+
+    def turn(self, load: Load, side: str, seconds: float) -> Figures:
+        """One turn; what it left behind is dispatched when this returns."""
+        if load.kind == "restart":
+            return self._restart(load)
+        before = self._cpu()
+        with self._memory(seconds) as pss:
+            answer = self._workload(load, side, seconds)
+        ended = time.monotonic()
+        self.settle()
+        dispatched = time.monotonic() - ended
+        server, client = (now - then for now, then in zip(self._cpu(), before, strict=True))
+        figures = figures_of(answer, server, client)
+        if load.kind == "send":
+            figures["dispatched_after_s"] = dispatched
+        if pss:
+            figures["pss_mib"] = pss[0]
+        return figures
+
+    def settle(self) -> None:
+        """Waits until queues and index hold the whole log. Raises RivalFailed."""
+        deadline = time.monotonic() + CATCH_UP_S
+        while self._ask("behind", broker=self._bench.addresses.broker)["bytes"] > 0:
+            if time.monotonic() > deadline:
+                raise RivalFailed(f"the broker did not dispatch its log within {CATCH_UP_S} s")
+            time.sleep(0.02)
+
+    def pids(self) -> list[int]:
+        """Client, broker, name server: who asks stops before who answers."""
+        return [self._bench.program.pid, self._broker.pid, self._bench.names.jvm.pid]
+
+    def wake(self) -> None:
+        """Messages until all are accepted: connections live, threads run. Raises RivalFailed."""
+        deadline = time.monotonic() + WAKE_S
+        while True:
+            time.sleep(WAKE_PAUSE_S)
+            answer = self._ask("send", topic=WAKE_TOPIC, threads=1, batch=1, messages=WAKE_MESSAGES)
+            if answer["messages"] == WAKE_MESSAGES:
+                return
+            if time.monotonic() > deadline:
+                raise RivalFailed(f"the broker did not go on: {answer['first_error']}")
+
+    def _cpu(self) -> tuple[float, float]:
+        servers = [self._broker.pid, self._bench.names.jvm.pid]
+        return cpu_seconds(servers), cpu_seconds([self._bench.program.pid])
+
+    def _workload(self, load: Load, side: str, seconds: float) -> Answer:
+        topic = topic_of(load)
+        if load.kind == "consume":
+            return self._ask("drain", topic=topic, threads=DRAIN_THREADS, pull=1024)
+        if load.kind == "end_to_end":
+            return self._ask("end_to_end", topic=topic, rate=load.rate, threads=2,
+                             seconds=int(seconds), body=load.body)  # fmt: skip
+        if load.kind == "find":
+            self._finds += 1
+            return self._ask("find", topic=topic, keys=load.messages, lookups=LOOKUPS,
+                             seed=self._finds)  # fmt: skip
+        return self._ask("send", topic=topic, seconds=int(seconds), **sending(load, side))
+
+    @contextmanager
+    def _memory(self, seconds: float) -> Iterator[list[float]]:
+        """Reads the servers' memory once while the turn runs, if it takes so long."""
+        found: list[float] = []
+        over = threading.Event()
+        pids, store = [self._broker.pid, self._bench.names.jvm.pid], self._broker.store
+
+        def look() -> None:
+            if not over.wait(seconds * SAMPLE_AT):
+                found.append(private_mib(pids, store))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield found
+        finally:
+            over.set()
+            thread.join()
+
+    def _topic(self, topic: str) -> None:
+        self._ask("topic", topic=topic, queues=QUEUES, broker=self._bench.addresses.broker)
+
+    def _ask(self, do: str, **arguments: object) -> Answer:
+        return self._bench.program.ask(do, **arguments)
+
+    def _fill_for_restarts(self, load: Load) -> None:
+        topic = topic_of(load)
+        for number in range(RESTART_TOPICS):
+            self._topic(f"{topic}{number}")
+        messages = int(load.gib * (1 << 30) / (load.body + 160))
+        self._ask("send", topic=topic, topics=RESTART_TOPICS, threads=16, batch=100,
+                  body=load.body, messages=messages)  # fmt: skip
+        self.settle()
+
+    def _restart(self, load: Load) -> Figures:
+        """A second of sends, kill -9, and the time from the command to the first accepted send."""
+        topic = topic_of(load)
+        self._ask("send", topic=topic, topics=RESTART_TOPICS, threads=16, batch=100,
+                  body=load.body, seconds=KILL_AFTER_S)  # fmt: skip
+        self._broker.kill()
+        began = time.monotonic()
+        self._broker.begin()
+        answer = self._ask("first_send", topic=f"{topic}0", limit_s=RESTART_LIMIT_S)
+        took = time.monotonic() - began
+        self.settle()
+        return {"seconds": took, "refused": answer["refused"]}
+
+
+class TheirStore:
+    """RocketMQ's store in the Java program itself, without a broker."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._program, self._names = bench.program, bench.names.jvm
+        self._root = bench.folder / "alone"
+
+    def start(self) -> None:
+        """Nothing runs between the turns."""
+
+    def close(self) -> None:
+        """Removes the store."""
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def pids(self) -> list[int]:
+        """The program and the name server, which nobody needs here."""
+        return [self._program.pid, self._names.pid]
+
+    def wake(self) -> None:
+        """Nothing of it holds a connection."""
+
+    def prepare(self, load: Load) -> None:
+        """For dispatch: a log whose records have one key each."""
+        if load.kind == "dispatch":
+            keyed_log(self._root, load.messages)
+            shutil.rmtree(own_dir(self._root))
+
+    def turn(self, load: Load, side: str, seconds: float) -> Figures:
+        """New stores for puts; for dispatch the same log, its queues and index removed."""
+        before = cpu_seconds([self._program.pid])
+        if load.kind == "dispatch":
+            for name in ("consumequeue", "index"):
+                shutil.rmtree(self._root / name, ignore_errors=True)
+            answer = self._program.ask("store_dispatch", root=str(self._root))
+            answer["messages"] = load.messages
+            return figures_of(answer, cpu_seconds([self._program.pid]) - before, 0.0)
+        figures: Figures = {}
+        for name, batch in (("single", 1), ("batch", load.batch)):
+            answer = self._program.ask("store_put", root=str(self._root), seconds=int(seconds),
+                                       batch=batch, body=load.body)  # fmt: skip
+            figures[f"{name}_per_s"] = answer["messages"] / answer["seconds"]
+            figures[f"{name}_dispatched_after_s"] = answer["dispatched_s"] - answer["seconds"]
+            self.close()
+        return figures
+
+
+def keyed_log(root: Path, messages: int) -> None:
+    """A log for dispatch, the same on both sides: one key in each record."""
+    fill_log(root, Batches(DISPATCH_TOPICS, QUEUES, keys=1, body_bytes=128), messages)
+
+
+def topic_of(load: Load) -> str:
+    """Each load has a topic of its own."""
+    return load.name.replace("_", "-")
+
+
+def sending(load: Load, side: str) -> dict[str, object]:
+    """Arguments of `send`. RocketMQ keeps batches under way by threads that wait for them."""
+    if load.batch > 1:
+        return {"threads": load.in_flight, "batch": load.batch, "body": load.body}
+    if load.in_flight:
+        gathers = side == AUTO_BATCH
+        return {"threads": 2, "in_flight": load.in_flight, "body": load.body, "auto_batch": gathers}
+    return {"threads": load.callers, "body": load.body}
+
+
+def figures_of(answer: Mapping[str, Any], server_s: float, client_s: float) -> Figures:
+    """The figures of an answer that says `messages` and `seconds`."""
+    messages, seconds = answer["messages"], answer["seconds"]
+    if not messages:
+        raise RivalFailed(f"nothing was done: {dict(answer)}")
+    figures: Figures = {
+        "per_s": messages / seconds,
+        "messages": messages,
+        "failed": answer.get("failed", 0),
+        "server_cpu_s_per_million": server_s / messages * 1e6,
+        "client_cpu_s_per_million": client_s / messages * 1e6,
+        "cpu_s_per_million": (server_s + client_s) / messages * 1e6,
+    }
+    figures |= {name: answer[name] for name in ("p50_us", "p99_us", "p999_us") if name in answer}
+    return figures

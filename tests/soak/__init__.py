@@ -1,0 +1,1 @@
+"""What runs for minutes or hours: kills, streams, fuzz, campaigns, power losses."""

@@ -1,0 +1,1 @@
+"""Random faults of every kind at nodes under load."""

@@ -1,0 +1,1 @@
+"""Sends broken requests to a node."""

@@ -1,0 +1,1 @@
+"""Kills a node in part and as a whole, under load."""

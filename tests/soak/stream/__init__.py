@@ -1,0 +1,1 @@
+"""Kills streaming queries in all their parts."""

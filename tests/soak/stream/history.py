@@ -1,0 +1,333 @@
+"""The history of one streaming query: killed in all its parts while producers send.
+
+Spark's driver, a Python worker of Spark, the node's writer, a reader, the whole node: each comes
+back, and the query goes on from its checkpoint. At the end every message must be in the sink once.
+"""
+
+import json
+import multiprocessing
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from client.client import connect
+from keelog.bench.node_process import ANY_DISK, START_S, Node, await_workers
+from node.runtime.settings import load_settings
+from pipeline.plan.offsets import Position, parse_position
+from protocol.errors import MqError
+from tests.soak.kill.load import ROW, read_rows
+from tests.soak.stream.check import Checked, check_copies, check_source, read_parquet, read_store
+from tests.soak.stream.load import QUEUES, SINK_TOPIC, SOURCE_TOPIC, send
+
+SIZES = (
+    "mapped_file_size_commit_log=8388608",
+    "mapped_file_size_consume_queue=60000",
+    "max_hash_slot_num=50000",
+    "max_index_num=200000",
+)
+"""So small that each file rolls every minute."""
+KINDS = (
+    "driver", "driver", "python worker", "python worker",
+    "writer", "writer", "reader", "node",
+)  # fmt: skip
+"""One of these is drawn for each kill."""
+NODE_ROLES = ("writer", "reader")
+PAUSE_S_MAX = 4.0
+IMPATIENT = 0.25
+"""The share of kills that wait for no batch since the last one: they hit what is coming back."""
+BATCH_S_MAX = 600.0
+"""How long a batch may take, restarts included, before the history is given up."""
+DRAIN_S_MAX = 600.0
+_LOOK_S = 0.1
+_JOIN_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is done. `by_tcp`: the query reads from the node, not from its folder."""
+
+    kills: int
+    seed: int
+    seconds_max: float
+    producers: int = 8
+    pace_s: float = 0.05
+    by_tcp: bool = True
+    into: str = "keelog"
+    """The sink: `keelog`, the node's other topic, or `parquet`."""
+
+    @property
+    def pairs(self) -> tuple[str, ...]:
+        """The node's settings."""
+        return (*SIZES, *ANY_DISK)
+
+
+@dataclass(slots=True)
+class Figures:
+    """What came of it."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    batches: int = 0
+    replayed: int = 0
+    """Batches that had been planned, and not committed, when a driver died."""
+    driver_starts: int = 0
+    query_failures: int = 0
+    seconds: float = 0.0
+    checked: Checked = field(default_factory=Checked)
+    faults: list[str] = field(default_factory=list)
+
+
+class Checkpoint:
+    """A query's checkpoint, read from outside."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def last(self, kind: str) -> int:
+        """The last batch in `offsets` or `commits`; -1 for none."""
+        names = [path.name for path in (self._folder / kind).glob("[0-9]*")]
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def position(self) -> Position:
+        """Where the last committed batch ends."""
+        text = (self._folder / "offsets" / str(self.last("commits"))).read_text()
+        return parse_position(json.loads(text.splitlines()[-1]))
+
+
+class History:
+    """Runs a plan in an empty folder."""
+
+    def __init__(
+        self, plan: Plan, folder: Path, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.plan = plan
+        self.figures = Figures()
+        self.root = folder / "store"
+        self.sink_folder = folder / "rows"
+        self._folder = folder
+        self._tell = tell
+        self._rnd = random.Random(plan.seed)
+        self._node = Node(self.root, plan.pairs)
+        self._checkpoint = Checkpoint(folder / "checkpoint")
+        self._driver: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> Figures:
+        """The whole history."""
+        began = time.monotonic()
+        self._node.begin()
+        try:
+            self._node.await_ready()
+            with connect(self._node.endpoint, timeout=START_S) as client:
+                for topic in (SOURCE_TOPIC, SINK_TOPIC):
+                    client.create_topic(topic, QUEUES)
+            self._start_driver()
+            with self._load():
+                self._await_batch_after(-1)
+                self._kill_all(began + self.plan.seconds_max)
+            self._drain()
+            self._stop_driver()
+            if code := self._node.stop():
+                self.figures.faults.append(f"the node ended with {code}")
+            self._check()
+        finally:
+            self._kill_driver_tree()
+            self._node.kill()
+        self.figures.seconds = time.monotonic() - began
+        return self.figures
+
+    # -- what sends -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _load(self) -> Iterator[None]:
+        context = multiprocessing.get_context("spawn")
+        stop = context.Event()
+        senders = [
+            context.Process(
+                target=send,
+                args=(self._node.endpoint, number, path, self.plan.pace_s, stop),
+                daemon=True,
+            )
+            for number, path in self._receipts().items()
+        ]
+        for sender in senders:
+            sender.start()
+        try:
+            yield
+        finally:
+            self._end_load(senders, stop)
+
+    def _end_load(self, senders: list[Any], stop: Event) -> None:
+        stop.set()
+        for sender in senders:
+            sender.join(_JOIN_S)
+            if sender.exitcode != 0:
+                self.figures.faults.append(f"a sender ended with {sender.exitcode}")
+                sender.kill()
+
+    def _receipts(self) -> dict[int, Path]:
+        return {n: self._folder / f"producer-{n}.rows" for n in range(self.plan.producers)}
+
+    # -- the query ------------------------------------------------------------------------------
+
+    def _told(self) -> dict[str, Any]:
+        source = {"subscribe": SOURCE_TOPIC, "startingOffsets": "earliest"}
+        at = self._node.endpoint if self.plan.by_tcp else str(self.root)
+        into: dict[str, str] = {"path": str(self.sink_folder)}
+        if self.plan.into == "keelog":
+            into = {"node": self._node.endpoint, "topic": SINK_TOPIC}
+        return {
+            "master": "local[2,3]",
+            "scratch": str(self._folder / "scratch"),
+            "source": {**source, "nodes": json.dumps({"node": at})},
+            "sink_format": self.plan.into,
+            "sink": into,
+            "checkpoint": str(self._folder / "checkpoint"),
+        }
+
+    def _start_driver(self) -> None:
+        if self._checkpoint.last("offsets") > self._checkpoint.last("commits"):
+            self.figures.replayed += 1
+        self.figures.driver_starts += 1
+        command = [sys.executable, "-m", "tests.soak.stream.query", json.dumps(self._told())]
+        with (self._folder / "driver.log").open("ab") as talk:
+            self._driver = subprocess.Popen(command, stdout=talk, stderr=talk, cwd=Path.cwd())
+
+    def _keep_running(self) -> None:
+        """A driver that has ended is started again, once all that was its is gone."""
+        assert self._driver is not None
+        if self._driver.poll() is not None:
+            self._start_driver()
+
+    def _below_driver(self) -> list[psutil.Process]:
+        assert self._driver is not None
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self._driver.pid).children(recursive=True)
+        return []
+
+    def _stop_driver(self) -> None:
+        assert self._driver is not None
+        self._driver.terminate()
+        if code := self._driver.wait(_JOIN_S):
+            self.figures.faults.append(f"the driver ended with {code}")
+
+    def _kill_driver_tree(self) -> None:
+        if self._driver is None or self._driver.poll() is not None:
+            return
+        below = self._below_driver()
+        self._driver.kill()
+        self._driver.wait(_JOIN_S)
+        _kill(below)
+
+    # -- kills ----------------------------------------------------------------------------------
+
+    def _kill_all(self, until: float) -> None:
+        while self.figures.kills.total() < self.plan.kills and time.monotonic() < until:
+            self._wait(self._rnd.uniform(0.0, PAUSE_S_MAX))
+            before = self._checkpoint.last("commits")
+            kind = self._rnd.choice(KINDS)
+            if not self._kill(kind):
+                continue
+            self.figures.kills[kind] += 1
+            self._tell(f"{self.figures.kills.total()} kills, the last: {kind}; batch {before}")
+            if self._rnd.random() >= IMPATIENT:
+                self._await_batch_after(before)
+
+    def _kill(self, kind: str) -> bool:
+        """Kills one of a kind; False when there is none just now."""
+        if kind == "node":
+            self._node.kill()
+            self._node.begin()
+            self._node.await_ready()
+            return True
+        if kind in NODE_ROLES:
+            victims = [child for role, child in self._node.children() if role == kind]
+        else:
+            is_java = kind == "driver"
+            victims = [one for one in self._below_driver() if _is_java(one) == is_java]
+        if not victims:
+            return False
+        victim = self._rnd.choice(victims)
+        if kind == "driver":
+            below = self._below_driver()
+            _kill([victim])
+            # The program notices that its Java is gone; workers end with their sockets.
+            assert self._driver is not None
+            self._driver.wait(_JOIN_S)
+            _kill(below)
+        else:
+            _kill([victim])
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._keep_running()
+            time.sleep(_LOOK_S)
+
+    def _await_batch_after(self, batch: int) -> None:
+        deadline = time.monotonic() + BATCH_S_MAX
+        while self._checkpoint.last("commits") <= batch:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"no batch after {batch} within {BATCH_S_MAX:.0f} s")
+            self._wait(_LOOK_S)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Returns when the last committed batch ends where the source ends."""
+        deadline = time.monotonic() + DRAIN_S_MAX
+        ends = self._ends()
+        while {at.queue_id: n for at, n in self._position().items()} != ends:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"not drained: {self._position()} is not {ends}")
+            self._wait(_LOOK_S)
+
+    def _position(self) -> dict[Any, int]:
+        return dict(self._checkpoint.position().offsets)
+
+    def _ends(self) -> dict[int, int]:
+        while True:
+            try:
+                with connect(self._node.endpoint, timeout=START_S) as client:
+                    await_workers(client)
+                    return {one.queue_id: one.max_offset for one in client.offsets(SOURCE_TOPIC)}
+            except MqError:
+                self._wait(_LOOK_S)
+
+    def _check(self) -> None:
+        figures = self.figures
+        figures.batches = self._checkpoint.last("commits") + 1
+        log = (self._folder / "driver.log").read_text(errors="replace")
+        figures.query_failures = log.count("the query failed: ")
+        sent, copied = read_store(self.root, load_settings(self.plan.pairs))
+        if self.plan.into == "parquet":
+            copied = read_parquet(self.sink_folder)
+        told = {number: read_rows(path, ROW) for number, path in self._receipts().items()}
+        check_source(sent, told, figures.checked)
+        check_copies(sent, copied, figures.checked)
+        if self.plan.into == "keelog" and figures.checked.disordered:
+            figures.faults.append(f"{figures.checked.disordered} out of their queue's order")
+        figures.faults += figures.checked.faults
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(processes, _JOIN_S)
+
+
+def _is_java(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java"
+    except psutil.NoSuchProcess:
+        return False
