@@ -12,7 +12,7 @@ from node.store.repair.steps import RewriteCheckpoint
 from node.store.shutdown_state import check_is_store
 from node.store.verify.verify import Report, verify
 from node.writer.repair import move_strangers, repair_log, rewrite_checkpoint
-from workers.repair import rebuild_damaged
+from workers.rebuild import rebuild_damaged
 
 Tell = Callable[[int, int], None]
 """Called with log bytes done, and all there are."""

@@ -1,7 +1,7 @@
 """Queues and index made anew from the log of a store at rest, by the workers' own handlers."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,8 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.checkpoints import Progress
 from node.store.detected_sizes import found_file_bytes, found_geometry
+from node.store.repair.note import save_rebuilding
+from node.store.repair.steps import Rebuild, Step
 from node.store.replay.rebuilding import clear_unfinished, forget, vouch
 from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
 from protocol.derived.dispatch_request import dispatch_requests
@@ -173,3 +175,19 @@ class _Rebuild:
         if damage is not None:
             path = str(self.feed.path_at(damage.position))
             raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
+
+
+def rebuild_damaged(
+    root: Path, steps: Iterable[Step], settings: Settings, progress: Tell | None = None
+) -> None:
+    """Takes the plan's rebuilding steps; the caller holds the store's lock.
+
+    Killed in the middle it leaves a note, and the next plan has the same steps.
+    Raises StoreDamaged (the log itself), OSError.
+    """
+    folders = [step.folder.name for step in steps if isinstance(step, Rebuild)]
+    if folders:
+        save_rebuilding(root, folders)
+        queues, index = CONSUME_QUEUE_DIR in folders, INDEX_DIR in folders
+        rebuild_locked(root, queues, index, settings, progress)
+        save_rebuilding(root, [])

@@ -1,8 +1,9 @@
 """Which queues may have grown: what queue workers announce, and what their pages say when a hint
 was lost.
 
-A hint is a ring of a datagram bell with msgpack [shard, number, [[topic, queue id], ...]]; an empty list stands for every queue. Each worker also counts its hints in its page, so that
-a lost one is missed.
+A hint is a ring of a datagram bell with msgpack [shard, number, [[topic, queue id], ...]];
+an empty list stands for every queue. Each worker also counts its hints in its page, so that a
+lost one is missed.
 """
 
 from collections.abc import Callable

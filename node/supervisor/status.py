@@ -26,6 +26,7 @@ from node.runtime.state_page import (
     WorkerState,
 )
 from node.runtime.stats.page import read_stats
+from node.serving.host_address import first_address
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
 from node.supervisor.operations import operations
@@ -304,8 +305,5 @@ def advertised(endpoint: str) -> str:
     """An endpoint as a client on another host can use it: no wildcard address."""
     place, _, port = endpoint.rpartition(":")
     if place in ("tcp://0.0.0.0", "tcp://*", "tcp://[::]"):
-        # Only here: it brings numpy into the supervisor.
-        from node.writer.store import first_address
-
         return f"tcp://{first_address()}:{port}"
     return endpoint

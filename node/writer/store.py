@@ -1,7 +1,6 @@
 """A store as its writer holds it: locks, recovered log, topics, the files beside the log."""
 
 import logging
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from node.runtime.locks import StoreLock
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
+from node.serving.host_address import first_address
 from node.store.checkpoints import (
     Floor,
     Tails,
@@ -265,15 +265,6 @@ def _open_locked(
     told = fields(end=found.end, epoch=epoch, queues=len(found.tails), took_ms=took_ms)
     log.info("log recovered", extra=told)
     return store
-
-
-def first_address() -> str:
-    """An IPv4 address of this host that is not loopback, for a wildcard bind."""
-    name = socket.gethostname()
-    for *_, place in socket.getaddrinfo(name, None, socket.AF_INET):
-        if not str(place[0]).startswith("127."):
-            return str(place[0])
-    return "127.0.0.1"
 
 
 def store_host_of(bind: str, control_port: int) -> Host:

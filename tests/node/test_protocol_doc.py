@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/protocol.md").read_text()
 SERVERS = (
     "node/writer/loop.py", "node/writer/topic_requests.py", "node/writer/requests.py",
-    "node/reader/requests.py", "node/reader/service.py", "node/reader/loop.py", "node/supervisor/control.py",
-    "node/writer/staging/requests.py", "node/writer/staging/operations.py",
+    "node/reader/requests.py", "node/reader/service.py", "node/reader/loop.py",
+    "node/supervisor/control.py", "node/writer/staging/requests.py", "node/writer/staging/operations.py",
 )  # fmt: skip
 TAKERS = {"take", "take_int", "_text_map", "_key", "get", "setdefault", "pop"}
 OPERATION = re.compile(r"^### ([a-z_]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
