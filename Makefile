@@ -74,9 +74,9 @@ spark: setup ## Spark's long tests, marked spark_long: every store, many damages
 	timeout $(SPARK_S) $(PYTEST) -rs -m spark_long
 
 soak: setup ## the same for hours: 2,000 kills, power losses, a million images and broken requests
-	timeout $(SOAK_S) $(BIN)/python tests/soak/kill/anything.py --kills 2000
-	test "$$(id -u)" -ne 0 || timeout $(SOAK_S) $(BIN)/python tests/soak/kill/anything.py --power --kills 300
-	timeout $(SOAK_S) $(BIN)/python tests/soak/fuzz/frames.py --count 1000000
+	timeout $(SOAK_S) $(BIN)/python -m tests.soak.kill.anything --kills 2000
+	test "$$(id -u)" -ne 0 || timeout $(SOAK_S) $(BIN)/python -m tests.soak.kill.anything --power --kills 300
+	timeout $(SOAK_S) $(BIN)/python -m tests.soak.fuzz.frames --count 1000000
 	timeout $(SOAK_S) $(PYTEST) -rs -m soak
 
 clean: ## removes .venv, caches and builds

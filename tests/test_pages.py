@@ -35,6 +35,7 @@ LEFT_OUT = (
     (r"steady +sent", "figures of one run, whose command stands above them and is run"),
     (r"the generator was late by", "figures of one run, as above"),
     (r"python -m scripts\.", "measures for minutes, or starts a broker"),
+    (r"python -m tests\.soak\.", "runs for minutes"),
     (r"keelog bench ", "measures for minutes"),
     (r"keelog serve ", "stays in the foreground; the README's is run"),
     (r"keelog spark ", "a Spark job: tests/cli/test_examples.py, tests/pipeline run them"),
@@ -131,7 +132,8 @@ def strings_of_scripts() -> set[object]:
     """Every constant of every script, its options among them."""
     return {
         node.value
-        for path in (ROOT / "scripts").glob("*.py")
+        for folder in ("scripts", "tests/soak")
+        for path in (ROOT / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant)
     }

@@ -1,6 +1,6 @@
 """Anything of a node is killed at random moments under load: nothing acknowledged is lost.
 
-The long run is `python tests/soak/kill/anything.py --kills 2000`.
+The long run is `python -m tests.soak.kill.anything --kills 2000`.
 """
 
 import json
@@ -15,7 +15,7 @@ import pytest
 from node.runtime.settings import ASYNC_FLUSH, SYNC_FLUSH
 from tests.soak.power_disk import why_not
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "kill_anything.py"
+SCRIPT = "tests.soak.kill.anything"
 NO_POWER = why_not()
 KILLS, KILLS_SHORT = 200, 6
 CUTS = 12
@@ -26,7 +26,7 @@ Record = Callable[[str, object], None]
 
 def kill_anything(folder: Path, record: Record, *options: str) -> dict[str, dict[str, Any]]:
     """The figures of a run, by flush mode; the sums go into the summary behind the tests' dots."""
-    command = [sys.executable, str(SCRIPT), "--json", "--store", str(folder), *options]
+    command = [sys.executable, "-m", SCRIPT, "--json", "--store", str(folder), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[:4000]}\n{done.stderr[-4000:]}"
     found: dict[str, dict[str, Any]] = json.loads(done.stdout)

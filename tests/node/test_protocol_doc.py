@@ -22,7 +22,8 @@ TEXT = (ROOT / "docs/protocol.md").read_text()
 SERVERS = (
     "node/writer/loop.py", "node/writer/topic_requests.py", "node/writer/requests.py",
     "node/reader/requests.py", "node/reader/service.py", "node/reader/loop.py",
-    "node/supervisor/control.py", "node/writer/staging/requests.py", "node/writer/staging/operations.py",
+    "node/supervisor/control.py", "node/writer/staging/requests.py",
+    "node/writer/staging/operations.py",
 )  # fmt: skip
 TAKERS = {"take", "take_int", "_text_map", "_key", "get", "setdefault", "pop"}
 OPERATION = re.compile(r"^### ([a-z_]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)

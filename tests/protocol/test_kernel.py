@@ -241,7 +241,7 @@ def test_its_columns_are_those_of_the_class(compiled: Kernel) -> None:
 
 
 def test_the_environment_turns_it_off() -> None:
-    command = [sys.executable, "-c", "from protocol import kernel; print(loader.describe())"]
+    command = [sys.executable, "-c", "from protocol.kernel import loader; print(loader.describe())"]
     env = {**os.environ, loader.SWITCH: "off"}
     root = SOURCE.parents[1]
     done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=True)

@@ -281,9 +281,9 @@ def test_properties_that_are_no_pairs_are_refused_by_both_checks(many: list[byte
 
 
 def is_regular(properties: bytes) -> bool:
-    """Pairs of name 0x01 value 0x02 in UTF-8, told another way than the check does."""
+    """Pairs of name 0x01 value 0x02 in UTF-8, none empty, told another way than the check does."""
     try:
         text = properties.decode()
     except UnicodeDecodeError:
         return False
-    return re.fullmatch("([^\x01\x02]+\x01[^\x01\x02]*\x02)*", text) is not None
+    return re.fullmatch("([^\x01\x02]+\x01[^\x01\x02]+\x02)*", text) is not None

@@ -98,6 +98,7 @@ def age_segments(node: RunningNode, minutes: float) -> int:
     return int(files[-3].name)
 
 
+@pytest.mark.faults
 def test_acknowledged_messages_survive_a_stranger_who_stages_to_the_brim(
     node: RunningNode,
 ) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from tests.soak.fuzz.requests import CONTROL, READER, WRITER, Fuzz
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "fuzz_frames.py"
+SCRIPT = "tests.soak.fuzz.frames"
 
 
 def fuzz(root: Path, count: int, seed: int) -> dict[str, Any]:
-    command = [sys.executable, str(SCRIPT), "--count", str(count), "--seed", str(seed)]
+    command = [sys.executable, "-m", SCRIPT, "--count", str(count), "--seed", str(seed)]
     command += ["--store", str(root / "store"), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr[-3000:]
@@ -51,7 +51,7 @@ def test_a_hundred_thousand_broken_requests_harm_nobody_and_take_no_memory(tmp_p
 
 
 def test_a_store_that_is_there_already_gets_no_broken_requests(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--count", "10", "--store", str(tmp_path)]
+    command = [sys.executable, "-m", SCRIPT, "--count", "10", "--store", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"{tmp_path} is there already: name a new folder" in done.stderr

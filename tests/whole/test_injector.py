@@ -43,6 +43,7 @@ def test_the_main_thread_of_a_reader_meets_the_exception(
     wait_until(lambda: words[kind] in node.stderr, "nobody speaks of it")
 
 
+@pytest.mark.faults
 def test_a_thread_meets_the_exception(node: RunningNode, injector: Injector) -> None:
     writer = node.pids()["writer"][0]
     thread = next(name for name in injector.threads(writer) if name.startswith("flush"))

@@ -10,7 +10,7 @@ import pytest
 
 from keelog.bench.queue_checks import Ints, check_queue
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "kill_under_load.py"
+SCRIPT = "tests.soak.kill.under_load"
 ROUNDS = 1
 COUNT = 6
 
@@ -20,7 +20,7 @@ COUNT = 6
 def test_no_acknowledged_message_is_lost_when_workers_and_readers_are_killed(
     tmp_path: Path,
 ) -> None:
-    command = [sys.executable, str(SCRIPT), "--rounds", str(ROUNDS), "--seconds", "2"]
+    command = [sys.executable, "-m", SCRIPT, "--rounds", str(ROUNDS), "--seconds", "2"]
     command += ["--finds", "1000", "--producers", "4", "--store", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 

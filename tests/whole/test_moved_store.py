@@ -260,6 +260,7 @@ def test_processes_killed_after_the_move_are_not_started_again(tmp_path: Path) -
     check_all_there(tmp_path / "moved-away", sent)
 
 
+@pytest.mark.faults
 def test_the_pages_of_a_node_whose_store_has_moved_say_so_and_speak_of_no_other_store(
     tmp_path: Path,
 ) -> None:

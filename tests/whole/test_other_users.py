@@ -93,6 +93,7 @@ def test_the_folder_that_a_node_makes_is_closed(root: Path) -> None:
         assert stat.S_IMODE(root.stat().st_mode) == 0o700
 
 
+@pytest.mark.faults
 def test_an_open_store_is_named_once_a_start_with_the_command_that_closes_it(root: Path) -> None:
     with RunningNode(root, SMALL, queue_workers=1, readers=1) as node:
         node.client.create_topic("orders")

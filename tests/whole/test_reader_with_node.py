@@ -176,6 +176,7 @@ def test_a_long_poll_is_answered_on_arrival(node: SmallNode) -> None:
     assert statistics.median(latencies) < 0.1, latencies
 
 
+@pytest.mark.faults
 def test_a_long_poll_is_answered_although_no_hint_can_come(node: SmallNode) -> None:
     writer, reader = node.open(node.writer), node.open(node.reader)
     append(writer, "orders", 1, b"first")

@@ -129,6 +129,7 @@ FORCED = (
 )
 
 
+@pytest.mark.faults
 def test_above_the_forced_ratio_segments_go_before_their_time_but_not_young(tmp_path: Path) -> None:
     with RunningNode(tmp_path / "store", [*SMALL, *BRISK, *FORCED]) as node:
         send(node, 4000)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from node.store.state_page import page_path, run_dir
+from scripts.injection import HANGS, Injector
 
 from node.runtime.state_page import page_path, run_dir
-from protocol.errors import MqError
+from protocol.errors import MqError, NotFound
 from tests.soak.campaign.injection import HANGS, Injector
 from tests.support.faults.small_disk import small_ext4
 from tests.support.node import RunningNode, wait_until
@@ -76,6 +78,7 @@ def test_a_supervisor_that_was_stopped_kills_nobody_for_the_time_that_it_missed(
         assert node.pids() == before
 
 
+@pytest.mark.faults
 def test_while_a_call_to_the_disk_hangs_no_second_writer_is_started(tmp_path: Path) -> None:
     with small_ext4(tmp_path, 64) as disk:
         settings = (*SETTINGS, "mapped_file_size_commit_log=1048576")
@@ -124,7 +127,15 @@ def test_a_state_page_that_is_lost_under_a_running_node_is_made_anew(
         wait_until(lambda: not failing_checks(node), "the node does not recover")
         sent.append(node.client.send("orders", b"after", queue_id=0).msg_id)
         node.wait_dispatched()
+        # A reader looks once a second whether another page has the name of the one that it reads.
+        wait_until(lambda: is_readable(node, sent[1]), "the reader keeps the old page")
         assert [node.client.get(one).body for one in sent] == [b"before", b"after"]
+
+
+def is_readable(node: RunningNode, msg_id: str) -> bool:
+    with suppress(NotFound):
+        return node.client.get(msg_id).msg_id == msg_id
+    return False
 
 
 @pytest.mark.parametrize("slot", PAGES)

@@ -10,7 +10,7 @@ all. An honest client sends, pulls and asks along. In the end:
 * the queues hold as many messages as were acknowledged, not one more;
 * `keelog store verify --deep` finds nothing.
 
-    python tests/soak/fuzz/frames.py --count 1000000 --seed 7
+    python -m tests.soak.fuzz.frames --count 1000000 --seed 7
 
 Exit codes: 0 all of this holds, 1 something does not, 2 usage.
 """

@@ -6,8 +6,8 @@ nothing acknowledged is lost or changed, nothing is there that nobody sent, each
 `store verify --deep` finds no error. With --power the disk loses its power instead of the node its
 life (root, ext4 in a file).
 
-    python tests/soak/kill/anything.py --kills 2000 --seed 1
-    python tests/soak/kill/anything.py --power --kills 300 --flush SYNC_FLUSH
+    python -m tests.soak.kill.anything --kills 2000 --seed 1
+    python -m tests.soak.kill.anything --power --kills 300 --flush SYNC_FLUSH
 
 Exit codes: 0 nothing was lost, 1 something was, 2 usage.
 """

@@ -5,7 +5,7 @@ reader in turn, again and again, while a follower reads along. It must see every
 in order within its queue, whichever reader dies. Afterwards every acknowledged message must be
 pulled exactly once and in order, be found by its key, and `keelog store verify --deep` be clean.
 
-    python tests/soak/kill/under_load.py --rounds 10 --producers 8
+    python -m tests.soak.kill.under_load --rounds 10 --producers 8
 
 Exit codes: 0 nothing was lost, 1 something was, 2 usage.
 """
