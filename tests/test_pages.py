@@ -35,7 +35,6 @@ LEFT_OUT = (
     (r"steady +sent", "figures of one run, whose command stands above them and is run"),
     (r"the generator was late by", "figures of one run, as above"),
     (r"python -m scripts\.", "measures for minutes, or starts a broker"),
-    (r"python -m tests\.soak\.", "runs for minutes"),
     (r"keelog bench ", "measures for minutes"),
     (r"keelog serve ", "stays in the foreground; the README's is run"),
     (r"keelog spark ", "a Spark job: tests/cli/test_examples.py, tests/pipeline run them"),

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from node.store.state_page import page_path, run_dir
-from scripts.injection import HANGS, Injector
 
 from node.runtime.state_page import page_path, run_dir
 from protocol.errors import MqError, NotFound
