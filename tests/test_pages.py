@@ -49,7 +49,10 @@ LEFT_OUT = (
     ),
     (r"error: cannot send to orders", "needs a full disk: tests/whole/test_faults_full_disk.py"),
     (r"\$ keelog status", "needs a disk that fails: tests/whole/test_faults_disk_errors.py"),
-    (r"2026-\S+ WARNING", "a line of each form, as tests/node/store/test_event_log.py writes them"),
+    (
+        r"2026-\S+ WARNING",
+        "a line of each form, as tests/node/runtime/test_event_log.py writes them",
+    ),
     (r"\[header\]", "frames, as tests/node/test_protocol_doc.py sends them"),
     (r"000000b9 daa320a7|87 a176 01", "bytes that tests/node/test_protocol_doc.py encodes"),
 )

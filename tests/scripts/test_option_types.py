@@ -5,15 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench import (
-    dispatch as bench_dispatch,
-)
-from scripts.bench import (
-    flatness as bench_flatness,
-)
-from scripts.bench import (
-    limits as bench_limits,
-)
+from scripts.bench import dispatch as bench_dispatch
+from scripts.bench import flatness as bench_flatness
+from scripts.bench import limits as bench_limits
 from scripts.rivals import compare_rocketmq
 
 Main = Callable[[list[str]], int]

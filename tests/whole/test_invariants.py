@@ -19,7 +19,7 @@ from node.writer.append_request import AppendRequest
 from node.writer.log.commit_log import FlushJob
 from node.writer.recovery.recovery import carry_out, examine
 from protocol.record.encode import Message, encode_batch
-from tests.node.test_append import Log
+from tests.node.writer.test_appender import Log
 from tests.support.node import RunningNode, wait_until
 
 SMALL = (

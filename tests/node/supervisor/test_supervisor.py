@@ -18,7 +18,7 @@ from protocol.wire.frames import VERSION, pack, unpack_answer
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 READY = re.compile(r"ready (tcp://127\.0\.0\.1:[0-9]+) \((.*)\) in [0-9.]+ s")
 PATIENCE_S = 60.0
 GIVEN_UP = '"state": "given_up"'

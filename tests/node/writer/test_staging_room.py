@@ -18,7 +18,7 @@ from node.writer.staging.room import Idle, StagingRoom, first_to_go
 from protocol.errors import BusyError, NotAllowed, ServiceNotAvailable
 from tests.crash.publications import Refused, rows_of
 from tests.crash.scene import Scene
-from tests.node.test_staging import Node
+from tests.node.writer.test_staging import Node
 
 MANY_ROWS = rows_of(0, 1, 100, 60)[0]
 

@@ -13,7 +13,7 @@ from tests.crash.images import images
 from tests.crash.sim_disk import SimDisk, Stopped, Tree, in_place_of_os
 from tests.crash.slate import Slate
 from tests.node.store.test_store_id import all_that_is_read, make
-from tests.node.test_recovery_killed import _KilledError, dying_os
+from tests.node.writer.test_recovery_killed import _KilledError, dying_os
 from tests.support.owned_store import Owner, recovered, some
 from tests.support.two_stores import ids_in, take_ids_away
 

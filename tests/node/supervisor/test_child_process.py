@@ -13,7 +13,7 @@ from node.supervisor.child_process import Process, Report
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 60.0
 TALKS = """
 import os, sys, time

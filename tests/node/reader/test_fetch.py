@@ -11,7 +11,7 @@ import pytest
 from node.reader import fetch as reader_fetch
 from node.runtime.state_page import STARTING
 from protocol.names import offset_file_name
-from tests.node.test_reader_service import Desk, Reply
+from tests.node.reader.test_service import Desk, Reply
 from tests.support.golden import GetStore, facts
 from tests.support.living_store import LivingStore
 
