@@ -25,6 +25,9 @@ from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
 from client import operations as operations
+from client.aio.followers import Messages, Results
+from client.aio.run import run
+from client.aio.send_coalescer import LoopSends
 from client.core import ClientCore, goes_alone
 from client.find import Find
 from client.messages import Body, Message, MessageOptions, OutgoingMessage
@@ -45,9 +48,6 @@ from client.send.producer import Producer as PlainProducer
 from client.subscription import Start, TailOptions
 from client.transport.request import Retry
 from client.transport.routes import Routes
-from keelog.aio_follow import Messages, Results
-from keelog.aio_run import run
-from keelog.aio_sends import LoopSends
 
 __all__ = ["Client", "Producer", "connect"]
 

@@ -3,7 +3,7 @@ carries the request itself.
 
 Everything out of the ordinary (no connection yet, a refusal that may be repeated, another process)
 is left to the I/O thread, whose rules hold. How to wait is the business of the three kinds:
-`client.transport.blocking_channel`, `client.transport.pull_channel` and `keelog.aio_link`.
+`client.transport.blocking_channel`, `client.transport.pull_channel` and `client.aio.channel`.
 """
 
 import os

@@ -43,11 +43,6 @@ class Topic:
         """Whether messages may be sent to it."""
         return bool(self.perm & PERM_WRITE)
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether it may be read."""
-        return bool(self.perm & PERM_READ)
-
 
 def parse_broker_json(text: str) -> Any:
     """JSON as the broker writes it: integer keys may stand without quotes."""

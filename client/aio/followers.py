@@ -8,12 +8,12 @@ from functools import partial
 from time import monotonic
 from typing import Self
 
+from client.aio.run import run
 from client.core import ClientCore
 from client.messages import Message
 from client.pull_result import PullResult
 from client.subscription import Start, Tail
 from client.transport.request import Outcome
-from keelog.aio_run import run
 from protocol.errors import MqError
 
 TURN_S_MAX = 1.0

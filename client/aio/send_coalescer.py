@@ -1,7 +1,7 @@
 """Waiting sends of the tasks of one event loop: those of one turn go as one request.
 
 Plain messages of a topic are gathered as columns, encoded together, and sent and answered in the
-loop itself (`keelog.aio_link`). All others go the way of the plain client's threads
+loop itself (`client.aio.channel`). All others go the way of the plain client's threads
 (`client.send.send_coalescer`).
 """
 
@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from client.aio.channel import LoopLink
 from client.core import ClientCore
 from client.messages import Body, OutgoingMessage
 from client.options import SendOptions
@@ -22,7 +23,6 @@ from client.send.record_batch import Entry, Results
 from client.send.send_coalescer import HELD_S_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
 from client.transport.io_thread import CALLS_MAX
 from client.transport.request import Call
-from keelog.aio_link import LoopLink
 from protocol.errors import MqError, NodeBusy
 
 EARLY_RECORDS = 32

@@ -9,12 +9,12 @@ import pytest
 
 import keelog
 import keelog.aio
+from client.aio.channel import LoopLink
+from client.aio.send_coalescer import EARLY_RECORDS
 from client.send.send_coalescer import UNDER_WAY_MAX
 from client.transport import zmtp_connection
 from client.transport.request import Call
 from keelog import Receipt
-from keelog.aio_link import LoopLink
-from keelog.aio_sends import EARLY_RECORDS
 from protocol.errors import ClientClosed, IllegalMessage, NodeBusy, UnknownTopic
 from protocol.kernel import loader
 from tests.support.fake_node import FakeNode, fake_node

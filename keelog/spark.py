@@ -1,0 +1,40 @@
+"""Spark over store directories: sessions, jobs, and figures of a DataFrame.
+
+    from keelog.spark import local_session
+
+    spark = local_session("orders")
+    spark.read.format("keelog").load("./store").groupBy("topic").count().show()
+
+It needs the extra `spark`. `format("keelog")` itself needs no import.
+"""
+
+from pipeline import register
+from pipeline.jobs.audit.report import findings_frame
+from pipeline.jobs.audit.run import audit
+from pipeline.jobs.export.options import ExportOptions
+from pipeline.jobs.export.run import export, export_here, read_export
+from pipeline.jobs.rebuild.object_folder import read_rebuild
+from pipeline.jobs.rebuild.run import rebuild
+from pipeline.jobs.stats.run import COLUMNS as STATS_COLUMNS
+from pipeline.jobs.stats.run import rates, stats_by_topic, top_keys
+from pipeline.session import local_session
+from pipeline.stream.progress import lag, lag_by_queue
+
+__all__ = [
+    "STATS_COLUMNS",
+    "ExportOptions",
+    "audit",
+    "export",
+    "export_here",
+    "findings_frame",
+    "lag",
+    "lag_by_queue",
+    "local_session",
+    "rates",
+    "read_export",
+    "read_rebuild",
+    "rebuild",
+    "register",
+    "stats_by_topic",
+    "top_keys",
+]
