@@ -41,6 +41,8 @@ NOT_OF_A_QUEUE = {
 }  # fmt: skip
 
 QUEUES = {
+    "client/aio/followers.py": "client/subscription.py::PULLS_MAX",
+    "client/aio/send_coalescer.py": "client/transport/io_thread.py::CALLS_MAX",
     "client/transport/pull_channel.py": "client/subscription.py::PULLS_MAX",
     "client/send/batch_sender.py": "client/options.py::ProducerSettings.max_in_flight",
     "client/transport/io_thread.py": "client/transport/io_thread.py::CALLS_MAX",
@@ -49,8 +51,7 @@ QUEUES = {
     "client/send/send_coalescer.py": "client/transport/io_thread.py::CALLS_MAX",
     "client/subscription.py": "client/subscription.py::PULLS_MAX",
     "node/writer/group_commit.py": "send_thread_pool_queue_capacity",
-    "node/runtime/wakeup/bells.py": "node/runtime/wakeup/bells.py::RINGS_HIGH_WATER_MARK",
-    "node/runtime/wakeup/datagram_bells.py": "node/runtime/wakeup/rules.py::RING_BYTES_MAX",
+    "node/runtime/wakeup.py": "node/runtime/wakeup.py::RINGS_HIGH_WATER_MARK",
     "node/reader/tail_cache.py": "node/reader/tail_cache.py::TAIL_RECORDS_MAX",
     "node/supervisor/systemd.py": "node/supervisor/systemd.py::STATUS_CHARS_MAX",
     "node/serving/doors.py": "node/serving/request_server.py::BACKLOG",

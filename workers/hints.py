@@ -1,6 +1,6 @@
 """Hints between the processes of a node: they shorten a sleep, losing them costs latency alone.
 
-A worker sleeps until the writer rings its bell (`wakeup.bells`), and rings the readers that
+A worker sleeps until the writer rings its bell (`node.runtime.wakeup`), and rings the readers that
 listen when queues have grown.
 """
 
@@ -10,8 +10,7 @@ import msgpack
 import zmq
 
 from node.runtime.state_page import NEVER, WorkerPage
-from node.runtime.wakeup.bells import READER_SLOTS, Bell, Context, Sleepers
-from node.runtime.wakeup.rules import RING_BYTES_MAX
+from node.runtime.wakeup import READER_SLOTS, RING_BYTES_MAX, Bell, Context, Sleepers
 from protocol.ids import Queue
 from workers.pace import Sleep
 

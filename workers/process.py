@@ -21,7 +21,7 @@ from node.runtime.service_loop import LoopPace
 from node.runtime.settings import Settings, load_settings
 from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
 from node.runtime.stats.topic_counts import TopicCounts
-from node.runtime.wakeup.bells import Bell, Context
+from node.runtime.wakeup import Bell, Context
 from node.store.identity.new_store import check_created
 from protocol.errors import CorruptError, NotAStore
 from protocol.ids import Queue

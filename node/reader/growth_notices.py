@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgpack
 
 from node.runtime.state_page import LogPage, WorkerPage, queue_slot
-from node.runtime.wakeup.datagram_bells import DatagramBell
+from node.runtime.wakeup import DatagramBell
 from protocol.ids import Queue
 
 GRACE_S = 0.002

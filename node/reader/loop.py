@@ -33,8 +33,7 @@ from node.runtime.state_page import DAMAGED, NEVER, RUNNING, STOPPED, STOPPING, 
 from node.runtime.stats.page import StatsPage
 from node.runtime.stats.series import READER
 from node.runtime.stats.topic_counts import TopicCounts
-from node.runtime.wakeup.bells import READER_SLOTS, Context, Sleepers
-from node.runtime.wakeup.datagram_bells import DatagramBell
+from node.runtime.wakeup import READER_SLOTS, Context, DatagramBell, Sleepers
 from node.serving.request_server import Server
 from node.serving.unix_server import bulk_socket
 from node.store.identity.new_store import check_created

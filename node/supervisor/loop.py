@@ -19,7 +19,6 @@ import zmq
 from node.runtime.descriptors import check_file_limit
 from node.runtime.disk import NO_RESOURCES, if_room
 from node.runtime.event_log import fields, log_to_stderr
-from node.runtime.exit_with import stop_at_end_of
 from node.runtime.held_store import HeldStore
 from node.runtime.locks import StoreLock
 from node.runtime.process import (
@@ -46,6 +45,7 @@ from node.supervisor.directory import (
     wait_for_orphans,
     warn_if_open_to_others,
 )
+from node.supervisor.exit_with import stop_at_end_of
 from node.supervisor.http import http_end
 from node.supervisor.node_log import NodeLog, node_log
 from node.supervisor.options import Options

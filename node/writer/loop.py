@@ -23,7 +23,7 @@ from node.runtime.run_process import ChildProcess, run_process
 from node.runtime.settings import Settings, load_settings
 from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
 from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
-from node.runtime.wakeup.bells import Context, Sleepers
+from node.runtime.wakeup import Context, Sleepers
 from node.serving.request_server import BadFrames, Received, Server
 from node.serving.request_wait import RequestWait
 from node.writer.admission import check_append, check_pool, check_runs

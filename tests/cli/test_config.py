@@ -21,8 +21,7 @@ from keelog.cli.settings.given import (
 from keelog.cli.settings.meanings import MEANINGS, NODE_MEANINGS, SERVE_MEANINGS, plain_meaning
 from node.runtime.settings import Settings, load_settings
 from node.supervisor import loop as supervisor
-from node.supervisor.options import Options
-from node.supervisor.serve_settings import NodeSettings, ServeSettings
+from node.supervisor.options import NodeSettings, Options, ServeSettings
 from protocol.errors import BadRequest
 
 

@@ -4,9 +4,8 @@ import sys
 from pathlib import Path
 
 from node.supervisor.loop import serve
-from node.supervisor.options import Options
+from node.supervisor.options import Options, ServeSettings
 from node.supervisor.plan import Limits, Role
-from node.supervisor.serve_settings import ServeSettings
 from protocol.errors import MqError
 
 

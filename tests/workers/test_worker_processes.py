@@ -16,8 +16,7 @@ import zmq
 
 from node.reader.growth_notices import parse_hint
 from node.runtime.state_page import DAMAGED, RUNNING, STOPPED, WorkerPage, run_dir
-from node.runtime.wakeup.bells import Context
-from node.runtime.wakeup.datagram_bells import DatagramBell
+from node.runtime.wakeup import Context, DatagramBell
 from node.store.checkpoints import list_progress
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from tests.support.golden import GetStore

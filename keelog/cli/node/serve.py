@@ -11,7 +11,7 @@ from keelog.cli.failures import doing
 from keelog.cli.options import command, settings_given_options, version
 from keelog.cli.settings.given import SERVE, Given, node_settings, serve_settings, store_pairs
 from keelog.cli.settings.meanings import SERVE_MEANINGS
-from node.supervisor.serve_settings import ServeSettings
+from node.supervisor.options import ServeSettings
 
 _METAVARS = {"bind": "URL", "http": "ADDRESS", "readers": "M"}
 

@@ -9,7 +9,7 @@ from protocol.errors import BadRequest
 
 if TYPE_CHECKING:
     from node.runtime.settings import Settings
-    from node.supervisor.serve_settings import NodeSettings, ServeSettings
+    from node.supervisor.options import NodeSettings, ServeSettings
 
 STORE, SERVE, NODE = "store", "serve", "node"
 TABLES = (SERVE, NODE, STORE)
@@ -71,7 +71,7 @@ def store_pairs(given: Sequence[Given]) -> tuple[str, ...]:
 def serve_settings(given: Sequence[Given]) -> "ServeSettings":
     """What was given for `keelog serve`. Raises BadRequest."""
     from node.runtime.settings import changed
-    from node.supervisor.serve_settings import ServeSettings
+    from node.supervisor.options import ServeSettings
 
     return changed(ServeSettings(), (one.pair for one in given if one.table == SERVE), SERVE)
 
@@ -79,7 +79,7 @@ def serve_settings(given: Sequence[Given]) -> "ServeSettings":
 def node_settings(given: Sequence[Given]) -> "NodeSettings":
     """What was given for the processes of a node. Raises BadRequest."""
     from node.runtime.settings import changed
-    from node.supervisor.serve_settings import NodeSettings
+    from node.supervisor.options import NodeSettings
 
     return changed(NodeSettings(), (one.pair for one in given if one.table == NODE), NODE)
 
@@ -124,7 +124,7 @@ def _try(pairs: Sequence[str]) -> None:
 def kind_of(table: str) -> "type[Settings | ServeSettings | NodeSettings]":
     """Names and defaults of a table."""
     from node.runtime.settings import Settings
-    from node.supervisor.serve_settings import NodeSettings, ServeSettings
+    from node.supervisor.options import NodeSettings, ServeSettings
 
     kinds: dict[str, type[Settings | ServeSettings | NodeSettings]] = {
         SERVE: ServeSettings,

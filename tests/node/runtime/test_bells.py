@@ -9,8 +9,14 @@ import pytest
 import zmq
 
 from node.runtime.state_page import NEVER, WorkerPage, run_dir
-from node.runtime.wakeup.bells import RINGS_HIGH_WATER_MARK, Bell, Context, Ringer, Sleepers
-from node.runtime.wakeup.rules import RINGS_AT_ONCE
+from node.runtime.wakeup import (
+    RINGS_AT_ONCE,
+    RINGS_HIGH_WATER_MARK,
+    Bell,
+    Context,
+    Ringer,
+    Sleepers,
+)
 from protocol.ids import Queue, shard_of
 
 ALL = ("index", "queue-0-of-1", "reader-0")

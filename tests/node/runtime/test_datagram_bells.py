@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.state_page import run_dir
-from node.runtime.wakeup.datagram_bells import DatagramBell, DatagramRinger
-from node.runtime.wakeup.rules import RING_BYTES_MAX, RINGS_AT_ONCE
+from node.runtime.wakeup import RING_BYTES_MAX, RINGS_AT_ONCE, DatagramBell, DatagramRinger
 
 SLOT = "reader-0"
 

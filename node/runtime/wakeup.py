@@ -1,15 +1,18 @@
 """Bells: how one process of a node wakes another that sleeps, and how the sleeper says when.
 
 A bell is a socket in `keelog/run`, where each process goes first: paths of sockets must be short.
-Those of workers are ZeroMQ's, those of readers are `wakeup.datagram_bells`. A ring shortens a
-sleep and nothing else: what is true stands in the state pages, and who sleeps looks there by itself
-within some milliseconds.
+Those of workers are ZeroMQ's. Those of readers are datagrams, as consumers wait for what they
+announce: ZeroMQ takes a ring through a thread of its own at either end, and waking those up was a
+fifth of a message's way from its producer to a consumer that waits.
 
-A sleeper's page says from which log offset on it wants to be rung (`wake_at`), or that it listens
-(`listens`). So nobody pays for waking who is awake, or who rests so that its next batch is larger.
+A ring shortens a sleep and nothing else: the state pages are the truth, and a sleeper looks at them
+by itself within some milliseconds. Its page says from which log offset on it wants to be rung
+(`wake_at`), or that it listens (`listens`). So nobody pays for waking a process that is awake, or
+that rests so that its next batch is larger.
 """
 
 import os
+import socket
 import struct
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -17,11 +20,12 @@ from pathlib import Path
 
 import zmq
 
+from node.runtime import disk
 from node.runtime.state_page import NEVER, WorkerPage, run_dir, shard_of_slot
-from node.runtime.wakeup.datagram_bells import DatagramRinger
-from node.runtime.wakeup.rules import RING_BYTES_MAX, RINGS_AT_ONCE, bell_file
 from protocol.ids import Queue, shard_of
 
+RINGS_AT_ONCE = 64
+RING_BYTES_MAX = 64 * 1024
 READER_SLOTS = "reader-"
 """What the slots of those begin with who have a `DatagramBell`."""
 RINGS_HIGH_WATER_MARK = 1_000
@@ -31,6 +35,11 @@ _PAGE_SUFFIX = ".page"
 _GREW = struct.Struct("<qq")
 Context = zmq.Context[zmq.Socket[bytes]]
 Grown = Callable[[], Collection[Queue] | None]
+
+
+def bell_file(slot: str) -> str:
+    """The socket of a slot's bell, in `keelog/run`."""
+    return f"{slot}.bell"
 
 
 class Bell:
@@ -91,6 +100,55 @@ class Ringer:
 
 def _endpoint(slot: str) -> str:
     return f"ipc://{bell_file(slot)}"
+
+
+class DatagramBell:
+    """The sleeper's end. The current folder must be `keelog/run`, and the slot's lock be held."""
+
+    def __init__(self, slot: str) -> None:
+        """Takes the place of a predecessor's."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        # A local socket is a file, and only its owner may write to it.
+        mask = os.umask(0o077)
+        try:
+            disk.unlink(Path(bell_file(slot)), missing_ok=True)
+            self._socket.bind(bell_file(slot))
+        finally:
+            os.umask(mask)
+        self.watched = self._socket.fileno()
+        """What can be read from when it has rung."""
+
+    def rings(self) -> list[bytes]:
+        """What was sent with each ring since the last look; RINGS_AT_ONCE at most."""
+        heard: list[bytes] = []
+        with suppress(BlockingIOError):
+            while len(heard) < RINGS_AT_ONCE:
+                heard.append(self._socket.recv(RING_BYTES_MAX))
+        return heard
+
+    def close(self) -> None:
+        """Nobody hears anything from now on."""
+        self._socket.close()
+
+
+class DatagramRinger:
+    """The other end, to one sleeper, who may come later. The current folder must be
+    `keelog/run`."""
+
+    def __init__(self, slot: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._file = bell_file(slot)
+
+    def ring(self, message: bytes = b"") -> None:
+        """Never waits: lost where nobody is there, or more wait for it than the system keeps."""
+        with suppress(OSError):
+            self._socket.sendto(message, self._file)
+
+    def close(self) -> None:
+        """Gives the socket back."""
+        self._socket.close()
 
 
 def ringer_of(context: Context, slot: str) -> Ringer | DatagramRinger:

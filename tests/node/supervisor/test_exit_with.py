@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime.exit_with import stop_at_end_of
 from node.runtime.process import StopFlag
 from node.store.checkpoints import is_clean
+from node.supervisor.exit_with import stop_at_end_of
 from protocol.errors import BadRequest
 from tests.support.node import wait_until
 

@@ -1,1 +1,0 @@
-"""How one process of a node wakes another that sleeps."""
