@@ -15,7 +15,7 @@ from protocol.kernel.loader import BUILD_AGAIN, FILE, SWITCH
 from tests.support.node import RunningNode
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("keelog", "node", "pipeline", "protocol", "workers")
+PACKAGES = ("client", "keelog", "node", "pipeline", "protocol", "workers")
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     """The variables for an installation of its own, whose library is none."""
     for name in PACKAGES:
         shutil.copytree(ROOT / name, tmp_path / "lib" / name)
-    (tmp_path / "lib" / "protocol" / FILE).write_bytes(b"of another machine")
+    (tmp_path / "lib" / "protocol" / "kernel" / FILE).write_bytes(b"of another machine")
     others = {name: value for name, value in os.environ.items() if name != SWITCH}
     return {**others, "PYTHONPATH": str(tmp_path / "lib"), "PYTHONSAFEPATH": "1"}
 
@@ -36,7 +36,7 @@ def test_a_kernel_that_does_not_fit_is_named_by_the_log_status_and_diag(
         command = [sys.executable, "-m", "keelog", *words]
         return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
-    why = f"{tmp_path}/lib/protocol/{FILE}"
+    why = f"{tmp_path}/lib/protocol/kernel/{FILE}"
     with RunningNode(tmp_path / "store", readers=1, queue_workers=1, env=env) as node:
         warnings = [line for line in node.stderr.splitlines() if "kernel is not used" in line]
         assert len(warnings) == 1

@@ -29,10 +29,12 @@ def test_without_a_compiler_the_wheel_is_for_any_machine(
 ) -> None:
     with wheel(tmp_path, env) as found:
         assert (found.filename or "").endswith("-py3-none-any.whl")
-        assert f"protocol/{loader.FILE}" not in found.namelist()
+        assert f"protocol/kernel/{loader.FILE}" not in found.namelist()
         assert "protocol/kernel/loader.py" in found.namelist()
         # Where the public names come from, or a user's checker takes them all for Any.
-        assert {f"{name}/py.typed" for name in ("keelog", "node", "protocol")} < {*found.namelist()}
+        assert {f"{name}/py.typed" for name in ("client", "keelog", "node", "protocol")} < {
+            *found.namelist()
+        }
         (points,) = (name for name in found.namelist() if name.endswith("/entry_points.txt"))
         assert b"[pytest11]" in found.read(points)
 
@@ -44,7 +46,7 @@ def test_with_a_compiler_the_wheel_holds_the_kernel_for_this_machine(tmp_path: P
     before = Path(loader.path()).stat().st_mtime_ns if loader.active() else None
     with wheel(tmp_path, {loader.SWITCH: "on"}) as found:
         assert "-py3-none-linux_" in (found.filename or "")
-        library = Path(found.extract(f"protocol/{loader.FILE}", tmp_path))
+        library = Path(found.extract(f"protocol/kernel/{loader.FILE}", tmp_path))
     assert loader.Kernel(str(library)).columns > 0
     after = Path(loader.path()).stat().st_mtime_ns if loader.active() else None
     assert after == before, "building a wheel changed the tree"
