@@ -1,10 +1,15 @@
-"""Builds the compiled kernel into the package where there is a C compiler, and leaves it out else.
+"""Builds wheels: the compiled kernel where there is a C compiler, and all packages inside `keelog`.
 
 An installation without a compiler is complete: numpy does the same work. KEELOG_KERNEL=off leaves
 the kernel out on purpose; CC names another compiler. Why a compiler failed is shown by
 `pip install -v`.
+
+The tree has short names at its top: `node`, `client`. In everybody's site-packages they would meet
+other people's. A wheel has them as `keelog.node`, `keelog.client`, with their imports rewritten; an
+editable installation is the tree itself.
 """
 
+import ast
 import hashlib
 import os
 import shlex
@@ -21,6 +26,41 @@ SOURCE = "protocol/kernel/kernel.c"
 LIBRARY = "protocol/kernel/_kernel.so"
 FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden")
 COMPILE_S_MAX = 120.0
+OUTER = ("keelog", "pyspark_keelog")
+INNER = ("protocol", "client", "node", "workers", "pipeline")
+"""What a wheel has inside of `keelog`."""
+SUFFIXES = (".py", ".c", ".typed")
+
+
+def nested(source: str) -> str:
+    """The source of a module with its imports of inner packages as imports from `keelog`."""
+    lines = source.split("\n")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in INNER:
+            line = lines[node.lineno - 1]
+            head, found, tail = line[: node.col_offset], "from ", line[node.col_offset + 5 :]
+            lines[node.lineno - 1] = f"{head}{found}keelog.{tail}"
+    return "\n".join(lines)
+
+
+def nest(root: Path, folder: Path) -> dict[str, str]:
+    """Writes every module below `folder` as a wheel has it. Answers file and place of each."""
+    places = {}
+    for package in (*OUTER, *INNER):
+        for path in sorted((root / package).rglob("*")):
+            if path.suffix not in SUFFIXES:
+                continue
+            place = path.relative_to(root)
+            if package in INNER:
+                place = Path("keelog") / place
+            target = folder / place
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path.suffix == ".py":
+                target.write_text(nested(path.read_text()))
+            else:
+                shutil.copyfile(path, target)
+            places[str(target)] = place.as_posix()
+    return places
 
 
 def compiler() -> list[str] | None:
@@ -72,6 +112,9 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
         is_editable = version == "editable"
         library = root / LIBRARY if is_editable else Path(self._folder.name) / Path(LIBRARY).name
         library.unlink(missing_ok=True)
+        if not is_editable:
+            tree = Path(self._folder.name) / "tree"
+            build_data["force_include"].update(nest(root, tree))
         if os.environ.get("KEELOG_KERNEL", "").lower() == "off":
             why = "KEELOG_KERNEL=off"
         else:
@@ -80,7 +123,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
             self.app.display_info(f"without the compiled kernel: {why}")
             return
         if not is_editable:
-            build_data["force_include"][str(library)] = LIBRARY
+            build_data["force_include"][str(library)] = f"keelog/{LIBRARY}"
         build_data["pure_python"] = False
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"

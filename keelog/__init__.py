@@ -17,6 +17,8 @@ starts without sockets and numpy.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from protocol.modules import module_name
+
 if TYPE_CHECKING:
     from client.client import Client, connect
     from client.messages import Message, MessageOptions, OutgoingMessage
@@ -150,7 +152,7 @@ def __getattr__(name: str) -> Any:
     """Imports a name of `__all__` from its home."""
     if name in __all__:
         for home in _HOMES:
-            module = importlib.import_module(home)
+            module = importlib.import_module(module_name(home))
             if hasattr(module, name):
                 globals()[name] = getattr(module, name)
                 return globals()[name]

@@ -17,7 +17,7 @@ from pipeline.jobs.rebuild.object_folder import read_rebuild
 from pipeline.jobs.rebuild.run import rebuild
 from pipeline.jobs.stats.run import COLUMNS as STATS_COLUMNS
 from pipeline.jobs.stats.run import rates, stats_by_topic, top_keys
-from pipeline.session import local_session
+from pipeline.session import local_session, open_session
 from pipeline.stream.progress import lag, lag_by_queue
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "lag",
     "lag_by_queue",
     "local_session",
+    "open_session",
     "rates",
     "read_export",
     "read_rebuild",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import pipeline
+from pipeline import register
 from pipeline.engine_errors import naming_engine_failures
 from pipeline.errors import IncompatiblePyspark
 from pipeline.java import find_java
@@ -66,7 +66,7 @@ def open_session(name: str, master: str, conf: Mapping[str, str] | None = None) 
         builder = builder.config(key, value)
     with naming_engine_failures("Spark did not start"):
         spark = builder.getOrCreate()
-    pipeline.register(spark)
+    register(spark)
     return spark
 
 

@@ -9,6 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from hatch_build import INNER
+
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("protocol", "client", "node", "workers", "pipeline", "keelog")
 OURS = (*PRODUCT, "pyspark_keelog", "scripts", "tests")
@@ -194,8 +196,28 @@ def init_faults(path: str, source: str) -> list[str]:
     return [f"{path}: must hold a docstring and nothing else"]
 
 
+def nest_faults(path: str, source: str) -> list[str]:
+    """`import node.x` binds another name where `node` lies inside of `keelog` (hatch_build.py)."""
+    if PurePosixPath(path).parts[0] not in (*PRODUCT, "pyspark_keelog"):
+        return []
+    return [
+        f"{path}:{node.lineno}: import {alias.name}: write from {alias.name} import"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if _below(alias.name, INNER)
+    ]
+
+
 Rule = Callable[[str, str], list[str]]
-RULES: tuple[Rule, ...] = (import_faults, seam_faults, size_faults, name_faults, init_faults)
+RULES: tuple[Rule, ...] = (
+    import_faults,
+    nest_faults,
+    seam_faults,
+    size_faults,
+    name_faults,
+    init_faults,
+)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -351,6 +373,12 @@ def test_reading_and_writing_through_the_seam_is_no_fault() -> None:
 @pytest.mark.parametrize("path", ["node/utils.py", "keelog/common/a.py", "tests/helpers.py"])
 def test_a_module_name_without_meaning_is_found(path: str) -> None:
     assert len(name_faults(path, "")) == 1
+
+
+def test_an_import_that_a_wheel_would_change_is_found() -> None:
+    assert len(nest_faults("pipeline/a.py", "import node.runtime")) == 1
+    assert nest_faults("pipeline/a.py", "import keelog\nfrom node.runtime import disk") == []
+    assert nest_faults("tests/a.py", "import node.runtime") == []
 
 
 def test_code_in_an_init_is_found() -> None:

@@ -18,6 +18,7 @@ from client.results import ProcessStatus
 from node.runtime.event_log import FORMAT_VARIABLE
 from node.supervisor.child_process import command, environment
 from protocol.errors import RequestTimeout, ServiceNotAvailable
+from protocol.modules import module_name
 
 ANY_DISK = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
 """A machine's disk may be 90 % full: that is not what these scripts are about."""
@@ -26,10 +27,10 @@ STOP_S = 300
 CATCH_UP_S = 300
 _READY = re.compile(r"^ready (\S+)", re.MULTILINE)
 _MODULES = {
-    "node.writer.loop": "writer",
-    "workers.consume_queue": "queue",
-    "workers.index_file": "index",
-    "node.reader.loop": "reader",
+    module_name("node.writer.loop"): "writer",
+    module_name("workers.consume_queue"): "queue",
+    module_name("workers.index_file"): "index",
+    module_name("node.reader.loop"): "reader",
 }
 _PORTS = range(20_000, 32_000)
 """Below those that the system gives to others while a node is away."""

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-SOURCE_ROOT = Path(__file__).resolve().parents[2]
+SOURCE_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
+"""The folder of the outermost package: of the source tree, or where a wheel was installed."""
 """Where `node` and `workers` are found, in a source tree and in an installation."""
 _LINE_BYTES_MAX = 4096
 

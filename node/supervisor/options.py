@@ -10,6 +10,7 @@ from pathlib import Path
 from node.supervisor.bind import parse_bind, parse_http
 from node.supervisor.plan import Limits, Role
 from protocol.errors import BadRequest
+from protocol.modules import module_name
 
 SERVE = "serve"
 """The table of a settings file, and the word before a name: `-X serve.readers=2`."""
@@ -58,10 +59,10 @@ class NodeSettings:
 
 
 MODULES: Mapping[Role, str] = {
-    Role.WRITER: "node.writer.loop",
-    Role.QUEUE: "workers.consume_queue",
-    Role.INDEX: "workers.index_file",
-    Role.READER: "node.reader.loop",
+    Role.WRITER: module_name("node.writer.loop"),
+    Role.QUEUE: module_name("workers.consume_queue"),
+    Role.INDEX: module_name("workers.index_file"),
+    Role.READER: module_name("node.reader.loop"),
 }
 
 

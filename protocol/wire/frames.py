@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 import msgpack
 
-import protocol.errors
+from protocol import errors
 from protocol.errors import BadRequest, MqError, UnknownOperation
 from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES, RECORD_EXTRA_BYTES_MAX
 
@@ -255,22 +255,22 @@ def raise_refusal(header: Header) -> None:
     error = header.get("error")
     if not isinstance(error, dict):
         error = {}
-    kind = getattr(protocol.errors, str(error.get("kind")), None)
+    kind = getattr(errors, str(error.get("kind")), None)
     reason, hint = _text(error, "reason", "no reason given"), _text(error, "hint")
     if not (isinstance(kind, type) and issubclass(kind, MqError)):
         retriable = bool(error.get("retriable"))
-        kind = protocol.errors.BusyError if retriable else protocol.errors.RefusedError
-    if issubclass(kind, protocol.errors.CorruptError):
+        kind = errors.BusyError if retriable else errors.RefusedError
+    if issubclass(kind, errors.CorruptError):
         damage = _text(error, "where"), _number(error, "offset"), _text(error, "found", reason)
-        if issubclass(kind, protocol.errors.MessageDamaged):
+        if issubclass(kind, errors.MessageDamaged):
             places = _number(error, "queue_offset"), _number(error, "next_offset")
             raise kind(*damage, hint, *places)
         raise kind(*damage, hint)
-    if issubclass(kind, protocol.errors.OffsetOutOfRange):
+    if issubclass(kind, errors.OffsetOutOfRange):
         raise kind(reason, hint, _number(error, "earliest"), _number(error, "latest"))
     refused = kind(reason, hint)
     wait_s = error.get("retry_after")
-    if isinstance(refused, protocol.errors.NodeBusy) and isinstance(wait_s, int | float):
+    if isinstance(refused, errors.NodeBusy) and isinstance(wait_s, int | float):
         refused.retry_after = wait_s
     raise refused
 

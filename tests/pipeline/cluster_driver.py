@@ -16,11 +16,11 @@ PARTS = "60"
 
 def where(_: object) -> tuple[str, str, list[str]]:
     """Run in a task: whose work folder this is, where Keelog comes from, what else could be it."""
-    import pipeline
+    import keelog
 
     return (
         str(Path.cwd()),
-        pipeline.__file__ or "",
+        keelog.__file__ or "",
         [str(Path(path).resolve()) for path in sys.path],
     )
 
@@ -36,20 +36,20 @@ def read(spark: SparkSession, store: str, out: str) -> dict[str, Any]:
 
 
 def export(spark: SparkSession, store: str, out: str) -> dict[str, Any]:
-    from pipeline.jobs.export.options import ExportOptions
-    from pipeline.jobs.export.run import export as run
+    from keelog.spark import ExportOptions
+    from keelog.spark import export as run
 
     return run(spark, store, out, ExportOptions(source={"minPartitions": PARTS}))._asdict()
 
 
 def rebuild(spark: SparkSession, store: str, out: str) -> dict[str, Any]:
-    from pipeline.jobs.rebuild.run import rebuild as run
+    from keelog.spark import rebuild as run
 
     return run(spark, store, out=out, range_bytes=RANGE_BYTES).shape()
 
 
 def main() -> None:
-    from pipeline.session import open_session
+    from keelog.spark import open_session
 
     job, store, out, answer = sys.argv[1:]
     spark = open_session(job, "")

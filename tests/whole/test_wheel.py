@@ -10,8 +10,12 @@ import pytest
 
 import hatch_build
 from protocol.kernel import loader
+from tests.support.golden import GetStore, facts
+from tests.support.node import wait_until
+from tests.support.spark_cluster import bare_python
 
 ROOT = Path(hatch_build.__file__).parent
+BIND = "tcp://127.0.0.1:0"
 
 
 def wheel(folder: Path, env: dict[str, str]) -> zipfile.ZipFile:
@@ -29,14 +33,87 @@ def test_without_a_compiler_the_wheel_is_for_any_machine(
 ) -> None:
     with wheel(tmp_path, env) as found:
         assert (found.filename or "").endswith("-py3-none-any.whl")
-        assert f"protocol/kernel/{loader.FILE}" not in found.namelist()
-        assert "protocol/kernel/loader.py" in found.namelist()
-        # Where the public names come from, or a user's checker takes them all for Any.
-        assert {f"{name}/py.typed" for name in ("client", "keelog", "node", "protocol")} < {
-            *found.namelist()
-        }
+        assert f"keelog/protocol/kernel/{loader.FILE}" not in found.namelist()
+        assert "keelog/protocol/kernel/loader.py" in found.namelist()
+        # A user's checker takes all names of a package without it for Any.
+        assert {"keelog/py.typed", "keelog/client/py.typed"} < {*found.namelist()}
         (points,) = (name for name in found.namelist() if name.endswith("/entry_points.txt"))
         assert b"[pytest11]" in found.read(points)
+
+
+def test_only_imports_of_inner_packages_are_rewritten() -> None:
+    source = "from node.runtime import disk\nfrom nodes import x\nimport os\n# from node.x\n"
+    assert hatch_build.nested(source).split("\n") == [
+        "from keelog.node.runtime import disk", "from nodes import x", "import os", "# from node.x",
+        "",
+    ]  # fmt: skip
+    inside = "def f():\n    from protocol.ids import (\n        Queue,\n    )"
+    assert hatch_build.nested(inside) == inside.replace("protocol", "keelog.protocol")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has the wheel and what it needs, and not the tree.
+
+    The wheel is unpacked there, as an installer does it.
+    """
+    folder = tmp_path_factory.mktemp("installed")
+    with wheel(folder, {}) as found:
+        python = bare_python(folder / "env")
+        (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
+        found.extractall(packages)
+    return python
+
+
+def run(python: Path, *words: str, stdin: str = "") -> str:
+    done = subprocess.run(
+        [python, *words],
+        cwd=python.parent,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.process
+def test_an_installation_has_two_names_and_serves_messages(installed: Path, tmp_path: Path) -> None:
+    (packages,) = installed.parents[1].glob("lib/python*/site-packages")
+    ours = {path.name for path in packages.iterdir() if path.suffix not in (".pth", ".dist-info")}
+    assert ours == {"keelog", "pyspark_keelog"}
+    with (tmp_path / "log").open("w+") as log:
+        serve = [str(installed), "-m", "keelog", "serve", str(tmp_path / "store"), "--bind", BIND]
+        node = subprocess.Popen(serve, stderr=log, cwd=tmp_path)
+        try:
+            wait_until(lambda: "\nready tcp" in (tmp_path / "log").read_text(), "it is not ready")
+            line = (tmp_path / "log").read_text().partition("\nready ")[2]
+            place = ("--node", line.split()[0])
+            sent = run(installed, "-m", "keelog", "produce", "orders", *place, stdin="one\ntwo\n")
+            assert sent.count("PUT_OK") == 2
+            words = ("consume", "orders", *place, "-o", "start", "-e", "-f", "%s\n")
+            assert run(installed, "-m", "keelog", *words).split() == ["one", "two"]
+            modules = run(installed, "-c", "import keelog; print(keelog.connect.__module__)")
+            assert modules == "keelog.client.client\n"
+        finally:
+            node.terminate()
+            assert node.wait(30) == 0
+    run(installed, "-m", "keelog", "store", "verify", str(tmp_path / "store"), "--deep")
+
+
+READ = """
+import sys
+from keelog.spark import local_session
+print(local_session("wheel").read.format("keelog").load(sys.argv[1]).count())
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_an_installation_reads_a_store_with_spark(installed: Path, golden: GetStore) -> None:
+    said = run(installed, "-c", READ, str(golden("small-clean")))
+    assert int(said) == len(facts("small-clean").messages)
 
 
 @pytest.mark.process
@@ -46,7 +123,7 @@ def test_with_a_compiler_the_wheel_holds_the_kernel_for_this_machine(tmp_path: P
     before = Path(loader.path()).stat().st_mtime_ns if loader.active() else None
     with wheel(tmp_path, {loader.SWITCH: "on"}) as found:
         assert "-py3-none-linux_" in (found.filename or "")
-        library = Path(found.extract(f"protocol/kernel/{loader.FILE}", tmp_path))
+        library = Path(found.extract(f"keelog/protocol/kernel/{loader.FILE}", tmp_path))
     assert loader.Kernel(str(library)).columns > 0
     after = Path(loader.path()).stat().st_mtime_ns if loader.active() else None
     assert after == before, "building a wheel changed the tree"

@@ -1,0 +1,12 @@
+"""Names of our own modules, for who starts or imports one by its name.
+
+In the source tree `protocol`, `client`, `node`, `workers` and `pipeline` are packages at the top. A
+wheel has them inside `keelog` (hatch_build.py), so that none of these names is taken from others.
+"""
+
+_INSIDE = __name__.removesuffix("protocol.modules")
+
+
+def module_name(name: str) -> str:
+    """The name under which `node.writer.loop`, say, can be imported here."""
+    return _INSIDE + name
