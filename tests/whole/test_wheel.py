@@ -1,5 +1,6 @@
 """What an installation gets: the kernel where there is a compiler, all the rest in any case."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hatch_build
+from keelog.cli.demo.command import SOURCES
 from protocol.kernel import loader
 from tests.support.golden import GetStore, facts
 from tests.support.node import wait_until
@@ -100,6 +102,15 @@ def test_an_installation_has_two_names_and_serves_messages(installed: Path, tmp_
             node.terminate()
             assert node.wait(30) == 0
     run(installed, "-m", "keelog", "store", "verify", str(tmp_path / "store"), "--deep")
+
+
+@pytest.mark.process
+def test_the_demo_of_an_installation_brings_its_messages(installed: Path, tmp_path: Path) -> None:
+    assert SOURCES == hatch_build.DEMO_STORES
+    place = ("--directory", str(tmp_path), "--no-spark", "--json")
+    told = json.loads(run(installed, "-m", "keelog", "demo", *place))
+    assert told["sent"] > 0
+    assert told["pulled_equal"] == told["sent"]
 
 
 READ = """

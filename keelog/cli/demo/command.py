@@ -69,7 +69,7 @@ class Summary:
 @command("demo")
 @click.option(
     "--from", "sources", multiple=True, metavar="DIR", default=SOURCES,
-    help="A broker's store directory; default: the stores in tests/golden.",
+    help="A broker's store directory; default: two stores that RocketMQ wrote.",
 )  # fmt: skip
 @click.option("--directory", type=click.Path(path_type=Path), help="Default: a new one in /tmp.")
 @click.option(

@@ -17,6 +17,8 @@ from protocol.record.encode import FORBIDDEN_SYS_FLAGS, encode_message
 from protocol.record.properties import CRC32, UNIQUE_KEY, decode_raw_properties
 
 GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "golden"
+BROUGHT = Path(__file__).with_name("stores")
+"""Where a wheel has the stores of the demo (hatch_build.py)."""
 _DELAYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
 
@@ -46,12 +48,11 @@ def find_store(name: str, into: Path) -> Path:
     """
     if Path(name).is_dir():
         return Path(name)
-    archive = GOLDEN / f"{name}.tar.gz"
+    archive = (GOLDEN if GOLDEN.is_dir() else BROUGHT) / f"{name}.tar.gz"
     if not archive.is_file():
         raise NotAStore(
-            f"there is no directory {name} and no {archive}: the stores that a broker wrote are"
-            " part of the source tree",
-            "run make demo in the source tree, or keelog demo --from DIR with a store of yours",
+            f"there is no directory {name} and no {archive}, a store that a broker wrote",
+            "keelog demo --from DIR with a store of yours",
         )
     with tarfile.open(archive) as packed:
         if hasattr(tarfile, "data_filter"):
