@@ -168,7 +168,7 @@ class Client:
         `start`: "latest", "earliest", an offset, -N (the last N of each queue) or a datetime
         (store time). What retention has deleted is passed over. It goes on for ever, through
         restarts of the node too, unless TailOptions say otherwise: `until_end=True` stops at the
-        end as it is now, and raises ServiceNotAvailable or StoreDamaged behind the last message
+        end as it is now, and raises ServiceNotAvailable or StoreDamaged after the last message
         where the node cannot tell where that is. Raises UnknownTopic.
 
         >>> for number in range(3):
@@ -245,7 +245,7 @@ class Client:
 
     def seek(self, topic: str, queue_id: int, time: Time, **options: Unpack[SeekOptions]) -> int:
         """The queue offset at a store time, by RocketMQ's edge rules: of the first message stored
-        at or behind it, or the end of the queue."""
+        at or after it, or the end of the queue."""
         return run(self._core, self._core.seek(topic, queue_id, time, options))
 
     # The node
@@ -315,7 +315,7 @@ class Client:
                     core.check()
                     pulls.start(queue_id, call)
                 if result is not None:
-                    # Behind the calls: the node reads on while the caller works.
+                    # After the calls: the node reads on while the caller works.
                     yield result
                     result = None
                     continue

@@ -69,7 +69,7 @@ class PullResult:
         return found.columns
 
     def below(self, queue_offset: int) -> "PullResult":
-        """Without the records at and behind a queue offset."""
+        """Without the records at and after a queue offset."""
         if self.next_begin_offset <= queue_offset or not self.count:
             return self
         ends = np.cumsum(self.sizes, dtype=np.int64)

@@ -32,7 +32,7 @@ BEHIND_ANY = 2**63 - 1
 class TailOptions(TypedDict, total=False):
     """`queues`: only these. `tags`: as for pull. `until_end`: stop at the end as it is at the
     start, or as it is when a queue worker that is behind has caught up; where none does, and
-    before damage, that is an error behind the last message. `follow=False`: stop where nothing
+    before damage, that is an error after the last message. `follow=False`: stop where nothing
     more comes.
 
     `in_flight`: pulls under way, of `max_bytes` and `max_messages` at most; one for each queue."""
@@ -191,7 +191,7 @@ class Tail:
     def take(self, queue_id: int, outcome: Answer | MqError, now: float) -> PullResult | None:
         """An answer with messages, in order. Raises the error when it came too often.
 
-        Behind one that says `more` the same pull goes on.
+        After one that says `more` the same pull goes on.
         """
         place = self._places[queue_id]
         if isinstance(outcome, MqError):

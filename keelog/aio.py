@@ -274,7 +274,7 @@ class Producer:
 
         Raises NodeBusy after `timeout` seconds without room (None: the producer's own).
         """
-        # Another task may be quicker, so it is looked at again: behind this look nobody else runs.
+        # Another task may be quicker, so it is looked at again: after this look nobody else runs.
         while not self._producer.has_room():
             await asyncio.to_thread(self._producer.drain, timeout)
 

@@ -130,7 +130,7 @@ def _fill(
 
 
 def _with_rest(store: DeadStore) -> Iterator[Columns | Damage]:
-    """The log, and at its end the damage behind which nothing proves itself."""
+    """The log, and at its end the damage after which nothing proves itself."""
     log = store.log
     yield from columns_past_damage(log, log.min_offset, log.end)
     if log.stopped is not None:

@@ -33,7 +33,7 @@ _NO_PORT = "Address already in use"
 
 
 class TestNode:
-    """A node, as a context: ready inside, gone behind it, with all that it stored.
+    """A node, as a context: ready inside, gone after it, with all that it stored.
 
     It has a writer, a queue worker, an index worker and a reader, each a process of its own, on
     free ports of 127.0.0.1. It ends with the process that started it, whatever ends that, and not
@@ -90,7 +90,7 @@ class TestNode:
         return self._node is not None and self._node.is_running
 
     def start(self) -> Self:
-        """Starts it, for the first time or behind `kill`, and returns when it is ready.
+        """Starts it, for the first time or after `kill`, and returns when it is ready.
 
         Raises ServiceNotAvailable, with what it said, when it does not become so.
         """
@@ -165,7 +165,7 @@ class TestNode:
         return self._node
 
     def _forget(self) -> None:
-        """Behind its end: a directory of ours goes, and a later start begins anew."""
+        """After its end: a directory of ours goes, and a later start begins anew."""
         if self._is_ours and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = self._node = None

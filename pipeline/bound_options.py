@@ -22,7 +22,7 @@ Use = Literal["batch", "stream", "any"]
 
 
 def starting_bound(options: Options, use: Use) -> Bound:
-    """Batches begin at the earliest row unless told otherwise, streams behind the latest."""
+    """Batches begin at the earliest row unless told otherwise, streams after the latest."""
     default = LATEST if use == "stream" else EARLIEST
     forbidden = LATEST if use == "batch" else None
     return _bound(options, "starting", default, forbidden)

@@ -195,7 +195,7 @@ def check_offsets(
 
 
 def check_beginnings(extents: Iterable[Extent], offsets: Mapping[QueueAt, int]) -> None:
-    """Raises OffsetOutOfRange for the beginning of a stream behind the end of its queue."""
+    """Raises OffsetOutOfRange for the beginning of a stream after the end of its queue."""
     for queue, low, high in extents:
         if offsets[queue] > high:
             raise OffsetOutOfRange(

@@ -187,7 +187,7 @@ class StoreDamaged(CorruptError):
 class MessageDamaged(StoreDamaged):
     """One message of a queue cannot be handed out: its record or its queue unit is damaged.
 
-    `queue_offset` is its number in the queue, `next_offset` where the queue goes on behind it:
+    `queue_offset` is its number in the queue, `next_offset` where the queue goes on after it:
     it is passed over by asking for that, and never otherwise.
     """
 

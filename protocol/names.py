@@ -81,7 +81,7 @@ def next_index_file_name(timestamp_ms: int, last_name: str | None) -> str:
         moment = datetime.strptime(last_name + "000", "%Y%m%d%H%M%S%f").replace(tzinfo=UTC)
         moment += timedelta(milliseconds=1)
     except (ValueError, OverflowError):
-        # Not a date, but a name that RocketMQ takes: what counts is that ours sorts behind it.
+        # Not a date, but a name that RocketMQ takes: what counts is that ours sorts after it.
         return f"{int(last_name) + 1:017d}"
     return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
 

@@ -243,7 +243,7 @@ class ConsumeQueues:
         only: Set[Queue] | None = None,
         without: Set[Queue] = frozenset(),
     ) -> set[Queue]:
-        """Places units of own queues, or of some; answers the queues that must be rebuilt."""
+        """Places units of own queues, or of some; returns the queues that must be rebuilt."""
         plans: list[tuple[Queue, QueuePlan]] = []
         unequal: set[Queue] = set()
         for group in unit_groups(requests, self._own):
@@ -353,7 +353,7 @@ class ConsumeQueues:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The process; answers its exit code."""
+    """The process; returns its exit code."""
     parser = parser_for("workers.consume_queue", __doc__)
     parser.add_argument("--shard", type=int, required=True, metavar="I")
     parser.add_argument("--shards", type=int, required=True, metavar="N")

@@ -48,7 +48,7 @@ class Handler(Protocol):
     """What a worker makes of the log: the plug-in interface of `workers/`."""
 
     def resume_from(self) -> int:
-        """Undoes and syncs what cannot be vouched for; answers the log offset to go on from.
+        """Undoes and syncs what cannot be vouched for; returns the log offset to go on from.
 
         Called at the start and at each new epoch of the log.
         """
@@ -66,7 +66,7 @@ class Handler(Protocol):
         """Writes what waits. After an OSError the same call completes it."""
 
     def flush(self) -> int:
-        """Syncs; answers the log offset below which all is durable. Runs beside `apply`."""
+        """Syncs; returns the log offset below which all is durable. Runs beside `apply`."""
 
     def trim(self, min_offset: int) -> None:
         """Deletes files that speak of nothing but the log below `min_offset`, where it begins now.
@@ -184,7 +184,7 @@ class Dispatcher:
             self.place.page.begin_epoch(epoch, dispatched=dispatched, saved=saved)
 
     def turn(self) -> bool:
-        """Dispatches what is readable, until it is time to stop; answers whether there was any.
+        """Dispatches what is readable, until it is time to stop; returns whether there was any.
 
         Raises StoreDamaged, with all before the damage dispatched.
         """
@@ -378,7 +378,7 @@ class Dispatcher:
             limits = self._feed.peek()
             if limits.epoch != epoch or min(synced, limits.flushed) <= self.saved:
                 return 0
-            # Behind the last record only blanks follow, which need no sync.
+            # After the last record only blanks follow, which need no sync.
             return self._save(done if synced >= applied else synced, limits)
 
         self._flush = _begin(flush)
@@ -396,7 +396,7 @@ class Dispatcher:
             self.place.page.publish(saved=self.saved)
 
     def _save(self, synced: int, limits: Limits) -> int:
-        """Vouches for what is synced here and durable in the log; answers up to where.
+        """Vouches for what is synced here and durable in the log; returns up to where.
 
         A store that Keelog never wrote to has no epochs, and so nothing to vouch with.
         """

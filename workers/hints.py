@@ -66,7 +66,7 @@ class GrowthHints:
         self._readers.look()
 
     def send(self, grown: set[Queue]) -> int:
-        """One hint for all queues that have grown since the last; answers its number.
+        """One hint for all queues that have grown since the last; returns its number.
 
         It counts where nobody listens, too: a reader that begins to listen finds that it missed it.
         """

@@ -274,7 +274,7 @@ class IndexFiles:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The process; answers its exit code."""
+    """The process; returns its exit code."""
     options = parser_for("workers.index_file", __doc__).parse_args(arguments)
 
     def make_handler(root: Path, settings: Settings, feed: Feed) -> IndexFiles:

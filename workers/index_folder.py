@@ -126,7 +126,7 @@ class IndexFolder:
     def kept_entries(self, name: str, limit: int) -> int:
         """How many entries may name records below log offset `limit`.
 
-        Those are whole and in order; behind them may stand anything that a crash left, an entry
+        Those are whole and in order; after them may stand anything that a crash left, an entry
         of which only some bytes reached the disk, too: the last record must be looked at.
         """
         header = self.header(name)
@@ -171,7 +171,7 @@ class IndexFolder:
         return state
 
     def is_whole(self, name: str, kept: int) -> bool:
-        """Whether a file ends with its `kept`-th entry, and nothing points or stands behind it.
+        """Whether a file ends with its `kept`-th entry, and nothing points or stands after it.
 
         A power loss can keep entries behind others that it takes.
         """

@@ -35,7 +35,7 @@ class TurnPace:
         self.busy_until = now + self.rest_s
 
     def sleep(self, done: int, now: float, is_waited_for: bool) -> Sleep:
-        """What to do behind a turn that came to log offset `done`."""
+        """What to do after a turn that came to log offset `done`."""
         if is_waited_for or now >= self.busy_until:
             return Sleep(self.idle_s, done + self.idle_bytes)
         return Sleep(self.busy_until - now, done + self.batch_bytes)

@@ -68,7 +68,7 @@ def vouched_for_shard(root: Path, shard: int, shard_count: int) -> int | None:
 def retire_other_counts(root: Path, shard_count: int) -> bool:
     """Removes the progress of another number of workers, once all of this number have theirs.
 
-    Answers whether none is left.
+    Returns whether none is left.
     """
     by_count = _by_count(list_progress(root))
     others = [count for count in by_count if count != shard_count]

@@ -116,8 +116,8 @@ class QueueFiles:
     def cut(self, queue: Queue, limit: int, is_logged: IsLogged) -> tuple[QueueEnd, int]:
         """Drops every unit whose record begins at `limit` or above, and zeroes its place.
 
-        Answers the queue's end, and the position that its first file begins at.
-        The units below must be whole and in order, as after a sync that vouches for them. Behind
+        Returns the queue's end, and the position that its first file begins at.
+        The units below must be whole and in order, as after a sync that vouches for them. After
         them may stand anything, a unit of which only some bytes reached the disk, too: the last
         one kept must be `is_logged`.
         """
@@ -355,5 +355,5 @@ class QueueFiles:
 
 
 def _physical_end(unit: QueueUnit) -> int:
-    """Log offset behind a unit's record; fillers stand for none."""
+    """Log offset after a unit's record; fillers stand for none."""
     return -1 if unit.size == FILLER_SIZE else unit.physical_offset + unit.size

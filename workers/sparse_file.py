@@ -18,7 +18,7 @@ _CHUNK_BYTES = 1 << 20
 def make_file(
     path: Path, file_bytes: int, first: tuple[int, memoryview | bytes], temp: Path
 ) -> int:
-    """Makes the file with (position, bytes) in it and answers its descriptor.
+    """Makes the file with (position, bytes) in it and returns its descriptor.
 
     It is filled as `temp` and renamed; where `temp` is on another file system, in place.
     """
@@ -74,7 +74,7 @@ def nonzero_pieces(descriptor: int, start: int, stop: int) -> Iterator[tuple[int
 
 
 def zero_from(descriptor: int, start: int, stop: int) -> bool:
-    """Makes [start, stop) zero and holes stay holes; answers whether anything was changed."""
+    """Makes [start, stop) zero and holes stay holes; returns whether anything was changed."""
     changed = False
     for position, size in nonzero_pieces(descriptor, start, stop):
         write_all(descriptor, bytes(size), position)

@@ -108,7 +108,7 @@ class LoopSends:
         if rows >= SEND_RECORDS_MAX:
             self._full.append(self._open.pop(topic))
         if not self._is_due:
-            # Behind the other tasks of this turn.
+            # After the other tasks of this turn.
             self._is_due = True
             self.loop.call_soon(self._go)
         return future

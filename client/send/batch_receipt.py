@@ -112,7 +112,7 @@ _receipt_of = cast(Callable[[tuple[Any, ...]], Receipt], partial(tuple.__new__, 
 
 
 def _numbered(start: str, form: str, numbers: Sequence[int]) -> Iterator[str]:
-    """Each number in hex, as wide as its form is, behind `start`."""
+    """Each number in hex, as wide as its form is, after `start`."""
     packed = struct.pack(form % len(numbers), *numbers)
     width = len(packed) // len(numbers)
     return map(start.__add__, packed.hex(" ", width).upper().split(" "))

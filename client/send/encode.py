@@ -41,7 +41,7 @@ _SHORT = struct.Struct(">h")
 
 
 class Mould(NamedTuple):
-    """What records of one topic and tag share behind the body.
+    """What records of one topic and tag share after the body.
 
     `topic`: its length and name; `tags`: the property TAGS; `end`: what follows the unique key.
     The two sizes, and `middle`, all between body and unique key, are those without keys.

@@ -314,7 +314,7 @@ class Producer:
         """With the lock held: what is gathered from now on goes in a moment.
 
         One timer for all batches: each one's own would wake the I/O thread, which then waits for
-        the interpreter while this thread gathers, and sees the next answer only behind that.
+        the interpreter while this thread gathers, and sees the next answer only after that.
         """
         self._due = monotonic() + self._settings.linger
         if not self._has_timer:

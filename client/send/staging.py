@@ -98,7 +98,7 @@ class StageClient:
     def unstage(
         self, query: str, batch: int, stage: str | None = None, timeout: float | None = None
     ) -> int:
-        """Drops what is staged of a batch that is not published, or one stage of it; answers how
+        """Drops what is staged of a batch that is not published, or one stage of it; returns how
         many stages."""
         fields = {"query": query, "batch": batch} | ({} if stage is None else {"stage": stage})
         deadline = monotonic() + (self.timeout if timeout is None else timeout)

@@ -92,7 +92,7 @@ class Direct(OwnLink):
             link.keep_alive(now)
 
     def _look_awake(self, link: BareLink, call: Call) -> None:
-        """Looks for the answer for AWAKE_S, behind all others who want the processor."""
+        """Looks for the answer for AWAKE_S, after all others who want the processor."""
         if self._asleep_calls:
             self._asleep_calls -= 1
             return

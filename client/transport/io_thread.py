@@ -231,7 +231,7 @@ class IoThread:
     def _routed(self, _outcome: Outcome) -> None:
         self._asking = False
         self._asked_at = monotonic()
-        # Behind an answer too: a node that is starting names no reader, or no writer, yet.
+        # After an answer too: a node that is starting names no reader, or no writer, yet.
         self._dispatch_unrouted()
 
     def _learn(self, routes: Routes) -> None:

@@ -118,7 +118,7 @@ class BareLink:
         return True
 
     def receive(self, take: Take, wait: bool = False) -> None:
-        """Gives each answer that has come, with its call, to `take`; look at `is_lost` behind it.
+        """Gives each answer that has come, with its call, to `take`; look at `is_lost` after it.
 
         With `wait` it waits until something comes, as long as `wait_at_most` said.
         """

@@ -97,7 +97,7 @@ class Course:
         self._tally = Tally(self._start, self._load.warm_up)
 
     def goes_on(self, latency_ns: int, now_ns: int) -> bool:
-        """Notes how long one call took; answers whether there is to be another."""
+        """Notes how long one call took; returns whether there is to be another."""
         self.recorder.sample(latency_ns)
         if now_ns - self._row_start >= SECOND_NS:
             second = round((now_ns - self._start) / SECOND_NS) - 1

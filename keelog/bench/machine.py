@@ -39,7 +39,7 @@ def describe(
 
 
 def revision() -> str | None:
-    """The git revision of the source tree, with + behind it when it was changed; None without."""
+    """The git revision of the source tree, with + after it when it was changed; None without."""
     git = ["git", "-C", str(SOURCE_ROOT)]
     with suppress(OSError, subprocess.CalledProcessError):
         head = subprocess.run(

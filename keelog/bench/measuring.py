@@ -123,7 +123,7 @@ def _listen(scene: Scene, tally: Tally, watch: Watch, start_ns: int) -> None:
 
 
 def send_last(scene: Scene) -> None:
-    """A message behind all others of each queue, which ends those who follow."""
+    """A message after all others of each queue, which ends those who follow."""
     body = Stamp(0, 0, END, END).body(b"")
     for topic in scene.topics:
         for queue_id in range(scene.load.queues):

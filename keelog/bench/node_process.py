@@ -124,7 +124,7 @@ class Node:
         psutil.wait_procs(children, STOP_S)
 
     def kill_supervisor(self) -> list[psutil.Process]:
-        """SIGKILL to the supervisor alone; answers the children, who have to end by themselves."""
+        """SIGKILL to the supervisor alone; returns the children, who have to end by themselves."""
         assert self._process is not None, "not started"
         children = [child for _, child in self.children()]
         self._process.kill()
@@ -132,7 +132,7 @@ class Node:
         return children
 
     def stop(self) -> int:
-        """SIGTERM; answers the exit code."""
+        """SIGTERM; returns the exit code."""
         assert self._process is not None, "not started"
         self._process.terminate()
         return self._process.wait(STOP_S)

@@ -8,7 +8,7 @@ from keelog.bench.workload import Workload
 
 
 def run(load: Workload, tell: Telling | None = None) -> Result:
-    """Runs one load and answers what it found; starts a node for it unless one is named.
+    """Runs one load and returns what it found; starts a node for it unless one is named.
 
     Raises BadRequest for a workload that makes no sense, LoadFailed when a process of the load
     ends before its time, and what `keelog.connect` raises.

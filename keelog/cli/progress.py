@@ -43,7 +43,7 @@ def progress_option(function: Function) -> Function:
 class Progress:
     """What one command tells of its progress.
 
-    `with progress.shown(): work(progress.teller("checked"))`: behind the block the line is gone.
+    `with progress.shown(): work(progress.teller("checked"))`: after the block the line is gone.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Progress:
 
     @contextmanager
     def shown(self) -> Iterator["Progress"]:
-        """Clears the line behind the block, also when it ends with an error."""
+        """Clears the line after the block, also when it ends with an error."""
         try:
             yield self
         finally:

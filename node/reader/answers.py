@@ -23,7 +23,7 @@ from protocol.record.codec import Record
 
 T = TypeVar("T")
 FIND_BYTES_MAX = 4 << 20
-"""A page of found records ends behind the one that takes it over this."""
+"""A page of found records ends after the one that takes it over this."""
 _TRY_TOPICS = "see the topics with: keelog topic ls"
 
 

@@ -111,7 +111,7 @@ def layout(store: LiveStore, wanted: Layout) -> Answer:
 
 
 def _page(store: LiveStore, wanted: Layout) -> list[Queue]:
-    """The queues behind `after`, one more than an answer takes."""
+    """The queues after `after`, one more than an answer takes."""
     found: list[Queue] = []
     for queue in _queues(store, wanted):
         if wanted.after is None or queue > wanted.after:

@@ -18,7 +18,7 @@ _DEAD_MAX = 1_024
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One pull that waits. `next_offset` is where the next look begins, behind what was scanned;
+    """One pull that waits. `next_offset` is where the next look begins, after what was scanned;
     `answered` is where the last answer of a stream ended, whose bytes are counted.
 
     `undecided_below`: nothing may be said of the queue's end before its worker has come to this

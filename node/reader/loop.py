@@ -54,7 +54,7 @@ TICK_MS = 2
 """How often the pages are looked at while somebody waits: a lost hint costs less than 5 ms."""
 IDLE_MS = 50
 WAITING_S = 0.1
-"""How long the log is followed behind the last request for its end: most who ask ask again."""
+"""How long the log is followed after the last request for its end: most who ask ask again."""
 HEARTBEAT_S = 0.1
 REOPEN_CHECK_S = 1.0
 UNFIT_S_MAX = 2.0

@@ -261,7 +261,7 @@ class ReaderService:
         return None if result.status in _OF_THE_END else result
 
     def _check_worker(self, queue: Queue) -> None:
-        """Raises StoreDamaged where nobody knows what the queue has behind its last unit: a worker
+        """Raises StoreDamaged where nobody knows what the queue has after its last unit: a worker
         that stopped before damage is not started again."""
         damaged_at = self.store.damaged_at(queue)
         if damaged_at is not None:

@@ -32,7 +32,7 @@ KEPT_RECORDS_MAX = 128
 KEPT_BYTES_MAX = 64 * 1024
 """So much stays that the queues' files have, too."""
 ENDS_MAX = 10_000
-"""Queues whose end is remembered; behind them all are forgotten, which costs a look at files."""
+"""Queues whose end is remembered; after them all are forgotten, which costs a look at files."""
 RETRY_S = 0.1
 """How long the files are waited for after the log was not followed any more."""
 
@@ -87,7 +87,7 @@ class LogTail:
         return not store.is_behind(queue) or (self.follows and self.is_at_end(store))
 
     def extend(self, store: LiveStore, now: float) -> set[Queue]:
-        """Reads what is new, as of the store's last `refresh`; answers the queues that it is of."""
+        """Reads what is new, as of the store's last `refresh`; returns the queues that it is of."""
         followed, log = store.followed, store.log
         if self.follows and (store.epoch != self._epoch or followed < self.begin):
             # Recovery cut the log, or a worker takes back what the files had.
@@ -152,7 +152,7 @@ class LogTail:
             self._ends = {queue: records[-1].number + 1 for queue, records in self._queues.items()}
 
     def end_of(self, queue: Queue) -> int | None:
-        """The number behind the queue's last message; None where only its files tell."""
+        """The number after the queue's last message; None where only its files tell."""
         return self._ends.get(queue)
 
     def first_of(self, queue: Queue) -> int | None:

@@ -1,6 +1,6 @@
 """Answers pulls from the log's end: those that come, and those that are held. No sockets, no clock.
 
-A pull that asks for a `stream` stays held behind an answer that takes it to the end of its queue:
+A pull that asks for a `stream` stays held after an answer that takes it to the end of its queue:
 the consumer need not ask again for each message.
 """
 

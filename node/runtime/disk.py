@@ -98,7 +98,7 @@ def write_all(descriptor: int, data: memoryview | bytes | bytearray, position: i
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Gives a file this length, with a block behind every byte. Raises OSError (ENOSPC)."""
+    """Gives a file this length, with a block after every byte. Raises OSError (ENOSPC)."""
     with _naming(descriptor):
         os.posix_fallocate(descriptor, 0, size)
 

@@ -179,7 +179,7 @@ def exit_code(error: MqError) -> int:
 
 
 def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int | None) -> int:
-    """Says why a process ends, to people and to its supervisor; answers its exit code.
+    """Says why a process ends, to people and to its supervisor; returns its exit code.
 
     Room and descriptors are waited for, which is no crash: the supervisor says so once, not at each
     try.
@@ -197,7 +197,7 @@ def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int |
 
 
 def _moved_meanwhile() -> StoreMoved | None:
-    """The cause behind a file that is missing, or whatever else was met at the store's path."""
+    """The cause after a file that is missing, or whatever else was met at the store's path."""
     try:
         check_held()
     except StoreMoved as moved:
@@ -245,7 +245,7 @@ def now_ms() -> int:
 
 
 def raise_file_limit() -> int:
-    """Moves RLIMIT_NOFILE to its hard limit and answers it; children inherit it."""
+    """Moves RLIMIT_NOFILE to its hard limit and returns it; children inherit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

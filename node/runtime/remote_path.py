@@ -1,7 +1,7 @@
 """Paths of a store that is on no file system here: what a listing, made once, knows of them.
 
 A `RemotePath` does what the readers of stores need of `pathlib.Path`, and no more. What changes
-behind the listing is found out when bytes are read.
+after the listing is found out when bytes are read.
 """
 
 import os

@@ -20,7 +20,7 @@ REPORT_FILE = "report.json"
 def keep_bytes(
     root: Path, at: int, pieces: Iterable[tuple[int, bytes]], report: Mapping[str, object]
 ) -> Path:
-    """Copies (offset, bytes) pieces; answers the folder. The report gets their sum as `bytes`."""
+    """Copies (offset, bytes) pieces; returns the folder. The report gets their sum as `bytes`."""
     folder = _free_folder(root, at)
     total = 0
     for offset, data in pieces:
@@ -31,7 +31,7 @@ def keep_bytes(
 
 
 def move_file(root: Path, at: int, path: Path, report: Mapping[str, object]) -> Path:
-    """Takes a file, whatever it is, out of the folder it stands in; answers where it is now."""
+    """Takes a file, whatever it is, out of the folder it stands in; returns where it is now."""
     folder = _free_folder(root, at)
     _report(folder, {**report, "moved_from": str(path), "bytes": path.lstat().st_size})
     disk.rename(path, folder / path.name)

@@ -72,8 +72,8 @@ class Position(NamedTuple):
 class Journal(NamedTuple):
     """A publication that has begun.
 
-    What stands before `position` is in the log below `offset`, which is durable; what stands behind
-    it is in the log at or behind `offset`, or not yet. `final`: no batch of the query will follow.
+    What stands before `position` is in the log below `offset`, which is durable; what stands after
+    it is in the log at or after `offset`, or not yet. `final`: no batch of the query will follow.
     """
 
     offset: int

@@ -43,7 +43,7 @@ class DeadStore(Store):
     """Bounds are found once, when it is opened. `tail` tells where the log ends and why.
 
     `strict=False` opens a log with missing or odd segments too: `problems` names them, and only
-    the segments behind the last gap tell where the log ends, past damaged records. `on_window`: as
+    the segments after the last gap tell where the log ends, past damaged records. `on_window`: as
     for `find_tail`.
     """
 

@@ -15,7 +15,7 @@ log = logging.getLogger("keelog.supervisor")
 def http_end(
     address: str, view: Callable[[], NodeView], turned_at: Callable[[], float]
 ) -> Iterator[str]:
-    """Serves the pages at `--http` while the context lasts; answers where they are.
+    """Serves the pages at `--http` while the context lasts; returns where they are.
 
     A taken port is a warning, and the answer empty.
     """

@@ -31,7 +31,7 @@ INDEX_FILES_ASKED = 3
 
 
 def with_found_sizes(root: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
-    """`pairs` and, behind them, the sizes of the files that are there. Raises StorePermission.
+    """`pairs` and, after them, the sizes of the files that are there. Raises StorePermission.
 
     Damaged files say nothing here: the process that owns them meets the damage.
     """

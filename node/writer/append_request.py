@@ -24,7 +24,7 @@ class AppendRequest:
 
     `count`, `sizes` (u32 little-endian each, or empty) and `crc` (of all records; None is left
     unchecked) are what the client said, for the check; `any_queue` lets the node choose one queue
-    for all. After `Appender.append` either `error` is set or the fields behind it are.
+    for all. After `Appender.append` either `error` is set or the fields after it are.
     """
 
     records: bytes | memoryview
@@ -51,7 +51,7 @@ class AppendRequest:
 
     @property
     def end(self) -> int:
-        """The log offset behind its last record."""
+        """The log offset after its last record."""
         return self.physical_offset + self.size
 
     def encode(self, crc: bool) -> None:

@@ -38,7 +38,7 @@ class Runs:
     def take(
         self, requests: Sequence[AppendRequest], base: int, bytes_max: int, stamp: Stamp
     ) -> int:
-        """Seals the first of the requests, for log offset `base`; answers how many it took.
+        """Seals the first of the requests, for log offset `base`; returns how many it took.
 
         It stops before one that is of another kind, may be bad, or goes beyond `bytes_max`.
         """

@@ -85,7 +85,7 @@ class Appender:
             requests = requests[done:]
 
     def put(self, put: Put, now_ms: int) -> tuple[int, int, int] | None:
-        """Appends one message; answers its log offset, queue and queue offset.
+        """Appends one message; returns its log offset, queue and queue offset.
 
         None where `append` has to do it: without the loader, for a topic or head out of the common,
         or at the end of a segment. Raises OSError as `append`.
@@ -125,7 +125,7 @@ class Appender:
         return self._put
 
     def _append_runs(self, requests: list[AppendRequest], stamp: Stamp) -> int:
-        """The first requests, where each goes to one queue; answers how many that were."""
+        """The first requests, where each goes to one queue; returns how many that were."""
         runs, log = self._kernel_runs(), self.commit_log
         if runs is None:
             return 0
@@ -139,7 +139,7 @@ class Appender:
         return taken
 
     def _append_fitting(self, requests: list[AppendRequest], stamp: Stamp) -> int:
-        """As many as fit into the segment; answers how many are done with, 0 after a new one."""
+        """As many as fit into the segment; returns how many are done with, 0 after a new one."""
         last, size = 0, 0
         while last < len(requests) and self.commit_log.fits(size + len(requests[last].records)):
             size += len(requests[last].records)

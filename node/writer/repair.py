@@ -128,7 +128,7 @@ def _set_length(root: Path, step: SetLength) -> None:
 
 
 def _fill(root: Path, step: FillHole) -> None:
-    """Markers first, then the blank; zeros behind it, so that nothing there is found again."""
+    """Markers first, then the blank; zeros after it, so that nothing there is found again."""
     descriptor = disk.open_file(step.path)
     base = step.segment_start
     try:

@@ -34,7 +34,7 @@ _HOUR_S = 3600.0
 
 
 class SegmentFile(NamedTuple):
-    """A segment on disk: its first offset, the one behind it, and when it was last written."""
+    """A segment on disk: its first offset, the one after it, and when it was last written."""
 
     start: int
     end: int
@@ -272,7 +272,7 @@ class Retention:
             except StoreMoved:
                 return  # the writer's loop finds it too, and ends
             except OSError as error:
-                # Tried again in the next round; the log begins behind it already.
+                # Tried again in the next round; the log begins after it already.
                 told = fields(file=path, why=error.strerror)
                 log.error("a segment cannot be deleted", extra=told)  # noqa: TRY400
                 return

@@ -126,7 +126,7 @@ class WriterStore:
             self._snapshot_records = self.appender.records
 
     def after_flush(self, target: int) -> Callable[[], None]:
-        """What the flush thread does behind the sync of everything below `target`."""
+        """What the flush thread does after the sync of everything below `target`."""
         snapshot = self._snapshot
         if snapshot is not None and snapshot.at <= target:
             self._snapshot = None

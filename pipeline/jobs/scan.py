@@ -40,7 +40,7 @@ class ScanRange:
 
 class RangeEnds(NamedTuple):
     """What a task found in its range: where its first record starts, None without one; where what
-    it read ends, the whole segment behind a filler; what stands there when it is damage."""
+    it read ends, the whole segment after a filler; what stands there when it is damage."""
 
     number: int
     first: int | None
@@ -51,7 +51,7 @@ class RangeEnds(NamedTuple):
 class Stitched(NamedTuple):
     """Ranges that are proven, in order, those without a record left out.
 
-    `is_same`: the tasks read exactly these records. `torn` is the first damage, behind which
+    `is_same`: the tasks read exactly these records. `torn` is the first damage, after which
     nothing was looked at.
     """
 

@@ -1,4 +1,4 @@
-"""What a writing task and the commit behind it do with a node, without Spark.
+"""What a writing task and the commit after it do with a node, without Spark.
 
 A task stages its rows under an id of its own, and the commit publishes the stages of the tasks that
 succeeded: once for each query and batch.

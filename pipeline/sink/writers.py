@@ -1,4 +1,4 @@
-"""Spark's side of a write: what its tasks, and the driver behind them, call.
+"""Spark's side of a write: what its tasks, and the driver after them, call.
 
 `DataFrameWriter` and `DataStreamWriter` differ in who numbers the batches. A batch write is batch 0
 of a query of its own, whose id the writer makes once: it goes to tasks and commit with it.

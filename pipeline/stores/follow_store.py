@@ -16,7 +16,7 @@ from protocol.names import COMMIT_LOG_DIR
 
 GRACE_S = 2.0
 """How long a running node's queue must be shorter than it was before that is believed: of several
-readers one may be a moment behind another."""
+readers one may be a moment after another."""
 OBJECTS_S = 10.0
 """How often a store on object storage is opened again: nothing tells that it has changed."""
 LIST_S = 1.0

@@ -153,7 +153,7 @@ class NodeStore(PlannedStore):
     def refresh(self) -> None:
         """One request. Raises NotConnected, RequestTimeout when the node stays away."""
         found = self._ask(self._told.token)
-        # Another reader may be a moment behind the one that was asked before.
+        # Another reader may be a moment after the one that was asked before.
         if found is not None and (
             found.epoch != self.epoch or found.readable >= self._told.readable
         ):

@@ -74,7 +74,7 @@ def _mean_size(queue: QueueAt, start: int, end: int, sizes: Sizes) -> float:
 
 
 def _end_within(share: int, queue: QueueAt, start: int, end: int, sizes: Sizes) -> int:
-    """The offset behind the last message that fits, and at least one message."""
+    """The offset after the last message that fits, and at least one message."""
     at = start
     while at < end:
         found = sizes(queue, at, min(end, at + _STEP_ROWS))

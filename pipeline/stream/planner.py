@@ -56,7 +56,7 @@ class StreamPlanner:
         return self._initial
 
     def fix_target(self) -> None:
-        """From now on nothing is read behind the present ends."""
+        """From now on nothing is read after the present ends."""
         with naming_conditions():
             self._target = self._followed.settled().highs()
 

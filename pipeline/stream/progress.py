@@ -13,7 +13,7 @@ from pipeline.plan.offsets import Position, parse_position
 
 
 def lag_by_queue(progress: Any) -> dict[QueueAt, int]:
-    """Messages that each queue had behind the batch when the batch was planned.
+    """Messages that each queue had after the batch when the batch was planned.
 
     `progress` is a StreamingQueryProgress, its JSON, or that as a dict; None, which a query has
     before its first batch, is no queue. Sources of other formats are left out.

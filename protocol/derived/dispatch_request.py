@@ -208,7 +208,7 @@ def _codes_of(requests: DispatchRequests) -> tuple[Ints, Bools]:
 def split_ragged(flat: Bytes, ends: Ints, separator: int) -> tuple[Ints, Ints, Ints]:
     """Splits every ragged row at `separator`, as `bytes.split` does.
 
-    `ends` are the rows' ends in `flat`. Answers (row, start, length) of each piece, in order.
+    `ends` are the rows' ends in `flat`. Returns (row, start, length) of each piece, in order.
     """
     cuts = np.flatnonzero(flat == separator)
     row_of_cut = np.searchsorted(ends, cuts, "right")
@@ -255,7 +255,7 @@ def split_properties(flat: Bytes, ends: Ints) -> PropertyPairs:
 def look_up(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, dict[bytes, Pieces]]:
     """Where the values of KEYS, TAGS and UNIQ_KEY stand in each row's properties.
 
-    Answers the bytes that the places are in, and the places by name; see `find_properties`.
+    Returns the bytes that the places are in, and the places by name; see `find_properties`.
     """
     compiled = loader.active()
     if compiled is None:

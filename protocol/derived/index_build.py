@@ -299,7 +299,7 @@ class IndexImage:
         return free_entries(self.header, self.geometry) == 0
 
     def put(self, batch: KeyBatch) -> int:
-        """Enters keys until the file is full; answers how many it took."""
+        """Enters keys until the file is full; returns how many it took."""
         plan = plan_entries(self.header, self.geometry, self._slots, batch)
         if plan.taken:
             self._entries[plan.first_entry : plan.first_entry + plan.taken] = plan.entries

@@ -149,7 +149,7 @@ def enter_keys(
 ) -> tuple[NDArray[Any], Bytes, int]:
     """Enters keys (hash, log offset, store time) into a slot table as it stands on disk.
 
-    Answers the entries, whose times count from `begin_timestamp`, a mark for each page of the
+    Returns the entries, whose times count from `begin_timestamp`, a mark for each page of the
     file that holds a changed slot, and how many slots were empty.
     """
     key_hash, offset, timestamp = keys

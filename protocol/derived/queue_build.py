@@ -19,7 +19,7 @@ class QueueEnd(NamedTuple):
     """Where a queue stands. Positions count units from queue offset 0.
 
     `end` is where the next unit goes, None for a queue without files; `physical_end` is the log
-    offset behind the last unit's record.
+    offset after the last unit's record.
     """
 
     end: int | None = None
@@ -38,7 +38,7 @@ class QueuePlan:
     """`units` go to position `start` and on, fillers included; the queue then stands at `end`.
 
     `repeated` records at the batch's head are indexed already (their ends are not above the
-    queue's); `skipped` lie behind the queue's end by offset and have no unit; `has_gap` when an
+    queue's); `skipped` lie after the queue's end by offset and have no unit; `has_gap` when an
     offset lies ahead of it, where RocketMQ only logs an error.
     """
 

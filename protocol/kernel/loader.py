@@ -79,7 +79,7 @@ class Kernel:
         return int(self.call("crc32", address(data), len(data)))
 
     def scan(self, data: Bytes, position: int, base: int, flags: int) -> tuple[Ints, int]:
-        """The columns of the whole records from `position` on, and the position behind them."""
+        """The columns of the whole records from `position` on, and the position after them."""
         rows = self.call("count", address(data), len(data), position)
         out = np.empty((self.columns, rows), np.int64)
         end = ctypes.c_int64(position)
@@ -231,7 +231,7 @@ def unfit() -> str:
 
 
 def describe() -> str:
-    """What runs, for people: `compiled, carry-less CRC`, `compiled` or `numpy`, and behind a colon
+    """What runs, for people: `compiled, carry-less CRC`, `compiled` or `numpy`, and after a colon
     `unfit()`."""
     if _active is None:
         return f"numpy: {unfit()}" if _unfit else "numpy"

@@ -1,7 +1,7 @@
 """The CommitLog record: its layout, and the plain decoder.
 
 A record is the fixed fields of `RecordHead` (hosts of 4 or 16 bytes, as two bits of `sys_flag`
-say), then body, topic and properties, each behind its length. `decode` is the oracle for
+say), then body, topic and properties, each after its length. `decode` is the oracle for
 `protocol.record.columns`, which does the same for many records at once.
 """
 

@@ -102,7 +102,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The records found, the position behind the last one, and what stands there.
+    """The records found, the position after the last one, and what stands there.
 
     `stop` is None when the buffer ended exactly with a record.
     """
@@ -140,7 +140,7 @@ def scan(
 def scan_numpy(
     buffer: Bytes, base: int | None, position: int, verify: bool, sealed: bool
 ) -> tuple[Columns, int]:
-    """The whole records, and the position behind the last one; see `scan`."""
+    """The whole records, and the position after the last one; see `scan`."""
     starts, end = _walk(buffer, position)
     columns, good = gather_records(buffer, starts)
     if base is not None:

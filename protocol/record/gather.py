@@ -57,7 +57,7 @@ def _crc_agrees(columns: Columns, good: Bools) -> Bools:
 
 
 def are_heads(buffer: Bytes, start: Ints, size: Ints) -> Bools:
-    """Which records say that they have that size, behind it a record's magic.
+    """Which records say that they have that size, after it a record's magic.
 
     Each must have eight bytes in the buffer.
     """

@@ -86,7 +86,7 @@ class AppendGroup:
     def add(
         self, records: bytes | memoryview, count: int, crc: int, sizes: bytes, flags: int
     ) -> int:
-        """Copies one request into the buffer; answers where it begins there.
+        """Copies one request into the buffer; returns where it begins there.
 
         `crc` is that of all its records, -1 to leave it unchecked; `sizes` may be empty.
         """

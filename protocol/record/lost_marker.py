@@ -22,7 +22,7 @@ from protocol.record.properties import (
 )
 
 LOST = "KEELOG_LOST"
-"""The property of a marker. Its value is `damaged`, with spaces behind it up to the length."""
+"""The property of a marker. Its value is `damaged`, with spaces after it up to the length."""
 LOST_TOPIC = "rmq_sys_keelog_lost"
 """The topic of a marker for bytes of unknown origin; its end is cut off where there is no room."""
 GAP_MARKER_BYTES_MIN = RECORD_BYTES_MIN + 1

@@ -110,7 +110,7 @@ def _check_items(frame: bytes | memoryview) -> None:
 def _marks() -> tuple[bytes, bytes, frozenset[int]]:
     """For each first byte of an item: fixed bytes behind it, bytes of its length, and the text's.
 
-    The items of lists and maps come behind them as items of their own, so they count as nothing.
+    The items of lists and maps come after them as items of their own, so they count as nothing.
     """
     behind, length_bytes = bytearray(256), bytearray(256)
     for mark in range(0xA0, 0xC0):

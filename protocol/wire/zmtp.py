@@ -65,7 +65,7 @@ PING = command(b"PING", bytes(_PING_TTL_BYTES))
 
 
 def pong(ping: Command) -> bytes:
-    """The answer to a PING: its context, which stands behind the TTL."""
+    """The answer to a PING: its context, which stands after the TTL."""
     return command(b"PONG", ping.data[_PING_TTL_BYTES:])
 
 

@@ -15,7 +15,7 @@ _LAST_NS = 1 << 62
 class Pace:
     """Hands out moments on the monotonic clock, in ns; safe for threads.
 
-    `interval_ns` lies between two requests of this process, 0 is full speed. It ends behind
+    `interval_ns` lies between two requests of this process, 0 is full speed. It ends after
     `count` requests (None: no such limit) or at `end_ns`.
     """
 

@@ -16,7 +16,7 @@ assert _STAMP.size == STAMP_BYTES
 WHO_AT = 16
 """Where producer and number stand."""
 END = -1
-"""The number of a message behind all others of its queue."""
+"""The number of a message after all others of its queue."""
 
 
 def key_of(producer: int, number: int) -> str:

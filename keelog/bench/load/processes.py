@@ -95,7 +95,7 @@ class Fleet:
         self._said.put((member, {"say": "gone"}))
 
     def go(self, members: Sequence[Member], start_ns: int | None = None) -> int:
-        """Sets them off together; answers the moment, in monotonic ns."""
+        """Sets them off together; returns the moment, in monotonic ns."""
         start = time.monotonic_ns() + _START_DELAY_NS if start_ns is None else start_ns
         for member in members:
             _tell(member, json.dumps({"go": start}))

@@ -13,12 +13,12 @@ from keelog.bench.results import Second, Stream, Summary
 SHORT_ROW_S = 0.5
 """A shorter row, the last of a process, counts to the second before it."""
 EARLY_NS = 10_000_000
-"""Clocks may wake up so much early: such a row still begins behind the warm-up."""
+"""Clocks may wake up so much early: such a row still begins after the warm-up."""
 
 
 @dataclass(slots=True)
 class _Share:
-    """The part of one process; `idle_ns` of its `ns` lie behind its last message."""
+    """The part of one process; `idle_ns` of its `ns` lie after its last message."""
 
     ns: int = 0
     idle_ns: int = 0
@@ -133,7 +133,7 @@ class Tally:
         }
 
     def streams(self) -> dict[str, Stream]:
-        """Everything. Without a row behind the warm-up, the steady figures are those of all."""
+        """Everything. Without a row after the warm-up, the steady figures are those of all."""
         for name in list(self._all):
             for number in sorted(self._seconds[name]):
                 self.close(number)

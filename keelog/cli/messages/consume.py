@@ -57,7 +57,7 @@ def consume(topic: str, output: Output, node: str, progress: Progress, **options
     """Prints the messages of a topic, in order within each queue, and waits for more.
 
     FORMAT has a letter for each part: %t topic, %q queue, %o offset, %k keys, %v value, %V its
-    size, %d store time, %h properties, %g tags, %x physical offset; behind it {hex}, {base64} or
+    size, %d store time, %h properties, %g tags, %x physical offset; after it {hex}, {base64} or
     {json}. Bytes go out as they are, so a message can command your terminal; tables, JSON and CSV
     escape control characters.
 

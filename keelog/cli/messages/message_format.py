@@ -1,7 +1,7 @@
 """`consume -f`: format strings with one letter for each part of a message.
 
 %t topic, %q queue, %o offset, %k keys, %v value (or %s), %V its size, %d store time in ms,
-%h properties, %g tags, %x physical offset, %% a percent sign; behind a letter {hex}, {base64} or
+%h properties, %g tags, %x physical offset, %% a percent sign; after a letter {hex}, {base64} or
 {json}. \\n, \\t, \\r, \\0, \\\\ and \\xHH are the usual bytes.
 """
 

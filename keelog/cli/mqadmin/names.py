@@ -138,7 +138,7 @@ INSTEAD: dict[str, str] = {
 
 
 def translate(name: str, words: Sequence[str]) -> tuple[str, ...]:
-    """The words behind `keelog` that do the same. Raises BadRequest where nothing does."""
+    """The words after `keelog` that do the same. Raises BadRequest where nothing does."""
     alias = ALIASES.get(name)
     if alias is None:
         instead = INSTEAD.get(name)

@@ -28,7 +28,7 @@ def repair(
 
     Without --apply it ends with 5 when there is damage. With it the store's lock is taken first
     (6 when somebody holds it), all that is cut or overwritten is kept in keelog/quarantine/, and
-    the store is checked behind it: 5 when damage is left.
+    the store is checked after it: 5 when damage is left.
 
     Example: keelog store repair ./store
 

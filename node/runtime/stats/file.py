@@ -1,6 +1,6 @@
 """Mapped files of counts, `keelog/run/stats/…`: one writer each, kept over its restarts.
 
-A file is 8-byte numbers in the machine's order, behind a header of two: magic with the version of
+A file is 8-byte numbers in the machine's order, after a header of two: magic with the version of
 this layout, and a CRC of what the numbers mean. Each store is one aligned number, never torn. What
 is not of this layout is taken as missing by who reads it, and replaced by its owner.
 """
@@ -61,7 +61,7 @@ def replace(path: Path, layout: int, count: int) -> None:
     temporary = path.with_name(path.name + ".new")
     descriptor = open_regular(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        # With a block behind every byte: a store into a hole of a full disk ends the process.
+        # With a block after every byte: a store into a hole of a full disk ends the process.
         os.posix_fallocate(descriptor, 0, _file_bytes(count))
         head = memoryview(bytearray(_HEADER * 8)).cast("Q")
         head[0], head[1] = STATS_MAGIC, layout

@@ -34,7 +34,7 @@ def _width(one: Series) -> int:
 
 @cache
 def _places(role: str) -> Mapping[Series, int]:
-    """Where the numbers of each series begin, behind the header."""
+    """Where the numbers of each series begin, after the header."""
     places, end = {}, 0
     for one in SERIES[role]:
         places[one] = end

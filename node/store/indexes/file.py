@@ -144,7 +144,7 @@ def open_index_file(
 
 
 def readable_end(file: IndexFile, log_end: int) -> int:
-    """Behind the last entry of a record below `log_end`: a live index may be ahead of the log."""
+    """After the last entry of a record below `log_end`: a live index may be ahead of the log."""
     end = file.header.index_count
     while end > 1:
         start = max(1, end - _ENTRIES_AT_ONCE)

@@ -145,7 +145,7 @@ class IndexReader:
         times: tuple[int, int] = (0, END_OF_TIME),
         after: Candidate | None = None,
     ) -> Iterator[Candidate]:
-        """Every entry of the key's hash, newest first, without a cap, from behind `after` on.
+        """Every entry of the key's hash, newest first, without a cap, from after `after` on.
 
         Files that lie outside `times` are passed over; the times of single entries are not
         looked at: the records tell them exactly.

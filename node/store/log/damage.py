@@ -1,7 +1,7 @@
-"""Reads on behind damage: where the next record can be proved, and nowhere else.
+"""Reads on after damage: where the next record can be proved, and nowhere else.
 
 A record proves itself by its magic, its own log offset at that place, its lengths and checksum.
-Behind the log's real end old bytes may stand that a broker cut off without wiping them; they are
+After the log's real end old bytes may stand that a broker cut off without wiping them; they are
 told by their store time, which is before that of the last good record.
 """
 
@@ -13,7 +13,7 @@ from protocol.record.codec import FILLER_BYTES, MAGIC_V1, MAGIC_V2, Filler, Reco
 from protocol.record.columns import Columns
 
 FIRST_WINDOW_BYTES = 16 * 1024
-"""Mostly a record stands near; each window behind it is four times as large."""
+"""Mostly a record stands near; each window after it is four times as large."""
 _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _MAGIC_AT = 4
 _MAGIC_END = _MAGIC_AT + len(_MAGICS[0])
@@ -50,7 +50,7 @@ def next_record(
 
 def wrong_blank(log: LogReader, position: int) -> Torn | None:
     """What is wrong with a blank there: it says how many bytes are left in its segment. Readers go
-    on behind it whatever it says, as a broker does."""
+    on after it whatever it says, as a broker does."""
     segment = log.segments.find(position)
     if segment is None or position >= log.end or position + FILLER_BYTES > segment.end:
         return None
@@ -94,9 +94,9 @@ def columns_past_damage(
     verify: bool = True,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Columns | Damage]:
-    """As `LogReader.columns`, but damage is an item of its own, and the records go on behind it.
+    """As `LogReader.columns`, but damage is an item of its own, and the records go on after it.
 
-    When nothing can be proved behind it, the records end, and `log.stopped` tells why.
+    When nothing can be proved after it, the records end, and `log.stopped` tells why.
     """
     last_time = 0
     stop = log.end if stop is None else min(stop, log.end)

@@ -18,7 +18,7 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """The offset behind the last byte."""
+        """The offset after the last byte."""
         return self.start + self.size
 
     @property

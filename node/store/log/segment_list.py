@@ -164,7 +164,7 @@ class SegmentList:
 
     @property
     def end(self) -> int:
-        """The offset behind the last file, used or not."""
+        """The offset after the last file, used or not."""
         return self._starts[-1] + self.segment_bytes if self._starts else 0
 
     def find(self, offset: int) -> Segment | None:

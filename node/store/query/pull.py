@@ -338,7 +338,7 @@ def _filter(log: LogReader, units: Units, request: PullRequest) -> Callable[...,
 def _is_full(
     count: int, total: int, offset: int, size: int, log_end: int, request: PullRequest
 ) -> bool:
-    """DefaultMessageStore#isTheBatchFull, behind its first test."""
+    """DefaultMessageStore#isTheBatchFull, after its first test."""
     limits = request.limits
     if count + 1 > request.max_messages or total + size > _total_max(request):
         return True

@@ -42,7 +42,7 @@ def store_time(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit)
 def damaged_message(
     log: LogReader, queue: QueueReader, number: int, unit: QueueUnit
 ) -> MessageDamaged:
-    """The error that says whether record or unit is damaged, where, and how to go on behind it."""
+    """The error that says whether record or unit is damaged, where, and how to go on after it."""
     where, offset, found = _what_is_wrong(log, queue, number, unit)
     topic, queue_id = queue.queue
     return MessageDamaged(

@@ -73,7 +73,7 @@ class QueueFiles:
 
     @property
     def capacity_end(self) -> int:
-        """The number behind the last file's last unit, written or not."""
+        """The number after the last file's last unit, written or not."""
         return (self._starts[-1] + self.file_bytes) // UNIT_BYTES if self._starts else 0
 
     @property
@@ -135,9 +135,9 @@ class QueueFiles:
             self._files.forget(self._paths.pop(self._starts.pop(0)))
 
     def end_below(self, limit: int, thorough: bool = False) -> int:
-        """The number behind the last real unit below log offset `limit`.
+        """The number after the last real unit below log offset `limit`.
 
-        From the last file backwards, by bisection: units rise and behind them is nothing. Where the
+        From the last file backwards, by bisection: units rise and after them is nothing. Where the
         units right before the end found are not all real, bytes behind the end were changed, and
         the walk decides.
         `thorough` looks at every unit of the last three files instead, as a broker's recovery does:

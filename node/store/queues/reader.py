@@ -1,4 +1,4 @@
-"""Reads one queue: its units on disk, and behind them those that only the log tells."""
+"""Reads one queue: its units on disk, and after them those that only the log tells."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -72,12 +72,12 @@ class QueueReader:
 
     @property
     def disk_end(self) -> int:
-        """The number behind the last unit that stands in a file."""
+        """The number after the last unit that stands in a file."""
         return self._disk_end
 
     @property
     def max_offset(self) -> int:
-        """The number behind the last unit; 0 when the queue never had one."""
+        """The number after the last unit; 0 when the queue never had one."""
         if self._derived is not None:
             return self._derived.first + len(self._derived.units)
         return self._disk_end

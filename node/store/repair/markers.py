@@ -50,7 +50,7 @@ class _Room:
 @dataclass(frozen=True, slots=True)
 class Filling:
     """The steps that fill all holes, and queue offsets for which there was no room: a broker's
-    rebuild would move the units behind them."""
+    rebuild would move the units after them."""
 
     steps: list[FillHole]
     homeless: list[tuple[Queue, int]]
@@ -83,7 +83,7 @@ def _rooms(hole: Hole, claims: Sequence[Claim]) -> Iterable[_Room]:
 
 
 def _place_gap(gap: Gap, claims: Sequence[Claim], rooms: list[_Room]) -> list[tuple[Queue, int]]:
-    """Gives each number of a gap that no unit explains a place; answers those that get none."""
+    """Gives each number of a gap that no unit explains a place; returns those that get none."""
     if not is_folder_name(gap.queue.topic):
         return []
     known = {claim.number: claim for claim in claims if claim.queue == gap.queue}

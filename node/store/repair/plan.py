@@ -179,7 +179,7 @@ def _look_through(
 def _moved_away(
     runs: list[SegmentList], walk: LogWalk, tails: Tails | None
 ) -> Iterator[tuple[Queue, int, int]]:
-    """What stands in segments that go, and what stood in those that are missing behind them: of
+    """What stands in segments that go, and what stood in those that are missing after them: of
     each queue all below its first message that stays."""
     first: dict[Queue, int] = {}
     stop: dict[Queue, int] = dict(tails.next_offset) if tails is not None else {}
@@ -195,7 +195,7 @@ def _moved_away(
 
 
 def _proved_end(reader: LogReader, queues: list[tuple[Queue, QueueFiles]]) -> int:
-    """Behind the last record that a queue's last unit names and that stands there: after a clean
+    """After the last record that a queue's last unit names and that stands there: after a clean
     stop all that is in the queues is in the log."""
     ends = [0]
     for _, files in queues:
@@ -247,7 +247,7 @@ def _cut_off(
 def _unvouched(
     cut: CutLog, units: UnitsRead, reader: LogReader
 ) -> Iterator[tuple[Queue, int, int]]:
-    """What stands behind the cut when nobody knows what was durable: of each queue what units name
+    """What stands after the cut when nobody knows what was durable: of each queue what units name
     there, and whole records that are no older than those before."""
     ends = {queue: (cut.next_offset[queue], stop) for queue, (_, stop) in units.beyond.items()}
     resumed = next_record(reader, cut.offset + 1, cut.store_timestamp)
@@ -292,7 +292,7 @@ def derived_steps(root: Path, report: Report, log_changes: bool = False) -> list
         elif finding.kind == "foreign_file":
             steps.append(MoveFile(path, 0, path.lstat().st_size, "is no file of a store"))
             if finding.queue_id is not None:
-                # The queue was not looked at behind it, and may lack a file in its place.
+                # The queue was not looked at after it, and may lack a file in its place.
                 reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")
         elif finding.severity == "error":
             reasons.setdefault(folder, f"{finding.kind}: {finding.detail}")

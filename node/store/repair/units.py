@@ -31,13 +31,13 @@ class Claim(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The log offset behind the record."""
+        """The log offset after the record."""
         return self.offset + self.size
 
 
 class UnitsRead(NamedTuple):
     """Units that can be believed, by offset; and for each queue the numbers [first, stop) whose
-    records were durable and now lie behind the log's end."""
+    records were durable and now lie after the log's end."""
 
     claims: list[Claim]
     beyond: dict[Queue, tuple[int, int]]

@@ -1,6 +1,6 @@
 """Walks a damaged log once: its holes, where its queues have gaps, where it ends. Only reads.
 
-A hole is damage with a record that can be proved behind it. Above what was durable nothing is a
+A hole is damage with a record that can be proved after it. Above what was durable nothing is a
 hole: a crash leaves torn bytes there, and recovery cuts them.
 """
 
@@ -131,7 +131,7 @@ def walk_log(reader: LogReader, durable: int, sealed: bool, endless: bool = Fals
 
 
 def _resumed_at(reader: LogReader, torn: Torn, found: LogWalk, endless: bool) -> int | None:
-    """Where the log goes on behind damage; None when its end is there.
+    """Where the log goes on after damage; None when its end is there.
 
     Below the durable end the chain of records was whole once, so whatever proves itself there is
     one of them. Above it may stand what was cut off before: its store time tells.
@@ -226,7 +226,7 @@ def _queues_of(columns: Columns) -> Iterator[tuple[Queue, Seen]]:
 
 def add_gaps_at_ends(found: LogWalk, min_offset: int, tails: Tails | None) -> None:
     """Adds what a log from offset 0 lacks before a queue's first record, and what our snapshot of
-    the queues' ends has behind its last one."""
+    the queues' ends has after its last one."""
     if not found.holes:
         return
     first_hole, last_hole = found.holes[0].start, found.holes[-1].start

@@ -100,7 +100,7 @@ def _behind_last(files: list[IndexFile], log: LogReader) -> _Plan:
 def vouched_entries(file: IndexFile, done: int) -> int:
     """How many entries from the first on are of records below `done`, whole and in order.
 
-    Behind them a power loss may have left anything, entries of zeros before good ones too.
+    After them a power loss may have left anything, entries of zeros before good ones too.
     """
     end, last = file.header.index_count, 0
     for start in range(1, end, WINDOW_ENTRIES):

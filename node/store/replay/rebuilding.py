@@ -17,7 +17,7 @@ UNFINISHED_DIR = "rebuild.building"
 
 
 def forget(root: Path, workers: str) -> list[str]:
-    """Takes back what workers vouched for whose slots begin so; answers who they were."""
+    """Takes back what workers vouched for whose slots begin so; returns who they were."""
     slots = [slot for slot in list_progress(root) if slot.startswith(workers)]
     for slot in slots:
         remove_progress(root, slot)

@@ -71,7 +71,7 @@ def derive_units(
     units_per_file: int,
     delay_levels_ms: tuple[int, ...],
 ) -> dict[Queue, DerivedUnits]:
-    """Walks the log from `start` and answers what each queue's files lack.
+    """Walks the log from `start` and returns what each queue's files lack.
 
     Damaged stretches are passed over: their units are fillers, which no pull takes.
     """

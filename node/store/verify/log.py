@@ -77,13 +77,13 @@ class LogCheck:
             self.add_end(reader, reader.stopped)
 
     def add_damage(self, damage: Damage) -> None:
-        """A place that holds no record, and the log goes on behind it."""
+        """A place that holds no record, and the log goes on after it."""
         detail = f"{damage.torn.why}; the next record stands at {damage.resumed_at}"
         self._add_torn("error", damage.torn, damage.where, detail)
         self.damaged.append((damage.torn.position, damage.resumed_at))
 
     def add_end(self, reader: LogReader, stopped: Torn) -> None:
-        """A place that holds no record, and behind it none can be proved."""
+        """A place that holds no record, and after it none can be proved."""
         where = str(reader.segment_at(stopped.position).path)
         self._add_torn("error", stopped, where, stopped.why)
         self.damaged.append((stopped.position, reader.end))
@@ -112,7 +112,7 @@ class LogCheck:
             self._records_behind(stop.position)
 
     def _records_behind(self, end: int) -> None:
-        """After a clean stop nothing but old bytes stands behind the end."""
+        """After a clean stop nothing but old bytes stands after the end."""
         store = self._store
         segments = store.log.segments
         reader = LogReader(segments, Bounds(segments.start, segments.end))
@@ -156,7 +156,7 @@ def irregular_findings(root: Path) -> Iterator[Finding]:
 
 
 def blank_finding(log: LogReader, columns: Columns) -> Finding | None:
-    """A blank of another length behind the last record of a segment."""
+    """A blank of another length after the last record of a segment."""
     torn = wrong_blank(log, int(columns.physical_offset[-1] + columns.size[-1]))
     if torn is None:
         return None

@@ -155,7 +155,7 @@ class CommitLog:
         self.prepare_next()
 
     def make_room(self, size: int) -> None:
-        """Goes on in the next segment, behind a filler, when `size` bytes do not fit.
+        """Goes on in the next segment, after a filler, when `size` bytes do not fit.
 
         Raises ServiceNotAvailable when there is no next one; nothing is written then.
         """
@@ -179,7 +179,7 @@ class CommitLog:
             self._ahead.begin(self._current.path, self.segment_bytes, position)
 
     def append(self, data: memoryview | bytes | bytearray) -> int:
-        """Writes `data`, for which `make_room` was called, in one go. Answers its log offset.
+        """Writes `data`, for which `make_room` was called, in one go. Returns its log offset.
 
         The space is there already: any error means that the file can no longer be trusted, and is
         raised for the process to end. A pool may keep `data` itself: do not change it afterwards.

@@ -141,7 +141,7 @@ class FlushServices:
         now: float,
         after_flush: Callable[[int], Callable[[], None]],
     ) -> None:
-        """`after_flush(target)` makes what the flush thread does behind the sync up to `target`."""
+        """`after_flush(target)` makes what the flush thread does after the sync up to `target`."""
         self.flushed = log.end
         self._log = log
         self._after_flush = after_flush

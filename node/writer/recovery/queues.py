@@ -13,7 +13,7 @@ SETTLE_RECORDS = 200_000
 
 
 class TailNotes:
-    """Moves each queue's next offset behind its last record. `settle` brings `tails` up to date."""
+    """Moves each queue's next offset after its last record. `settle` brings `tails` up to date."""
 
     def __init__(self, tails: dict[Queue, int]) -> None:
         self._tails = tails

@@ -195,7 +195,7 @@ def _walk(
 
 
 def _is_far(segments: SegmentList, condition: Condition, tails: Tails, found: Recovery) -> bool:
-    """Whether a broker has appended more behind our snapshot than is to be walked."""
+    """Whether a broker has appended more after our snapshot than is to be walked."""
     if condition.was_ours or ends_at(
         LogReader(segments, Bounds(segments.start, segments.end)), tails.at
     ):
@@ -226,7 +226,7 @@ def _walk_of_broker(
     """As a broker finds it: the end from the last segments, the queues' ends from their files and
     what the log has above them. `known`: a snapshot of ours that is too old to walk from.
 
-    Answers what stands at the end.
+    Returns what stands at the end.
     """
     with DeadStore(found.root, settings, on_window=lambda done, _total: tell(done)) as store:
         if known is not None:
@@ -280,7 +280,7 @@ def _note(found: Recovery, notes: TailNotes, columns: Columns) -> None:
 
 
 def _filler_bytes(found: Recovery) -> int:
-    """A filler without a segment behind it counts: the log goes on in the next segment."""
+    """A filler without a segment after it counts: the log goes on in the next segment."""
     base = found.end - found.end % found.segment_bytes
     path = found.log_end.path(base)
     if base == found.end or not path.exists():
@@ -295,7 +295,7 @@ def _filler_bytes(found: Recovery) -> int:
 def carry_out(found: Recovery, crc: bool = True) -> int:
     """Cuts what must go (a copy goes to quarantine), flushes the tail, begins a new epoch.
 
-    `crc`: whether all that is appended from now on carries the whole-record checksum. Answers the
+    `crc`: whether all that is appended from now on carries the whole-record checksum. Returns the
     epoch. When it returns, everything below `found.end` is durable.
     """
     end = found.log_end

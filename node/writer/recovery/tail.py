@@ -1,4 +1,4 @@
-"""What stands behind a log's end: found, judged, kept in quarantine, zeroed; and the tail before
+"""What stands after a log's end: found, judged, kept in quarantine, zeroed; and the tail before
 it, written once more."""
 
 import errno
@@ -56,12 +56,12 @@ def segment_bases(root: Path) -> list[int]:
 
 
 def has_bytes_behind(end: LogEnd) -> bool:
-    """Whether anything but zeros stands at or behind the end."""
+    """Whether anything but zeros stands at or after the end."""
     return any(True for _ in _bytes_behind(end))
 
 
 def written_end(end: LogEnd) -> int:
-    """Where data ends on the disk, at or behind `end`: what was never written is a hole."""
+    """Where data ends on the disk, at or after `end`: what was never written is a hole."""
     written = end.offset
     for base in segment_bases(end.root):
         if base + end.segment_bytes > end.offset:
@@ -75,7 +75,7 @@ def written_end(end: LogEnd) -> int:
 
 
 def _bytes_behind(end: LogEnd) -> Iterator[tuple[int, int, bytes]]:
-    """(segment base, position, bytes) of what is not zero at or behind the end, by MiB at most."""
+    """(segment base, position, bytes) of what is not zero at or after the end, by MiB at most."""
     for base in segment_bases(end.root):
         if base + end.segment_bytes <= end.offset:
             continue
@@ -144,7 +144,7 @@ def records_behind(segments: SegmentList, torn: Torn, not_before_ms: int) -> tup
 
 
 def quarantine(end: LogEnd, report: dict[str, Any]) -> Path:
-    """Copies what stands behind the end to a folder of its own, with a report; answers it."""
+    """Copies what stands after the end to a folder of its own, with a report; returns it."""
     pieces = ((base + position, chunk) for base, position, chunk in _bytes_behind(end))
     folder = keep_bytes(end.root, end.offset, pieces, report)
     told = fields(offset=end.offset, why=report["why"], kept_in=folder)
@@ -164,7 +164,7 @@ def zero_behind(end: LogEnd) -> None:
 
 
 def drop_segments_behind(end: LogEnd) -> None:
-    """Segments wholly behind the end: prepared ones that were never used, or cut ones."""
+    """Segments wholly after the end: prepared ones that were never used, or cut ones."""
     behind = [base for base in segment_bases(end.root) if base >= end.offset and base > 0]
     # From the last one on, and each durably: a gap would be damage to a start after a kill or a
     # power loss in the middle.

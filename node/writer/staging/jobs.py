@@ -151,7 +151,7 @@ class Forget(Job):
 
 
 def forget_batch(root: Path, batch: Batch) -> int:
-    """Removes journal and stages, those of failed tasks too; answers the bytes of the stages."""
+    """Removes journal and stages, those of failed tasks too; returns the bytes of the stages."""
     folder = batch_dir(root, batch)
     if not folder.is_dir():
         return 0

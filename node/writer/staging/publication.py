@@ -53,7 +53,7 @@ class Publication:
     """Whether there is a journal: then it ends by itself, and as it began."""
     source: StagedRecords | None = None
     end: int = 0
-    """Behind its last record in the log."""
+    """After its last record in the log."""
     noted: int = 0
     """Where the journal's next position was taken, and which it was."""
     checkpoint: Position | None = None

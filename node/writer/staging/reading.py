@@ -61,7 +61,7 @@ class StagedRecords:
         self._at = 0
 
     def next_chunk(self, bytes_max: int) -> Chunk | None:
-        """The next records, one at least; None behind the last.
+        """The next records, one at least; None after the last.
 
         Raises StoreDamaged where a stage is not what it was when the publication began.
         """
@@ -151,7 +151,7 @@ def position_in_log(root: Path, batch: Batch, journal: Journal, end: int) -> Pos
     Walks the log from the journal's offset, which is durable: no owner can have cut it below. What
     this batch appended stands there in its order, with records of others between. A record is the
     staged one when all of it agrees that the node does not fill in; unique keys make it the only
-    one. The batch goes on behind the last record that is found. Raises StoreDamaged, NotFound.
+    one. The batch goes on after the last record that is found. Raises StoreDamaged, NotFound.
     """
     files = OpenFiles()
     staged = StagedRecords(root, batch, journal.parts, journal.position)

@@ -130,7 +130,7 @@ class Staging:
         return load_published(self.root, query) if query in self._queries else None
 
     def is_published(self, batch: Batch) -> bool:
-        """Whether the batch, or one behind it, is recorded. Raises StoreDamaged."""
+        """Whether the batch, or one after it, is recorded. Raises StoreDamaged."""
         last = self.published(batch.query)
         return last is not None and batch.number <= last.number
 
@@ -239,7 +239,7 @@ class Staging:
         self.room.take(len(frame))
 
     def drop(self, batch: Batch, stage: str | None) -> int:
-        """Removes one stage, or all of a batch; answers how many there were.
+        """Removes one stage, or all of a batch; returns how many there were.
 
         Nothing of a batch whose publication has begun: it ends by itself. What goes is moved aside:
         `staging.jobs.Sweep` removes it. Raises ServiceNotAvailable where the disk is too full.
@@ -289,7 +289,7 @@ class Staging:
                     self._queries.discard(query)
 
     def drop_untouched(self, batches: Iterable[Batch], limit_ms: int) -> int:
-        """Drops those that have not been touched since `limit_ms`; answers how many."""
+        """Drops those that have not been touched since `limit_ms`; returns how many."""
         dropped = 0
         for batch in batches:
             folder = batch_dir(self.root, batch)

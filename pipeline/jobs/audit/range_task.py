@@ -199,7 +199,7 @@ class _RangeAudit:
         return report
 
     def _walk(self) -> Iterator[Columns]:
-        """The range's records, also behind damage; notes damage and ends."""
+        """The range's records, also after damage; notes damage and ends."""
         span, log, report = self._span, self._store.log, self._report
         start: int | None = span.start
         if not span.is_proven:
@@ -298,7 +298,7 @@ class _RangeAudit:
             self._check_blank(check, file, damaged)
 
     def _check_blank(self, check: IndexCheck, file: IndexFile, damaged: Stretches) -> None:
-        """Entries that name a place behind the range's last record."""
+        """Entries that name a place after the range's last record."""
         offsets = file.entries()["physical_offset"].astype(np.int64)
         rows = np.flatnonzero((offsets >= check.done) & (offsets < self._report.ends.end))
         odd = [row for row in rows.tolist() if not is_within(damaged, int(offsets[row]))]
@@ -311,6 +311,6 @@ def _end(columns: Columns) -> int:
 
 
 def _first_row(file: IndexFile, offset: int) -> int:
-    """The first entry that names this log offset or one behind it; entries are in log order."""
+    """The first entry that names this log offset or one after it; entries are in log order."""
     offsets = file.entries()["physical_offset"]
     return bisect_left(range(len(offsets)), offset, key=lambda row: int(offsets[row]))

@@ -16,7 +16,7 @@ Again = Callable[[ScanRange], AuditReport]
 class AuditStitch:
     """Goes through ranges in log order; notes damage in `check`, keeps the reports that count.
 
-    Behind damage the log goes on at the first record of a range that is not older than what stands
+    After damage the log goes on at the first record of a range that is not older than what stands
     before the damage. `again` audits a range from another place: where a body imitates a record
     at its own place, the task has started at that.
     """

@@ -77,7 +77,7 @@ def _key(path: str, number: int, open_file: OpenKeys) -> tuple[int, int]:
 
 
 def write_index_file(plan: IndexFilePlan) -> int:
-    """Makes the file, and gives it its name when it is whole; answers how many entries it has.
+    """Makes the file, and gives it its name when it is whole; returns how many entries it has.
 
     Entries go straight to the file: of a full one of 420 MB only the slots, 20 MB, and a million
     keys are in memory.
@@ -121,7 +121,7 @@ def naming_spill(folder: ObjectFolder) -> Iterator[None]:
 
 
 def _fill(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHeader:
-    """Writes the whole of an empty file; answers its header."""
+    """Writes the whole of an empty file; returns its header."""
     disk.set_length(descriptor, plan.geometry.file_bytes)
     header = _write_entries(descriptor, plan, open_file)
     disk.write_all(descriptor, INDEX_HEADER.pack(header), 0)
@@ -129,7 +129,7 @@ def _fill(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHea
 
 
 def _write_entries(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHeader:
-    """Writes entries and slots; answers the header as it is behind them."""
+    """Writes entries and slots; returns the header as it is behind them."""
     header, geometry = plan.header, plan.geometry
     slots = np.zeros(geometry.slot_count, _SLOTS_DTYPE)
     for batch in read_keys(plan.keys, open_file):

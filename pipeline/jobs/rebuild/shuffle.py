@@ -93,7 +93,7 @@ def unit_rows(spark: "SparkSession", job: RangeJob, ranges: list[ScanRange]) -> 
 
 
 class _UnitsOf:
-    """Reads ranges: units as rows, and behind them a row with the range's report."""
+    """Reads ranges: units as rows, and after them a row with the range's report."""
 
     def __init__(self, job: RangeJob) -> None:
         self._job = job
@@ -198,7 +198,7 @@ class _FilesOf:
 
 
 class _Run(NamedTuple):
-    """Units that stand one behind the other, from a byte of their file on."""
+    """Units that stand one after the other, from a byte of their file on."""
 
     position: int
     units: NDArray[Any]

@@ -43,7 +43,7 @@ class Target(ABC):
 
     @abstractmethod
     def finish_queues(self, runs: Runs, written: Sequence[OutFile]) -> int:
-        """Holds the queue files against the runs, else JobFailed; answers how many there are."""
+        """Holds the queue files against the runs, else JobFailed; returns how many there are."""
 
     @abstractmethod
     def publish(self, figures: Mapping[str, object]) -> None:

@@ -18,7 +18,7 @@ _LABEL_CHARS_MAX = 34
 _BARS_MAX = 20
 _WINDOWS_DRAWN_MAX = 500
 _TIME_MS_MAX = 250_000_000_000_000
-"""Matplotlib draws no times behind the year 9999."""
+"""Matplotlib draws no times after the year 9999."""
 
 
 def throughput(figures: Figures) -> str:
