@@ -70,13 +70,24 @@ def recovery_trusts_page_cache(patch: Patch) -> None:
 
 
 class _NoFolderSync:
-    """The storage seam without one call."""
+    """The storage seam, which syncs files and forgets folders."""
+
+    def __init__(self) -> None:
+        self._folders: set[int] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(disk, name)
 
-    def sync_dir(self, _path: Path) -> None:
-        """Forgotten."""
+    @contextmanager
+    def open_dir(self, path: Path) -> Iterator[int]:
+        with disk.open_dir(path) as folder:
+            self._folders.add(folder)
+            yield folder
+            self._folders.discard(folder)
+
+    def sync_with_length(self, descriptor: int) -> None:
+        if descriptor not in self._folders:
+            disk.sync_with_length(descriptor)
 
 
 def no_folder_sync_for_new_segment(patch: Patch) -> None:
