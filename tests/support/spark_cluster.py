@@ -61,7 +61,7 @@ def bare_python(folder: Path) -> Path:
         "import importlib.util as u; print([u.find_spec(n) is None for n in ('numpy', 'keelog')])"
     )
     done = subprocess.run(
-        [python, "-c", finds], cwd=folder, capture_output=True, text=True, env=_bare_environment(),
+        [python, "-c", finds], cwd=folder, capture_output=True, text=True, env=bare_environment(),
         check=True,
     )  # fmt: skip
     assert done.stdout.strip() == "[False, True]", "numpy must be there, and Keelog must not"
@@ -153,7 +153,7 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         """For every process of the cluster: nothing in it leads to the checkout."""
         return {
-            **_bare_environment(),
+            **bare_environment(),
             "SPARK_HOME": str(SPARK_HOME),
             "JAVA_HOME": str(find_java(os.environ)),
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -226,7 +226,7 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
     psutil.wait_procs(processes, timeout=30)
 
 
-def _bare_environment() -> dict[str, str]:
+def bare_environment() -> dict[str, str]:
     """PATH and the like; nothing that makes Python find more than it does by itself."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_CACHE_HOME")
     return {name: os.environ[name] for name in kept if name in os.environ}

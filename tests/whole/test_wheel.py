@@ -14,7 +14,7 @@ from keelog.cli.demo.command import SOURCES
 from protocol.kernel import loader
 from tests.support.golden import GetStore, facts
 from tests.support.node import wait_until
-from tests.support.spark_cluster import bare_python
+from tests.support.spark_cluster import bare_environment, bare_python
 
 ROOT = Path(hatch_build.__file__).parent
 BIND = "tcp://127.0.0.1:0"
@@ -68,14 +68,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(python: Path, *words: str, stdin: str = "") -> str:
+    # Another test of this process may have named the tree's Python to Spark.
     done = subprocess.run(
-        [python, *words],
-        cwd=python.parent,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [python, *words], cwd=python.parent, input=stdin, env=bare_environment(),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -87,7 +84,7 @@ def test_an_installation_has_two_names_and_serves_messages(installed: Path, tmp_
     assert ours == {"keelog", "pyspark_keelog"}
     with (tmp_path / "log").open("w+") as log:
         serve = [str(installed), "-m", "keelog", "serve", str(tmp_path / "store"), "--bind", BIND]
-        node = subprocess.Popen(serve, stderr=log, cwd=tmp_path)
+        node = subprocess.Popen(serve, stderr=log, cwd=tmp_path, env=bare_environment())
         try:
             wait_until(lambda: "\nready tcp" in (tmp_path / "log").read_text(), "it is not ready")
             line = (tmp_path / "log").read_text().partition("\nready ")[2]
