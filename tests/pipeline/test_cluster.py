@@ -115,7 +115,7 @@ def test_tasks_on_both_workers_read_what_a_local_read_gives_with_the_shipped_pac
     assert sorted_rows(rows) == sorted_rows(read_rows(path=str(root)))
     assert len({folder.split("/work-")[1][0] for folder, _, _ in answer["tasks"]}) == 2
     for _, package, path in [*answer["tasks"], answer["driver"]]:
-        assert "keelog.zip/pipeline/" in package
+        assert "keelog.zip/keelog/" in package
         inside = [folder for folder in path if Path(folder).is_relative_to(ROOT)]
         assert all("site-packages" in folder for folder in inside), "the checkout can be imported"
 
