@@ -8,6 +8,11 @@
 It needs the extra `spark`. `format("keelog")` itself needs no import.
 """
 
+from pipeline.session import check_pyspark
+
+# First: what is imported below takes pyspark as given.
+check_pyspark()
+
 from pipeline import register
 from pipeline.jobs.audit.report import findings_frame
 from pipeline.jobs.audit.run import audit

@@ -3,6 +3,8 @@
 import inspect
 import pydoc
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,3 +67,13 @@ def test_the_page_names_no_call_that_is_not_there(name: str) -> None:
     text = PAGE.read_text(encoding="utf-8")
     for called in set(re.findall(rf"\b{name.lower()}\.(\w+)\(", text)):
         assert hasattr(getattr(keelog, name), called), called
+
+
+def test_the_names_of_spark_say_what_to_install_where_pyspark_is_missing() -> None:
+    program = "import sys; sys.modules['pyspark'] = None\nimport keelog.spark"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "pyspark is missing" in done.stderr
+    assert "pip install 'keelog[spark]'" in done.stderr
