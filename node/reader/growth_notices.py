@@ -7,12 +7,10 @@ lost one is missed.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import msgpack
 
-from node.runtime.state_page import LogPage, WorkerPage, queue_slot
 from node.runtime.wakeup import DatagramBell
 from protocol.ids import Queue
 
@@ -139,62 +137,3 @@ class Hints:
     def close(self) -> None:
         """Gives the bell back."""
         self._bell.close()
-
-
-class Pages:
-    """The pages of writer and queue workers, for what the open store does not tell."""
-
-    def __init__(self, root: Path, shards: int) -> None:
-        self._root = root
-        self._log: LogPage | None = None
-        self._workers: list[WorkerPage | None] = [None] * shards
-        self._files: dict[Path, int] = {}
-
-    def epoch(self) -> int:
-        """The log's epoch, 0 while it is not known."""
-        if self._log is None:
-            try:
-                self._log = LogPage.open(self._root)
-                self._files[self._log.path] = _file_number(self._log.path)
-            except FileNotFoundError:
-                return 0
-        return self._log.epoch
-
-    def readable(self) -> int:
-        """Up to where the log may be read; 0 while it is not known."""
-        return 0 if self._log is None else self._log.readable
-
-    def hints(self) -> list[int]:
-        """How many hints each queue worker has sent."""
-        return [self._hints_of(shard) for shard in range(len(self._workers))]
-
-    def _hints_of(self, shard: int) -> int:
-        page = self._workers[shard]
-        if page is None:
-            slot = queue_slot(shard, len(self._workers))
-            try:
-                page = self._workers[shard] = WorkerPage.open(self._root, slot)
-                self._files[page.path] = _file_number(page.path)
-            except FileNotFoundError:
-                return 0
-        return page.hints
-
-    def are_replaced(self) -> bool:
-        """Whether the folder holds other pages than those mapped here: `keelog/run` was emptied."""
-        return any(_file_number(path) not in (0, number) for path, number in self._files.items())
-
-    def close(self) -> None:
-        """Gives the maps back."""
-        for page in (self._log, *self._workers):
-            if page is not None:
-                page.close()
-        self._log, self._workers = None, [None] * len(self._workers)
-        self._files = {}
-
-
-def _file_number(path: Path) -> int:
-    """The inode; 0 when there is no such file."""
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return 0

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import psutil
 import zmq
 
-from node.reader.growth_notices import Hints, News, Pages
+from node.reader.growth_notices import Hints, News
 from node.reader.service import ReaderService
 from node.reader.stats import ReaderStats
 from node.runtime import disk
@@ -29,7 +29,16 @@ from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave, now_ms
 from node.runtime.run_process import ChildProcess, run_process
 from node.runtime.settings import Settings, load_settings
 from node.runtime.shortage import is_shortage
-from node.runtime.state_page import DAMAGED, NEVER, RUNNING, STOPPED, STOPPING, WorkerPage, run_dir
+from node.runtime.state_page import (
+    DAMAGED,
+    NEVER,
+    RUNNING,
+    STOPPED,
+    STOPPING,
+    StatePages,
+    WorkerPage,
+    run_dir,
+)
 from node.runtime.stats.page import StatsPage
 from node.runtime.stats.series import READER
 from node.runtime.stats.topic_counts import TopicCounts
@@ -95,7 +104,6 @@ class Reader:
             self.poller.register(watched, zmq.POLLIN)
         self._site = site
         self._page = page
-        self._pages = Pages(site.root, site.shards)
         self._bell = DatagramBell(site.slot)
         self.poller.register(self._bell.watched, zmq.POLLIN)
         self._hints = Hints(self._bell, site.shards)
@@ -117,6 +125,10 @@ class Reader:
         self._wake_at = NEVER
         self._heartbeat_at = 0.0
         self._reopen_check_at = 0.0
+
+    @property
+    def _pages(self) -> StatePages:
+        return self.service.store.pages
 
     def run(self, stop: StopFlag) -> None:
         """Serves until the flag is set, then answers what it holds."""
@@ -263,9 +275,8 @@ class Reader:
             log.error("the store has moved: no more of its files are opened")
 
     def _reopen(self) -> None:
-        """Somebody removed the pages and made new ones: the old maps tell nothing any more."""
+        """Pages were removed or exchanged, and made anew: the old maps tell nothing any more."""
         log.warning("the state pages were replaced: opening the store again")
-        self._pages.close()
         store = open_fitting(self._site)
         self.service.tail.stop()
         self.service.store.close()
@@ -307,7 +318,6 @@ class Reader:
         self.server.close()
         self._hints.close()
         self._workers.close()
-        self._pages.close()
         self.service.store.close()
 
 

@@ -14,6 +14,7 @@ import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -173,11 +174,19 @@ class _Page:
 
         After a move of the whole store the name says nothing: the page is where the store is.
         """
+        return self._named() != self._identity and is_in_place()
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether the page's name stands for another file: what is mapped tells nothing more."""
+        return self._named() not in (None, self._identity)
+
+    def _named(self) -> int | None:
+        """The identity of the file of the page's name; None where there is none."""
         try:
-            is_other = _identity(self.path.stat()) != self._identity
+            return _identity(self.path.stat())
         except FileNotFoundError:
-            is_other = True
-        return is_other and is_in_place()
+            return None
 
     def beat(self, now_ms: int) -> None:
         """Shows that the owner lives.
@@ -329,6 +338,73 @@ class WorkerPage(_Page):
     def read(self) -> WorkerState:
         """The numbers, all from one epoch."""
         return WorkerState(*self._values())
+
+
+class StatePages:
+    """The pages of the writer and the queue workers, for who follows a node.
+
+    Each is mapped once, when it is there; all who ask look at the same mapping.
+    """
+
+    def __init__(self, root: Path, shards: int) -> None:
+        self._root = root
+        self._log: LogPage | None = None
+        self._workers: list[WorkerPage | None] = [None] * shards
+
+    @property
+    def log(self) -> LogPage | None:
+        """The writer's; None while there is none."""
+        if self._log is None:
+            with suppress(FileNotFoundError):
+                self._log = LogPage.open(self._root)
+        return self._log
+
+    def worker(self, shard: int) -> WorkerPage | None:
+        """A queue worker's; None while there is none."""
+        page = self._workers[shard]
+        if page is None:
+            with suppress(FileNotFoundError):
+                page = WorkerPage.open(self._root, queue_slot(shard, len(self._workers)))
+                self._workers[shard] = page
+        return page
+
+    def epoch(self) -> int:
+        """The log's epoch, 0 while it is not known."""
+        log = self.log
+        return 0 if log is None else log.epoch
+
+    def readable(self) -> int:
+        """Up to where the log may be read; 0 while it is not known."""
+        return 0 if self._log is None else self._log.readable
+
+    def hints(self) -> list[int]:
+        """How many hints each queue worker has sent."""
+        pages = map(self.worker, range(len(self._workers)))
+        return [0 if page is None else page.hints for page in pages]
+
+    def raw(self) -> bytes | None:
+        """What all pages say; None while one is not mapped."""
+        mapped = self._mapped()
+        if len(mapped) <= len(self._workers):
+            return None
+        return b"".join([page.raw() for page in mapped])
+
+    def _mapped(self) -> list[LogPage | WorkerPage]:
+        return [page for page in (self._log, *self._workers) if page is not None]
+
+    def are_replaced(self) -> bool:
+        """Whether another file has the name of one that is mapped here."""
+        return any(page.has_successor for page in self._mapped())
+
+    def are_gone(self) -> bool:
+        """As `are_replaced`, or no file has it: a node with fewer or more workers removes some."""
+        return any(page.is_replaced for page in self._mapped())
+
+    def close(self) -> None:
+        """Gives the mappings back."""
+        for page in self._mapped():
+            page.close()
+        self._log, self._workers = None, [None] * len(self._workers)
 
 
 _RECORDS, _APPENDED, _COMMITTED, _READABLE = (

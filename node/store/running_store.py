@@ -9,11 +9,9 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import (
     DAMAGED,
     STARTING,
-    LogPage,
     LogState,
     PageAbsent,
-    WorkerPage,
-    queue_slot,
+    StatePages,
     visible_end,
 )
 from node.store.base import Store
@@ -93,8 +91,7 @@ class LiveStore(Store):
         super().__init__(root, settings, files)
         self._flushed_only = flushed_only
         self._shards = shards
-        self._page: LogPage | None = None
-        self._workers: list[WorkerPage | None] = [None] * shards
+        self.pages = StatePages(root, shards)
         self._readers: dict[Queue, _OpenQueue] = {}
         self._ends: list[int] = [0] * shards
         self._workers_seen: list[tuple[int, bool]] = [(0, True)] * shards
@@ -118,17 +115,15 @@ class LiveStore(Store):
 
     def refresh(self) -> None:
         """Reads the pages. Raises StoreDamaged when the log's files do not fit to them."""
-        if self._page is None:
-            try:
-                self._page = LogPage.open(self.root)
-            except FileNotFoundError:
-                return
-        raw = self._raw_pages()
+        page = self.pages.log
+        if page is None:
+            return
+        raw = self.pages.raw()
         if raw is not None and raw == self._seen:
             return
         self._seen = None
         try:
-            state = self._page.read()
+            state = page.read()
         except PageAbsent:
             return
         if state.epoch == 0:
@@ -139,16 +134,6 @@ class LiveStore(Store):
         for shard in range(self._shards):
             self._ends[shard] = self._end_of(shard, state)
         self._seen = raw
-
-    def _raw_pages(self) -> bytes | None:
-        """What all pages say; None while one is not open."""
-        assert self._page is not None
-        parts = [self._page.raw()]
-        for page in self._workers:
-            if page is None:
-                return None
-            parts.append(page.raw())
-        return b"".join(parts)
 
     def _follow_log(self, state: LogState) -> None:
         if state.epoch != self._epoch:
@@ -166,13 +151,9 @@ class LiveStore(Store):
         bounds.start, bounds.end = state.min_offset, state.readable
 
     def _end_of(self, shard: int, state: LogState) -> int:
-        page = self._workers[shard]
+        page = self.pages.worker(shard)
         if page is None:
-            try:
-                page = WorkerPage.open(self.root, queue_slot(shard, self._shards))
-            except FileNotFoundError:
-                return 0
-            self._workers[shard] = page
+            return 0
         try:
             worker = page.read()
         except PageAbsent:
@@ -219,7 +200,7 @@ class LiveStore(Store):
     @property
     def is_current(self) -> bool:
         """Whether no epoch has begun since the last `refresh`: what was read since is of it."""
-        return self._page is not None and self._page.epoch == self._epoch
+        return self.pages.epoch() == self._epoch
 
     @property
     def token(self) -> str:
@@ -287,7 +268,5 @@ class LiveStore(Store):
         return self.index_folder.open(self._index_names.names(), trusts_slots=True)
 
     def close(self) -> None:
-        for page in (self._page, *self._workers):
-            if page is not None:
-                page.close()
+        self.pages.close()
         super().close()

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from node.runtime.settings import Settings
-from node.runtime.state_page import LOG_SLOT, RECOVERING, STARTING, LogPage, page_path, run_dir
+from node.runtime.state_page import RECOVERING, STARTING, LogPage, run_dir
 from node.store.file_cache import OpenFiles
 from node.store.identity.running_node import Owner, find_owner
 from node.store.indexes.file import IndexFile, readable_end
@@ -75,11 +75,8 @@ class FolderStore(PlannedStore):
         if owner in (Owner.NOBODY, Owner.BROKER):
             if owner is Owner.BROKER:
                 log.warning("a broker runs %s: rows end at what its files hold", self._root)
-            self._page_at: tuple[int, int] | None = None
             return self._open_resting(OpenFiles(maps=False))
-        store = open_running(self._root, self.settings, self.at.access.flushed_only)
-        self._page_at = _place(page_path(self._root, LOG_SLOT))
-        return store
+        return open_running(self._root, self.settings, self.at.access.flushed_only)
 
     @property
     def log(self) -> LogReader:
@@ -110,9 +107,7 @@ class FolderStore(PlannedStore):
         """Whether a node has come, or one with pages of its own."""
         if isinstance(self._store, DeadStore):
             return find_owner(self._root) in (Owner.WRITER, Owner.SUPERVISOR)
-        return self._page_at != _place(page_path(self._root, LOG_SLOT)) and (
-            find_owner(self._root) is not Owner.NOBODY
-        )
+        return self._store.pages.are_gone() and find_owner(self._root) is not Owner.NOBODY
 
     def settle(self) -> None:
         store = self._store
@@ -248,11 +243,3 @@ def _shards(root: Path) -> int:
         return 0
     count = counts.pop()
     return int(count) if count.isdigit() and len(names) == int(count) else 0
-
-
-def _place(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino

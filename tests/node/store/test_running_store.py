@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.settings import Settings
-from node.runtime.state_page import LogPage, WorkerPage, queue_slot, run_dir
+from node.runtime.state_page import LogPage, WorkerPage, page_path, queue_slot, run_dir
 from node.store import running_store
 from node.store.file_cache import OpenFiles
 from node.store.indexes.reader import IndexFolder
@@ -188,6 +188,25 @@ def test_another_epoch_forgets_the_ends_that_were_known(stage: Stage, live: Live
     result = get_message(live.log, reader, kept + 5, PullRequest())
     assert result.status is PullStatus.OFFSET_OVERFLOW_BADLY
     assert result.next_begin_offset == kept
+
+
+@pytest.mark.parametrize("slot", ["log", "queue-0-of-2", "queue-1-of-2"])
+def test_a_page_that_another_file_has_taken_the_name_of_is_noticed(
+    stage: Stage, live: LiveStore, slot: str
+) -> None:
+    stage.publish(stage.end)
+    live.refresh()
+    assert not live.pages.are_replaced()
+    path = page_path(stage.root, slot)
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    path.unlink()
+    assert not live.pages.are_replaced()
+    assert live.pages.are_gone()
+    other.rename(path)
+    assert live.pages.are_replaced()
+    assert live.pages.hints() == [0, 0], "whoever asks looks at the same mapping"
+    assert live.pages.are_replaced()
 
 
 def test_numbers_that_are_being_replaced_change_nothing(stage: Stage, live: LiveStore) -> None:
