@@ -42,7 +42,7 @@ def exception(scene: Scene) -> Deed:
         name = _inject(scene, pid, kind)
     _await_end(pid, _MAIN_S if name == "MainThread" else _THREAD_S)
     what = f"{kind} in {role}, {name}"
-    return Deed(what, victim=pid, is_http=name.startswith("http"))
+    return Deed(what, victim=pid, is_late=is_alive(pid), is_http=name.startswith("http"))
 
 
 def http_exception(scene: Scene) -> Deed:

@@ -23,6 +23,8 @@ class Deed:
     """The process that it was done to."""
     must_end: bool = False
     """All is well only when the victim is gone: it would never do anything more."""
+    is_late: bool = False
+    """The victim's thread still waits: it runs into the exception when it wakes up."""
     is_http: bool = False
     """The HTTP end may start again by itself: it is well when it answers."""
     hold_s: float = 0.0
