@@ -10,7 +10,7 @@ from typing import NoReturn, Self, TypeVar, Unpack
 
 from client import operations as operations
 from client.core import ClientCore, goes_alone
-from client.find import Find
+from client.find import FindPages
 from client.messages import Body, Message, OutgoingMessage
 from client.operations import Operation
 from client.options import (
@@ -26,7 +26,7 @@ from client.options import (
 from client.pull_result import PullResult
 from client.results import Health, NodeStatus, QueueOffsets, Receipt, TopicCreated, TopicInfo
 from client.send.producer import Producer
-from client.subscription import Start, Tail, TailOptions
+from client.subscription import Start, Subscription, TailOptions
 from client.transport.request import Arrival, Retry
 from client.transport.routes import Routes
 from protocol.errors import MqError
@@ -292,16 +292,16 @@ class Client:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a client cannot be pickled or copied: connect in the other process")
 
-    def _find(self, find: Find) -> Iterator[Message]:
+    def _find(self, find: FindPages) -> Iterator[Message]:
         while not find.done:
             yield from run(self._core, find.page())
 
-    def _messages(self, tail: Tail, start: Start) -> Iterator[Message]:
+    def _messages(self, tail: Subscription, start: Start) -> Iterator[Message]:
         for result in self._results(tail, start, takes_much=False):
             yield from result.messages
 
     def _results(
-        self, tail: Tail, start: Start, *, takes_much: bool = True
+        self, tail: Subscription, start: Start, *, takes_much: bool = True
     ) -> Iterator[PullResult]:
         core = self._core
         with core.pulls(takes_much) as pulls:

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, cast
 
 from client import operations as operations
-from client.find import Find
+from client.find import FindPages
 from client.messages import Body, Message, MessageOptions, OutgoingMessage
 from client.operations import Operation
 from client.options import (
@@ -35,19 +35,27 @@ from client.options import (
 )
 from client.pull_result import PullResult
 from client.results import Receipt, TopicCreated
-from client.send.batch_builder import BatchEncoder, Told
-from client.send.batch_sender import Appender
-from client.send.columns import Columns
+from client.send.batch_builder import BatchEncoder, OutcomeSink
+from client.send.batch_sender import BatchSender
+from client.send.columns import MessageBatch
 from client.send.encode import Encoder, outgoing
 from client.send.producer import Producer, Sender
 from client.send.send_coalescer import SEND_BYTES_MAX, Done, Sends
 from client.send.unique_key import UniqueKeys, local_ip
-from client.subscription import BULK, Tail, TailOptions, TailSettings
+from client.subscription import BULK, Subscription, TailOptions, TailSettings
 from client.transport.blocking_channel import Directs
 from client.transport.channel import OwnLink
 from client.transport.io_thread import IoThread
 from client.transport.pull_channel import Pulls
-from client.transport.request import Answer, Arrival, Call, Retry, Role, future_of, no_waiting_here
+from client.transport.request import (
+    Arrival,
+    Call,
+    NodeAnswer,
+    NodeRole,
+    Retry,
+    future_of,
+    no_waiting_here,
+)
 from client.transport.routes import Routes
 from protocol.errors import BadRequest, ClientClosed, ForkedClient, UnknownOperation
 from protocol.message_id import Host
@@ -79,8 +87,8 @@ class ClientCore:
         self._pid = os.getpid()
         self._forks = _forks
         self.io = IoThread(self.endpoint, self.retry)
-        self._direct = Directs(self.io, Role.WRITER)
-        self._reads = Directs(self.io, Role.READER)
+        self._direct = Directs(self.io, NodeRole.WRITER)
+        self._reads = Directs(self.io, NodeRole.READER)
         # Also when nobody closes the client: at its collection, or at the end of the program.
         self._carriers: set[OwnLink | Pulls] = {*self._direct.links, *self._reads.links}
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -91,7 +99,7 @@ class ClientCore:
         self._keys = UniqueKeys(ip)
         self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
         self._batch_encoder = BatchEncoder(self.io, ip)
-        self._appender = Appender(self.io)
+        self._appender = BatchSender(self.io)
         self._sends = Sends(self.io, self._direct)
 
     def check(self) -> None:
@@ -110,14 +118,14 @@ class ClientCore:
         in a forked child."""
         self._finalizer()
 
-    def start(self, call: Call) -> "Future[Answer]":
+    def start(self, call: Call) -> "Future[NodeAnswer]":
         """Starts a call."""
         self.check()
         future = future_of(call)
         self.io.call(call)
         return future
 
-    def ask(self, call: Call) -> Answer:
+    def ask(self, call: Call) -> NodeAnswer:
         """Waits for a call's answer. A lone read is carried by the thread that waits for it.
 
         Raises the error that came instead.
@@ -125,9 +133,9 @@ class ClientCore:
         self.check()
         if self.io.on_thread():
             raise no_waiting_here()
-        arrival: Arrival[Answer] = Arrival()
+        arrival: Arrival[NodeAnswer] = Arrival()
         call.done = arrival
-        if call.role is not Role.READER or not self._reads.carry(call):
+        if call.role is not NodeRole.READER or not self._reads.carry(call):
             self.io.call(call)
         return arrival.wait()
 
@@ -156,7 +164,7 @@ class ClientCore:
     def open(self) -> Operation[Routes]:
         """Reaches the node, so that a wrong address is an error of `connect`."""
         try:
-            answer = yield Call(Role.CONTROL, "routes", {}, self.deadline(None))
+            answer = yield Call(NodeRole.CONTROL, "routes", {}, self.deadline(None))
         except UnknownOperation:
             raise BadRequest(
                 f"{self.endpoint} is a process of a node, not its control address",
@@ -203,7 +211,7 @@ class ClientCore:
         else:
             self._sends.send(entry, wait, timeout)
 
-    def columns(self, topic: str, options: SendOptions) -> Columns | None:
+    def columns(self, topic: str, options: SendOptions) -> MessageBatch | None:
         """Empty columns for waiting sends that leave the queue to the node; None where each is a
         matter of its own."""
         if "queue_id" in options:
@@ -220,7 +228,11 @@ class ClientCore:
         link.close()
 
     def send_columns(
-        self, columns: Columns, deadline: float, told: Told, carry: Callable[[Call], bool]
+        self,
+        columns: MessageBatch,
+        deadline: float,
+        told: OutcomeSink,
+        carry: Callable[[Call], bool],
     ) -> None:
         """Sends columns as one request: by `carry`, or where that returns False by the I/O
         thread."""
@@ -261,15 +273,15 @@ class ClientCore:
             check_seconds("timeout", timeout)
         return operations.pull(fields, wait, self.timeout if timeout is None else timeout)
 
-    def tail(self, topic: str, options: TailOptions) -> Tail:
+    def tail(self, topic: str, options: TailOptions) -> Subscription:
         """See Client.tail."""
         self.check()
-        return Tail(topic, TailSettings.of(options), self.retry, self.timeout)
+        return Subscription(topic, TailSettings.of(options), self.retry, self.timeout)
 
-    def consume(self, topic: str, options: TailOptions) -> Tail:
+    def consume(self, topic: str, options: TailOptions) -> Subscription:
         """See Client.consume."""
         self.check()
-        return Tail(topic, TailSettings.of({**BULK, **options}), self.retry, self.timeout)
+        return Subscription(topic, TailSettings.of({**BULK, **options}), self.retry, self.timeout)
 
     def get(self, msg_id: str | None, options: GetOptions) -> Operation[Message]:
         """See Client.get."""
@@ -284,7 +296,7 @@ class ClientCore:
         }
         return operations.get(place, self.deadline(options.get("timeout")))
 
-    def find(self, topic: str, key: str, options: FindOptions) -> Find:
+    def find(self, topic: str, key: str, options: FindOptions) -> FindPages:
         """See Client.find."""
         self.check()
         check_names("find", options, FindOptions)
@@ -297,7 +309,7 @@ class ClientCore:
         }
         if options.get("unique"):
             fields["unique"] = True
-        return Find(fields, options.get("limit"), self.deadline, options.get("timeout"))
+        return FindPages(fields, options.get("limit"), self.deadline, options.get("timeout"))
 
     def seek(self, topic: str, queue_id: int, time: Time, options: SeekOptions) -> Operation[int]:
         """See Client.seek."""
@@ -319,7 +331,7 @@ class ClientCore:
         perm = options.get("perm", operations.READ_AND_WRITE)
         if not options.get("exist_ok", True):
             # Asked before: an existing topic would get these queues.
-            known = yield from operations.topics(deadline, Role.WRITER)
+            known = yield from operations.topics(deadline, NodeRole.WRITER)
             if topic in {one.topic for one in known}:
                 raise BadRequest(f"topic {topic} exists", "leave exist_ok out")
         return (yield from operations.create_topic(topic, queues, perm, deadline))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from client.core import ClientCore
-from client.transport.request import Answer, Call, Retry, Role
+from client.transport.request import Call, NodeAnswer, NodeRole, Retry
 from protocol.ids import Queue
 
 _BACKOFF_FACTOR_MAX = 10
@@ -72,10 +72,14 @@ class FetchClient:
         retry = Retry(settings.retries + 1, interval, interval * _BACKOFF_FACTOR_MAX)
         self._core = ClientCore(url, settings.timeout_s, retry)
 
-    def start(self, operation: str, fields: dict[str, Any], affinity: int = 0) -> "Future[Answer]":
+    def start(
+        self, operation: str, fields: dict[str, Any], affinity: int = 0
+    ) -> "Future[NodeAnswer]":
         """Asks a reader."""
         deadline = self._core.deadline(None)
-        return self._core.start(Call(Role.READER, operation, fields, deadline, affinity=affinity))
+        return self._core.start(
+            Call(NodeRole.READER, operation, fields, deadline, affinity=affinity)
+        )
 
     def seek(self, queue: Queue, time_ms: int) -> int:
         """The first queue offset stored at or after a time."""

@@ -8,7 +8,7 @@ from client.messages import Message
 from client.operations import Operation
 
 
-class Find:
+class FindPages:
     """The pages of one `find`: ask `page` until `done`."""
 
     def __init__(

@@ -17,7 +17,7 @@ from protocol.record.codec import (
     record_head,
 )
 from protocol.record.encode import ANY_QUEUE
-from protocol.record.encode import Message as Draft
+from protocol.record.encode import NewMessage as Draft
 from protocol.record.java_hash import java_hash
 
 BODY_SHOWN_BYTES = 80

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from client.messages import Message, OutgoingMessage, ordered_queue
 from client.pull_result import PullResult, pull_result, record_sizes, split_records
 from client.results import Health, NodeStatus, QueueOffsets, Receipt, TopicCreated, TopicInfo
-from client.transport.request import Answer, Call, Role
+from client.transport.request import Call, NodeAnswer, NodeRole
 from protocol.errors import BadRequest
 from protocol.message_id import parse_host
 from protocol.record.encode import ANY_QUEUE
 
 T = TypeVar("T")
-Operation = Generator[Call, Answer, T]
+Operation = Generator[Call, NodeAnswer, T]
 
 DEFAULT_MAX_MESSAGES = 32
 DEFAULT_MAX_BYTES = 262_144
@@ -51,24 +51,24 @@ def affinity(topic: str, queue_id: int) -> int:
     return zlib.crc32(f"{topic}-{queue_id}".encode(errors="replace"))
 
 
-def routes(deadline: float) -> Operation[Answer]:
+def routes(deadline: float) -> Operation[NodeAnswer]:
     """The control socket's `routes`, as it answers."""
-    return (yield Call(Role.CONTROL, "routes", {}, deadline))
+    return (yield Call(NodeRole.CONTROL, "routes", {}, deadline))
 
 
 def status(deadline: float) -> Operation[NodeStatus]:
     """A snapshot of the node's processes, offsets and disk."""
-    answer = yield Call(Role.CONTROL, "status", {}, deadline)
+    answer = yield Call(NodeRole.CONTROL, "status", {}, deadline)
     return NodeStatus.of(answer.header)
 
 
 def health(deadline: float) -> Operation[Health]:
     """Whether the node is ready, check by check."""
-    answer = yield Call(Role.CONTROL, "health", {}, deadline)
+    answer = yield Call(NodeRole.CONTROL, "health", {}, deadline)
     return Health.of(answer.header)
 
 
-def topics(deadline: float, role: Role = Role.READER) -> Operation[list[TopicInfo]]:
+def topics(deadline: float, role: NodeRole = NodeRole.READER) -> Operation[list[TopicInfo]]:
     """All topics."""
     answer = yield Call(role, "topics", {}, deadline)
     return [TopicInfo.of(item) for item in answer.header["topics"]]
@@ -77,13 +77,13 @@ def topics(deadline: float, role: Role = Role.READER) -> Operation[list[TopicInf
 def create_topic(topic: str, queues: int, perm: int, deadline: float) -> Operation[TopicCreated]:
     """Makes a topic; doing it twice is harmless."""
     fields = {"topic": topic, "queues": queues, "perm": perm}
-    header = (yield Call(Role.WRITER, "create_topic", fields, deadline)).header
+    header = (yield Call(NodeRole.WRITER, "create_topic", fields, deadline)).header
     return TopicCreated(header["topic"], header["queues"], header["created"])
 
 
 def delete_topic(topic: str, deadline: float) -> Operation[bool]:
     """Deletes a topic; whether it was there."""
-    answer = yield Call(Role.WRITER, "delete_topic", {"topic": topic}, deadline)
+    answer = yield Call(NodeRole.WRITER, "delete_topic", {"topic": topic}, deadline)
     return bool(answer.header["deleted"])
 
 
@@ -99,10 +99,10 @@ def send(
     if wait is not None:
         fields["wait"] = wait
     if message.order_by is not None:
-        known = {t.topic: t.write_queues for t in (yield from topics(deadline, Role.WRITER))}
+        known = {t.topic: t.write_queues for t in (yield from topics(deadline, NodeRole.WRITER))}
         queues = known.get(fields["topic"]) or DEFAULT_WRITE_QUEUES
         fields["queue"] = ordered_queue(message.order_by, queues)
-    answer = yield Call(Role.WRITER, "send", fields, deadline, repeatable=False)
+    answer = yield Call(NodeRole.WRITER, "send", fields, deadline, repeatable=False)
     return receipt_of(answer.header)
 
 
@@ -146,7 +146,7 @@ def pull_call(fields: dict[str, Any], wait: float, timeout: float) -> Call:
         raise BadRequest(f"wait is {wait} s, outside [0, {WAIT_S_MAX:g}]", "pull again")
     fields = {**fields, "wait_ms": int(wait * 1000)}
     return Call(
-        Role.READER,
+        NodeRole.READER,
         "pull",
         fields,
         monotonic() + wait + timeout,
@@ -171,7 +171,7 @@ def get(fields: dict[str, Any], deadline: float) -> Operation[Message]:
             "get needs msg_id, physical_offset, topic and unique_key, or topic and queue offset",
             "name one message",
         )
-    answer = yield Call(Role.READER, "get", given, deadline)
+    answer = yield Call(NodeRole.READER, "get", given, deadline)
     return Message(bytes(answer.payload))
 
 
@@ -181,7 +181,7 @@ FindPage = tuple[list[Message], str | None]
 def find_page(fields: dict[str, Any], cursor: str | None, deadline: float) -> Operation[FindPage]:
     """One page of messages with a key, newest first, and the cursor of the next page."""
     page = fields if cursor is None else {**fields, "cursor": cursor}
-    answer = yield Call(Role.READER, "find", page, deadline)
+    answer = yield Call(NodeRole.READER, "find", page, deadline)
     messages = split_records(answer.payload, record_sizes(answer))
     return messages, answer.header.get("cursor")
 
@@ -191,7 +191,7 @@ def offsets(topic: str, queue_id: int | None, deadline: float) -> Operation[list
     fields: dict[str, Any] = {"topic": topic}
     if queue_id is not None:
         fields["queue"] = queue_id
-    answer = yield Call(Role.READER, "offsets", fields, deadline)
+    answer = yield Call(NodeRole.READER, "offsets", fields, deadline)
     return [
         QueueOffsets(q["queue_id"], q["min_offset"], q["max_offset"], q.get("behind", False))
         for q in answer.header["queues"]
@@ -200,5 +200,5 @@ def offsets(topic: str, queue_id: int | None, deadline: float) -> Operation[list
 
 def seek(fields: dict[str, Any], deadline: float) -> Operation[int]:
     """The queue offset at a store time."""
-    answer = yield Call(Role.READER, "seek", fields, deadline)
+    answer = yield Call(NodeRole.READER, "seek", fields, deadline)
     return int(answer.header["offset"])

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.messages import Message
-from client.transport.request import Answer
+from client.transport.request import NodeAnswer
 from protocol.derived.kernel_read import whole_records
 from protocol.errors import BadRequest, StoreDamaged
 from protocol.kernel import loader
 from protocol.layout import Readable
 from protocol.record.codec import SHORT_HEAD, Torn
-from protocol.record.columns import Columns, Gather, scan
+from protocol.record.columns import Gather, RecordColumns, scan
 
 _COMPILED_ABOVE = 4
 """So few messages are each looked at when it is used, even where there is the compiled kernel."""
@@ -55,7 +55,7 @@ class PullResult:
         """The records as messages, each with its own bytes."""
         return split_records(self.payload, self.sizes)
 
-    def columns(self, verify: bool = False) -> Columns:
+    def columns(self, verify: bool = False) -> RecordColumns:
         """The fields of all records as numpy arrays; bodies and properties stay in `payload`.
 
         The node has verified each checksum when it read the record; `verify` does it once more
@@ -81,7 +81,7 @@ class PullResult:
         return PullResult(**shorter)
 
 
-def pull_result(answer: Answer, topic: str, queue_id: int) -> PullResult:
+def pull_result(answer: NodeAnswer, topic: str, queue_id: int) -> PullResult:
     """The answer to `pull`. Raises BadRequest when it contradicts itself."""
     header = answer.header
     return PullResult(
@@ -96,7 +96,7 @@ def pull_result(answer: Answer, topic: str, queue_id: int) -> PullResult:
     )
 
 
-def record_sizes(answer: Answer) -> NDArray[np.uint32]:
+def record_sizes(answer: NodeAnswer) -> NDArray[np.uint32]:
     """The sizes of an answer's records, which have four bytes each there, little-endian.
 
     Raises BadRequest when they and the payload disagree, or one has no room for a record's head.

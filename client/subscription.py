@@ -1,7 +1,7 @@
 """Following a topic: which pulls are due, and what their answers mean. No threads, no sockets.
 
-`Tail` is driven by the plain client and by the asyncio one in the same way: start the calls of
-`due`, give each answer to `take`, until `finished`.
+`Subscription` is driven by the plain client and by the asyncio one in the same way: start the
+calls of `due`, give each answer to `take`, until `finished`.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypedDict
 from client.operations import Operation, milliseconds, offsets, pull_call, seek
 from client.pull_result import PullResult, pull_result
 from client.results import QueueOffsets
-from client.transport.request import Answer, Call, Retry
+from client.transport.request import Call, NodeAnswer, Retry
 from protocol.errors import BadRequest, MqError
 
 Start = Literal["latest", "earliest"] | int | datetime
@@ -85,7 +85,7 @@ def _queue_ids(queues: object) -> frozenset[int] | None:
 
 
 @dataclass(slots=True)
-class _Place:
+class _QueuePosition:
     """How far one queue was read; `end` is where to stop, None for never.
 
     `is_sure`: no message before the `end` that was wanted is missing in it. `asks_end`: the next
@@ -102,7 +102,7 @@ class _Place:
     not_before: float = 0.0
 
 
-class Tail:
+class Subscription:
     """The state of one follower: a place in each queue, and which of them wait for an answer."""
 
     def __init__(self, topic: str, settings: TailSettings, retry: Retry, timeout: float) -> None:
@@ -110,8 +110,8 @@ class Tail:
         self._settings = settings
         self._retry = retry
         self._timeout = timeout
-        self._places: dict[int, _Place] = {}
-        self._ready: deque[_Place] = deque()
+        self._places: dict[int, _QueuePosition] = {}
+        self._ready: deque[_QueuePosition] = deque()
         self._pulling: set[int] = set()
         self._looked_at = 0.0
         self._unread: MqError | None = None
@@ -188,7 +188,7 @@ class Tail:
     def _is_full(self) -> bool:
         return len(self._pulling) >= self._settings.in_flight
 
-    def take(self, queue_id: int, outcome: Answer | MqError, now: float) -> PullResult | None:
+    def take(self, queue_id: int, outcome: NodeAnswer | MqError, now: float) -> PullResult | None:
         """An answer with messages, in order. Raises the error when it came too often.
 
         After one that says `more` the same pull goes on.
@@ -220,7 +220,7 @@ class Tail:
             self._go_on(place, dry)
         return result if result.count else None
 
-    def _go_on(self, place: _Place, dry: bool) -> None:
+    def _go_on(self, place: _QueuePosition, dry: bool) -> None:
         """Whether a queue with an end is read on, or is asked for its end, or has come to it."""
         at_end = place.end is not None and place.next_offset >= place.end
         # A queue that ends before its end has lost its worker, or messages with the node's power.
@@ -228,7 +228,7 @@ class Tail:
         if not at_end or place.asks_end:
             self._ready.append(place)
 
-    def _end_at(self, place: _Place, end: int) -> None:
+    def _end_at(self, place: _QueuePosition, end: int) -> None:
         """The node knows where a queue ends."""
         assert place.end is not None
         place.end = min(place.end, end) if place.is_sure else end
@@ -236,7 +236,7 @@ class Tail:
         if place.next_offset < place.end:
             self._ready.append(place)
 
-    def _failed(self, place: _Place, error: MqError, now: float) -> None:
+    def _failed(self, place: _QueuePosition, error: MqError, now: float) -> None:
         place.failures += 1
         if not error.retriable or place.failures >= self._retry.max_attempts:
             if not place.asks_end:
@@ -251,14 +251,14 @@ class Tail:
 
     def _add(self, queue: QueueOffsets, offset: int) -> None:
         end = queue.max_offset if self._settings.until_end else None
-        place = _Place(queue.queue_id, offset, end, is_sure=not queue.is_behind)
+        place = _QueuePosition(queue.queue_id, offset, end, is_sure=not queue.is_behind)
         self._places[queue.queue_id] = place
         if end is None:
             self._ready.append(place)
         else:
             self._go_on(place, dry=False)
 
-    def _call(self, place: _Place) -> Call:
+    def _call(self, place: _QueuePosition) -> Call:
         if place.asks_end:
             asked = {"topic": self._topic, "queue": place.queue_id, "offset": BEHIND_ANY}
             return pull_call(asked, 0.0, self._timeout)
@@ -273,7 +273,7 @@ class Tail:
             fields["tags"] = self._settings.tags
         return pull_call(fields, self._wait(place), self._timeout)
 
-    def _wait(self, place: _Place) -> float:
+    def _wait(self, place: _QueuePosition) -> float:
         """How long the node may hold the pull."""
         if place.end is not None or not self._settings.follow:
             return 0.0

@@ -25,11 +25,11 @@ from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
 from client import operations as operations
-from client.aio.followers import Messages, Results
+from client.aio.followers import MessageStream, PullResults
 from client.aio.run import run
 from client.aio.send_coalescer import LoopSends
 from client.core import ClientCore, goes_alone
-from client.find import Find
+from client.find import FindPages
 from client.messages import Body, Message, MessageOptions, OutgoingMessage
 from client.options import (
     CreateTopicOptions,
@@ -130,13 +130,13 @@ class Client:
 
         A task that is cancelled while it waits, as by a timeout, may go on with it later.
         """
-        return Messages(Results(self._core, self._core.tail(topic, options), start))
+        return MessageStream(PullResults(self._core, self._core.tail(topic, options), start))
 
     def consume(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
     ) -> AsyncIterator[PullResult]:
         """As `tail`, but whole answers: for many messages, as bytes, columns or messages."""
-        return Results(self._core, self._core.consume(topic, options), start)
+        return PullResults(self._core, self._core.consume(topic, options), start)
 
     async def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
         """One message. Raises NotFound."""
@@ -207,7 +207,7 @@ class Client:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a client cannot be pickled or copied: connect in the other process")
 
-    async def _find(self, find: Find) -> AsyncIterator[Message]:
+    async def _find(self, find: FindPages) -> AsyncIterator[Message]:
         while not find.done:
             for message in await run(self._core, find.page()):
                 yield message

@@ -10,7 +10,7 @@ from node.runtime.settings import Settings
 from node.store.repair.plan import Plan, derived_steps, plan_repair
 from node.store.repair.steps import RewriteCheckpoint
 from node.store.shutdown_state import check_is_store
-from node.store.verify.verify import Report, verify
+from node.store.verify.verify import VerifyReport, verify
 from node.writer.repair import move_strangers, repair_log, rewrite_checkpoint
 from workers.rebuild import rebuild_damaged
 
@@ -22,7 +22,7 @@ class Repaired(NamedTuple):
     """The steps that were taken, and what `verify` says of the store now."""
 
     plan: Plan
-    report: Report
+    report: VerifyReport
 
 
 def repair(root: Path, settings: Settings, tell: Tell | None = None) -> Repaired:

@@ -17,7 +17,7 @@ from node.store.stopped_store import DeadStore
 from pipeline.errors import CorruptRecord
 from protocol.errors import BadRequest, MqError
 from protocol.record.codec import Record
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 from protocol.record.properties import decode_raw_properties
 
 TABLES = """
@@ -129,7 +129,7 @@ def _fill(
     return SqliteResult("", rows, keys, damaged)
 
 
-def _with_rest(store: DeadStore) -> Iterator[Columns | Damage]:
+def _with_rest(store: DeadStore) -> Iterator[RecordColumns | Damage]:
     """The log, and at its end the damage after which nothing proves itself."""
     log = store.log
     yield from columns_past_damage(log, log.min_offset, log.end)

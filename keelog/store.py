@@ -24,7 +24,7 @@ from node.store.query.find import find as find_page
 from node.store.stopped_store import DeadStore
 from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.message_id import parse_offset_message_id
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 
 __all__ = ["OpenStore", "open_store"]
 
@@ -101,7 +101,7 @@ class OpenStore(DeadStore):
                 return
 
 
-def _wanted(columns: Columns, topic: str | None, times: tuple[int, int]) -> list[int]:
+def _wanted(columns: RecordColumns, topic: str | None, times: tuple[int, int]) -> list[int]:
     """The rows of one topic, or of all, that were stored between two times."""
     stored = columns.store_timestamp
     wanted = (stored >= times[0]) & (stored <= times[1])

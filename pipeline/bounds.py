@@ -22,7 +22,7 @@ class QueueAt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ReadBound:
     """One end: `earliest`, `latest`, `offsets` of each queue, or the first row at a time.
 
     A queue offset is the next row to read, so as an end it is exclusive. `time` is `time_ms` for
@@ -36,8 +36,8 @@ class Bound:
     must_exist: bool = False
 
 
-EARLIEST = Bound("earliest")
-LATEST = Bound("latest")
+EARLIEST = ReadBound("earliest")
+LATEST = ReadBound("latest")
 
 
 class Extent(NamedTuple):
@@ -48,7 +48,9 @@ class Extent(NamedTuple):
     high: int
 
 
-def parse_offsets(name: str, value: Mapping[str, Any], forbidden: Bound | None = None) -> Bound:
+def parse_offsets(
+    name: str, value: Mapping[str, Any], forbidden: ReadBound | None = None
+) -> ReadBound:
     """`{"topic": {"0": 23}}`, or with several stores `{"topic": {"node": {"0": 23}}}`.
 
     -2 stands for the earliest and -1 for the latest offset, as in Kafka's, unless it is
@@ -63,7 +65,7 @@ def parse_offsets(name: str, value: Mapping[str, Any], forbidden: Bound | None =
             raise BadOption(
                 f"{name} has {offset} for {queue}: there would be no row", "another offset"
             )
-    return Bound("offsets", offsets)
+    return ReadBound("offsets", offsets)
 
 
 def parse_times(name: str, value: Mapping[str, Any]) -> dict[QueueAt, int]:
@@ -101,7 +103,9 @@ def _queue_at(topic: str, node: str, number: str) -> QueueAt | None:
     return QueueAt(topic, node, int(number)) if is_number else None
 
 
-def offsets_for(bound: Bound, name: str, extents: list[Extent], stores: int) -> dict[QueueAt, int]:
+def offsets_for(
+    bound: ReadBound, name: str, extents: list[Extent], stores: int
+) -> dict[QueueAt, int]:
     """The offset that `bound`, of kind `offsets`, says for each queue; -2 and -1 are replaced.
 
     It must name each queue that is read, and no other. Raises UnknownTopic, BadOption.
@@ -114,7 +118,9 @@ def offsets_for(bound: Bound, name: str, extents: list[Extent], stores: int) -> 
     return answer
 
 
-def named_values(bound: Bound, name: str, extents: list[Extent], stores: int) -> dict[QueueAt, int]:
+def named_values(
+    bound: ReadBound, name: str, extents: list[Extent], stores: int
+) -> dict[QueueAt, int]:
     """What `bound` names for each queue that is read. Raises UnknownTopic, BadOption."""
     given = dict(bound.offsets)
     answer: dict[QueueAt, int] = {}
@@ -142,7 +148,7 @@ def named_values(bound: Bound, name: str, extents: list[Extent], stores: int) ->
 
 
 def offsets_at_times(
-    bound: Bound,
+    bound: ReadBound,
     name: str,
     extents: list[Extent],
     stores: int,

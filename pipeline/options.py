@@ -11,10 +11,10 @@ from typing import Literal, cast
 from node.runtime.settings import Settings, load_settings
 from node.store.query.tag_filter import TagFilter, parse_tags
 from pipeline.bound_options import BOUNDS, STRATEGY, Use, ending_bound, starting_bound
-from pipeline.bounds import EARLIEST, LATEST, Bound
+from pipeline.bounds import EARLIEST, LATEST, ReadBound
 from pipeline.errors import BadOption, UnknownOption, naming_conditions
 from pipeline.option_values import count, duration_ms, json_object, json_value, one_of
-from pipeline.plan.partitions import Limits
+from pipeline.plan.partitions import PartitionLimits
 from pipeline.stores.access import (
     FETCH_OPTIONS,
     FETCH_PREFIX,
@@ -66,7 +66,7 @@ TAKEN_BY_STREAMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class QueueSelection:
     """Which queues, and what of them. Without topics, queue ids and bounds: all that there is.
 
     `topics` are names; `assigned` queues by topic; `pattern` must match a whole name.
@@ -76,14 +76,14 @@ class Selection:
     pattern: re.Pattern[str] | None = None
     assigned: Mapping[str, frozenset[int]] | None = None
     queue_ids: frozenset[int] | None = None
-    start: Bound = EARLIEST
-    end: Bound = LATEST
+    start: ReadBound = EARLIEST
+    end: ReadBound = LATEST
     tags: TagFilter | None = None
 
     @property
     def is_everything(self) -> bool:
         """Whether nothing is left out."""
-        return self == Selection()
+        return self == QueueSelection()
 
     @property
     def named_topics(self) -> tuple[str, ...] | None:
@@ -112,8 +112,8 @@ class SourceOptions:
     columns: tuple[Column, ...]
     stores: tuple[StoreAt, ...]
     settings: Settings
-    selection: Selection
-    limits: Limits
+    selection: QueueSelection
+    limits: PartitionLimits
     fail_on_data_loss: bool
     on_corrupt: OnCorrupt
     triggers: TriggerLimits
@@ -153,7 +153,7 @@ def parse_options(
         stores=_stores(options),
         settings=settings,
         selection=selection,
-        limits=Limits(
+        limits=PartitionLimits(
             count(options, "maxPartitionBytes") or PARTITION_BYTES,
             records_max,
             count(options, "minPartitions", PARTITIONS_MIN_MAX) or 1,
@@ -261,7 +261,7 @@ def _named_stores(options: Mapping[str, str]) -> tuple[StoreAt, ...]:
     return stores
 
 
-def _selection(options: Mapping[str, str], use: Use) -> Selection:
+def _selection(options: Mapping[str, str], use: Use) -> QueueSelection:
     by = [name for name in _TOPICS if name.lower() in options]
     if len(by) > 1:
         raise BadOption(f"{' and '.join(by)} exclude each other", "only one of them")
@@ -272,7 +272,7 @@ def _selection(options: Mapping[str, str], use: Use) -> Selection:
     pattern = options.get("subscribepattern")
     with naming_conditions():
         tags = parse_tags(options.get("tags"))
-    return Selection(
+    return QueueSelection(
         topics=names,
         pattern=None if pattern is None else _pattern(pattern),
         assigned=_assigned(options) if "assign" in options else None,

@@ -11,11 +11,11 @@ from itertools import pairwise
 from node.store.log.damage import next_record
 from node.store.log.reader import Bounds, LogReader
 from node.store.queues.reader import QueueReader
-from pipeline.bounds import Bound, Extent, QueueAt, check_offsets, offsets_at_times, offsets_for
+from pipeline.bounds import Extent, QueueAt, ReadBound, check_offsets, offsets_at_times, offsets_for
 from pipeline.errors import UnknownTopic, naming_conditions
 from pipeline.log import log
 from pipeline.options import SourceOptions
-from pipeline.plan.partitions import Limits, Range, log_borders, plan_partitions, share
+from pipeline.plan.partitions import PartitionLimits, Range, log_borders, plan_partitions, share
 from pipeline.stores.access import Way
 from pipeline.stores.opening import check_stores, open_selected
 from pipeline.stores.planned_store import PlannedStore
@@ -32,7 +32,7 @@ SAMPLE_UNITS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRows:
+class QueueSpan:
     """A queue of an open store whose rows [`start`, `end`) are read."""
 
     store: PlannedStore
@@ -97,7 +97,7 @@ def _log_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator[P
                 yield LogPart(task, log_at, start, end)
 
 
-def record_borders(reader: LogReader, limits: Limits) -> list[int]:
+def record_borders(reader: LogReader, limits: PartitionLimits) -> list[int]:
     """Places strictly inside the log where a record proves that it starts there, rising.
 
     A border in whose neighbourhood none does is left out. Segments begin with a record by
@@ -129,7 +129,7 @@ def _queue_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator
 
 
 def parts_of_rows(
-    rows: list[QueueRows], stores: list[PlannedStore], options: SourceOptions
+    rows: list[QueueSpan], stores: list[PlannedStore], options: SourceOptions
 ) -> Iterator[Part]:
     """The parts that read these rows, cut as the options say."""
     by_store = [[row for row in rows if row.store is store] for store in stores]
@@ -151,7 +151,7 @@ def parts_of_rows(
             yield QueuePart(task, slices, log_at, options.selection.tags)
 
 
-def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[QueueRows]:
+def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[QueueSpan]:
     """The queues that are asked for, each with its bounds, without those that give no row."""
     found = [
         (store, reader)
@@ -171,7 +171,7 @@ def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[Queu
     selection, count = options.selection, len(stores)
     starts = bound_offsets(selection.start, "startingOffsets", extents, found, count)
     ends = bound_offsets(selection.end, "endingOffsets", extents, found, count)
-    rows: list[QueueRows] = []
+    rows: list[QueueSpan] = []
     for (store, reader), extent in zip(found, extents, strict=True):
         # Times in wrong order ask for nothing; offsets in wrong order are an error.
         end = ends[extent.queue]
@@ -183,7 +183,7 @@ def _queue_rows(stores: list[PlannedStore], options: SourceOptions) -> list[Queu
         if lost:
             log.warning("messages are lost: %s", lost)
         if start < end:
-            rows.append(QueueRows(store, reader, start, end))
+            rows.append(QueueSpan(store, reader, start, end))
     return rows
 
 
@@ -209,7 +209,7 @@ def _known_topics(topics: set[str]) -> str:
 
 
 def bound_offsets(
-    bound: Bound,
+    bound: ReadBound,
     name: str,
     extents: list[Extent],
     readers: list[tuple[PlannedStore, QueueReader]],
@@ -235,7 +235,7 @@ def bound_offsets(
     )
 
 
-def _row_bytes(row: QueueRows, options: SourceOptions) -> float:
+def _row_bytes(row: QueueSpan, options: SourceOptions) -> float:
     """About how many bytes of the store one row costs: a record, or a unit."""
     if options.table is not MESSAGES:
         return 20.0

@@ -2,11 +2,11 @@
 
 from typing import Annotated, NamedTuple
 
-from protocol.layout import Layout, Wire
+from protocol.layout import StructLayout, Wire
 from protocol.names import CHECKPOINT_FILE_BYTES
 
 
-class Checkpoint(NamedTuple):
+class StoreCheckpoint(NamedTuple):
     """What a broker believes to be flushed; mostly times, so our own recovery never trusts it."""
 
     physic_msg_timestamp: Annotated[int, Wire(">i8", "store time up to which the log is flushed")]
@@ -21,14 +21,14 @@ class Checkpoint(NamedTuple):
     ]
 
 
-CHECKPOINT = Layout(Checkpoint)
+CHECKPOINT = StructLayout(StoreCheckpoint)
 
 
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+def encode_checkpoint(checkpoint: StoreCheckpoint) -> bytes:
     """The whole file."""
     return CHECKPOINT.pack(checkpoint).ljust(CHECKPOINT_FILE_BYTES, b"\0")
 
 
-def decode_checkpoint(data: bytes) -> Checkpoint:
+def decode_checkpoint(data: bytes) -> StoreCheckpoint:
     """Reads a file of any length; what is missing counts as zero, as a broker extends it."""
     return CHECKPOINT.read(data[: CHECKPOINT.size].ljust(CHECKPOINT.size, b"\0"))

@@ -28,7 +28,7 @@ class ShortBufferError(ValueError):
     """The buffer ends before the structure does."""
 
 
-class Layout(Generic[Row]):
+class StructLayout(Generic[Row]):
     """The codec of one structure.
 
     `struct` for single rows, `dtype` for many, `size` in bytes, `offsets` of each field.

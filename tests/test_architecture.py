@@ -386,3 +386,20 @@ def test_code_in_an_init_is_found() -> None:
     assert len(init_faults("node/__init__.py", "")) == 1
     assert len(init_faults("node/__init__.py", '"""What this is."""\nimport os\n')) == 1
     assert init_faults("keelog/__init__.py", "import os\n") == []
+
+
+FACADES = {"Client", "Producer"}
+"""`keelog.aio` names its own as those that they wrap."""
+SAME_NAMES_MAX = 2
+"""Errors of `pipeline` that are named as those of `protocol`."""
+
+
+def test_a_class_name_means_one_thing_in_the_whole_product() -> None:
+    where: dict[str, set[str]] = {}
+    for top in (*PRODUCT, "scripts"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    where.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
+    same = {name: places for name, places in where.items() if len(places) > 1}
+    assert len(same.keys() - FACADES) <= SAME_NAMES_MAX, same

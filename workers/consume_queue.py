@@ -33,14 +33,14 @@ from protocol.record.codec import (
 from workers.feed import WINDOW_BYTES, Feed
 from workers.missing_units import MissingUnits
 from workers.pace import TurnPace
-from workers.process import Job, parser_for, run_worker
+from workers.process import WorkerJob, parser_for, run_worker
 from workers.progress import (
     load_unfinished,
     retire_other_counts,
     save_unfinished,
     vouched_for_shard,
 )
-from workers.queue_files import QueueBrokenError, QueueFiles
+from workers.queue_files import QueueBrokenError, QueueWriter
 from workers.unit_groups import unit_groups
 
 log = logging.getLogger("keelog.worker")
@@ -65,7 +65,7 @@ class Shard(NamedTuple):
         return shard_of(queue, self.total) == self.number
 
 
-class Site(NamedTuple):
+class QueueWorkerSite(NamedTuple):
     """The store, our share of its queues, and the delays of its levels."""
 
     root: Path
@@ -77,7 +77,7 @@ class ConsumeQueues:
     """The handler that places units: `Handler` of workers/dispatch.py."""
 
     def __init__(
-        self, site: Site, files: QueueFiles, feed: Feed, grown: set[Queue] | None = None
+        self, site: QueueWorkerSite, files: QueueWriter, feed: Feed, grown: set[Queue] | None = None
     ) -> None:
         """`grown` collects the queues with new units; its owner empties it."""
         self._root = site.root
@@ -367,15 +367,17 @@ def main(arguments: list[str] | None = None) -> int:
     def make_handler(root: Path, settings: Settings, feed: Feed) -> ConsumeQueues:
         file_bytes = found_file_bytes(root, settings.queue_file_bytes)
         open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
-        files = QueueFiles(root, file_bytes, run_dir(root) / f"{slot}.new", open_max)
-        return ConsumeQueues(Site(root, shard, settings.delay_levels_ms), files, feed, grown)
+        files = QueueWriter(root, file_bytes, run_dir(root) / f"{slot}.new", open_max)
+        return ConsumeQueues(
+            QueueWorkerSite(root, shard, settings.delay_levels_ms), files, feed, grown
+        )
 
     def take_grown() -> set[Queue]:
         taken = grown.copy()
         grown.clear()
         return taken
 
-    job = Job(
+    job = WorkerJob(
         slot=slot,
         title=f"keelog-queue-{shard.number}",
         make_handler=make_handler,

@@ -19,13 +19,13 @@ from node.runtime.service_loop import PAGE_BYTES, LoopPace, ServiceLoop
 from node.runtime.state_page import DISK_FULL as DISK_FULL_STATE
 from node.runtime.state_page import NO_RESOURCES as NO_RESOURCES_STATE
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
-from node.store.checkpoints import Progress, save_progress
+from node.store.checkpoints import WorkerCheckpoint, save_progress
 from protocol.derived.dispatch_request import DispatchRequests, dispatch_requests
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import ServiceNotAvailable, StoreDamaged
 from protocol.record.codec import DEFAULT_DELAY_LEVELS_MS, Record, Torn
-from protocol.record.columns import Columns
-from workers.feed import Feed, Limits
+from protocol.record.columns import RecordColumns
+from workers.feed import Feed, LogBounds
 from workers.stats import WorkerStats
 
 log = logging.getLogger("keelog.worker")
@@ -91,7 +91,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class DispatchPace:
     """When to sync, and what to compute with."""
 
     flush: LoopPace = _EACH_SECOND
@@ -99,7 +99,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerSite:
     """Which worker this is: its store, its slot, its pages if others look at it."""
 
     root: Path
@@ -121,10 +121,10 @@ class Dispatcher:
 
     def __init__(
         self,
-        place: Place,
+        place: WorkerSite,
         feed: Feed,
         handler: Handler,
-        pace: Pace,
+        pace: DispatchPace,
         breaks: Breaks = Breaks(),
     ) -> None:
         self.place = place
@@ -205,7 +205,7 @@ class Dispatcher:
         except ServiceNotAvailable as error:
             return self._wait_for_log(error)
 
-    def _turn_by_columns(self, limits: Limits) -> bool:
+    def _turn_by_columns(self, limits: LogBounds) -> bool:
         for columns in self._feed.columns(self.done, limits.readable):
             if self._feed.limits().epoch != self.epoch:
                 return True
@@ -223,7 +223,7 @@ class Dispatcher:
         self._publish(limits.readable)
         return True
 
-    def _turn_shortly(self, short: TakesFew | None, limits: Limits) -> bool:
+    def _turn_shortly(self, short: TakesFew | None, limits: LogBounds) -> bool:
         """Dispatches a few records one by one; False: it must be done as columns."""
         records = None if short is None else self._feed.few(self.done, limits.readable)
         if short is None or not records:
@@ -286,7 +286,7 @@ class Dispatcher:
         self._begin_flush()
         self._await_flush()
 
-    def _apply(self, columns: Columns) -> None:
+    def _apply(self, columns: RecordColumns) -> None:
         requests = dispatch_requests(columns, self._pace.delay_levels_ms)
         self._until_room(lambda: self._handler.apply(requests))
         self.records += len(requests)
@@ -395,7 +395,7 @@ class Dispatcher:
         if self.place.page is not None:
             self.place.page.publish(saved=self.saved)
 
-    def _save(self, synced: int, limits: Limits) -> int:
+    def _save(self, synced: int, limits: LogBounds) -> int:
         """Vouches for what is synced here and durable in the log; returns up to where.
 
         A store that Keelog never wrote to has no epochs, and so nothing to vouch with.
@@ -404,7 +404,7 @@ class Dispatcher:
         if limits.epoch == 0:
             return 0
         try:
-            save_progress(self.place.root, self.place.slot, Progress(limits.epoch, offset))
+            save_progress(self.place.root, self.place.slot, WorkerCheckpoint(limits.epoch, offset))
         except OSError as error:
             if error.errno not in PASSING:
                 raise

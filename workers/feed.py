@@ -16,7 +16,7 @@ from node.store.shutdown_state import read_condition
 from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR
 from protocol.record.codec import Record, Torn
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 
 WINDOW_BYTES = 8 << 20
 """Log read at once: what catches up writes to each queue once a window."""
@@ -30,7 +30,7 @@ PAGE_LOOK_S = 1.0
 """How often a worker looks whether the writer's page is still that of this name."""
 
 
-class Limits(NamedTuple):
+class LogBounds(NamedTuple):
     """How far the log reaches, as `LogState` has it."""
 
     epoch: int
@@ -47,13 +47,13 @@ class Feed(Protocol):
     window_bytes: int
     """Log read at once; a handler that writes seldom may choose one that fits the caches."""
 
-    def limits(self) -> Limits:
+    def limits(self) -> LogBounds:
         """The present ends; what is read afterwards stays within them."""
 
-    def peek(self) -> Limits:
+    def peek(self) -> LogBounds:
         """The present ends, and nothing else changes: for another thread."""
 
-    def columns(self, start: int, stop: int) -> Iterator[Columns]:
+    def columns(self, start: int, stop: int) -> Iterator[RecordColumns]:
         """The records that start in [start, stop), verified; `damage` tells what ended it."""
 
     def few(self, start: int, stop: int) -> list[Record] | None:
@@ -86,7 +86,7 @@ class _LogFeed:
         self._folder = root / COMMIT_LOG_DIR
         self._on_window = on_window
 
-    def columns(self, start: int, stop: int) -> Iterator[Columns]:
+    def columns(self, start: int, stop: int) -> Iterator[RecordColumns]:
         for columns in self.log.columns(start, stop, self.window_bytes):
             self._on_window()
             yield columns
@@ -124,17 +124,17 @@ class RestingFeed(_LogFeed):
         end = find_tail(segments, read_condition(root)).end
         self.log = LogReader(segments, Bounds(segments.start, end))
         epochs = load_epochs(root)
-        self._limits = Limits(
+        self._limits = LogBounds(
             epoch=epochs[-1].epoch if epochs else 0,
             min_offset=self.log.min_offset,
             readable=self.log.end,
             flushed=min(load_floor(root), self.log.end),
         )
 
-    def limits(self) -> Limits:
+    def limits(self) -> LogBounds:
         return self._limits
 
-    def peek(self) -> Limits:
+    def peek(self) -> LogBounds:
         return self._limits
 
     def close(self) -> None:
@@ -150,17 +150,17 @@ class LiveFeed(_LogFeed):
         self._root = root
         self._page = LogPage.open(root)
         self._page_look_at = 0.0
-        self._limits = Limits(0, 0, 0, 0)
+        self._limits = LogBounds(0, 0, 0, 0)
         self._files = OpenFiles(FEED_FILES_MAX)
 
-    def peek(self) -> Limits:
+    def peek(self) -> LogBounds:
         try:
             state = self._page.read()
         except PageAbsent:
             return self._limits
         if state.epoch == 0:
             return self._limits
-        return Limits(
+        return LogBounds(
             epoch=state.epoch,
             min_offset=state.min_offset,
             readable=state.readable,
@@ -168,7 +168,7 @@ class LiveFeed(_LogFeed):
             is_ending=state.state == STOPPING,
         )
 
-    def limits(self) -> Limits:
+    def limits(self) -> LogBounds:
         self._look_at_page()
         limits = self.peek()
         if limits.epoch == 0:
@@ -193,7 +193,7 @@ class LiveFeed(_LogFeed):
                 with suppress(FileNotFoundError):
                     self._page = LogPage.open(self._root)
 
-    def _open(self, limits: Limits) -> None:
+    def _open(self, limits: LogBounds) -> None:
         """A reader without memory: a segment of the last epoch may be another file by now."""
         self._files.close()
 

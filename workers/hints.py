@@ -18,7 +18,7 @@ HINTED_QUEUES_MAX = 1000
 """More queues than this are told as an empty list, which means all."""
 
 
-class Rest:
+class WorkerSleep:
     """The worker's sleep: the writer's ring, or the wish to stop, ends it early."""
 
     def __init__(self, bell: Bell, page: WorkerPage, stop_descriptor: int) -> None:

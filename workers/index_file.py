@@ -20,9 +20,9 @@ from protocol.errors import NotFound, StoreDamaged
 from protocol.names import ABORT_FILE
 from protocol.record.java_hash import java_hash
 from workers.feed import Feed
-from workers.index_folder import IndexFolder, IndexState
+from workers.index_folder import IndexState, IndexWriter
 from workers.pace import TurnPace
-from workers.process import Job, parser_for, run_worker
+from workers.process import WorkerJob, parser_for, run_worker
 from workers.progress import took_over_in_order, vouched_offset
 
 SLOT = "index"
@@ -34,7 +34,7 @@ IDLE_S, TURN_BYTES = 0.02, 4 << 20
 """Nobody waits for a key: the writer need not ring for each record."""
 
 
-class Tail(NamedTuple):
+class LastIndexed(NamedTuple):
     """The last indexed record, and how many entries it has."""
 
     physical_offset: int = -1
@@ -44,14 +44,14 @@ class Tail(NamedTuple):
 class IndexFiles:
     """The handler that enters keys: `Handler` of workers/dispatch.py."""
 
-    def __init__(self, root: Path, folder: IndexFolder, feed: Feed, with_tags: bool = True) -> None:
+    def __init__(self, root: Path, folder: IndexWriter, feed: Feed, with_tags: bool = True) -> None:
         self._root = root
         self._folder = folder
         self._feed = feed
         feed.window_bytes = WINDOW_BYTES
         self._with_tags = with_tags
         self._state: IndexState | None = None
-        self._tail = Tail()
+        self._tail = LastIndexed()
         self._writes: list[tuple[IndexState, IndexPut]] = []
         self._pending: list[KeyBatch] = []
         self._pending_keys = 0
@@ -111,7 +111,7 @@ class IndexFiles:
 
     def _cut(self, names: list[str], limit: int) -> None:
         """Undoes every entry of a record at `limit` or above."""
-        self._state, self._tail = None, Tail()
+        self._state, self._tail = None, LastIndexed()
         self._writes, self._pending, self._pending_keys = [], [], 0
         while names:
             kept = self._kept(names, limit)
@@ -176,7 +176,7 @@ class IndexFiles:
         except NotFound:
             return header.begin_timestamp + 1000 * int(entry["time_diff_s"])
 
-    def _last_record(self, names: list[str], kept: int) -> Tail:
+    def _last_record(self, names: list[str], kept: int) -> LastIndexed:
         """The last record's entries may begin in the file before the last."""
         offset = int(self._folder.entries(names[-1], kept, kept + 1)[0]["physical_offset"])
         count = 0
@@ -190,7 +190,7 @@ class IndexFiles:
             count += last - number
             if number:
                 break
-        return Tail(offset, count)
+        return LastIndexed(offset, count)
 
     # Applying
 
@@ -253,14 +253,14 @@ class IndexFiles:
             batch = batch.rows(put.taken, len(batch.key_hash))
         return plans
 
-    def _tail_after(self, batch: KeyBatch) -> Tail:
+    def _tail_after(self, batch: KeyBatch) -> LastIndexed:
         if not len(batch.key_hash):
             return self._tail
         last = int(batch.physical_offset[-1])
         count = int(np.count_nonzero(batch.physical_offset == last))
         if last == self._tail.physical_offset:
             count += self._tail.entries
-        return Tail(last, count)
+        return LastIndexed(last, count)
 
     def flush(self) -> int:
         """Syncs what was entered."""
@@ -279,11 +279,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     def make_handler(root: Path, settings: Settings, feed: Feed) -> IndexFiles:
         geometry = found_geometry(root, settings.index_geometry)
-        folder = IndexFolder(root, geometry, run_dir(root) / f"{SLOT}.new")
+        folder = IndexWriter(root, geometry, run_dir(root) / f"{SLOT}.new")
         return IndexFiles(root, folder, feed, settings.index_tags_enable)
 
     pace = TurnPace(batch_bytes=TURN_BYTES, idle_s=IDLE_S, idle_bytes=TURN_BYTES)
-    return run_worker(options, Job(SLOT, "keelog-index", make_handler, index_pace, pace=pace))
+    return run_worker(options, WorkerJob(SLOT, "keelog-index", make_handler, index_pace, pace=pace))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class IndexState:
     is_made: bool
 
 
-class IndexFolder:
+class IndexWriter:
     """All index files below one store. One thread writes; `sync` may run in another."""
 
     def __init__(self, root: Path, geometry: IndexGeometry, temp: Path) -> None:

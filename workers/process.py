@@ -26,9 +26,17 @@ from node.store.identity.new_store import check_created
 from protocol.errors import CorruptError, NotAStore
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
-from workers.dispatch import HEARTBEAT_S, Breaks, Dispatcher, Handler, Pace, Place, Stopped
+from workers.dispatch import (
+    HEARTBEAT_S,
+    Breaks,
+    Dispatcher,
+    DispatchPace,
+    Handler,
+    Stopped,
+    WorkerSite,
+)
 from workers.feed import Feed, LiveFeed, RestingFeed
-from workers.hints import GrowthHints, Rest
+from workers.hints import GrowthHints, WorkerSleep
 from workers.pace import TurnPace
 from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
 
@@ -41,7 +49,7 @@ _WRITER_END_LOOK_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WorkerJob:
     """What makes a process this worker and no other.
 
     `grown` empties and answers the set of queues to tell the readers of, those of `shard`;
@@ -69,7 +77,7 @@ def parser_for(module: str, text: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def run_worker(options: argparse.Namespace, job: Job) -> int:
+def run_worker(options: argparse.Namespace, job: WorkerJob) -> int:
     """The process from its start to its exit code."""
     child = ChildProcess(
         slot=job.slot,
@@ -93,7 +101,7 @@ def run_worker(options: argparse.Namespace, job: Job) -> int:
 class _Worker:
     """One worker's process: owns its lock, its page and its sockets."""
 
-    def __init__(self, options: argparse.Namespace, job: Job, stop: StopFlag) -> None:
+    def __init__(self, options: argparse.Namespace, job: WorkerJob, stop: StopFlag) -> None:
         """Raises StoreLocked, NotAStore, StoreMoved, BadRequest."""
         self._settings = load_settings(options.settings)
         self._root: Path = options.dir.resolve()
@@ -110,7 +118,7 @@ class _Worker:
         self._stats = WorkerStats(self._root, self._role, job.shard)
         self._topics: TopicGrowth | None = None
         self._context: Context = zmq.Context()
-        self._rest = Rest(Bell(self._context, job.slot), self._page, stop.fd)
+        self._rest = WorkerSleep(Bell(self._context, job.slot), self._page, stop.fd)
         self._growth = None
         if job.grown is not None:
             self._growth = GrowthHints(self._context, self._root, job.shard)
@@ -138,10 +146,10 @@ class _Worker:
             return EXIT_OK
         handler = self._job.make_handler(self._root, self._settings, feed)
         dispatcher = Dispatcher(
-            Place(self._root, self._job.slot, self._page, self._stats),
+            WorkerSite(self._root, self._job.slot, self._page, self._stats),
             feed,
             handler,
-            Pace(self._job.flush_pace(self._settings), self._settings.delay_levels_ms),
+            DispatchPace(self._job.flush_pace(self._settings), self._settings.delay_levels_ms),
             Breaks(self._pause, lambda: self._stop.is_set),
         )
         self._dispatcher = dispatcher
@@ -291,7 +299,7 @@ def _enter(root: Path, options: argparse.Namespace) -> list[FileLock]:
     return [lock]
 
 
-def _take_locks(root: Path, job: Job) -> list[FileLock]:
+def _take_locks(root: Path, job: WorkerJob) -> list[FileLock]:
     """The slot's lock; those of slots that share our files must be free. Raises StoreLocked."""
     own = run_dir(root) / f"{job.slot}.lock"
     locks = [FileLock.take(own, record=False)]

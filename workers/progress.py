@@ -14,7 +14,7 @@ from node.runtime.regular_file import QUEUES_FILE_BYTES_MAX, read_bounded
 from node.runtime.state_page import queue_slot, run_dir
 from node.store.checkpoints import (
     EpochLine,
-    Progress,
+    WorkerCheckpoint,
     epoch_end,
     list_progress,
     load_epochs,
@@ -33,7 +33,7 @@ def vouched_offset(root: Path, slot: str) -> int | None:
     return None if progress is None else _reconciled(load_epochs(root), progress)
 
 
-def _reconciled(epochs: list[EpochLine], progress: Progress) -> int:
+def _reconciled(epochs: list[EpochLine], progress: WorkerCheckpoint) -> int:
     end = epoch_end(epochs, progress.epoch)
     return progress.offset if end is None else min(progress.offset, end)
 
@@ -106,9 +106,9 @@ def load_unfinished(root: Path) -> set[Queue]:
     return found
 
 
-def _by_count(progress: dict[str, Progress]) -> dict[int, dict[int, Progress]]:
+def _by_count(progress: dict[str, WorkerCheckpoint]) -> dict[int, dict[int, WorkerCheckpoint]]:
     """Progress of queue workers, by their number and then by shard."""
-    found: dict[int, dict[int, Progress]] = {}
+    found: dict[int, dict[int, WorkerCheckpoint]] = {}
     for slot, value in progress.items():
         match = _QUEUE_SLOT.fullmatch(slot)
         if match is not None and int(match[1]) < int(match[2]):

@@ -52,7 +52,7 @@ class _File(NamedTuple):
     base: int
 
 
-class QueueFiles:
+class QueueWriter:
     """All queue files below one store. One thread writes; `sync` may run in another."""
 
     def __init__(self, root: Path, file_bytes: int, temp: Path, open_max: int) -> None:

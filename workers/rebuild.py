@@ -11,7 +11,7 @@ from node.runtime.locks import StoreLock
 from node.runtime.process import raise_file_limit
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
-from node.store.checkpoints import Progress
+from node.store.checkpoints import WorkerCheckpoint
 from node.store.detected_sizes import found_file_bytes, found_geometry
 from node.store.repair.note import save_rebuilding
 from node.store.repair.steps import Rebuild, Step
@@ -20,12 +20,12 @@ from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_i
 from protocol.derived.dispatch_request import dispatch_requests
 from protocol.errors import NotAStore, StoreDamaged
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
-from workers.consume_queue import OPEN_FILES_MIN, STORE_FILES_SHARE, ConsumeQueues, Site
+from workers.consume_queue import OPEN_FILES_MIN, STORE_FILES_SHARE, ConsumeQueues, QueueWorkerSite
 from workers.dispatch import Handler
 from workers.feed import Feed, RestingFeed
 from workers.index_file import IndexFiles
-from workers.index_folder import IndexFolder
-from workers.queue_files import QueueFiles
+from workers.index_folder import IndexWriter
+from workers.queue_files import QueueWriter
 
 Tell = Callable[[str, int, int], None]
 """Called with what is rebuilt (`queues` or `index`), log bytes done, and all there are."""
@@ -126,8 +126,8 @@ class _Rebuild:
         """All queues, whatever number of workers made them."""
         file_bytes = found_file_bytes(self.root, self.settings.queue_file_bytes)
         open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
-        files = QueueFiles(self.root, file_bytes, self._temp(), open_max)
-        site = Site(self.root, delay_levels_ms=self.settings.delay_levels_ms)
+        files = QueueWriter(self.root, file_bytes, self._temp(), open_max)
+        site = QueueWorkerSite(self.root, delay_levels_ms=self.settings.delay_levels_ms)
         workers = self._forget(QUEUE_WORKER_PREFIX, CONSUME_QUEUE_DIR)
         clear_unfinished(self.root)
         with closing(files):
@@ -137,7 +137,7 @@ class _Rebuild:
     def index(self) -> None:
         """All index files."""
         geometry = found_geometry(self.root, self.settings.index_geometry)
-        folder = IndexFolder(self.root, geometry, self._temp())
+        folder = IndexWriter(self.root, geometry, self._temp())
         workers = self._forget(INDEX_WORKER, INDEX_DIR)
         with closing(folder):
             handler = IndexFiles(self.root, folder, self.feed, self.settings.index_tags_enable)
@@ -158,7 +158,7 @@ class _Rebuild:
     def _vouch(self, slots: list[str]) -> None:
         """What was forgotten is there again, as far as the log is durable."""
         limits = self.feed.limits()
-        vouch(self.root, slots, Progress(limits.epoch, limits.flushed))
+        vouch(self.root, slots, WorkerCheckpoint(limits.epoch, limits.flushed))
 
     def _walk(self, what: str, handler: Handler) -> None:
         limits = self.feed.limits()

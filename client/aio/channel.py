@@ -12,7 +12,7 @@ from time import monotonic
 
 from client.transport.channel import OwnLink
 from client.transport.io_thread import IoThread
-from client.transport.request import Call, Role, at_deadline, when_closed
+from client.transport.request import Call, NodeRole, at_deadline, when_closed
 from client.transport.zmtp_connection import BareLink
 
 LOOK_S = 2.0
@@ -25,7 +25,7 @@ class LoopLink(OwnLink):
     """One for each loop. All but `close` runs in the loop's thread."""
 
     def __init__(self, io: IoThread, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(io, Role.WRITER)
+        super().__init__(io, NodeRole.WRITER)
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0

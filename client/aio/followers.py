@@ -12,7 +12,7 @@ from client.aio.run import run
 from client.core import ClientCore
 from client.messages import Message
 from client.pull_result import PullResult
-from client.subscription import Start, Tail
+from client.subscription import Start, Subscription
 from client.transport.request import Outcome
 from protocol.errors import MqError
 
@@ -20,10 +20,10 @@ TURN_S_MAX = 1.0
 """How long a follower sleeps at most before it looks around again."""
 
 
-class Results:
+class PullResults:
     """The answers of one follower. An error, or `aclose`, ends it."""
 
-    def __init__(self, core: ClientCore, tail: Tail, start: Start) -> None:
+    def __init__(self, core: ClientCore, tail: Subscription, start: Start) -> None:
         self._core = core
         self._tail = tail
         self._start = start
@@ -87,10 +87,10 @@ class Results:
         self._is_over = True
 
 
-class Messages:
+class MessageStream:
     """The messages of the answers, one after the other."""
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, results: PullResults) -> None:
         self._results = results
         self._left: Iterator[Message] = iter(())
 

@@ -18,8 +18,8 @@ from client.messages import Body, OutgoingMessage
 from client.options import SendOptions
 from client.results import Receipt
 from client.send.batch_receipt import BatchReceipt
-from client.send.columns import NOT_TAKEN, Columns
-from client.send.record_batch import Entry, Results
+from client.send.columns import NOT_TAKEN, MessageBatch
+from client.send.record_batch import EncodedMessage, Results
 from client.send.send_coalescer import HELD_S_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
 from client.transport.io_thread import CALLS_MAX
 from client.transport.request import Call
@@ -33,11 +33,11 @@ ReceiptFuture = asyncio.Future[Receipt]
 
 
 @dataclass(slots=True, eq=False)
-class _Gathered:
+class _GatheredSends:
     """Columns, and who waits for each row. `deadline` is that of the oldest."""
 
     sends: "LoopSends"
-    columns: Columns
+    columns: MessageBatch
     deadline: float
     futures: list[ReceiptFuture] = field(default_factory=list)
     unanswered: int = 0
@@ -50,7 +50,7 @@ class _Gathered:
         """All rows have their outcome."""
         self.sends.on_loop(self._resolve, self.futures, outcome)
 
-    def of_some(self, entries: Sequence[Entry], results: Results) -> None:
+    def of_some(self, entries: Sequence[EncodedMessage], results: Results) -> None:
         """Some rows have: the slots of the entries."""
         self.sends.on_loop(self._resolve, [self.futures[entry.slot] for entry in entries], results)
 
@@ -80,8 +80,8 @@ class LoopSends:
         core.adopt(self._link)
         self._arrived: deque[tuple[ReceiptFuture, Receipt | MqError]] = deque()
         self._told = False
-        self._open: dict[str, _Gathered] = {}
-        self._full: list[_Gathered] = []
+        self._open: dict[str, _GatheredSends] = {}
+        self._full: list[_GatheredSends] = []
         self._under_way = 0
         self._elsewhere = 0
         self._is_due = False
@@ -122,7 +122,7 @@ class LoopSends:
 
     def _begin(
         self, topic: str, body: Body | OutgoingMessage, options: SendOptions
-    ) -> _Gathered | None:
+    ) -> _GatheredSends | None:
         """New columns that hold the message; None where it goes by itself: it is another kind than
         those of its topic that wait, or something may be wrong with it."""
         self._core.check()
@@ -136,7 +136,7 @@ class LoopSends:
             raise NodeBusy(f"{CALLS_MAX} messages wait to be sent", "send in batches")
         if before is not None:
             self._full.append(before)
-        gathered = self._open[topic] = _Gathered(self, columns, self._core.deadline(None))
+        gathered = self._open[topic] = _GatheredSends(self, columns, self._core.deadline(None))
         return gathered
 
     def _go(self) -> None:
@@ -162,7 +162,7 @@ class LoopSends:
             carry = partial(self._carry, gathered)
             self._core.send_columns(gathered.columns, gathered.deadline, gathered, carry)
 
-    def _carry(self, gathered: _Gathered, call: Call) -> bool:
+    def _carry(self, gathered: _GatheredSends, call: Call) -> bool:
         """While the I/O thread has a request, the next ones follow it: their order stays."""
         gathered.in_loop = not self._elsewhere and self._link.carry(call)
         self._elsewhere += not gathered.in_loop
@@ -176,7 +176,7 @@ class LoopSends:
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(action, *arguments)
 
-    def answered(self, gathered: _Gathered) -> None:
+    def answered(self, gathered: _GatheredSends) -> None:
         """All rows of one request have their outcomes."""
         self._under_way -= 1
         self._elsewhere -= not gathered.in_loop

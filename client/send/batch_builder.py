@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from client.messages import Body, MessageOptions, bad_body, ordered_queue
 from client.send.batch_receipt import BatchReceipt
-from client.send.columns import Columns, kind_of
-from client.send.record_batch import Batch, Entry, Results, entries_of
+from client.send.columns import MessageBatch, kind_of
+from client.send.record_batch import EncodedMessage, EntryBatch, Results, entries_of
 from client.send.unique_key import UniqueKeyRuns
 from client.transport.io_thread import IoThread
-from client.transport.request import Call, Outcome, Role
+from client.transport.request import Call, NodeRole, Outcome
 from protocol.errors import BadRequest, ClientClosed, MqError, NodeBusy, RequestTimeout
 from protocol.message_id import Host
 from protocol.record.codec import SHORT_HEAD
@@ -49,7 +49,7 @@ class BatchOptions(TypedDict, total=False):
 
 
 @dataclass(slots=True, eq=False)
-class RecordBatch:
+class SentBatch:
     """An encoded batch on its way. `done` is called once with its outcome, on the I/O thread."""
 
     topic: str
@@ -62,7 +62,7 @@ class RecordBatch:
     done: Callable[[BatchReceipt | MqError], None]
     deadline: float
     relearned: bool = False
-    apart: Callable[["RecordBatch"], Batch] | None = None
+    apart: Callable[["SentBatch"], EntryBatch] | None = None
     """Makes entries of it where, other than in a batch of the user's, the good messages are to be
     stored without a bad one."""
 
@@ -76,7 +76,7 @@ class RecordBatch:
         """How many messages it holds."""
         return len(self.encoded.sizes)
 
-    def entries(self, slots: Iterable[Any]) -> list[Entry]:
+    def entries(self, slots: Iterable[Any]) -> list[EncodedMessage]:
         """Its messages one by one, each with its slot."""
         first = self.stem, self.counter
         return entries_of(self.encoded, self.topic, self.queue_id, first, slots)
@@ -106,7 +106,7 @@ class RecordBatch:
     def call(self, done: Callable[[Outcome], None]) -> Call:
         """Its request."""
         return Call(
-            Role.WRITER, "append", self._fields(), self.deadline,
+            NodeRole.WRITER, "append", self._fields(), self.deadline,
             payload=self.encoded.records.data, repeatable=False, done=done,
         )  # fmt: skip
 
@@ -123,13 +123,13 @@ class RecordBatch:
         return found
 
 
-class Told(Protocol):
+class OutcomeSink(Protocol):
     """Who learns, on the I/O thread, what became of columns: of all rows at once, or of some after
     the others, which are the slots of the entries."""
 
     def of_all(self, outcome: BatchReceipt | MqError) -> None: ...
 
-    def of_some(self, entries: Sequence[Entry], results: Results) -> None: ...
+    def of_some(self, entries: Sequence[EncodedMessage], results: Results) -> None: ...
 
 
 class BatchEncoder:
@@ -172,7 +172,7 @@ class BatchEncoder:
         body_max = DEFAULT_MAX_MESSAGE_BYTES if routes is None else routes.max_message_bytes
         return encode_columns(draft, crc, body_max), draft
 
-    def encode_gathered(self, columns: Columns) -> tuple[EncodedBatch, BatchDraft]:
+    def encode_gathered(self, columns: MessageBatch) -> tuple[EncodedBatch, BatchDraft]:
         """Of messages that are known to be right; they share their time."""
         kind, bodies = columns.kind, columns.bodies
         stem, counter = self._keys.take(len(bodies))
@@ -190,26 +190,26 @@ class BatchEncoder:
         )
         return encode_columns(draft, kind.crc, kind.body_max), draft
 
-    def columns(self, topic: str, options: MessageOptions, bytes_max: int) -> Columns | None:
+    def columns(self, topic: str, options: MessageOptions, bytes_max: int) -> MessageBatch | None:
         """Empty columns; None where each message has to be encoded by itself."""
         kind = kind_of(topic, options, self._io.routes)
-        return None if kind is None else Columns(kind, options, bytes_max)
+        return None if kind is None else MessageBatch(kind, options, bytes_max)
 
-    def entries(self, columns: Columns, slots: Iterable[Any]) -> list[Entry]:
+    def entries(self, columns: MessageBatch, slots: Iterable[Any]) -> list[EncodedMessage]:
         """The messages of columns one by one, each with its slot."""
         encoded, draft = self.encode_gathered(columns)
         first = draft.stem, draft.counter
         return entries_of(encoded, draft.topic, draft.queue_id, first, slots)
 
-    def record_batch(self, columns: Columns, deadline: float, told: Told) -> RecordBatch:
+    def record_batch(self, columns: MessageBatch, deadline: float, told: OutcomeSink) -> SentBatch:
         """A request of columns, of which `told` learns what became."""
         encoded, draft = self.encode_gathered(columns)
 
-        def apart(batch: RecordBatch) -> Batch:
+        def apart(batch: SentBatch) -> EntryBatch:
             entries = batch.entries(range(batch.rows))
-            return Batch(told.of_some, batch.wait, True, entries, deadline=deadline)
+            return EntryBatch(told.of_some, batch.wait, True, entries, deadline=deadline)
 
-        return RecordBatch(
+        return SentBatch(
             draft.topic, draft.queue_id, None, encoded, draft.stem, draft.counter,
             None, told.of_all, deadline, apart=apart,
         )  # fmt: skip
@@ -247,11 +247,11 @@ def _check_types(topic: str, options: BatchOptions) -> None:
         )
 
 
-class Batches:
+class PendingBatches:
     """The batches of one producer that have no answer yet; safe for many threads."""
 
     def __init__(
-        self, encoder: BatchEncoder, send: Callable[[RecordBatch], bool], batches_max: int
+        self, encoder: BatchEncoder, send: Callable[[SentBatch], bool], batches_max: int
     ) -> None:
         self._encoder = encoder
         self._send = send
@@ -304,7 +304,7 @@ class Batches:
                 )
             self._count += 1
             self._bytes += size
-        batch = RecordBatch(
+        batch = SentBatch(
             topic, draft.queue_id, options.get("order_by"), encoded, draft.stem, draft.counter,
             wait, done, monotonic() + timeout,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from client.results import Receipt
-from client.send.record_batch import Entry, Results
+from client.send.record_batch import EncodedMessage, Results
 from protocol.errors import MqError
 
 _RUNNING = "RUNNING"
@@ -125,7 +125,7 @@ class ReceiptFuture(Future[Receipt]):
                 self._condition.wait_for(self.done, timeout)
 
 
-def resolve_entries(entries: Sequence[Entry], results: Results) -> None:
+def resolve_entries(entries: Sequence[EncodedMessage], results: Results) -> None:
     """Ends the futures of entries whose slots are a Slot."""
     condition = entries[0].slot[0].condition
     futures: list[ReceiptFuture] = []

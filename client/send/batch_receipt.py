@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from client.results import Receipt
 from client.send.record_batch import OFFSET_HEX_CHARS, UNREADABLE, id_start, stored_unread
-from client.transport.request import Answer
+from client.transport.request import NodeAnswer
 from protocol.errors import BadRequest, MqError
 from protocol.record.encode_batch import unique_key_at
 
@@ -118,7 +118,7 @@ def _numbered(start: str, form: str, numbers: Sequence[int]) -> Iterator[str]:
     return map(start.__add__, packed.hex(" ", width).upper().split(" "))
 
 
-def read_receipt(batch: Sent, answer: Answer) -> BatchReceipt | MqError:
+def read_receipt(batch: Sent, answer: NodeAnswer) -> BatchReceipt | MqError:
     """The receipt; an answer that cannot be read is an unknown outcome."""
     try:
         return BatchReceipt(batch, answer.header)

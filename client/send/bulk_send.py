@@ -8,10 +8,10 @@ from time import monotonic
 from client.messages import Body, MessageOptions, OutgoingMessage
 from client.results import Receipt
 from client.send.batch_builder import BatchEncoder
-from client.send.batch_sender import Appender
-from client.send.columns import NOT_TAKEN, Columns
+from client.send.batch_sender import BatchSender
+from client.send.columns import NOT_TAKEN, MessageBatch
 from client.send.encode import Encoder
-from client.send.record_batch import Batch, Entry, Results
+from client.send.record_batch import EncodedMessage, EntryBatch, Results
 from protocol.errors import ClientClosed, MqError
 
 BATCHES_MAX = 8
@@ -51,7 +51,7 @@ class SendMany:
 
     def __init__(
         self,
-        appender: Appender,
+        appender: BatchSender,
         encoders: tuple[Encoder, BatchEncoder],
         wait: str | None,
         timeout: float,
@@ -73,12 +73,12 @@ class SendMany:
         batch_bytes: int,
     ) -> list[Receipt]:
         """Sends all, waits for all. Raises SendManyError when any failed."""
-        batch = Batch(self._deliver, self._wait)
+        batch = EntryBatch(self._deliver, self._wait)
         for entry in self._entries(topic, bodies, options, batch_bytes):
             full = batch.bytes + len(entry.record) > batch_bytes
             if batch.entries and (full or len(batch.entries) >= RECORDS_MAX):
                 self._send(batch, BATCHES_MAX * batch_bytes)
-                batch = Batch(self._deliver, self._wait)
+                batch = EntryBatch(self._deliver, self._wait)
             batch.add(entry)
         self._send(batch, BATCHES_MAX * batch_bytes)
         with self._condition:
@@ -95,7 +95,7 @@ class SendMany:
         bodies: Iterable[Body | OutgoingMessage],
         options: MessageOptions,
         bytes_max: int,
-    ) -> Iterator[Entry]:
+    ) -> Iterator[EncodedMessage]:
         """The encoded messages in order: plain bodies many at a time, others by themselves."""
         columns = self._batch_encoder.columns(topic, options, bytes_max)
         end = 0
@@ -117,11 +117,11 @@ class SendMany:
         if columns is not None and columns.bodies:
             yield from self._of_columns(columns, end)
 
-    def _of_columns(self, columns: Columns, end: int) -> list[Entry]:
+    def _of_columns(self, columns: MessageBatch, end: int) -> list[EncodedMessage]:
         """Those of columns whose last message is the one before `end`."""
         return self._batch_encoder.entries(columns, range(end - len(columns.bodies), end))
 
-    def _send(self, batch: Batch, bytes_max: int) -> None:
+    def _send(self, batch: EntryBatch, bytes_max: int) -> None:
         if not batch.entries:
             return
         with self._condition:
@@ -135,7 +135,7 @@ class SendMany:
         if not self._appender.send(batch):
             self._deliver(batch.entries, ClientClosed())
 
-    def _deliver(self, entries: Sequence[Entry], results: Results) -> None:
+    def _deliver(self, entries: Sequence[EncodedMessage], results: Results) -> None:
         if isinstance(results, MqError):
             self._fail([entry.slot for entry in entries], results)
         else:

@@ -1,7 +1,7 @@
 """Messages that differ in body and keys alone, gathered as columns until they are encoded.
 
 To take one is to append to a list; `client_batches.BatchEncoder` encodes all of them in one pass of
-the kernel. What does not fit in here is an `Entry`, encoded by itself (`client.send.encode`).
+the kernel. What does not fit in here is an `EncodedMessage`, encoded by itself (`client.send.encode`).
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ COLUMN_OPTIONS = {"tags", "keys", "queue_id"}
 NOT_TAKEN = -1
 
 
-class Kind(NamedTuple):
+class MessageKind(NamedTuple):
     """What messages of the same columns share. The two sizes are those of an empty message."""
 
     topic: str
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     properties_bytes: int
 
 
-def kind_of(topic: str, options: MessageOptions, routes: Routes | None) -> Kind | None:
+def kind_of(topic: str, options: MessageOptions, routes: Routes | None) -> MessageKind | None:
     """None where each message has to be encoded by itself, be it only for its error."""
     if not options.keys() <= COLUMN_OPTIONS or loader.active() is None:
         return None
@@ -48,10 +48,12 @@ def kind_of(topic: str, options: MessageOptions, routes: Routes | None) -> Kind 
     mould = record_mould(topic, tags, crc)
     if mould is None:
         return None
-    return Kind(topic, tags, queue_id, crc, body_max, mould.record_bytes, mould.properties_bytes)
+    return MessageKind(
+        topic, tags, queue_id, crc, body_max, mould.record_bytes, mould.properties_bytes
+    )
 
 
-class Columns:
+class MessageBatch:
     """Messages of one kind, in their order. Not safe for threads."""
 
     __slots__ = (
@@ -59,7 +61,7 @@ class Columns:
         "bodies", "bytes", "bytes_max", "keys", "kind",
     )  # fmt: skip
 
-    def __init__(self, kind: Kind, options: MessageOptions, bytes_max: int) -> None:
+    def __init__(self, kind: MessageKind, options: MessageOptions, bytes_max: int) -> None:
         """`options` are those that `kind` was made from. `bytes_max`: of all records, but a first
         one always has room."""
         self.kind = kind
@@ -76,9 +78,9 @@ class Columns:
         self._options: dict[str, Any] = {**options}
         self._options.pop("keys", None)
 
-    def emptied(self) -> "Columns":
+    def emptied(self) -> "MessageBatch":
         """New ones for the same kind."""
-        return Columns(self.kind, self._all_options, self.bytes_max)
+        return MessageBatch(self.kind, self._all_options, self.bytes_max)
 
     def take(self, topic: str, body: Body | OutgoingMessage, options: MessageOptions) -> int:
         """The row that the message has now, or NOT_TAKEN: another kind, no room, or not right."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from client.messages import Body, MessageOptions, OutgoingMessage
-from client.send.record_batch import Entry
+from client.send.record_batch import EncodedMessage
 from client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
 from client.transport.io_thread import IoThread
 from protocol.errors import BadRequest, MqError
@@ -115,7 +115,7 @@ class Encoder:
 
     def entry(
         self, topic: str, body: Body | OutgoingMessage, options: MessageOptions, slot: Any
-    ) -> Entry:
+    ) -> EncodedMessage:
         """The encoded message. Raises IllegalMessage and its kinds, or BadRequest."""
         routes = self._io.routes
         crc = routes is None or routes.crc
@@ -130,11 +130,13 @@ class Encoder:
         message = outgoing(body, options)
         draft = message.draft(topic, self._keys.next(), int(time() * 1000), self._host)
         record = encode_message(draft, crc, body_max)
-        return Entry(record, draft.topic, draft.queue_id, message.order_by, draft.unique_key, slot)
+        return EncodedMessage(
+            record, draft.topic, draft.queue_id, message.order_by, draft.unique_key, slot
+        )
 
     def _short_way(
         self, topic: str, body: bytes, options: MessageOptions, crc: bool, slot: Any
-    ) -> Entry | None:
+    ) -> EncodedMessage | None:
         """None where the general way has to be taken, be it only for its error."""
         mould = record_mould(topic, options.get("tags") or "", crc)
         if mould is None or options.get("unique_key"):
@@ -170,7 +172,7 @@ class Encoder:
                 moment.head, _INT.pack(len(body)), body, middle, unique_key.encode(), mould.end,
             )
         )  # fmt: skip
-        return Entry(record, topic, queue_id, order_by, unique_key, slot)
+        return EncodedMessage(record, topic, queue_id, order_by, unique_key, slot)
 
     def _moment_at(self, now: float) -> _Moment:
         ms = int(now * 1000)

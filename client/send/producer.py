@@ -13,14 +13,14 @@ from typing import NamedTuple, NoReturn, Self, Unpack
 from client.messages import Body, MessageOptions, OutgoingMessage
 from client.options import ProducerSettings, check_seconds
 from client.results import Receipt
-from client.send.batch_builder import BatchEncoder, Batches, BatchOptions, RecordBatch
+from client.send.batch_builder import BatchEncoder, BatchOptions, PendingBatches, SentBatch
 from client.send.batch_futures import Outcomes, ReceiptFuture, resolve_entries
 from client.send.batch_receipt import BatchReceipt
-from client.send.batch_sender import Appender
+from client.send.batch_sender import BatchSender
 from client.send.bulk_send import SendMany
-from client.send.columns import NOT_TAKEN, Columns, kind_of
+from client.send.columns import NOT_TAKEN, MessageBatch, kind_of
 from client.send.encode import Encoder
-from client.send.record_batch import Batch, Entry, Results
+from client.send.record_batch import EncodedMessage, EntryBatch, Results
 from client.transport.io_thread import IoThread
 from client.transport.request import no_waiting_here
 from protocol.errors import ClientClosed, ForkedClient, MqError, NodeBusy, RequestTimeout
@@ -30,7 +30,7 @@ class Sender(NamedTuple):
     """What a producer needs from its client."""
 
     io: IoThread
-    appender: Appender
+    appender: BatchSender
     encoder: Encoder
     batch_encoder: BatchEncoder
     check: Callable[[], None]
@@ -54,13 +54,13 @@ class Producer:
         # Half of what may be in flight, so that one half is gathered while the other is sent.
         self._batch_count = max(1, settings.max_in_flight // 2)
         self._wait = "flushed" if settings.acks == "flushed" else None
-        self._batches = Batches(batch_encoder, self._appender.send, settings.max_batches)
+        self._batches = PendingBatches(batch_encoder, self._appender.send, settings.max_batches)
         # Taken for each message, so not by way of the condition.
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
         self._resolved = threading.Condition()
         # What is gathered: columns, or entries as soon as messages are not all of one kind.
-        self._gathered: _Gathered | None = None
+        self._gathered: _GatheredRows | None = None
         self._batch = self._new_batch()
         self._unanswered = 0
         self._due = 0.0
@@ -238,7 +238,7 @@ class Producer:
         self._check()
         kind = kind_of(topic, options, self._io.routes)
         if kind is not None:
-            columns = Columns(kind, options, self._batch_bytes)
+            columns = MessageBatch(kind, options, self._batch_bytes)
             if columns.take(topic, body, options) != NOT_TAKEN:
                 with self._lock:
                     self._await_room()
@@ -250,19 +250,19 @@ class Producer:
         self._add(self._encoder.entry(topic, body, options, (outcomes, 0)))
         return ReceiptFuture(outcomes, 0)
 
-    def _begin(self, columns: Columns) -> ReceiptFuture | None:
+    def _begin(self, columns: MessageBatch) -> ReceiptFuture | None:
         """With the lock held: gathers in new columns, which hold a message; None where the batch
         is to be one of entries."""
         if self._gathered is not None and self._gathered.columns.kind == columns.kind:
             self._seal()
         if self._gathered is not None or self._batch.entries:
             return None
-        gathered = self._gathered = _Gathered(columns, Outcomes(self._resolved))
+        gathered = self._gathered = _GatheredRows(columns, Outcomes(self._resolved))
         self._linger()
         self._seal_when_full(gathered)
         return ReceiptFuture(gathered.outcomes, 0)
 
-    def _seal_when_full(self, gathered: "_Gathered") -> None:
+    def _seal_when_full(self, gathered: "_GatheredRows") -> None:
         """With the lock held. No more than may be in flight is gathered, so that taking a message
         needs no look at the room."""
         room = self._settings.max_in_flight - self._unanswered
@@ -271,7 +271,7 @@ class Producer:
         if gathered.rows >= gathered.rows_max or columns.bytes >= columns.bytes_max:
             self._seal()
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: EncodedMessage) -> None:
         with self._lock:
             self._await_room()
             if self._gathered is not None:
@@ -335,7 +335,7 @@ class Producer:
 
     def _seal(self) -> None:
         """With the lock held: sends what is gathered."""
-        batch: Batch | RecordBatch
+        batch: EntryBatch | SentBatch
         if self._gathered is not None:
             gathered, self._gathered = self._gathered, None
             self._unanswered += gathered.rows
@@ -348,7 +348,7 @@ class Producer:
         if not self._appender.send(batch):
             batch.fail(ClientClosed())
 
-    def _encoded(self, gathered: "_Gathered") -> RecordBatch:
+    def _encoded(self, gathered: "_GatheredRows") -> SentBatch:
         encoded, draft = self._batch_encoder.encode_gathered(gathered.columns)
         outcomes = gathered.outcomes
 
@@ -356,13 +356,13 @@ class Producer:
             outcomes.resolve(outcome)
             self._answered(len(draft.sizes), outcome)
 
-        return RecordBatch(
+        return SentBatch(
             draft.topic, draft.queue_id, None, encoded, draft.stem, draft.counter,
             self._wait, done, monotonic() + self._settings.timeout,
             apart=partial(self._entries_of, outcomes),
         )  # fmt: skip
 
-    def _entries_of(self, outcomes: Outcomes, records: RecordBatch) -> Batch:
+    def _entries_of(self, outcomes: Outcomes, records: SentBatch) -> EntryBatch:
         """The same as a batch of entries."""
         batch = self._new_batch()
         batch.deadline = records.deadline
@@ -370,10 +370,10 @@ class Producer:
             batch.add(entry)
         return batch
 
-    def _new_batch(self) -> Batch:
-        return Batch(self._deliver, self._wait, one_queue=True)
+    def _new_batch(self) -> EntryBatch:
+        return EntryBatch(self._deliver, self._wait, one_queue=True)
 
-    def _deliver(self, entries: Sequence[Entry], results: Results) -> None:
+    def _deliver(self, entries: Sequence[EncodedMessage], results: Results) -> None:
         """Resolves the futures, then makes room."""
         resolve_entries(entries, results)
         self._answered(len(entries), results)
@@ -387,10 +387,10 @@ class Producer:
 
 
 @dataclass(slots=True, eq=False)
-class _Gathered:
+class _GatheredRows:
     """Columns and what becomes of them. `rows_max`: the batch goes with so many."""
 
-    columns: Columns
+    columns: MessageBatch
     outcomes: Outcomes
     rows_max: int = 1
 

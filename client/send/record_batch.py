@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from client.messages import ordered_queue
 from client.results import Receipt
-from client.transport.request import Answer
+from client.transport.request import NodeAnswer
 from protocol.errors import BadRequest, IllegalMessage, MqError, RefusedError, SendTimeout
 from protocol.message_id import offset_message_id, parse_host
 from protocol.record.codec import SHORT_HEAD
@@ -28,7 +28,7 @@ UNREADABLE = (MqError, LookupError, ValueError, TypeError)
 """What reading an answer raises that nobody expected like this."""
 
 
-class Entry(NamedTuple):
+class EncodedMessage(NamedTuple):
     """One encoded message. `slot` is whatever the one who waits needs to find it again."""
 
     record: bytes
@@ -45,12 +45,12 @@ def entries_of(
     queue_id: int,
     first_key: tuple[str, int],
     slots: Iterable[Any],
-) -> list[Entry]:
+) -> list[EncodedMessage]:
     """The messages of an encoded batch one by one, each with its slot."""
     stem, counter = first_key
     records, sizes = encoded.records.tobytes(), encoded.sizes.tolist()
     return [
-        Entry(
+        EncodedMessage(
             records[end - size : end], topic, queue_id, None,
             unique_key_at(stem, counter + row), slot,
         )
@@ -59,11 +59,11 @@ def entries_of(
 
 
 Results = Sequence[Receipt] | MqError
-Deliver = Callable[[Sequence[Entry], Results], None]
+Deliver = Callable[[Sequence[EncodedMessage], Results], None]
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class EntryBatch:
     """Entries that go together. `deliver` is called for each part of them that has its answer.
 
     `one_queue`: the node chooses one queue for all entries of a topic of which none names a queue,
@@ -73,12 +73,12 @@ class Batch:
     deliver: Deliver
     wait: str | None
     one_queue: bool = False
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[EncodedMessage] = field(default_factory=list)
     bytes: int = 0
     deadline: float = 0.0
     relearned: bool = False
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: EncodedMessage) -> None:
         """Appends an entry."""
         self.entries.append(entry)
         self.bytes += len(entry.record)
@@ -111,10 +111,10 @@ class Batch:
         }
 
 
-class Part(NamedTuple):
+class RequestPart(NamedTuple):
     """What one request carries. `queue` is -1 where the node chooses one queue for all."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[EncodedMessage]
     queue_ids: Sequence[int]
     records: bytes
     sizes: Sequence[int]
@@ -136,10 +136,10 @@ class Part(NamedTuple):
         return fields
 
 
-def lone_part(entry: Entry) -> Part:
+def lone_part(entry: EncodedMessage) -> RequestPart:
     """One entry as a request of its own."""
     queue = ANY_QUEUE if entry.queue_id == ANY_QUEUE else None
-    return Part((entry,), (entry.queue_id,), entry.record, (len(entry.record),), queue)
+    return RequestPart((entry,), (entry.queue_id,), entry.record, (len(entry.record),), queue)
 
 
 class Turns:
@@ -158,19 +158,19 @@ class Turns:
 
 
 def make_parts(
-    batch: Batch,
-    entries: Sequence[Entry],
+    batch: EntryBatch,
+    entries: Sequence[EncodedMessage],
     write_queues: Mapping[str, int],
     turns: Turns,
     default_queues: int,
-) -> list[Part]:
+) -> list[RequestPart]:
     """Gives entries of a batch their queues, and each topic that nobody knows a part of its own.
 
     Such a part leaves the choice to the node, which makes the topic; entries with `order_by` take
     the queue that they would have among `default_queues`.
     """
-    known: list[Entry] = []
-    unknown: dict[str, list[Entry]] = {}
+    known: list[EncodedMessage] = []
+    unknown: dict[str, list[EncodedMessage]] = {}
     left_to_node = batch.topics_of_one_queue()
     for entry in entries:
         open_queue = entry.queue_id == ANY_QUEUE and entry.order_by is None
@@ -182,17 +182,22 @@ def make_parts(
     for group in unknown.values():
         records = b"".join(entry.record for entry in group)
         sizes = [len(entry.record) for entry in group]
-        parts.append(Part(group, [ANY_QUEUE] * len(group), records, sizes, ANY_QUEUE))
+        parts.append(RequestPart(group, [ANY_QUEUE] * len(group), records, sizes, ANY_QUEUE))
     return parts
 
 
 def _part(
-    entries: list[Entry], write_queues: Mapping[str, int], turns: Turns, default_queues: int
-) -> Part:
+    entries: list[EncodedMessage],
+    write_queues: Mapping[str, int],
+    turns: Turns,
+    default_queues: int,
+) -> RequestPart:
     sizes = [len(entry.record) for entry in entries]
     queue_ids = [entry.queue_id for entry in entries]
     if ANY_QUEUE not in queue_ids:
-        return Part(entries, queue_ids, b"".join(entry.record for entry in entries), sizes, None)
+        return RequestPart(
+            entries, queue_ids, b"".join(entry.record for entry in entries), sizes, None
+        )
     records = bytearray().join(entry.record for entry in entries)
     start = _QUEUE_ID_AT
     for row, (entry, size) in enumerate(zip(entries, sizes, strict=True)):
@@ -204,10 +209,10 @@ def _part(
                 queue_ids[row] = ordered_queue(entry.order_by, queues)
             _QUEUE_ID.pack_into(records, start, queue_ids[row])
         start += size
-    return Part(entries, queue_ids, bytes(records), sizes, None)
+    return RequestPart(entries, queue_ids, bytes(records), sizes, None)
 
 
-def receipts(part: Part, header: Mapping[str, Any]) -> list[Receipt]:
+def receipts(part: RequestPart, header: Mapping[str, Any]) -> list[Receipt]:
     """What the answer to `append` says of each entry, in their order.
 
     Raises BadRequest when the answer counts other records than the request had.
@@ -242,7 +247,7 @@ class OneQueueReceipts(Sequence[Receipt]):
     Raises what a header without the right fields raises.
     """
 
-    def __init__(self, part: Part, header: Mapping[str, Any]) -> None:
+    def __init__(self, part: RequestPart, header: Mapping[str, Any]) -> None:
         ((self._topic, self._queue_id, self._queue_offset, count),) = header["queues"]
         if count != len(part.entries) or self._topic != part.entries[0].topic:
             raise BadRequest("the answer to append counts other records than were sent")
@@ -267,7 +272,7 @@ class OneQueueReceipts(Sequence[Receipt]):
         )  # fmt: skip
 
 
-def _lone_receipt(part: Part, header: Mapping[str, Any]) -> Receipt:
+def _lone_receipt(part: RequestPart, header: Mapping[str, Any]) -> Receipt:
     """As `receipts`, for one entry."""
     (entry,) = part.entries
     ((topic, queue_id, queue_offset, count),) = header["queues"]
@@ -287,7 +292,7 @@ def id_start(store_host: str) -> str:
     return offset_message_id(parse_host(store_host), 0)[:-OFFSET_HEX_CHARS]
 
 
-def read_receipts(part: Part, answer: Answer) -> Results:
+def read_receipts(part: RequestPart, answer: NodeAnswer) -> Results:
     """As `receipts`; an answer that cannot be read is an unknown outcome."""
     try:
         if len(part.entries) == 1:
@@ -307,17 +312,17 @@ def stored_unread(error: Exception) -> SendTimeout:
 
 
 def smaller(
-    entries: Sequence[Entry],
+    entries: Sequence[EncodedMessage],
     error: MqError,
     lone_faults: tuple[type[RefusedError], ...] = (IllegalMessage,),
-) -> list[Sequence[Entry]]:
+) -> list[Sequence[EncodedMessage]]:
     """How to split refused entries, so that the good are not lost with the bad.
 
     A refusal has stored nothing. First topic by topic; then, where a record may be at fault
     (`lone_faults`) or the whole be too large for a segment, into halves. Empty when nothing is
     gained.
     """
-    topics: dict[str, list[Entry]] = {}
+    topics: dict[str, list[EncodedMessage]] = {}
     for entry in entries:
         topics.setdefault(entry.topic, []).append(entry)
     if len(topics) > 1:

@@ -13,10 +13,10 @@ from threading import get_ident
 from time import monotonic
 
 from client.results import Receipt
-from client.send.record_batch import Entry, Part, lone_part, read_receipts, smaller
+from client.send.record_batch import EncodedMessage, RequestPart, lone_part, read_receipts, smaller
 from client.transport.blocking_channel import Directs
 from client.transport.io_thread import CALLS_MAX, IoThread
-from client.transport.request import Call, Outcome, Role, no_waiting_here
+from client.transport.request import Call, NodeRole, Outcome, no_waiting_here
 from protocol.errors import (
     BadRequest,
     ClientClosed,
@@ -46,15 +46,15 @@ _Kind = tuple[str | None, float]
 plain tuple: one is made for each message."""
 
 
-class _Group:
+class _KindGroup:
     """Messages of one kind that have not gone yet, oldest first, and the requests under way."""
 
     def __init__(self) -> None:
-        self.waiting: deque[tuple[Entry, float]] = deque()
+        self.waiting: deque[tuple[EncodedMessage, float]] = deque()
         self.under_way = 0
         self.has_timer = False
 
-    def take(self) -> tuple[list[Entry], float]:
+    def take(self) -> tuple[list[EncodedMessage], float]:
         """What goes as one request, and its deadline: that of the oldest."""
         waiting = self.waiting
         entry, deadline = waiting.popleft()
@@ -73,11 +73,11 @@ class Sends:
     def __init__(self, io: IoThread, direct: Directs) -> None:
         self._io = io
         self._direct = direct
-        self._arrived: deque[tuple[_Kind, Entry, float]] = deque()
+        self._arrived: deque[tuple[_Kind, EncodedMessage, float]] = deque()
         self._told = False
-        self._groups: dict[_Kind, _Group] = {}
+        self._groups: dict[_Kind, _KindGroup] = {}
 
-    def send(self, entry: Entry, wait: str | None, timeout: float) -> None:
+    def send(self, entry: EncodedMessage, wait: str | None, timeout: float) -> None:
         """Sends an entry whose slot is a Done; its queue is given, or the node chooses one."""
         if len(self._arrived) >= CALLS_MAX:
             entry.slot(NodeBusy(f"{CALLS_MAX} messages wait to be sent", "send in batches"))
@@ -89,7 +89,7 @@ class Sends:
             if not self._io.post(self._collect):
                 self._refuse_all()
 
-    def send_here(self, entry: Entry, wait: str | None, timeout: float) -> None:
+    def send_here(self, entry: EncodedMessage, wait: str | None, timeout: float) -> None:
         """As `send`, for who waits: on its own thread when no other goes by the I/O thread."""
         if get_ident() == self._io.ident:
             raise no_waiting_here()
@@ -110,18 +110,18 @@ class Sends:
     def _collect(self) -> None:
         self._told = False
         arrived, groups = self._arrived, self._groups
-        changed: dict[_Kind, _Group] = {}
+        changed: dict[_Kind, _KindGroup] = {}
         while arrived:
             kind, entry, deadline = arrived.popleft()
             group = groups.get(kind)
             if group is None:
-                group = groups[kind] = _Group()
+                group = groups[kind] = _KindGroup()
             group.waiting.append((entry, deadline))
             changed[kind] = group
         for kind, group in changed.items():
             self._push(kind, group)
 
-    def _push(self, kind: _Kind, group: _Group) -> None:
+    def _push(self, kind: _Kind, group: _KindGroup) -> None:
         """Sends what waits, as far as it may go; the oldest of the rest goes soon, come what may.
 
         So a request that gets no answer delays no other message, and each keeps its deadline.
@@ -136,7 +136,7 @@ class Sends:
         if not group.under_way and self._groups.get(kind) is group:
             del self._groups[kind]
 
-    def _push_later(self, kind: _Kind, group: _Group, left_s: float) -> None:
+    def _push_later(self, kind: _Kind, group: _KindGroup, left_s: float) -> None:
         def push() -> None:
             group.has_timer = False
             self._push(kind, group)
@@ -146,7 +146,7 @@ class Sends:
             self._io.at(monotonic() + left_s, push)
 
     def _submit(
-        self, kind: _Kind, group: _Group, entries: Sequence[Entry], deadline: float
+        self, kind: _Kind, group: _KindGroup, entries: Sequence[EncodedMessage], deadline: float
     ) -> None:
         for part in _parts(entries):
             group.under_way += 1
@@ -154,7 +154,7 @@ class Sends:
             self._io.start(_call(part, kind[0], deadline, done))
 
     def _answered(
-        self, kind: _Kind, group: _Group, part: Part, deadline: float, outcome: Outcome
+        self, kind: _Kind, group: _KindGroup, part: RequestPart, deadline: float, outcome: Outcome
     ) -> None:
         group.under_way -= 1
         if isinstance(outcome, RefusedError):
@@ -167,14 +167,16 @@ class Sends:
         self._push(kind, group)
 
 
-def _call(part: Part, wait: str | None, deadline: float, done: Callable[[Outcome], None]) -> Call:
+def _call(
+    part: RequestPart, wait: str | None, deadline: float, done: Callable[[Outcome], None]
+) -> Call:
     return Call(
-        Role.WRITER, "append", part.fields(wait), deadline,
+        NodeRole.WRITER, "append", part.fields(wait), deadline,
         payload=part.records, repeatable=False, done=done,
     )  # fmt: skip
 
 
-def _deliver(part: Part, outcome: Outcome) -> None:
+def _deliver(part: RequestPart, outcome: Outcome) -> None:
     results = outcome if isinstance(outcome, MqError) else read_receipts(part, outcome)
     if isinstance(results, MqError):
         for entry in part.entries:
@@ -184,9 +186,9 @@ def _deliver(part: Part, outcome: Outcome) -> None:
             entry.slot(receipt)
 
 
-def _parts(entries: Sequence[Entry]) -> list[Part]:
+def _parts(entries: Sequence[EncodedMessage]) -> list[RequestPart]:
     """One request for each topic whose queue the node shall choose, one for all other entries."""
-    by_topic: dict[str | None, list[Entry]] = {}
+    by_topic: dict[str | None, list[EncodedMessage]] = {}
     for entry in entries:
         topic = entry.topic if entry.queue_id == ANY_QUEUE else None
         by_topic.setdefault(topic, []).append(entry)
@@ -195,5 +197,7 @@ def _parts(entries: Sequence[Entry]) -> list[Part]:
         records = [entry.record for entry in group]
         queue = None if topic is None else ANY_QUEUE
         queue_ids = [entry.queue_id for entry in group]
-        parts.append(Part(group, queue_ids, b"".join(records), list(map(len, records)), queue))
+        parts.append(
+            RequestPart(group, queue_ids, b"".join(records), list(map(len, records)), queue)
+        )
     return parts

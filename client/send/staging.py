@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 from client.client import run
 from client.core import ClientCore
 from client.operations import topics
-from client.transport.request import Answer, Call, Retry, Role
+from client.transport.request import Call, NodeAnswer, NodeRole, Retry
 from client.transport.routes import Routes
 from protocol.errors import UnknownTopic
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
@@ -57,7 +57,7 @@ class StageClient:
 
     def write_queues(self, topic: str) -> int:
         """How many queues of a topic are written to. Raises UnknownTopic where there is none."""
-        for found in run(self._core, topics(self._deadline(), Role.WRITER)):
+        for found in run(self._core, topics(self._deadline(), NodeRole.WRITER)):
             if found.topic == topic:
                 return found.write_queues
         raise UnknownTopic(f"there is no topic {topic}")
@@ -66,7 +66,7 @@ class StageClient:
         """A new stage; nothing is sent yet."""
         return StageWriter(self, query, batch, stage)
 
-    def start(self, call: Call) -> "Future[Answer]":
+    def start(self, call: Call) -> "Future[NodeAnswer]":
         """Sends a request."""
         return self._core.start(call)
 
@@ -91,7 +91,7 @@ class StageClient:
         )
         fields = {"query": query, "batch": batch, "stages": len(parts), "final": final}
         deadline = monotonic() + (self.timeout if timeout is None else timeout)
-        call = Call(Role.WRITER, "publish", fields, deadline, payload=lines.encode())
+        call = Call(NodeRole.WRITER, "publish", fields, deadline, payload=lines.encode())
         header = self.start(call).result().header
         return PublishOutcome(header["already"], header["records"], header["bytes"])
 
@@ -102,7 +102,7 @@ class StageClient:
         many stages."""
         fields = {"query": query, "batch": batch} | ({} if stage is None else {"stage": stage})
         deadline = monotonic() + (self.timeout if timeout is None else timeout)
-        call = Call(Role.WRITER, "unstage", fields, deadline)
+        call = Call(NodeRole.WRITER, "unstage", fields, deadline)
         dropped: int = self.start(call).result().header["dropped"]
         return dropped
 
@@ -124,7 +124,7 @@ class StageWriter:
         self._client = client
         self._place = {"query": query, "batch": batch, "stage": stage}
         self._stage = stage
-        self._under_way: list[Future[Answer]] = []
+        self._under_way: list[Future[NodeAnswer]] = []
         self._frames = self._records = self._bytes = 0
         self.published = False
         """The batch is published already: nothing more need be staged."""
@@ -146,7 +146,7 @@ class StageWriter:
         while len(self._under_way) >= FRAMES_UNDER_WAY_MAX:
             self._take_oldest()
         deadline = monotonic() + self._client.timeout
-        call = Call(Role.WRITER, "stage", fields, deadline, payload=records)
+        call = Call(NodeRole.WRITER, "stage", fields, deadline, payload=records)
         self._under_way.append(self._client.start(call))
         self._frames += 1
         self._records += count

@@ -12,7 +12,7 @@ from time import monotonic
 
 from client.transport.channel import OwnLink
 from client.transport.io_thread import IoThread
-from client.transport.request import Call, Role, at_deadline, when_closed
+from client.transport.request import Call, NodeRole, at_deadline, when_closed
 from client.transport.zmtp_connection import BareLink
 
 AWAKE_S = 0.0006
@@ -28,7 +28,7 @@ SLICE_S = 0.05
 class Directs:
     """Those of a client and role."""
 
-    def __init__(self, io: IoThread, role: Role) -> None:
+    def __init__(self, io: IoThread, role: NodeRole) -> None:
         self.links = tuple(Direct(io, role) for _ in range(DIRECTS))
 
     def carry(self, call: Call) -> bool:
@@ -42,7 +42,7 @@ class Directs:
 class Direct(OwnLink):
     """One for each thread that waits: the lock gives the socket from one to the next."""
 
-    def __init__(self, io: IoThread, role: Role) -> None:
+    def __init__(self, io: IoThread, role: NodeRole) -> None:
         super().__init__(io, role)
         self._lock = threading.Lock()
         # With one processor whoever looks for the answer keeps the node from giving it.

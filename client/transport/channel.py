@@ -14,11 +14,11 @@ from time import monotonic
 
 from client.transport.io_thread import IoThread
 from client.transport.request import (
-    Answer,
     Call,
     GiveUp,
+    NodeAnswer,
+    NodeRole,
     RepeatAfter,
-    Role,
     after_loss,
     after_refusal,
 )
@@ -32,7 +32,7 @@ from protocol.wire.frames import raise_refusal
 class OwnLink:
     """One for each client, role and way to wait; for one thread at a time."""
 
-    def __init__(self, io: IoThread, role: Role) -> None:
+    def __init__(self, io: IoThread, role: NodeRole) -> None:
         self._io = io
         self._role = role
         self._link: BareLink | None = None
@@ -71,7 +71,7 @@ class OwnLink:
         routes = self._io.routes
         if routes is None or self._closing:
             return ()
-        if self._role is Role.READER:
+        if self._role is NodeRole.READER:
             return routes.readers
         return () if routes.writer is None else (routes.writer,)
 
@@ -109,7 +109,7 @@ class OwnLink:
         if link is not None:
             link.close()
 
-    def _answered(self, call: Call, answer: Answer) -> None:
+    def _answered(self, call: Call, answer: NodeAnswer) -> None:
         """Ends the call with its answer, or does what follows from a refusal."""
         call.sent = False
         try:

@@ -17,10 +17,10 @@ import zmq
 from client.transport.request import (
     Call,
     GiveUp,
+    NodeRole,
     Outcome,
     RepeatAfter,
     Retry,
-    Role,
     after_loss,
     after_refusal,
     at_deadline,
@@ -136,7 +136,7 @@ class IoThread:
         if self._stopping:
             call.done(when_closed(call, self._failed))
             return False
-        if len(self._live) >= CALLS_MAX and call.role is not Role.CONTROL:
+        if len(self._live) >= CALLS_MAX and call.role is not NodeRole.CONTROL:
             call.done(NodeBusy(f"{CALLS_MAX} requests wait for answers", "send in batches"))
             return False
         call.id = next(self._ids)
@@ -164,7 +164,7 @@ class IoThread:
         """Until there is a process that answers it; a node that says why not has refused it."""
         error = self.routes.writer_error if self.routes else None
         known = monotonic() < self._learned_at + ROUTES_INTERVAL_S and not self._stale
-        if call.role is Role.WRITER and error is not None and known:
+        if call.role is NodeRole.WRITER and error is not None and known:
             call.attempts += 1
             call.last_error = error
             self._act(call, after_refusal(call, error, self.retry, monotonic()))
@@ -173,11 +173,11 @@ class IoThread:
             self._ask_routes()
 
     def _endpoint(self, call: Call) -> str | None:
-        if call.role is Role.CONTROL:
+        if call.role is NodeRole.CONTROL:
             return self.control
         if self.routes is None or (self._stale and not self._usable(call)):
             return None
-        if call.role is Role.WRITER:
+        if call.role is NodeRole.WRITER:
             return self.routes.writer
         return self._reader(call)
 
@@ -185,7 +185,7 @@ class IoThread:
         """Whether a process that the call can use is connected, whatever the new routes say."""
         assert self.routes is not None
         writer = [self.routes.writer] if self.routes.writer else []
-        wanted = writer if call.role is Role.WRITER else list(self.routes.readers)
+        wanted = writer if call.role is NodeRole.WRITER else list(self.routes.readers)
         return any(self._is_up(endpoint) for endpoint in wanted)
 
     def _reader(self, call: Call) -> str | None:
@@ -222,7 +222,7 @@ class IoThread:
         self._asking = True
         now = monotonic()
         at = max(now, self._asked_at + ROUTES_INTERVAL_S)
-        call = Call(Role.CONTROL, "routes", {}, at + ROUTES_TIMEOUT_S, done=self._routed)
+        call = Call(NodeRole.CONTROL, "routes", {}, at + ROUTES_TIMEOUT_S, done=self._routed)
         if at > now:
             self.at(at, lambda: self.start(call))
         else:

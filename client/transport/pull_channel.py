@@ -14,12 +14,12 @@ from time import monotonic
 from client.transport.channel import OwnLink
 from client.transport.io_thread import IoThread
 from client.transport.request import (
-    Answer,
     Call,
     GiveUp,
+    NodeAnswer,
+    NodeRole,
     Outcome,
     RepeatAfter,
-    Role,
     after_loss,
     at_deadline,
     when_closed,
@@ -39,7 +39,7 @@ class Pulls(OwnLink):
 
     def __init__(self, io: IoThread, takes_much: bool) -> None:
         """`takes_much`: large answers one after the other, rather than each message at once."""
-        super().__init__(io, Role.READER)
+        super().__init__(io, NodeRole.READER)
         self._takes_much = takes_much
         self._arrived: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -108,7 +108,7 @@ class Pulls(OwnLink):
         link.wait_at_most(seconds)
         self._take_answers(link, wait=True)
 
-    def _answered(self, call: Call, answer: Answer) -> None:
+    def _answered(self, call: Call, answer: NodeAnswer) -> None:
         offset = call.fields["offset"]
         if answer.header.get("offset", offset) != offset:
             # The node gave up some that nobody took for long.

@@ -26,7 +26,7 @@ from protocol.errors import (
 T = TypeVar("T")
 
 
-class Role(Enum):
+class NodeRole(Enum):
     """Which process of the node answers."""
 
     CONTROL = "control"
@@ -35,7 +35,7 @@ class Role(Enum):
 
 
 @dataclass(slots=True)
-class Answer:
+class NodeAnswer:
     """A good answer: its header, and the payload frame (empty when there was none).
 
     A large payload is the memory that it came in, as a memoryview.
@@ -68,7 +68,7 @@ class Retry:
             raise BadRequest("backoff and backoff_max are seconds, at least 0")
 
 
-Outcome = Answer | MqError
+Outcome = NodeAnswer | MqError
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +79,7 @@ class Call:
     on the I/O thread. `affinity` keeps the pulls of one queue at one reader.
     """
 
-    role: Role
+    role: NodeRole
     op: str
     fields: Mapping[str, Any]
     deadline: float
@@ -191,9 +191,9 @@ class Arrival(Generic[T]):
         return self._outcome
 
 
-def future_of(call: Call) -> "Future[Answer]":
+def future_of(call: Call) -> "Future[NodeAnswer]":
     """A future that `done` of the call resolves; it cannot be cancelled."""
-    future: Future[Answer] = Future()
+    future: Future[NodeAnswer] = Future()
     future.set_running_or_notify_cancel()
 
     def resolve(outcome: Outcome) -> None:

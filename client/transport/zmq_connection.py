@@ -13,7 +13,7 @@ import msgpack
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from client.transport.request import Answer, Call
+from client.transport.request import Call, NodeAnswer
 from protocol.errors import BadRequest, MqError, NotConnected
 from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
 
@@ -149,7 +149,7 @@ class Link:
         self.in_flight[call.id] = call
         return True
 
-    def receive(self) -> Iterator[tuple[Call, Answer]]:
+    def receive(self) -> Iterator[tuple[Call, NodeAnswer]]:
         """The answers that have come, each with its call. Frames of no answer are skipped."""
         for _ in range(RECEIVE_MAX):
             try:
@@ -159,7 +159,7 @@ class Link:
             if found is not None:
                 yield found
 
-    def _receive_one(self) -> tuple[Call, Answer] | None:
+    def _receive_one(self) -> tuple[Call, NodeAnswer] | None:
         """The next answer and its call; None when it is none. Raises zmq.Again."""
         frame = self.socket.recv(NOBLOCK, copy=False)
         header_frame, more = frame.bytes, frame.more
@@ -174,7 +174,7 @@ class Link:
             # Whoever speaks like this is no node; the call ends at its deadline.
             return None
         call = self.in_flight.pop(header.get("id", 0), None)
-        return None if call is None else (call, Answer(header, payload))
+        return None if call is None else (call, NodeAnswer(header, payload))
 
     def news(self) -> LinkNews:
         """Reads what the monitor has seen."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgpack
 
-from client.transport.request import Answer, Call
+from client.transport.request import Call, NodeAnswer
 from client.transport.zmq_connection import ANSWER_BYTES_MAX, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
 from protocol.errors import BadRequest
 from protocol.wire import zmtp
@@ -35,7 +35,7 @@ A timeout of Python's own socket would ask `poll` before each receive."""
 _NOW = socket.MSG_DONTWAIT
 _SEND_NOW = _NOW | socket.MSG_NOSIGNAL
 
-Take = Callable[[Call, Answer], None]
+Take = Callable[[Call, NodeAnswer], None]
 
 
 class _State(Enum):
@@ -187,7 +187,7 @@ class BareLink:
     def _take_in(self, take: Take) -> None:
         try:
             for item in self._inbox.items():
-                if isinstance(item, zmtp.Command):
+                if isinstance(item, zmtp.ZmtpCommand):
                     self._obey(item)
                 else:
                     self._take_answer(item, take)
@@ -202,9 +202,9 @@ class BareLink:
             return
         call = self.in_flight.pop(header.get("id", 0), None)
         if call is not None:
-            take(call, Answer(header, parts[-1] if len(parts) > 1 else b""))
+            take(call, NodeAnswer(header, parts[-1] if len(parts) > 1 else b""))
 
-    def _obey(self, said: zmtp.Command) -> None:
+    def _obey(self, said: zmtp.ZmtpCommand) -> None:
         if said.name == b"READY" and self._state is _State.GREETED:
             self._state = _State.UP
         elif said.name == b"PING":

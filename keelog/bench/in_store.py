@@ -16,7 +16,7 @@ from pathlib import Path
 from keelog.bench import machine
 from keelog.bench.load.bodies import Sizes, batches, make_bodies
 from keelog.bench.load.job import SECOND_NS
-from keelog.bench.load.processes import Row
+from keelog.bench.load.processes import SecondFigures
 from keelog.bench.load.recorder import Recorder
 from keelog.bench.report.aggregate import Tally
 from keelog.bench.results import ProcessUse, Result
@@ -108,7 +108,7 @@ class Course:
         return now_ns < self._end
 
     def _row(self, now_ns: int) -> None:
-        row = Row("store", self._row_start, now_ns, {self._stream: self.recorder.take()})
+        row = SecondFigures("store", self._row_start, now_ns, {self._stream: self.recorder.take()})
         self._tally.add(row)
         self._row_start = now_ns
 

@@ -13,7 +13,7 @@ SAME = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunLimits:
     """What the steady figures of the main stream must keep; None: anything. Seconds, messages/s."""
 
     max_p50_s: float | None = None

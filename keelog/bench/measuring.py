@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from keelog.bench import machine
-from keelog.bench.load.job import SECOND_NS, Job
-from keelog.bench.load.payload_header import END, Stamp
+from keelog.bench.load.job import SECOND_NS, LoadJob
+from keelog.bench.load.payload_header import END, PayloadHeader
 from keelog.bench.load.processes import Fleet, Member
 from keelog.bench.node_process import await_workers
 from keelog.bench.report.aggregate import Tally
 from keelog.bench.results import Result
 from keelog.bench.setup import Scene
-from keelog.bench.watch import Watch
+from keelog.bench.watch import ProcessWatch
 from pipeline.report.text import count_text
 
 MAIN = {"send": "send", "consume": "consume", "e2e": "end_to_end", "mixed": "send"}
@@ -68,16 +68,16 @@ def fill(scene: Scene) -> None:
         scene.load, kind="send", callers="batches", batch=500, in_flight=8, rate=None, count=stored
     )
     with Fleet() as fleet:
-        job = Job("send", 0, 1, scene.client.endpoint, scene.topics, load)
+        job = LoadJob("send", 0, 1, scene.client.endpoint, scene.topics, load)
         fleet.go(fleet.start([job]))
         for _ in fleet.rows(time.monotonic_ns() + 3600 * SECOND_NS):
             pass
     await_workers(scene.client)
 
 
-def _measure(scene: Scene, members: Sequence[Member]) -> tuple[Result, Tally, Watch]:
+def _measure(scene: Scene, members: Sequence[Member]) -> tuple[Result, Tally, ProcessWatch]:
     load, fleet = scene.load, scene.fleet
-    watch = Watch(scene.client)
+    watch = ProcessWatch(scene.client)
     watch.also((member.name, member.pid) for member in members)
     watch.look(is_first=True)
     start_ns = fleet.go(members)
@@ -101,7 +101,7 @@ def _measure(scene: Scene, members: Sequence[Member]) -> tuple[Result, Tally, Wa
     return result, tally, watch
 
 
-def _listen(scene: Scene, tally: Tally, watch: Watch, start_ns: int) -> None:
+def _listen(scene: Scene, tally: Tally, watch: ProcessWatch, start_ns: int) -> None:
     """Until all processes are done; a line a second."""
     is_ended = False
     for second in itertools.count():
@@ -124,7 +124,7 @@ def _listen(scene: Scene, tally: Tally, watch: Watch, start_ns: int) -> None:
 
 def send_last(scene: Scene) -> None:
     """A message after all others of each queue, which ends those who follow."""
-    body = Stamp(0, 0, END, END).body(b"")
+    body = PayloadHeader(0, 0, END, END).body(b"")
     for topic in scene.topics:
         for queue_id in range(scene.load.queues):
             scene.client.send(topic, body, queue_id=queue_id)

@@ -18,7 +18,7 @@ from keelog.bench.measuring import run_on
 from keelog.bench.node_process import await_workers
 from keelog.bench.queue_checks import Ints, check_queue, pull_queue, verify_deep
 from keelog.bench.results import Result
-from keelog.bench.setup import Place, Scene, Telling, make_topics, node_for
+from keelog.bench.setup import BenchNode, Scene, Telling, make_topics, node_for
 from keelog.bench.workload import Workload
 from pipeline.report.text import count_text
 
@@ -59,7 +59,7 @@ def run_mixed(load: Workload, tell: Telling) -> Result:
         shutil.rmtree(notes, ignore_errors=True)
 
 
-def _full_speed(load: Workload, client: keelog.Client, tell: Telling, place: Place) -> float:
+def _full_speed(load: Workload, client: keelog.Client, tell: Telling, place: BenchNode) -> float:
     """What the whole of this load gets through, without kills: sent, and read by who follows."""
     tell.phase("measuring full speed")
     all_at_once = replace(
@@ -155,7 +155,7 @@ def _twice(queue_id: int, producers: Ints, numbers: Ints) -> list[str]:
     return [f"queue {queue_id}: {count} messages are there twice"] if count else []
 
 
-def _verify(place: Place, result: Result) -> None:
+def _verify(place: BenchNode, result: Result) -> None:
     assert place.node is not None
     assert place.folder is not None
     code = place.node.stop()

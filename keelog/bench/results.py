@@ -71,7 +71,7 @@ class ProcessUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProcessSample:
     """A look at all processes: `at` seconds since the start; CPU as cores; lag and memory in
     bytes."""
 
@@ -91,7 +91,7 @@ class Result:
     machine: Figures
     streams: dict[str, Stream] = field(default_factory=dict)
     processes: list[ProcessUse] = field(default_factory=list)
-    looks: list[Look] = field(default_factory=list)
+    looks: list[ProcessSample] = field(default_factory=list)
     cpu_s_per_million: float | None = None
     """Of all processes, clients too."""
     generator_cpu_s_per_million: float | None = None
@@ -136,5 +136,5 @@ class Result:
             for name, stream in fields["streams"].items()
         }
         known["processes"] = [ProcessUse(**one) for one in fields["processes"]]
-        known["looks"] = [Look(**one) for one in fields["looks"]]
+        known["looks"] = [ProcessSample(**one) for one in fields["looks"]]
         return cls(**known)

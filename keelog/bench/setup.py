@@ -10,7 +10,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import keelog
-from keelog.bench.load.job import Job
+from keelog.bench.load.job import LoadJob
 from keelog.bench.load.processes import Fleet
 from keelog.bench.node_process import ANY_DISK, Node
 from keelog.bench.results import Second
@@ -26,7 +26,7 @@ class Telling:
     """Seconds since the start, figures of each stream, lag of each worker in bytes."""
 
 
-class Place(NamedTuple):
+class BenchNode(NamedTuple):
     """Where the node is. `folder` and `node` are None for one that was given."""
 
     endpoint: str
@@ -35,10 +35,10 @@ class Place(NamedTuple):
 
 
 @contextlib.contextmanager
-def node_for(load: Workload) -> Iterator[Place]:
+def node_for(load: Workload) -> Iterator[BenchNode]:
     """The node that was given, or a new one, which is stopped afterwards."""
     if load.node is not None:
-        yield Place(load.node)
+        yield BenchNode(load.node)
         return
     kept = load.directory is not None
     folder = Path(load.directory or tempfile.mkdtemp(prefix="keelog-bench-")).resolve()
@@ -49,7 +49,7 @@ def node_for(load: Workload) -> Iterator[Place]:
         node.begin()
         try:
             node.await_ready()
-            yield Place(node.endpoint, folder, node)
+            yield BenchNode(node.endpoint, folder, node)
             if node.is_running:
                 node.stop()
         except BaseException:
@@ -70,7 +70,7 @@ class Scene:
     client: keelog.Client
     tell: Telling
     topics: tuple[str, ...]
-    place: Place
+    place: BenchNode
     fleet: Fleet = field(default_factory=Fleet)
     folder: str | None = None
     """Where load processes may leave files."""
@@ -79,11 +79,12 @@ class Scene:
     is_marked: Callable[[float], bool] | None = None
     """Which seconds are summed up by themselves, by their end since the start."""
 
-    def jobs(self, role: str, count: int) -> list[Job]:
+    def jobs(self, role: str, count: int) -> list[LoadJob]:
         """Jobs of one role."""
         place = self.client.endpoint
         return [
-            Job(role, n, count, place, self.topics, self.load, self.folder) for n in range(count)
+            LoadJob(role, n, count, place, self.topics, self.load, self.folder)
+            for n in range(count)
         ]
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import psutil
 
 from client.client import Client
-from keelog.bench.results import Look, ProcessUse
+from keelog.bench.results import ProcessSample, ProcessUse
 from protocol.errors import MqError
 
 MEMORY_EVERY_S = 5.0
@@ -57,7 +57,7 @@ class _Track:
         return sum(last - first for first, last in self.pids.values())
 
 
-class Watch:
+class ProcessWatch:
     """Follows each process by its name: `writer`, `queue 0`, `send 1`."""
 
     def __init__(self, client: Client) -> None:
@@ -69,7 +69,7 @@ class Watch:
         self._cpu_before: dict[str, float] = {}
         self._looked_ns = time.monotonic_ns()
         self._memory_at = 0.0
-        self.looks: list[Look] = []
+        self.looks: list[ProcessSample] = []
         self.lag: dict[str, int] = {}
 
     def begin(self, start_ns: int) -> None:
@@ -96,7 +96,7 @@ class Watch:
         at = round((now - self._start_ns) / 1e9, 3)
         anon = self._measure_memory(cpu, at)
         if not is_first:
-            self.looks.append(Look(at, cores, dict(self.lag), anon))
+            self.looks.append(ProcessSample(at, cores, dict(self.lag), anon))
 
     def _ask_node(self) -> dict[str, tuple[int, float]]:
         status = self._client.status()

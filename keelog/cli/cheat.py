@@ -6,7 +6,7 @@ from typing import NamedTuple
 import click
 
 from keelog.cli.failures import OK
-from keelog.cli.options import Command, command
+from keelog.cli.options import CliCommand, command
 
 
 class Subject(NamedTuple):
@@ -54,17 +54,17 @@ def cheat(subject: str | None) -> int:
     return OK
 
 
-def _leaves(name: str) -> Iterator[tuple[str, Command]]:
+def _leaves(name: str) -> Iterator[tuple[str, CliCommand]]:
     """A command, or the commands of a group, with all of their words."""
     # Imported here: it imports this module.
     from keelog.cli.main import cli
 
     context = click.Context(cli)
     found = cli.get_command(context, name)
-    if isinstance(found, Command):
+    if isinstance(found, CliCommand):
         yield name, found
     elif isinstance(found, click.Group):
         for below in found.list_commands(context):
             one = found.get_command(context, below)
-            assert isinstance(one, Command), f"{name} {below}"
+            assert isinstance(one, CliCommand), f"{name} {below}"
             yield f"{name} {below}", one

@@ -26,7 +26,7 @@ _NAMED = "keelog.context"
 _PLACE = "keelog.node"
 
 
-class Place(NamedTuple):
+class NodeAddress(NamedTuple):
     """A node, and who said so: flag, context, environment or default."""
 
     url: str
@@ -135,21 +135,21 @@ def resolve(
     named: str | None,
     environment: Mapping[str, str],
     read: Callable[[], Contexts],
-) -> Place:
+) -> NodeAddress:
     """The node that these say. Raises NotFound for an unknown context, BadRequest, OSError."""
     if flag is not None:
-        return Place(flag, "flag", "--node")
+        return NodeAddress(flag, "flag", "--node")
     if named is not None:
-        return Place(read().get(named).node, "flag", f"-c {named}")
+        return NodeAddress(read().get(named).node, "flag", f"-c {named}")
     if environment.get(NODE_VARIABLE):
-        return Place(environment[NODE_VARIABLE], "environment", NODE_VARIABLE)
+        return NodeAddress(environment[NODE_VARIABLE], "environment", NODE_VARIABLE)
     asked = environment.get(CONTEXT_VARIABLE)
     contexts = read()
     name = asked or contexts.current
     if not name:
-        return Place(DEFAULT_NODE, "default", "")
+        return NodeAddress(DEFAULT_NODE, "default", "")
     where = f"{CONTEXT_VARIABLE}={name}" if asked else name
-    return Place(contexts.get(name).node, "context", where)
+    return NodeAddress(contexts.get(name).node, "context", where)
 
 
 def node_callback(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -162,15 +162,15 @@ def node_callback(ctx: click.Context, parameter: click.Parameter, value: str | N
     return place.url
 
 
-def find(ctx: click.Context, flag: str | None) -> Place:
+def find(ctx: click.Context, flag: str | None) -> NodeAddress:
     """The node of a command line."""
     named = ctx.meta.get(_NAMED)
     return resolve(flag, named, os.environ, lambda: load(path_of(os.environ)))
 
 
-def chosen(ctx: click.Context, node: str) -> Place:
+def chosen(ctx: click.Context, node: str) -> NodeAddress:
     """How `node`, the value of --node, came about."""
-    place: Place = ctx.meta.get(_PLACE, Place(node, "flag", "--node"))
+    place: NodeAddress = ctx.meta.get(_PLACE, NodeAddress(node, "flag", "--node"))
     return place
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from keelog.cli import contexts, failures
-from keelog.cli.options import Group, debug_wanted, no_color_option, show_version
+from keelog.cli.options import CliGroup, debug_wanted, no_color_option, show_version
 from protocol.errors import MqError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ HIDDEN = {
 """Commands that no list shows."""
 
 
-class LazyGroup(Group):
+class LazyGroup(CliGroup):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -81,7 +81,7 @@ def no_color_option() -> click.Option:
     )
 
 
-class Command(_WithExamples, click.Command):
+class CliCommand(_WithExamples, click.Command):
     """A command with --debug and --no-color, so that they may stand at the end of the line too."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -93,19 +93,19 @@ class Command(_WithExamples, click.Command):
         ]
 
 
-class Group(_WithExamples, click.Group):
+class CliGroup(_WithExamples, click.Group):
     """A group of such commands."""
 
-    command_class = Command
+    command_class = CliCommand
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self.take_examples()
 
 
-def command(name: str | None = None, **keywords: Any) -> Callable[[Callable[..., Any]], Command]:
+def command(name: str | None = None, **keywords: Any) -> Callable[[Callable[..., Any]], CliCommand]:
     """As `click.command`, with --debug and --no-color."""
-    return click.command(name, cls=Command, **keywords)
+    return click.command(name, cls=CliCommand, **keywords)
 
 
 def node_option(function: Function) -> Function:

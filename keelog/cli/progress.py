@@ -28,8 +28,8 @@ _CLEAR = "\r\x1b[K"
 def progress_option(function: Function) -> Function:
     """Adds --no-progress; the command gets `progress: Progress`."""
 
-    def convert(_ctx: click.Context, _parameter: click.Parameter, quiet: bool) -> Progress:
-        return Progress(quiet)
+    def convert(_ctx: click.Context, _parameter: click.Parameter, quiet: bool) -> CommandProgress:
+        return CommandProgress(quiet)
 
     return click.option(
         "--no-progress",
@@ -40,7 +40,7 @@ def progress_option(function: Function) -> Function:
     )(function)
 
 
-class Progress:
+class CommandProgress:
     """What one command tells of its progress.
 
     `with progress.shown(): work(progress.teller("checked"))`: after the block the line is gone.
@@ -64,7 +64,7 @@ class Progress:
         self._quiet = True
 
     @contextmanager
-    def shown(self) -> Iterator["Progress"]:
+    def shown(self) -> Iterator["CommandProgress"]:
         """Clears the line after the block, also when it ends with an error."""
         try:
             yield self

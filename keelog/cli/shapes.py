@@ -91,7 +91,7 @@ def message_shape(
     return shape
 
 
-class Receipt(Protocol):
+class ReceiptShape(Protocol):
     """What `send` answers."""
 
     @property
@@ -112,7 +112,7 @@ class Receipt(Protocol):
     def flushed(self) -> bool: ...
 
 
-def receipt_shape(receipt: Receipt) -> Shape:
+def receipt_shape(receipt: ReceiptShape) -> Shape:
     """Where a message was stored, and whether it is on the disk."""
     return {
         "status": receipt.status,

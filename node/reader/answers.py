@@ -4,13 +4,22 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from node.reader.requests import Find, Get, GetByKey, GetByPlace, GetByQueue, Offsets, Pull, Seek
+from node.reader.requests import (
+    FindByKey,
+    Get,
+    GetByKey,
+    GetByPlace,
+    GetByQueue,
+    Offsets,
+    Pull,
+    Seek,
+)
 from node.reader.tail_cache import LogTail, Taken
 from node.serving.unix_server import Payload
 from node.store.file_cache import FileVanished
 from node.store.query.find import FindPage, FindRequest, find
 from node.store.query.pull import get_message
-from node.store.query.pull_types import PullResult, PullStatus
+from node.store.query.pull_types import PulledRecords, PullStatus
 from node.store.query.record_of_unit import record_of
 from node.store.query.seek import offset_by_time
 from node.store.queues.listing import list_queue_ids, list_topics
@@ -48,12 +57,12 @@ def look_again(store: LiveStore, look: Callable[[], T]) -> T:
         return look()
 
 
-def pull(store: LiveStore, wanted: Pull) -> PullResult:
+def pull(store: LiveStore, wanted: Pull) -> PulledRecords:
     """One look at the queue, RocketMQ's getMessage. Raises StoreDamaged, MessageDamaged."""
     return get_message(store.log, store.queue(*wanted.queue), wanted.offset, wanted.request)
 
 
-def is_waiting_status(result: PullResult, offset: int) -> bool:
+def is_waiting_status(result: PulledRecords, offset: int) -> bool:
     """Whether a broker would hold the pull: it maps to PULL_NOT_FOUND (format 12.3)."""
     match result.status:
         case PullStatus.OFFSET_OVERFLOW_ONE | PullStatus.OFFSET_FOUND_NULL:
@@ -64,7 +73,7 @@ def is_waiting_status(result: PullResult, offset: int) -> bool:
             return False
 
 
-def pull_answer(result: PullResult) -> Answer:
+def pull_answer(result: PulledRecords) -> Answer:
     """The records as stored, in one frame, and the size of each."""
     fields = {
         "status": result.status.value,
@@ -141,7 +150,7 @@ def _by_queue(store: LiveStore, wanted: GetByQueue) -> Record:
     return record_of(store.log, queue, wanted.offset, unit)
 
 
-def find_messages(store: LiveStore, topics: TopicsFile, wanted: Find) -> Answer:
+def find_messages(store: LiveStore, topics: TopicsFile, wanted: FindByKey) -> Answer:
     """A page of records with a key. Raises UnknownTopic, BadRequest for a cursor, StoreDamaged."""
     request = FindRequest(
         topic=wanted.topic,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from node.reader.answers import Answer
-from node.reader.requests import Fetch, Layout
+from node.reader.requests import Fetch, LayoutRequest
 from node.store.file_cache import FileVanished
 from node.store.indexes.file import IndexFile, readable_end
 from node.store.queues.listing import list_queue_ids, list_topics
@@ -79,7 +79,7 @@ def _of_index(store: LiveStore, wanted: Fetch) -> bytes:
     return bytes(file.read(wanted.offset, max(min(wanted.bytes_max, end - wanted.offset), 0)))
 
 
-def layout(store: LiveStore, wanted: Layout) -> Answer:
+def layout(store: LiveStore, wanted: LayoutRequest) -> Answer:
     """Bounds, segments, and a page of queues; no queues when nothing has changed since `known`.
 
     Raises StoreDamaged.
@@ -110,7 +110,7 @@ def layout(store: LiveStore, wanted: Layout) -> Answer:
     return Answer(fields)
 
 
-def _page(store: LiveStore, wanted: Layout) -> list[Queue]:
+def _page(store: LiveStore, wanted: LayoutRequest) -> list[Queue]:
     """The queues after `after`, one more than an answer takes."""
     found: list[Queue] = []
     for queue in _queues(store, wanted):
@@ -121,7 +121,7 @@ def _page(store: LiveStore, wanted: Layout) -> list[Queue]:
     return found
 
 
-def _queues(store: LiveStore, wanted: Layout) -> Iterator[Queue]:
+def _queues(store: LiveStore, wanted: LayoutRequest) -> Iterator[Queue]:
     asked = list_topics(store.root) if wanted.topics is None else sorted(set(wanted.topics))
     names = filter(is_folder_name, asked)
     for topic in names:

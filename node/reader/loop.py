@@ -74,7 +74,7 @@ SHORTAGE_S = 0.1
 """A pause where a turn failed because no descriptor was free."""
 
 
-class Site(NamedTuple):
+class ReaderSite(NamedTuple):
     """Where and as which of the node's readers this one runs."""
 
     root: Path
@@ -93,7 +93,7 @@ class Reader:
 
     def __init__(
         self,
-        site: Site,
+        site: ReaderSite,
         server: Server,
         page: WorkerPage,
         context: Context,
@@ -333,7 +333,7 @@ def transfer_limits(settings: Settings) -> TransferLimits:
     )
 
 
-def open_fitting(site: Site) -> LiveStore:
+def open_fitting(site: ReaderSite) -> LiveStore:
     """Opens the store, again for a moment when the writer is just making or removing a segment."""
     deadline = time.monotonic() + UNFIT_S_MAX
     while True:
@@ -366,7 +366,7 @@ def _serve(child: ChildProcess, options: argparse.Namespace, root: Path, stop: S
         raise BadRequest(f"reader {options.index} of a node with {options.shards} queue workers")
     hold_store(root, options.held)
     check_created(root)
-    site = Site(root, options.index, options.shards, load_settings(options.settings))
+    site = ReaderSite(root, options.index, options.shards, load_settings(options.settings))
     os.chdir(run_dir(root))
     lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
     context: Context = zmq.Context()

@@ -76,7 +76,7 @@ Get = GetByPlace | GetByKey | GetByQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Find:
+class FindByKey:
     """Records with a key, stored in [`begin`, `end`] ms; `cursor` goes on after a page."""
 
     topic: str
@@ -120,7 +120,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LayoutRequest:
     """What there is to fetch; of all topics, or of some. `after` is the last queue of a page."""
 
     topics: tuple[str, ...] | None
@@ -211,12 +211,12 @@ def parse_get(header: Header) -> Get:
     return GetByQueue(_queue(header), take_int(header, "offset", 0, INT64_MAX))
 
 
-def parse_find(header: Header) -> Find:
+def parse_find(header: Header) -> FindByKey:
     """A look-up by key. Raises BadRequest."""
     cursor = take(header, "cursor", str, None)
     if cursor is not None and len(cursor) > CURSOR_CHARS_MAX:
         raise BadRequest("field cursor is none of ours: it is too long")
-    return Find(
+    return FindByKey(
         topic=_topic(header),
         key=_key(header, "key"),
         begin=take_int(header, "begin", INT64_MIN, INT64_MAX, 0),
@@ -259,13 +259,13 @@ def parse_fetch(header: Header) -> Fetch:
     return Fetch(kind, offset, size, file=file)
 
 
-def parse_layout(header: Header) -> Layout:
+def parse_layout(header: Header) -> LayoutRequest:
     """Of what. Raises BadRequest."""
     topics = take(header, "topics", list, None)
     if topics is not None and not all(isinstance(topic, str) for topic in topics):
         raise BadRequest("field topics holds other things than names")
     cursor = take(header, "cursor", str, None)
-    return Layout(
+    return LayoutRequest(
         topics=None if topics is None else tuple(topics),
         after=None if cursor is None else _parse_cursor(cursor),
         known=take(header, "known", str, ""),

@@ -39,7 +39,7 @@ from node.runtime.shortage import as_refusal
 from node.serving.request_server import BadFrames, Received
 from node.serving.unix_server import Payload
 from node.store.query.pull import nothing
-from node.store.query.pull_types import PullResult, PullStatus, TransferLimits
+from node.store.query.pull_types import PulledRecords, PullStatus, TransferLimits
 from node.store.queues.reader import QueueReader
 from node.store.running_store import LiveStore
 from node.store.topics_file import TopicsFile
@@ -73,7 +73,7 @@ UNDECIDED_MS = 1_000
 
 Send = Callable[[bytes, Header, Payload | None], bool]
 T = TypeVar("T")
-_Looked = dict[tuple[int, str, int, int], PullResult | None]
+_Looked = dict[tuple[int, str, int, int], PulledRecords | None]
 _OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -235,7 +235,7 @@ class ReaderService:
             # and from now on nobody listens to the hint that would tell it.
             self.wake_all()
 
-    def _look(self, wanted: Pull, is_final: bool = False) -> PullResult | None:
+    def _look(self, wanted: Pull, is_final: bool = False) -> PulledRecords | None:
         """One look; None while the queue's worker is behind, and its end can't be told yet.
 
         Without that a worker's restart would send consumers back to where it is by then.
@@ -378,7 +378,7 @@ class ReaderService:
             result = replace(result, status=PullStatus.NO_MATCHED_MESSAGE)
         self._finish_with(held, result)
 
-    def _finish_with(self, held: Held, result: PullResult) -> None:
+    def _finish_with(self, held: Held, result: PulledRecords) -> None:
         found = pull_answer(result)
         header = answer(held.request_id, **found.fields, offset=held.begin)
         self._finish(held, header, found.payload)
@@ -389,7 +389,7 @@ class ReaderService:
             self.holds.forget(held.peer)
 
 
-def _refused_all(result: PullResult, offset: int) -> bool:
+def _refused_all(result: PulledRecords, offset: int) -> bool:
     """Whether a scan went on, but its filter took nothing."""
     no_match = result.status is PullStatus.NO_MATCHED_MESSAGE
     return no_match and result.next_begin_offset > offset

@@ -13,7 +13,7 @@ from node.store.running_store import LiveStore
 from protocol.errors import MqError
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC
-from protocol.record.check import Sealed
+from protocol.record.check import SealedRecord
 from protocol.record.codec import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -60,7 +60,7 @@ class LogTail:
         self.begin = 0
         self.end = 0
         self._epoch = 0
-        self._queues: dict[Queue, deque[Sealed]] = {}
+        self._queues: dict[Queue, deque[SealedRecord]] = {}
         self._order: deque[tuple[int, Queue]] = deque()
         """Where each record ends, in the order of the log."""
         self._ends: dict[Queue, int] = {}
@@ -191,7 +191,7 @@ class LogTail:
         return Taken(status, number, first + len(records), taken)
 
 
-def _is_queued(record: Sealed) -> bool:
+def _is_queued(record: SealedRecord) -> bool:
     """Whether a queue worker makes a unit of it."""
     kind = record.sys_flag & TRANSACTION_MASK
     if kind and kind != TRANSACTION_COMMIT:

@@ -77,7 +77,7 @@ class TextLines(logging.Formatter):
 
 
 @dataclass(slots=True)
-class _Run:
+class _Repeats:
     began_at: float
     lines: int = 1
     left_out: int = 0
@@ -91,14 +91,14 @@ class Repeats:
     """
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[str, int, str], _Run] = {}
+        self._runs: dict[tuple[str, int, str], _Repeats] = {}
 
     def admit(self, record: logging.LogRecord, now: float) -> bool:
         """Whether it is a line; else it is counted."""
         key = record.name, record.levelno, str(record.msg)
         run = self._runs.get(key)
         if run is None:
-            self._runs[key] = _Run(now)
+            self._runs[key] = _Repeats(now)
             return True
         if run.lines < REPEATED_LINES_MAX:
             run.lines += 1

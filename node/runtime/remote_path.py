@@ -152,7 +152,7 @@ def path_in(root: str, text: str) -> Path:
     return cast(Path, RemotePath(root, text.removeprefix(root).lstrip("/")))
 
 
-class Entry(NamedTuple):
+class FolderEntry(NamedTuple):
     """Something in a folder; `size` is that of a file.
 
     Neither file nor folder: a FIFO, a socket, a device, a link that leads nowhere.
@@ -165,18 +165,20 @@ class Entry(NamedTuple):
     is_folder: bool
 
 
-def scan(folder: Path) -> list[Entry]:
+def scan(folder: Path) -> list[FolderEntry]:
     """What is in a folder, sorted by name. Raises OSError, StoreMoved."""
     remote: Any = folder
     if isinstance(remote, RemotePath):
         return [
-            Entry(path.name, cast(Path, path), path.is_file(), path.stat().st_size, path.is_dir())
+            FolderEntry(
+                path.name, cast(Path, path), path.is_file(), path.stat().st_size, path.is_dir()
+            )
             for path in remote.iterdir()
         ]
     check_held()
     with os.scandir(folder) as entries:
         found = [
-            Entry(entry.name, Path(entry.path), is_file, size, entry.is_dir())
+            FolderEntry(entry.name, Path(entry.path), is_file, size, entry.is_dir())
             for entry in entries
             for is_file in [entry.is_file()]
             for size in [entry.stat().st_size if is_file else 0]

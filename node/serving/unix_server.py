@@ -249,7 +249,7 @@ class LocalEnd:
     def _take_in(self, connection: Connection) -> None:
         try:
             for item in connection.inbox.items():
-                if isinstance(item, zmtp.Command):
+                if isinstance(item, zmtp.ZmtpCommand):
                     self._obey(connection, item)
                 elif connection.is_ready:
                     self._ready.append((connection.peer, item))
@@ -259,7 +259,7 @@ class LocalEnd:
         except zmtp.NotZmtp:
             connection.is_gone = True
 
-    def _obey(self, connection: Connection, said: zmtp.Command) -> None:
+    def _obey(self, connection: Connection, said: zmtp.ZmtpCommand) -> None:
         if said.name == b"READY":
             connection.is_ready = True
         elif said.name == b"ERROR":

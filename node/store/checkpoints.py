@@ -54,7 +54,7 @@ _HINT = (
 )
 
 
-class Progress(NamedTuple):
+class WorkerCheckpoint(NamedTuple):
     """How far a worker's files are synced: an offset of the log as it was in an epoch."""
 
     epoch: int
@@ -107,7 +107,7 @@ class StoreId(NamedTuple):
         return other == self.value or (other is None and not self.is_settled)
 
 
-class Sealed(NamedTuple):
+class SealedText(NamedTuple):
     """The text of a file whose CRC agrees, and the id of the store that wrote it."""
 
     text: str
@@ -134,7 +134,7 @@ def save_sealed(root: Path, path: Path, text: str) -> None:
     write_atomically(path, seal(text, load_store_id(root).value))
 
 
-def load_sealed(path: Path, bytes_max: int = QUEUES_FILE_BYTES_MAX) -> Sealed | None:
+def load_sealed(path: Path, bytes_max: int = QUEUES_FILE_BYTES_MAX) -> SealedText | None:
     """What a file says, whosever it is; None when it is missing or its CRC does not agree.
 
     Raises IrregularFile.
@@ -146,7 +146,7 @@ def load_sealed(path: Path, bytes_max: int = QUEUES_FILE_BYTES_MAX) -> Sealed | 
     return _sealed(data)
 
 
-def load_slots(path: Path) -> Iterator[Sealed]:
+def load_slots(path: Path) -> Iterator[SealedText]:
     """As `load_sealed`, of each slot of the floor."""
     try:
         data = read_bounded(path, FLOOR_FILE_BYTES_MAX)
@@ -166,7 +166,7 @@ def unseal(root: Path, path: Path, bytes_max: int = SMALL_FILE_BYTES_MAX) -> str
     return _own_text(root, path, load_sealed(path, bytes_max))
 
 
-def _own_text(root: Path, path: Path, found: Sealed | None) -> str | None:
+def _own_text(root: Path, path: Path, found: SealedText | None) -> str | None:
     if found is None:
         return None
     ours = load_store_id(root)
@@ -177,13 +177,13 @@ def _own_text(root: Path, path: Path, found: Sealed | None) -> str | None:
     return None
 
 
-def _sealed(data: bytes) -> Sealed | None:
+def _sealed(data: bytes) -> SealedText | None:
     body, separator, crc = data.rpartition(b"crc ")
     if not separator or crc != f"{zlib.crc32(body):08x}\n".encode():
         return None
     text = body.decode(errors="replace")
     found = _ID_LINE.search(text)
-    return Sealed(text, None) if found is None else Sealed(text[: found.start()], found[1])
+    return SealedText(text, None) if found is None else SealedText(text[: found.start()], found[1])
 
 
 def _parsed(path: Path, parse: Callable[[str], _T], text: str) -> _T:
@@ -208,21 +208,21 @@ def _two_numbers(text: str) -> tuple[int, int]:
     return _number(first), _number(second)
 
 
-def save_progress(root: Path, worker: str, progress: Progress) -> None:
+def save_progress(root: Path, worker: str, progress: WorkerCheckpoint) -> None:
     """Call it after the sync that it describes."""
     folder = own_dir(root) / PROGRESS_DIR
     disk.make_durable_dir(folder)
     save_sealed(root, folder / worker, f"{progress.epoch} {progress.offset}\n")
 
 
-def load_progress(root: Path, worker: str) -> Progress | None:
+def load_progress(root: Path, worker: str) -> WorkerCheckpoint | None:
     """None when there is none to trust. Raises StoreDamaged."""
     path = own_dir(root) / PROGRESS_DIR / worker
     text = unseal(root, path)
-    return None if text is None else Progress(*_parsed(path, _two_numbers, text))
+    return None if text is None else WorkerCheckpoint(*_parsed(path, _two_numbers, text))
 
 
-def list_progress(root: Path) -> dict[str, Progress]:
+def list_progress(root: Path) -> dict[str, WorkerCheckpoint]:
     """Every worker's progress that can be trusted."""
     folder = own_dir(root) / PROGRESS_DIR
     names = sorted(path.name for path in folder.iterdir()) if is_own_folder(folder) else []

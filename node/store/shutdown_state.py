@@ -8,8 +8,8 @@ from node.runtime.regular_file import IrregularFile, read_bounded
 from node.store.checkpoints import (
     EPOCHS_FILE,
     EpochLine,
-    Progress,
     Tails,
+    WorkerCheckpoint,
     durable_end,
     epoch_end,
     list_progress,
@@ -21,7 +21,7 @@ from node.store.checkpoints import (
 from node.store.file_cache import refuse
 from node.store.identity.own_places import check_own_files
 from node.store.identity.store_links import check_links
-from protocol.checkpoint import Checkpoint, decode_checkpoint
+from protocol.checkpoint import StoreCheckpoint, decode_checkpoint
 from protocol.errors import NotAStore, StorePermission
 from protocol.names import (
     ABORT_FILE,
@@ -47,7 +47,7 @@ class Condition(NamedTuple):
 
     is_ours: bool
     is_clean: bool
-    checkpoint: Checkpoint
+    checkpoint: StoreCheckpoint
     floor: int
     queues_done: int | None
     index_done: int | None
@@ -85,7 +85,7 @@ def check_is_store(root: Path, strict: bool = True) -> None:
         check_own_files(root)
 
 
-def read_checkpoint(root: Path) -> Checkpoint:
+def read_checkpoint(root: Path) -> StoreCheckpoint:
     """RocketMQ's checkpoint; zeros when there is none. Raises StorePermission, StoreDamaged."""
     try:
         return decode_checkpoint(read_bounded(root / CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES))
@@ -112,7 +112,7 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
     try:
         is_ours = own_dir(root).is_dir()
         no_epochs: list[EpochLine] = []
-        none_saved: dict[str, Progress] = {}
+        none_saved: dict[str, WorkerCheckpoint] = {}
         epochs = read(lambda: load_epochs(root), no_epochs) if is_ours else no_epochs
         tails = read(lambda: load_tails(root), None) if is_ours else None
         progress = read(lambda: list_progress(root), none_saved) if is_ours else none_saved
@@ -143,7 +143,7 @@ def _last_line(root: Path, epochs: list[EpochLine]) -> EpochLine | None:
     return next((line for line in epochs if line.epoch == owner), None)
 
 
-def _done(saved: dict[str, Progress], prefix: str, epochs: list[EpochLine]) -> int | None:
+def _done(saved: dict[str, WorkerCheckpoint], prefix: str, epochs: list[EpochLine]) -> int | None:
     """The least of what these workers saved, cut at the end of the epoch that they saved it in."""
     ends = []
     for worker, progress in saved.items():

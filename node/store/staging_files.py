@@ -43,7 +43,7 @@ _CRC = struct.Struct(">I")
 _HEAD_BYTES = _HEAD.size + _CRC.size
 
 
-class Batch(NamedTuple):
+class StagedBatch(NamedTuple):
     """What is published once: a batch of a query."""
 
     query: str
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
         return f"batch {self.number} of query {self.query}"
 
 
-class Part(NamedTuple):
+class StageSummary(NamedTuple):
     """A stage as the one who publishes knows it: `bytes` are those of its records."""
 
     stage: str
@@ -62,7 +62,7 @@ class Part(NamedTuple):
     bytes: int
 
 
-class Position(NamedTuple):
+class BatchPosition(NamedTuple):
     """A place in a batch: `record` records of part number `part` and all parts before it."""
 
     part: int
@@ -77,9 +77,9 @@ class Journal(NamedTuple):
     """
 
     offset: int
-    position: Position
+    position: BatchPosition
     final: bool
-    parts: tuple[Part, ...]
+    parts: tuple[StageSummary, ...]
 
 
 class Published(NamedTuple):
@@ -121,17 +121,17 @@ def query_dir(root: Path, query: str) -> Path:
     return staging_dir(root) / query
 
 
-def batch_dir(root: Path, batch: Batch) -> Path:
+def batch_dir(root: Path, batch: StagedBatch) -> Path:
     """The folder of one batch."""
     return query_dir(root, batch.query) / str(batch.number)
 
 
-def stage_path(root: Path, batch: Batch, stage: str) -> Path:
+def stage_path(root: Path, batch: StagedBatch, stage: str) -> Path:
     """The file of one stage."""
     return batch_dir(root, batch) / f"{stage}{_STAGE_SUFFIX}"
 
 
-def journal_path(root: Path, batch: Batch) -> Path:
+def journal_path(root: Path, batch: StagedBatch) -> Path:
     """The journal of one batch."""
     return batch_dir(root, batch) / _JOURNAL_FILE
 
@@ -149,14 +149,14 @@ def list_queries(root: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(folder) if _ID.fullmatch(entry.name))
 
 
-def list_batches(root: Path, query: str) -> list[Batch]:
+def list_batches(root: Path, query: str) -> list[StagedBatch]:
     """The batches of a query that have a folder, by number."""
     with os.scandir(query_dir(root, query)) as entries:
         names = [entry.name for entry in entries if entry.name.isdecimal()]
-    return [Batch(query, number) for number in sorted(map(int, names))]
+    return [StagedBatch(query, number) for number in sorted(map(int, names))]
 
 
-def list_stages(root: Path, batch: Batch) -> list[str]:
+def list_stages(root: Path, batch: StagedBatch) -> list[str]:
     """The stages of a batch, by name."""
     folder = batch_dir(root, batch)
     if not folder.is_dir():
@@ -256,7 +256,7 @@ def read_frame(descriptor: int, path: Path, frame: Frame) -> bytes:
 # -- journal and ledger -----------------------------------------------------------------------
 
 
-def save_journal(root: Path, batch: Batch, journal: Journal) -> None:
+def save_journal(root: Path, batch: StagedBatch, journal: Journal) -> None:
     """Rewrites it, durably."""
     document = {
         "offset": journal.offset,
@@ -268,16 +268,16 @@ def save_journal(root: Path, batch: Batch, journal: Journal) -> None:
     save_sealed(root, journal_path(root, batch), text)
 
 
-def load_journal(root: Path, batch: Batch) -> Journal:
+def load_journal(root: Path, batch: StagedBatch) -> Journal:
     """Raises StoreDamaged for one that makes no sense."""
     path = journal_path(root, batch)
     try:
         data = json.loads(_text(root, path))
         parts = tuple(
-            Part(str(stage), _count(frames), _count(records), _count(size))
+            StageSummary(str(stage), _count(frames), _count(records), _count(size))
             for stage, frames, records, size in data["parts"]
         )
-        position = Position(*map(_count, data["position"]))
+        position = BatchPosition(*map(_count, data["position"]))
         return Journal(_count(data["offset"]), position, bool(data["final"]), parts)
     except (ValueError, TypeError, KeyError) as error:
         raise _damaged(path, str(error)) from None
@@ -331,14 +331,14 @@ def _damaged(path: Path, found: str) -> StoreDamaged:
 # -- problems ---------------------------------------------------------------------------------
 
 
-def save_problem(root: Path, batch: Batch, why: str) -> None:
+def save_problem(root: Path, batch: StagedBatch, why: str) -> None:
     """For status: says why a publication that has begun cannot end."""
     folder = staging_dir(root) / PROBLEMS_DIR
     disk.make_dir(folder)
     disk.write_atomically(folder / f"{batch.query}.{batch.number}", f"{why}\n".encode())
 
 
-def clear_problem(root: Path, batch: Batch) -> None:
+def clear_problem(root: Path, batch: StagedBatch) -> None:
     """The publication goes on."""
     path = staging_dir(root) / PROBLEMS_DIR / f"{batch.query}.{batch.number}"
     disk.unlink(path, missing_ok=True)

@@ -14,9 +14,9 @@ from node.store.base import Store
 from node.store.file_cache import OpenFiles
 from node.store.indexes.file import IndexFile
 from node.store.indexes.reader import IndexFolder, IndexReader
-from node.store.log.end import Tail, find_tail
+from node.store.log.end import WalkedEnd, find_tail
 from node.store.log.reader import Bounds, LogReader
-from node.store.log.segment_list import Problem, SegmentList, list_folder
+from node.store.log.segment_list import ListingProblem, SegmentList, list_folder
 from node.store.queues.files import QueueFiles
 from node.store.queues.listing import (
     find_queue_file_bytes,
@@ -61,7 +61,7 @@ class DeadStore(Store):
         listing = list_folder(root / COMMIT_LOG_DIR)
         if strict:
             listing.check()
-        self.problems: list[Problem] = listing.problems
+        self.problems: list[ListingProblem] = listing.problems
         self.runs = listing.runs()
         self.unfinished = listing.unfinished
         if not listing.file_bytes:
@@ -72,7 +72,7 @@ class DeadStore(Store):
         self._readers: dict[Queue, QueueReader] = {}
         last_run = SegmentList(segments.folder, listing.last_run(), self._files)
         hints = self._hints(listing.file_bytes)
-        self.tail: Tail = find_tail(last_run, self.condition, hints, on_window, not strict)
+        self.tail: WalkedEnd = find_tail(last_run, self.condition, hints, on_window, not strict)
         self.log = LogReader(segments, Bounds(segments.start, self.tail.end))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
         self.index = IndexReader(lambda: self._index_files)

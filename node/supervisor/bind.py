@@ -12,7 +12,7 @@ _PORT_MAX = 65_535
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BindAddress:
     """The host and port of the control socket; `any_port`: the children take free ones too."""
 
     host: str
@@ -35,7 +35,7 @@ class Place:
         told from it no more than before."""
         return self.is_loopback and not self.host.startswith("[")
 
-    def with_port_of(self, endpoint: str) -> "Place":
+    def with_port_of(self, endpoint: str) -> "BindAddress":
         """The same host with the port that was really bound."""
         return replace(self, port=int(endpoint.rpartition(":")[2]))
 
@@ -44,16 +44,16 @@ class Place:
         return f"tcp://{self.host}:{0 if self.any_port else self.port + distance}"
 
 
-def parse_bind(text: str) -> Place:
+def parse_bind(text: str) -> BindAddress:
     """Reads `tcp://HOST:PORT`. Raises BadRequest for anything else."""
     match = _TCP.fullmatch(text)
     port = 0 if match is None or match[2] == "*" else int(match[2])
     if match is None or port > _PORT_MAX:
         raise BadRequest(f"bind {text[:80]!a} is no address", "write tcp://127.0.0.1:9870")
-    return Place(match[1], port, any_port=port == 0)
+    return BindAddress(match[1], port, any_port=port == 0)
 
 
-def parse_http(text: str) -> Place | None:
+def parse_http(text: str) -> BindAddress | None:
     """Reads `PORT`, `HOST:PORT` or `http://HOST:PORT`; loopback without a host, None for nothing.
 
     Raises BadRequest for anything else.
@@ -63,4 +63,4 @@ def parse_http(text: str) -> Place | None:
     match = _HTTP.fullmatch(text)
     if match is None or int(match[2]) > _PORT_MAX:
         raise BadRequest(f"http {text[:80]!a} is no address", "write 9875 or 127.0.0.1:9875")
-    return Place(match[1] or "127.0.0.1", int(match[2]), any_port=False)
+    return BindAddress(match[1] or "127.0.0.1", int(match[2]), any_port=False)

@@ -19,7 +19,7 @@ SOURCE_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 _LINE_BYTES_MAX = 4096
 
 
-class Report(NamedTuple):
+class ChildReport(NamedTuple):
     """A line that a child writes: it is ready at `endpoint`, it recovers, or ends for a reason."""
 
     endpoint: str | None
@@ -80,7 +80,7 @@ class Process:
         self.has_reported = False
         self.report_fd: int | None = reader
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[ChildReport]:
         """What it has told since the last call; the pipe is closed when nothing more can come."""
         if self.report_fd is None:
             return []
@@ -116,7 +116,7 @@ class Process:
         self._close_report()
 
 
-def parse_report(line: bytes) -> Report | None:
+def parse_report(line: bytes) -> ChildReport | None:
     """None for what is no report."""
     try:
         report = json.loads(line)
@@ -125,8 +125,8 @@ def parse_report(line: bytes) -> Report | None:
     if not isinstance(report, dict):
         return None
     if report.get("ready"):
-        return Report(str(report.get("endpoint") or ""))
+        return ChildReport(str(report.get("endpoint") or ""))
     match report.get("recovering"):
         case [int(done), int(total)]:
-            return Report(None, recovered=done / max(total, done, 1))
-    return Report(None, str(report["ended"])) if report.get("ended") else None
+            return ChildReport(None, recovered=done / max(total, done, 1))
+    return ChildReport(None, str(report["ended"])) if report.get("ended") else None

@@ -52,8 +52,8 @@ from node.supervisor.options import Options
 from node.supervisor.plan import (
     TRIED_AGAIN,
     Child,
-    Role,
-    State,
+    ChildRole,
+    ChildState,
     end_of,
     has_settled,
     is_due,
@@ -274,12 +274,12 @@ class Supervisor:
         options, place = self.options, self.place
         shards = str(options.serve.queue_workers)
         arguments = [str(options.root)]
-        if child.role is Role.WRITER:
+        if child.role is ChildRole.WRITER:
             endpoint = child.endpoint or place.child_endpoint(1)
             arguments += ["--bind", endpoint, "--control-port", str(place.port)]
-        elif child.role is Role.QUEUE:
+        elif child.role is ChildRole.QUEUE:
             arguments += ["--shard", str(child.index), "--shards", shards]
-        elif child.role is Role.READER:
+        elif child.role is ChildRole.READER:
             endpoint = child.endpoint or place.child_endpoint(2 + child.index)
             arguments += ["--bind", endpoint, "--index", str(child.index)]
             arguments += ["--shards", shards]
@@ -314,7 +314,7 @@ class Supervisor:
             if report.endpoint is None:
                 note_last_words(child, report.reason)
                 continue
-            if child.role is Role.WRITER and not child.was_ready:
+            if child.role is ChildRole.WRITER and not child.was_ready:
                 shards = self.options.serve.queue_workers
                 slots = {page_slot(one, shards) for one in self.children}
                 with if_room():
@@ -325,18 +325,18 @@ class Supervisor:
                 log.info("process runs again", extra=told)
 
     def _tell_of_exit(self, child: Child, code: int) -> None:
-        if (child.state is State.STOPPED and code == 0) or must_end(self.children) is not None:
+        if (child.state is ChildState.STOPPED and code == 0) or must_end(self.children) is not None:
             return  # in the latter case the writer's own three lines are the last word
         told = {"process": child.name, "end": end_of(code), "cause": child.cause}
-        if child.state is State.BACKING_OFF:
+        if child.state is ChildState.BACKING_OFF:
             log.warning("process ended and is started again", extra=fields(**told))
-        elif child.state is State.DISK_FULL:
+        elif child.state is ChildState.DISK_FULL:
             log.warning("process waits for room on the disk", extra=fields(**told))
-        elif child.state is State.NO_RESOURCES:
+        elif child.state is ChildState.NO_RESOURCES:
             log.warning("process waits for descriptors or memory", extra=fields(**told))
         else:
             log.error("process ended", extra=fields(**told, state=child.state))
-            if child.role is Role.WRITER:
+            if child.role is ChildRole.WRITER:
                 log.error("the node is read-only now", extra=fields(cause=child.cause))
 
     def _tell_of_nothing(self) -> None:
@@ -373,8 +373,8 @@ class Supervisor:
     def _stop_step(self, now: float) -> int | None:
         """The writer first: it flushes and waits for the workers. Then everybody else."""
         for child in self.children:
-            if not child.is_alive and child.state in (State.WAITING, *TRIED_AGAIN):
-                child.state = State.STOPPED
+            if not child.is_alive and child.state in (ChildState.WAITING, *TRIED_AGAIN):
+                child.state = ChildState.STOPPED
         self._ask_to_stop(0)
         if not self.children[0].is_alive and not self._stops_others:
             self._stops_others = True
@@ -392,13 +392,13 @@ class Supervisor:
 
     def _ask_to_stop(self, number: int) -> None:
         child = self.children[number]
-        if number in self._processes and child.state in (State.STARTING, State.RUNNING):
-            child.state = State.STOPPING
+        if number in self._processes and child.state in (ChildState.STARTING, ChildState.RUNNING):
+            child.state = ChildState.STOPPING
             self._processes[number].signal(signal.SIGTERM)
 
     def _kill_late(self) -> None:
         for number, process in self._processes.items():
-            if self.children[number].state is State.STOPPING:
+            if self.children[number].state is ChildState.STOPPING:
                 told = fields(process=self.children[number].name)
                 log.error("process does not stop and is killed", extra=told)
                 process.signal(signal.SIGKILL)

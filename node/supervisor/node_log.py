@@ -21,7 +21,7 @@ class Listener(Protocol):
         """Sends one to this very process."""
 
 
-class Told(NamedTuple):
+class ChildLogState(NamedTuple):
     """What a child knows."""
 
     debug: bool
@@ -40,7 +40,7 @@ class NodeLog:
         self._debug = False
         self._reopen_wanted = False
         self._reopened = 0
-        self._told: dict[int, Told] = {}
+        self._told: dict[int, ChildLogState] = {}
 
     def note_toggle(self) -> None:
         """SIGUSR2 came."""
@@ -61,15 +61,15 @@ class NodeLog:
             set_debug(self._debug)
         before, self._told = self._told, {}
         for child in children:
-            told = before.get(child.pid, Told(False, self._reopened))
+            told = before.get(child.pid, ChildLogState(False, self._reopened))
             self._told[child.pid] = self._tell(child, told) if child.has_reported else told
 
-    def _tell(self, child: Listener, told: Told) -> Told:
+    def _tell(self, child: Listener, told: ChildLogState) -> ChildLogState:
         if told.debug != self._debug:
             child.signal(signal.SIGUSR2)
         if told.reopened != self._reopened:
             child.signal(signal.SIGHUP)
-        return Told(self._debug, self._reopened)
+        return ChildLogState(self._debug, self._reopened)
 
 
 def node_log(stop: StopFlag) -> NodeLog:

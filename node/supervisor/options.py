@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.supervisor.bind import parse_bind, parse_http
-from node.supervisor.plan import Limits, Role
+from node.supervisor.plan import ChildRole, RestartLimits
 from protocol.errors import BadRequest
 from protocol.modules import module_name
 
@@ -58,11 +58,11 @@ class NodeSettings:
             )
 
 
-MODULES: Mapping[Role, str] = {
-    Role.WRITER: module_name("node.writer.loop"),
-    Role.QUEUE: module_name("workers.consume_queue"),
-    Role.INDEX: module_name("workers.index_file"),
-    Role.READER: module_name("node.reader.loop"),
+MODULES: Mapping[ChildRole, str] = {
+    ChildRole.WRITER: module_name("node.writer.loop"),
+    ChildRole.QUEUE: module_name("workers.consume_queue"),
+    ChildRole.INDEX: module_name("workers.index_file"),
+    ChildRole.READER: module_name("node.reader.loop"),
 }
 
 
@@ -75,8 +75,8 @@ class Options:
     pairs: tuple[str, ...] = ()
     origins: Sequence[Mapping[str, str]] = ()
     """Which settings were given, and by whom: `setting`, `origin`, `where`."""
-    limits: Limits = field(default_factory=Limits)
+    limits: RestartLimits = field(default_factory=RestartLimits)
     version: str = ""
     while_pid: int | None = None
     """The node stops when this process ends."""
-    modules: Mapping[Role, str] = field(default_factory=lambda: MODULES)
+    modules: Mapping[ChildRole, str] = field(default_factory=lambda: MODULES)

@@ -27,7 +27,7 @@ from node.runtime.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
 from node.runtime.state_page import LOG_SLOT, queue_slot
 
 
-class Role(StrEnum):
+class ChildRole(StrEnum):
     """The kinds of process under a supervisor."""
 
     WRITER = "writer"
@@ -36,7 +36,7 @@ class Role(StrEnum):
     READER = "reader"
 
 
-class State(StrEnum):
+class ChildState(StrEnum):
     """Where a child is in its life. The last eight are without a process."""
 
     STARTING = "starting"
@@ -58,16 +58,18 @@ LOOK_S_MAX = 2.0
 STARTING_SILENCES = 3
 """A starting process may be silent for so many limits: it waits for locks and for others."""
 READ_ONLY = "read_only"
-ALIVE = frozenset({State.STARTING, State.RUNNING, State.STOPPING})
-SHORT_OF = {EXIT_DISK_FULL: State.DISK_FULL, EXIT_NO_RESOURCES: State.NO_RESOURCES}
+ALIVE = frozenset({ChildState.STARTING, ChildState.RUNNING, ChildState.STOPPING})
+SHORT_OF = {EXIT_DISK_FULL: ChildState.DISK_FULL, EXIT_NO_RESOURCES: ChildState.NO_RESOURCES}
 """What a child waits for after an end that is no crash."""
-TRIED_AGAIN = frozenset({State.BACKING_OFF, *SHORT_OF.values()})
-OUT_OF_SERVICE = frozenset({State.GIVEN_UP, State.DAMAGED, State.REFUSED, State.MOVED})
+TRIED_AGAIN = frozenset({ChildState.BACKING_OFF, *SHORT_OF.values()})
+OUT_OF_SERVICE = frozenset(
+    {ChildState.GIVEN_UP, ChildState.DAMAGED, ChildState.REFUSED, ChildState.MOVED}
+)
 """The supervisor will not start these again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RestartLimits:
     """When to try again, and when to stop trying."""
 
     backoff_s_min: float = 0.1
@@ -89,9 +91,9 @@ class Limits:
 class Child:
     """What the supervisor knows of one process slot."""
 
-    role: Role
+    role: ChildRole
     index: int
-    state: State = State.WAITING
+    state: ChildState = ChildState.WAITING
     pid: int | None = None
     endpoint: str = ""
     local: str = ""
@@ -122,7 +124,7 @@ class Child:
     """Whether it was silent at the last look because a call to the disk does not return."""
 
     @property
-    def lacks(self) -> State | None:
+    def lacks(self) -> ChildState | None:
         """What it ended for the lack of, if so and it has not been ready since."""
         return SHORT_OF.get(self.exit_code or 0) if self.cause else None
 
@@ -130,10 +132,10 @@ class Child:
     def name(self) -> str:
         """For people: `queue worker 0`."""
         return {
-            Role.WRITER: "writer",
-            Role.QUEUE: f"queue worker {self.index}",
-            Role.INDEX: "index worker",
-            Role.READER: f"reader {self.index}",
+            ChildRole.WRITER: "writer",
+            ChildRole.QUEUE: f"queue worker {self.index}",
+            ChildRole.INDEX: "index worker",
+            ChildRole.READER: f"reader {self.index}",
         }[self.role]
 
     @property
@@ -150,10 +152,10 @@ class Child:
 def plan_children(queue_workers: int, readers: int, with_index: bool) -> list[Child]:
     """The children of a node: the writer first, then those that follow it."""
     return [
-        Child(Role.WRITER, 0),
-        *(Child(Role.QUEUE, index) for index in range(queue_workers)),
-        *([Child(Role.INDEX, 0)] if with_index else []),
-        *(Child(Role.READER, index) for index in range(readers)),
+        Child(ChildRole.WRITER, 0),
+        *(Child(ChildRole.QUEUE, index) for index in range(queue_workers)),
+        *([Child(ChildRole.INDEX, 0)] if with_index else []),
+        *(Child(ChildRole.READER, index) for index in range(readers)),
     ]
 
 
@@ -165,20 +167,20 @@ def name_local_sockets(children: list[Child]) -> None:
     """
     token = secrets.token_hex(8)
     for child in children:
-        if child.role in (Role.WRITER, Role.READER):
+        if child.role in (ChildRole.WRITER, ChildRole.READER):
             child.local = f"ipc://@keelog-{token}-{child.role}-{child.index}"
 
 
 def page_slot(child: Child, shards: int) -> str:
     """The name of a child's state page."""
-    if child.role is Role.WRITER:
+    if child.role is ChildRole.WRITER:
         return LOG_SLOT
-    if child.role is Role.QUEUE:
+    if child.role is ChildRole.QUEUE:
         return queue_slot(child.index, shards)
-    return f"reader-{child.index}" if child.role is Role.READER else "index"
+    return f"reader-{child.index}" if child.role is ChildRole.READER else "index"
 
 
-def backoff_s(crashes: int, limits: Limits) -> float:
+def backoff_s(crashes: int, limits: RestartLimits) -> float:
     """The pause after the n-th crash in a row: doubled each time, up to a maximum."""
     return min(limits.backoff_s_min * 2.0 ** min(crashes - 1, 30), limits.backoff_s_max)
 
@@ -189,7 +191,7 @@ def note_start(child: Child, pid: int, now: float) -> None:
         child.restarts += 1
         reason = "silent" if child.is_killed_for_silence else restart_reason(child.exit_code)
         child.restarts_by_reason[reason] = child.restarts_by_reason.get(reason, 0) + 1
-    child.state, child.pid, child.started_at = State.STARTING, pid, now
+    child.state, child.pid, child.started_at = ChildState.STARTING, pid, now
     child.last_words, child.recovered = "", None
     child.sign, child.silent_s, child.stalled_s = None, 0.0, 0.0
     child.is_killed_for_silence = child.waits_for_disk = False
@@ -210,23 +212,23 @@ class Sign(NamedTuple):
 def note_sign(child: Child, sign: Sign, passed_s: float) -> None:
     """A look, `passed_s` after the last one. A moved heartbeat ends a silence."""
     before, child.sign = child.sign, sign
-    if before is None or child.state is State.STOPPING:
+    if before is None or child.state is ChildState.STOPPING:
         return
     # A supervisor that was stopped itself knows nothing of the time that it missed.
     passed_s = min(passed_s, LOOK_S_MAX)
-    beats = sign.heartbeat_ms != before.heartbeat_ms or child.state is not State.RUNNING
+    beats = sign.heartbeat_ms != before.heartbeat_ms or child.state is not ChildState.RUNNING
     child.silent_s = 0.0 if beats else child.silent_s + passed_s
     child.stalled_s = 0.0 if sign != before else child.stalled_s + passed_s
 
 
-def is_silent(child: Child, limits: Limits) -> bool:
+def is_silent(child: Child, limits: RestartLimits) -> bool:
     """Whether clients must not count on it: it gave no heartbeat for half the limit."""
     return child.is_alive and child.silent_s > limits.silence_s_max / 2
 
 
-def is_stalled(child: Child, limits: Limits) -> bool:
+def is_stalled(child: Child, limits: RestartLimits) -> bool:
     """Whether it must end, as it gave no sign of life at all."""
-    rounds = 1 if child.state is State.RUNNING else STARTING_SILENCES
+    rounds = 1 if child.state is ChildState.RUNNING else STARTING_SILENCES
     return child.is_alive and child.stalled_s > limits.silence_s_max * rounds
 
 
@@ -240,8 +242,8 @@ def note_ready(child: Child, endpoint: str) -> None:
     child.endpoint = endpoint or child.endpoint
     child.cause, child.recovered = "", None
     child.was_ready = True
-    if child.state is State.STARTING:
-        child.state = State.RUNNING
+    if child.state is ChildState.STARTING:
+        child.state = ChildState.RUNNING
 
 
 def note_last_words(child: Child, reason: str) -> None:
@@ -267,18 +269,18 @@ def restart_reason(code: int) -> str:
     return str(kinds.get(code, "failed"))
 
 
-def note_exit(child: Child, code: int, now: float, limits: Limits) -> None:
+def note_exit(child: Child, code: int, now: float, limits: RestartLimits) -> None:
     """It ended. Decides whether and when it is started again."""
     child.pid, child.exit_code, child.recovered = None, code, None
     child.cause = child.last_words or f"it ended with {end_of(code)}"
-    if child.state is State.STOPPING:
-        child.state = State.STOPPED
+    if child.state is ChildState.STOPPING:
+        child.state = ChildState.STOPPED
     elif code == EXIT_DAMAGED:
-        child.state = State.DAMAGED
+        child.state = ChildState.DAMAGED
     elif code == EXIT_MOVED:
-        child.state = State.MOVED
+        child.state = ChildState.MOVED
     elif code in DO_NOT_RESTART:
-        child.state = State.REFUSED
+        child.state = ChildState.REFUSED
     elif code in WAITED_OUT:
         child.state = SHORT_OF[code]
         child.start_at = now + limits.full_disk_s
@@ -286,7 +288,7 @@ def note_exit(child: Child, code: int, now: float, limits: Limits) -> None:
         recent = now - limits.crash_window_s
         child.crashes = [*(moment for moment in child.crashes if moment > recent), now]
         loops = 0 < limits.crashes_max <= len(child.crashes)
-        child.state = State.GIVEN_UP if loops else State.BACKING_OFF
+        child.state = ChildState.GIVEN_UP if loops else ChildState.BACKING_OFF
         child.start_at = now + backoff_s(len(child.crashes), limits)
 
 
@@ -296,18 +298,18 @@ def note_moved(children: list[Child], cause: str) -> None:
     Those that run find it out themselves, and end or go on with the files that are open.
     """
     for child in children:
-        if not child.is_alive and child.state is not State.STOPPED:
-            child.state, child.cause = State.MOVED, cause
+        if not child.is_alive and child.state is not ChildState.STOPPED:
+            child.state, child.cause = ChildState.MOVED, cause
 
 
 def is_due(child: Child, children: list[Child], now: float) -> bool:
     """Whether it is to be started now. The others follow the writer's first start."""
     if child.state in TRIED_AGAIN:
         return now >= child.start_at
-    if child.state is not State.WAITING:
+    if child.state is not ChildState.WAITING:
         return False
     writer = children[0]
-    no_writer_soon = writer.state in (State.GIVEN_UP, *SHORT_OF.values())
+    no_writer_soon = writer.state in (ChildState.GIVEN_UP, *SHORT_OF.values())
     return child is writer or writer.was_ready or no_writer_soon
 
 
@@ -323,9 +325,9 @@ def must_end(children: list[Child]) -> int | None:
     writer = children[0]
     if writer.was_ready:
         return None
-    if writer.state is State.MOVED:
+    if writer.state is ChildState.MOVED:
         return EXIT_USAGE
-    if writer.state in (State.DAMAGED, State.REFUSED):
+    if writer.state in (ChildState.DAMAGED, ChildState.REFUSED):
         return writer.exit_code
     return EXIT_FAILED if nothing_runs(children) else None
 
@@ -348,19 +350,19 @@ def refusal_of_appends(writer: Child) -> Refusal | None:
     """None while the writer runs, or is expected to in a moment."""
     if writer.state in OUT_OF_SERVICE:
         hint = "restart the node when that is mended; reading goes on"
-        if writer.state is State.DAMAGED:
+        if writer.state is ChildState.DAMAGED:
             hint = "keelog store verify DIR --deep; reading goes on"
-        if writer.state is State.MOVED:
+        if writer.state is ChildState.MOVED:
             hint = MOVED_HINT
         return Refusal(READ_ONLY, f"the writer is {writer.state}: {writer.cause}", hint)
-    if writer.lacks is State.DISK_FULL:
+    if writer.lacks is ChildState.DISK_FULL:
         return Refusal(FULL, writer.cause.removeprefix(f"{FULL}: "), FREE_SPACE)
-    if writer.lacks is State.NO_RESOURCES:
+    if writer.lacks is ChildState.NO_RESOURCES:
         return Refusal(SHORT, writer.cause.removeprefix(f"{SHORT}: "), MORE_RESOURCES)
     return None
 
 
-def silence(children: list[Child], limits: Limits) -> str:
+def silence(children: list[Child], limits: RestartLimits) -> str:
     """Which processes are silent, and since when: for status, health and the log. Empty: none."""
     return ", ".join(
         f"{child.name} gave no heartbeat for {child.silent_s:.0f} s"
@@ -372,15 +374,15 @@ def silence(children: list[Child], limits: Limits) -> str:
 
 def takes_appends_and_reads(children: list[Child]) -> bool:
     """Whether the writer and at least one reader run."""
-    running = {child.role for child in children if child.state is State.RUNNING}
-    return Role.WRITER in running and Role.READER in running
+    running = {child.role for child in children if child.state is ChildState.RUNNING}
+    return ChildRole.WRITER in running and ChildRole.READER in running
 
 
-def has_settled(children: list[Child], now: float, limits: Limits) -> bool:
+def has_settled(children: list[Child], now: float, limits: RestartLimits) -> bool:
     """Whether a first start is over: every child came up or failed, or had time enough."""
     waited = [now - child.started_at for child in children if child.is_alive]
     return all(child.has_settled for child in children) or (
-        all(child.state is not State.WAITING for child in children)
+        all(child.state is not ChildState.WAITING for child in children)
         and min(waited, default=0.0) > limits.settle_s_max
     )
 
@@ -394,7 +396,7 @@ def state_line(children: list[Child]) -> str:
     if writer.recovered is not None:
         return f"the writer is recovering, {writer.recovered:.0%} done"
     others = [
-        f"{child.name} {child.state}" for child in children if child.state is not State.RUNNING
+        f"{child.name} {child.state}" for child in children if child.state is not ChildState.RUNNING
     ]
     others += [f"{child.name} silent" for child in children if child.silent_s > LOOK_S_MAX]
     return ", ".join(others) or "all processes run"
@@ -402,13 +404,17 @@ def state_line(children: list[Child]) -> str:
 
 def summary(children: list[Child]) -> str:
     """For the ready line: `writer tcp://…, 2 queue workers, index worker, 1 reader`."""
-    counts = dict.fromkeys(Role, 0)
+    counts = dict.fromkeys(ChildRole, 0)
     for child in children:
-        counts[child.role] += child.state is State.RUNNING
+        counts[child.role] += child.state is ChildState.RUNNING
     parts = [f"writer {children[0].endpoint}"]
-    for role, text in ((Role.QUEUE, "queue worker"), (Role.INDEX, ""), (Role.READER, "reader")):
+    for role, text in (
+        (ChildRole.QUEUE, "queue worker"),
+        (ChildRole.INDEX, ""),
+        (ChildRole.READER, "reader"),
+    ):
         count = counts[role]
-        if role is Role.INDEX:
+        if role is ChildRole.INDEX:
             parts += ["index worker"] if count else []
         else:
             parts.append(f"{count} {text}{'' if count == 1 else 's'}")

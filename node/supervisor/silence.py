@@ -17,10 +17,10 @@ from node.runtime.state_page import RECOVERING, STARTING, LogPage, WorkerPage
 from node.supervisor.child_process import Process
 from node.supervisor.plan import (
     Child,
-    Limits,
-    Role,
+    ChildRole,
+    ChildState,
+    RestartLimits,
     Sign,
-    State,
     is_stalled,
     note_last_words,
     note_sign,
@@ -36,7 +36,7 @@ _STARTS = (STARTING, RECOVERING)
 class SilenceWatch:
     """For the supervisor's own thread: call `look` in each turn."""
 
-    def __init__(self, root: Path, shards: int, limits: Limits) -> None:
+    def __init__(self, root: Path, shards: int, limits: RestartLimits) -> None:
         self._root = root
         self._shards = shards
         self._limits = limits
@@ -64,7 +64,7 @@ class SilenceWatch:
             heartbeat_ms, is_starting = self._heartbeat(child)
             process = psutil.Process(child.pid)
             disk, cpu_s = process.io_counters(), 0.0
-            if is_starting or child.state is not State.RUNNING:
+            if is_starting or child.state is not ChildState.RUNNING:
                 times = process.cpu_times()
                 cpu_s = times.user + times.system
             return Sign(heartbeat_ms, disk.read_bytes + disk.write_bytes, cpu_s)
@@ -75,7 +75,7 @@ class SilenceWatch:
         epoch = 0
         with suppress(FileNotFoundError), LogPage.open(self._root) as log_page:
             log_state = log_page.read()
-            if child.role is Role.WRITER:
+            if child.role is ChildRole.WRITER:
                 return log_state.heartbeat_ms, log_state.state in _STARTS
             epoch = log_state.epoch
         slot = page_slot(child, self._shards)

@@ -32,10 +32,10 @@ from node.store import staging_files
 from node.supervisor.operations import operations
 from node.supervisor.plan import (
     Child,
-    Limits,
+    ChildRole,
+    ChildState,
     Refusal,
-    Role,
-    State,
+    RestartLimits,
     is_silent,
     page_slot,
     refusal_of_appends,
@@ -63,7 +63,7 @@ class NodeView:
     """Its path, for people."""
     version: str
     settings: Settings
-    limits: Limits
+    limits: RestartLimits
     shards: int
     children: list[Child]
     ready: bool
@@ -86,8 +86,8 @@ def routes(view: NodeView) -> Fields:
     writer, *others = view.children
     refused = refusal_of_appends(writer)
     known = bool(writer.endpoint) and refused is None and not view.stopping
-    readers = [child for child in others if child.role is Role.READER and child.endpoint]
-    serving = [child for child in readers if child.state is State.RUNNING] or readers
+    readers = [child for child in others if child.role is ChildRole.READER and child.endpoint]
+    serving = [child for child in readers if child.state is ChildState.RUNNING] or readers
     return {
         "writer": advertised(writer.endpoint) if known else None,
         "writer_error": None if refused is None else _error(refused),
@@ -162,11 +162,11 @@ def health(view: NodeView) -> Fields:
     problems = publication_problems(view.root)
     appends = "accepted" if refused is None else f"refused, {refused.reason}: {refused.cause}"
     checks = [
-        _role_check(view, Role.WRITER, "writer", needed=True),
+        _role_check(view, ChildRole.WRITER, "writer", needed=True),
         _check("appends", refused is None, appends, needed=True),
-        _role_check(view, Role.READER, "readers", needed=True),
-        _role_check(view, Role.QUEUE, "queue_workers", needed=False),
-        _role_check(view, Role.INDEX, "index_worker", needed=False),
+        _role_check(view, ChildRole.READER, "readers", needed=True),
+        _role_check(view, ChildRole.QUEUE, "queue_workers", needed=False),
+        _role_check(view, ChildRole.INDEX, "index_worker", needed=False),
         _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
         _check(
@@ -206,11 +206,13 @@ def _check(name: str, ok: bool, detail: str, needed: bool = False) -> Fields:
     return {"name": name, "ok": ok, "detail": detail, "needed": needed}
 
 
-def _role_check(view: NodeView, role: Role, name: str, needed: bool) -> Fields:
+def _role_check(view: NodeView, role: ChildRole, name: str, needed: bool) -> Fields:
     children = [child for child in view.children if child.role is role]
-    running = sum(child.state is State.RUNNING for child in children)
+    running = sum(child.state is ChildState.RUNNING for child in children)
     others = [
-        f"{child.name} {_shown_state(child)}" for child in children if child.state != State.RUNNING
+        f"{child.name} {_shown_state(child)}"
+        for child in children
+        if child.state != ChildState.RUNNING
     ]
     detail = ", ".join([f"{running} of {len(children)} running", *others])
     enough = running >= min(1, len(children)) if needed else running == len(children)
@@ -230,10 +232,10 @@ def process_rows(view: NodeView) -> list[Fields]:
 def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
     worker = (
         _NO_WORKER
-        if child.role is Role.WRITER
+        if child.role is ChildRole.WRITER
         else read_worker(view.root, page_slot(child, view.shards))
     )
-    own_state = log.state if child.role is Role.WRITER else worker.state
+    own_state = log.state if child.role is ChildRole.WRITER else worker.state
     state: str = child.state
     if child.is_alive and own_state in _SHOWN_STATES:
         state = STATE_NAMES[own_state]
@@ -243,8 +245,8 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         state = child.lacks
     if is_silent(child, view.limits):
         state = SILENT
-    offset = log.appended if child.role is Role.WRITER else worker.dispatched
-    behind = log.appended - log.flushed if child.role is Role.WRITER else log.readable - offset
+    offset = log.appended if child.role is ChildRole.WRITER else worker.dispatched
+    behind = log.appended - log.flushed if child.role is ChildRole.WRITER else log.readable - offset
     return {
         "role": child.role,
         "index": child.index,

@@ -9,7 +9,7 @@ import numpy as np
 from protocol.errors import BadRequest, MqError
 from protocol.ids import Queue
 from protocol.record.codec import BORN_HOST_V6
-from protocol.record.encode import Message, pack_record
+from protocol.record.encode import NewMessage, pack_record
 from protocol.record.kernel_put import Put
 from protocol.record.patch import PlainRow
 from protocol.record.properties import EMPTY_CRC_PROPERTY
@@ -59,7 +59,7 @@ class AppendRequest:
         put = self.draft
         if put is None:
             return
-        message = Message(
+        message = NewMessage(
             topic=put.topic,
             body=put.body,
             queue_id=put.queue_id,

@@ -17,7 +17,7 @@ from protocol.record.codec import SHORT_HEAD
 from protocol.record.encode import ANY_QUEUE
 from protocol.record.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG
 from protocol.record.kernel_append_run import SealedRuns
-from protocol.record.patch import AppendRules, Stamp
+from protocol.record.patch import AppendRules, StoreStamp
 
 _QUEUE_ID_AT, _BODY_LENGTH_AT = (SHORT_HEAD.offsets[name] for name in ("queue_id", "body_length"))
 _BODY_AT = SHORT_HEAD.size
@@ -36,7 +36,7 @@ class Runs:
         self._tails = tails
 
     def take(
-        self, requests: Sequence[AppendRequest], base: int, bytes_max: int, stamp: Stamp
+        self, requests: Sequence[AppendRequest], base: int, bytes_max: int, stamp: StoreStamp
     ) -> int:
         """Seals the first of the requests, for log offset `base`; returns how many it took.
 
@@ -56,7 +56,7 @@ class Runs:
             taken += 1
         return taken
 
-    def _add(self, request: AppendRequest, base: int, stamp: Stamp) -> bool:
+    def _add(self, request: AppendRequest, base: int, stamp: StoreStamp) -> bool:
         records, count, sealed = request.records, request.count, self.sealed
         raw = _topic_in(records)
         topic = _topic_of(raw)

@@ -27,7 +27,7 @@ from protocol.record.patch import (
     AppendRules,
     CheckedColumns,
     PlainRow,
-    Stamp,
+    StoreStamp,
     check_columns,
     check_plain,
     patch_columns,
@@ -77,7 +77,7 @@ class Appender:
         for request in requests:
             if request.draft is not None:
                 request.encode(self.rules.crc)
-        stamp = Stamp(max(self.last_store_timestamp, now_ms), self.store_host)
+        stamp = StoreStamp(max(self.last_store_timestamp, now_ms), self.store_host)
         while requests:
             done = self._append_runs(requests, stamp) or self._append_fitting(requests, stamp)
             if done == len(requests):
@@ -124,7 +124,7 @@ class Appender:
             self._put = PutKernel(compiled, self.rules, self.store_host)
         return self._put
 
-    def _append_runs(self, requests: list[AppendRequest], stamp: Stamp) -> int:
+    def _append_runs(self, requests: list[AppendRequest], stamp: StoreStamp) -> int:
         """The first requests, where each goes to one queue; returns how many that were."""
         runs, log = self._kernel_runs(), self.commit_log
         if runs is None:
@@ -138,7 +138,7 @@ class Appender:
             self.records += runs.rows
         return taken
 
-    def _append_fitting(self, requests: list[AppendRequest], stamp: Stamp) -> int:
+    def _append_fitting(self, requests: list[AppendRequest], stamp: StoreStamp) -> int:
         """As many as fit into the segment; returns how many are done with, 0 after a new one."""
         last, size = 0, 0
         while last < len(requests) and self.commit_log.fits(size + len(requests[last].records)):
@@ -164,7 +164,7 @@ class Appender:
             request.error = error
         return request.error is None
 
-    def _append_chunk(self, requests: list[AppendRequest], stamp: Stamp) -> None:
+    def _append_chunk(self, requests: list[AppendRequest], stamp: StoreStamp) -> None:
         """Requests that fit into the current segment together: one buffer, one write."""
         buffer = self._chunk_compiled(requests, stamp)
         if buffer is None:
@@ -179,7 +179,7 @@ class Appender:
     # -- compiled -----------------------------------------------------------------------------
 
     def _chunk_compiled(
-        self, requests: list[AppendRequest], stamp: Stamp
+        self, requests: list[AppendRequest], stamp: StoreStamp
     ) -> memoryview | bytearray | None:
         """None without the loader, and where one of the other ways has to say what is wrong."""
         group = self._kernel_group()
@@ -239,7 +239,7 @@ class Appender:
 
     # -- record by record ---------------------------------------------------------------------
 
-    def _chunk_plain(self, requests: list[AppendRequest], stamp: Stamp) -> bytearray:
+    def _chunk_plain(self, requests: list[AppendRequest], stamp: StoreStamp) -> bytearray:
         buffer = bytearray()
         for request in requests:
             try:
@@ -290,7 +290,7 @@ class Appender:
 
     # -- as columns ---------------------------------------------------------------------------
 
-    def _chunk_columns(self, requests: list[AppendRequest], stamp: Stamp) -> bytearray:
+    def _chunk_columns(self, requests: list[AppendRequest], stamp: StoreStamp) -> bytearray:
         try:
             group = self._checked_group(requests)
         except MqError:
@@ -316,7 +316,7 @@ class Appender:
         self.records += len(columns)
         return group.buffer
 
-    def _checked_group(self, requests: list[AppendRequest]) -> "_Group":
+    def _checked_group(self, requests: list[AppendRequest]) -> "_RequestGroup":
         """Raises the MqError of one of the requests; only a topic's turn has changed then."""
         for request in requests:
             check_crc(request)
@@ -341,9 +341,9 @@ class Appender:
             ids = queue_id[checked.topic_id == number]
             self.topics.check_queue(topic, int(ids.min()))
             self.topics.check_queue(topic, int(ids.max()))
-        return _Group(buffer, checked, starts, bounds, queue_id)
+        return _RequestGroup(buffer, checked, starts, bounds, queue_id)
 
-    def _give_offsets(self, requests: list[AppendRequest], group: "_Group") -> Ints:
+    def _give_offsets(self, requests: list[AppendRequest], group: "_RequestGroup") -> Ints:
         """The next offset of each record's queue, in order; fills in the requests' queues."""
         checked = group.checked
         key = checked.topic_id * (QUEUE_ID_MAX + 1) + group.queue_id
@@ -369,7 +369,7 @@ class Appender:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _RequestGroup:
     """Checked requests joined; `bounds` are the row numbers where each begins, and the end."""
 
     buffer: bytearray

@@ -14,7 +14,7 @@ from node.runtime import disk
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState, run_dir
 from node.store.indexes.listing import list_index_files
-from protocol.checkpoint import CHECKPOINT, Checkpoint
+from protocol.checkpoint import CHECKPOINT, StoreCheckpoint
 from protocol.derived.index_entry import INDEX_HEADER, IndexHeader
 from protocol.names import CHECKPOINT_FILE, CHECKPOINT_FILE_BYTES, INDEX_DIR
 
@@ -35,7 +35,7 @@ class BrokerCheckpoint:
     def __init__(self, root: Path, settings: Settings) -> None:
         self._root = root
         self._settings = settings
-        self._written: Checkpoint | None = None
+        self._written: StoreCheckpoint | None = None
         path = root / CHECKPOINT_FILE
         self._descriptor = disk.open_file(path, create=True, own=True)
         if os.fstat(self._descriptor).st_size < CHECKPOINT_FILE_BYTES:
@@ -51,19 +51,19 @@ class BrokerCheckpoint:
         found = self._index_state(index.saved) if index is not None else _IndexState(0, 0, 0)
         vouched = min(queues) if index is None else min(*queues, found.open_from)
         timestamp = found.open_timestamp
-        self._write(Checkpoint(timestamp, timestamp, found.full_end_timestamp, 0, 0, vouched))
+        self._write(StoreCheckpoint(timestamp, timestamp, found.full_end_timestamp, 0, 0, vouched))
 
     def save_clean(self, timestamp: int, last_record_offset: int, end: int) -> None:
         """Everything up to `end` is flushed and dispatched. Syncs."""
         full_end = self._index_state(end).full_end_timestamp
-        self._write(Checkpoint(timestamp, timestamp, full_end, 0, 0, last_record_offset))
+        self._write(StoreCheckpoint(timestamp, timestamp, full_end, 0, 0, last_record_offset))
         disk.sync_with_length(self._descriptor)
 
     def close(self) -> None:
         """Closes the file."""
         os.close(self._descriptor)
 
-    def _write(self, checkpoint: Checkpoint) -> None:
+    def _write(self, checkpoint: StoreCheckpoint) -> None:
         if checkpoint != self._written:
             disk.write_all(self._descriptor, CHECKPOINT.pack(checkpoint), 0)
             self._written = checkpoint

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from node.runtime.settings import Settings
-from node.writer.requests import Pending
+from node.writer.requests import PendingRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class GroupCommitRequest:
 
     next_offset: int
     deadline: float
-    pending: Pending
+    pending: PendingRequest
 
 
 class GroupCommit:
@@ -34,27 +34,27 @@ class GroupCommit:
         """Whether one more would be too much; it is refused before anything is stored."""
         return len(self._requests) >= self._count_max or self._bytes >= self._bytes_max
 
-    def put(self, pending: Pending, now: float) -> None:
+    def put(self, pending: PendingRequest, now: float) -> None:
         """An appended request begins to wait."""
         request = GroupCommitRequest(pending.append.end, now + self._timeout_s, pending)
         self._requests.append(request)
         self._bytes += pending.append.size
 
-    def flushed(self, offset: int) -> list[Pending]:
+    def flushed(self, offset: int) -> list[PendingRequest]:
         """Takes out those that a flush up to `offset` covers, oldest first."""
         taken = []
         while self._requests and self._requests[0].next_offset <= offset:
             taken.append(self._take())
         return taken
 
-    def overdue(self, now: float) -> list[Pending]:
+    def overdue(self, now: float) -> list[PendingRequest]:
         """Takes out those that have waited too long: FLUSH_DISK_TIMEOUT, the message is stored."""
         taken = []
         while self._requests and self._requests[0].deadline <= now:
             taken.append(self._take())
         return taken
 
-    def _take(self) -> Pending:
+    def _take(self) -> PendingRequest:
         pending = self._requests.popleft().pending
         self._bytes -= pending.append.size
         return pending

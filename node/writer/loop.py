@@ -37,7 +37,7 @@ from node.writer.requests import (
     PUT_OK,
     WAIT_FLUSHED,
     WAIT_NONE,
-    Pending,
+    PendingRequest,
     pending_append,
     pending_send,
 )
@@ -161,8 +161,8 @@ class Writer:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def _take_group(self) -> list[Pending]:
-        group: list[Pending] = []
+    def _take_group(self) -> list[PendingRequest]:
+        group: list[PendingRequest] = []
         size = 0
         for _ in range(GROUP_REQUESTS_MAX):
             if size >= GROUP_BYTES_MAX:
@@ -181,7 +181,7 @@ class Writer:
                 size += len(received.payload)
         return group
 
-    def _parse(self, received: Received, group_bytes: int) -> Pending | None:
+    def _parse(self, received: Received, group_bytes: int) -> PendingRequest | None:
         """The append asked for; other operations are answered here. Never raises for bad input.
 
         `group_bytes` were taken in this turn already.
@@ -251,7 +251,7 @@ class Writer:
 
     # -- appending and answering --------------------------------------------------------------
 
-    def _append(self, group: list[Pending], now: float, began: int) -> None:
+    def _append(self, group: list[PendingRequest], now: float, began: int) -> None:
         if now >= self._held_at:
             self._check_held(group, now)
         requests = [pending.append for pending in group]
@@ -275,7 +275,7 @@ class Writer:
             self._ring(requests)
         self.stats.turn(turn, replied, answered, self.store.appender.records)
 
-    def _check_held(self, group: list[Pending], now: float) -> None:
+    def _check_held(self, group: list[PendingRequest], now: float) -> None:
         """Before anything is written. Raises StoreMoved; the group is refused then."""
         self._held_at = now + HELD_S
         try:
@@ -285,7 +285,7 @@ class Writer:
                 self._refuse(pending.peer, pending.request_id, error, True)
             raise
 
-    def _waits(self, pending: Pending) -> bool:
+    def _waits(self, pending: PendingRequest) -> bool:
         return pending.wait == WAIT_FLUSHED or (self._is_sync and pending.wait != WAIT_NONE)
 
     def _put(self, requests: list[AppendRequest], now: float) -> None:
@@ -337,7 +337,7 @@ class Writer:
             self._announce(moved.flushed)
         self._answer_waiting(self.waiting.flushed(moved.flushed), PUT_OK, flushed=True)
 
-    def _answer_waiting(self, waited: list[Pending], status: str, flushed: bool) -> None:
+    def _answer_waiting(self, waited: list[PendingRequest], status: str, flushed: bool) -> None:
         if not waited:
             return
         ended = monotonic_ns()
@@ -356,7 +356,7 @@ class Writer:
         self.store.page.publish(readable=readable)
         self.workers.wake(self.store.epoch, readable)
 
-    def _answer(self, pending: Pending, status: str, flushed: bool) -> None:
+    def _answer(self, pending: PendingRequest, status: str, flushed: bool) -> None:
         header = pending.answer(self.store.store_host, self.store.epoch, status, flushed)
         self.server.send(pending.peer, header)
 

@@ -37,7 +37,7 @@ from node.writer.recovery.recovery import carry_out, examine
 from protocol.checkpoint import encode_checkpoint
 from protocol.names import CHECKPOINT_FILE_BYTES
 from protocol.record.codec import filler
-from protocol.record.lost_marker import Place, gap_marker, queue_marker
+from protocol.record.lost_marker import MarkerPlace, gap_marker, queue_marker
 
 _COPY_BYTES = 1 << 20
 
@@ -153,7 +153,7 @@ def _fill(root: Path, step: FillHole) -> None:
 
 
 def _marker_bytes(step: FillHole, marker: Marker) -> bytes:
-    place = Place(marker.offset, marker.size, step.store_timestamp, step.sealed)
+    place = MarkerPlace(marker.offset, marker.size, step.store_timestamp, step.sealed)
     if marker.queue is None:
         return gap_marker(place)
     return queue_marker(place, marker.queue, marker.queue_offset)

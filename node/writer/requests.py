@@ -11,7 +11,7 @@ from protocol.errors import BadRequest, MessageTooLarge
 from protocol.message_id import Host, offset_message_id, parse_host
 from protocol.names import QUEUE_ID_MAX
 from protocol.record.codec import BORN_HOST_V6, RECORD_BYTES_MIN, STORE_HOST_V6
-from protocol.record.encode import ANY_QUEUE, Message, check_message, record_bytes
+from protocol.record.encode import ANY_QUEUE, NewMessage, check_message, record_bytes
 from protocol.record.kernel_put import Put
 from protocol.record.patch import AppendRules
 from protocol.record.properties import UNIQUE_KEY, WAIT, split_keys
@@ -35,7 +35,7 @@ NO_TURN: Turn = (0, 0, 0)
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingRequest:
     """One request on its way: who asked, what for, and how long the answer waits."""
 
     peer: bytes
@@ -80,16 +80,16 @@ def _text_of(host: Host) -> str:
     return str(host)
 
 
-def pending_append(received: Received, header: Header) -> Pending:
+def pending_append(received: Received, header: Header) -> PendingRequest:
     """The operation `append`. Raises BadRequest, MessageTooLarge."""
     wait = parse_wait(header) if "wait" in header else None
     append = parse_append(header, received.payload)
-    return Pending(received.peer, header["id"], append, wait, is_send=False)
+    return PendingRequest(received.peer, header["id"], append, wait, is_send=False)
 
 
 def pending_send(
     received: Received, header: Header, topics: TopicTable, rules: AppendRules
-) -> Pending:
+) -> PendingRequest:
     """The operation `send`. Raises as `parse_send`."""
     wait = parse_wait(header)
     header.setdefault("born_timestamp", now_ms())
@@ -97,7 +97,7 @@ def pending_send(
     if not message.wait:
         wait = WAIT_NONE
     names = message.topic, message.unique_key
-    return Pending(received.peer, header["id"], append, wait, True, *names)
+    return PendingRequest(received.peer, header["id"], append, wait, True, *names)
 
 
 def parse_wait(header: Header) -> str | None:
@@ -116,7 +116,7 @@ def parse_send(
     topics: TopicTable,
     rules: AppendRules,
     sender: Host,
-) -> tuple[AppendRequest, Message]:
+) -> tuple[AppendRequest, NewMessage]:
     """One message as fields. Raises BadRequest, IllegalMessage and its kinds, UnknownTopic.
 
     `sender` is the born host when the client names none; its time is left 0 for the caller.
@@ -138,7 +138,7 @@ def parse_send(
     return AppendRequest(b"", 1, draft=put, draft_bytes=size), message
 
 
-def _message(header: Header, sender: Host) -> Message:
+def _message(header: Header, sender: Host) -> NewMessage:
     properties = _text_map(header, "properties")
     keys = header.get("keys")
     if isinstance(keys, str):
@@ -152,7 +152,7 @@ def _message(header: Header, sender: Host) -> Message:
         raise BadRequest(f"born_host is {born_host[:40]!a}", f"use a port in [0, {PORT_MAX}]")
     # Reserved names that come as properties stay as they came (two spaces in KEYS, WAIT=true):
     # the fields only win over them.
-    return Message(
+    return NewMessage(
         topic=take(header, "topic", str),
         body=take(header, "body", bytes),
         queue_id=take_int(header, "queue", ANY_QUEUE, QUEUE_ID_MAX, ANY_QUEUE),

@@ -27,7 +27,7 @@ from node.runtime.stats.series import (
     STAGE,
     WRITER,
 )
-from node.writer.requests import Pending, Turn
+from node.writer.requests import PendingRequest, Turn
 from protocol.errors import (
     BusyError,
     MessageTooLarge,
@@ -91,7 +91,9 @@ class WriterStats:
         numbers[self._duration + took.bit_length()] += requests
         numbers[self._duration + SUM] += took * requests
 
-    def waited(self, answered: Sequence[Pending], ended: int, replied: int, is_late: bool) -> None:
+    def waited(
+        self, answered: Sequence[PendingRequest], ended: int, replied: int, is_late: bool
+    ) -> None:
         """Requests were answered whose wait for the disk has `ended`; those of a turn together."""
         observe = self._counts.observe
         self._numbers[self._late if is_late else self._ok] += len(answered)

@@ -17,7 +17,7 @@ from pipeline.stores.access import Access
 from pipeline.stores.opening import job_files
 from pipeline.task_spec import LogAt
 from protocol.record.codec import Torn
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 
 RANGE_BYTES = 64 << 20
 """About so many bytes of the log are one task."""
@@ -85,7 +85,7 @@ class RangeScan:
         self._torn: Torn | None = None
         self._end = span.start
 
-    def __iter__(self) -> Iterator[Columns]:
+    def __iter__(self) -> Iterator[RecordColumns]:
         span, log = self._span, self._log
         start: int | None = span.start
         if not span.is_proven:

@@ -16,7 +16,7 @@ INITIAL_KEY = "#initial"
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamPosition:
     """The next row's offset of each queue. `is_initial`: no batch has been made from it yet."""
 
     offsets: Mapping[QueueAt, int]
@@ -31,8 +31,8 @@ class Position:
         return answer
 
 
-def parse_position(value: Any) -> Position:
-    """What `Position.to_json` made. Raises BadCheckpoint for anything else."""
+def parse_position(value: Any) -> StreamPosition:
+    """What `StreamPosition.to_json` made. Raises BadCheckpoint for anything else."""
     if not isinstance(value, dict):
         raise _not_ours(value)
     topics = dict(value)
@@ -47,7 +47,7 @@ def parse_position(value: Any) -> Position:
                 if not is_number or type(offset) is not int or offset < 0:
                     raise _not_ours(value)
                 offsets[QueueAt(topic, node, int(number))] = offset
-    return Position(offsets, is_initial)
+    return StreamPosition(offsets, is_initial)
 
 
 def _items(inner: Any, whole: Any) -> list[tuple[str, Any]]:

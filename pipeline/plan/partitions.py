@@ -5,7 +5,7 @@ from math import ceil
 from typing import NamedTuple
 
 
-class Limits(NamedTuple):
+class PartitionLimits(NamedTuple):
     """What the options say about partitions. Bytes are aimed at, records are kept."""
 
     bytes_max: int
@@ -30,7 +30,7 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-def plan_partitions(ranges: Sequence[Range], limits: Limits) -> list[list[Range]]:
+def plan_partitions(ranges: Sequence[Range], limits: PartitionLimits) -> list[list[Range]]:
     """Every row of every range in exactly one partition; no partition is empty.
 
     All ranges are cut into the same number of equal pieces, and the i-th pieces of all make the
@@ -82,7 +82,7 @@ def _fill(ranges: Sequence[Range], records_max: int) -> list[list[Range]]:
     return parts
 
 
-def log_borders(start: int, end: int, limits: Limits) -> list[int]:
+def log_borders(start: int, end: int, limits: PartitionLimits) -> list[int]:
     """Log offsets, strictly between `start` and `end`, near which to cut it into partitions."""
     size = end - start
     if size <= 0:
@@ -91,7 +91,7 @@ def log_borders(start: int, end: int, limits: Limits) -> list[int]:
     return [start + size * piece // pieces for piece in range(1, pieces)]
 
 
-def share(limits: Limits, part: int, whole: int) -> Limits:
+def share(limits: PartitionLimits, part: int, whole: int) -> PartitionLimits:
     """The limits for one of several stores, which holds `part` of `whole` bytes or rows."""
     count = ceil(limits.partitions_min * part / whole) if whole else 1
     return limits._replace(partitions_min=max(count, 1))

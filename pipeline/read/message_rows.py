@@ -32,7 +32,7 @@ from protocol.derived.dispatch_request import (
 from protocol.kernel import loader
 from protocol.message_id import IPV4_BYTES, IPV6_BYTES, PORT_BYTES, Host, offset_message_id
 from protocol.record.codec import BORN_HOST_V6, SHORT_HEAD, STORE_HOST_V6
-from protocol.record.columns import Bools, Bytes, Columns, Gather, Ints
+from protocol.record.columns import Bools, Bytes, Gather, Ints, RecordColumns
 from protocol.record.java_hash import hash_pieces, java_text
 from protocol.record.properties import KEY_SEPARATOR, decode_properties
 
@@ -45,7 +45,7 @@ _ID_BYTES = _V4_BYTES + 8
 class MessageRows:
     """Some records of one store, in log order. What several columns need is made once."""
 
-    def __init__(self, columns: Columns, node: str) -> None:
+    def __init__(self, columns: RecordColumns, node: str) -> None:
         self.columns = columns
         self.node = node
 

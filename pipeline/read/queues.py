@@ -25,7 +25,7 @@ from pipeline.task_spec import QueuePart, QueueSlice
 from protocol.derived.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES
 from protocol.names import SCHEDULE_TOPIC, offset_file_name
 from protocol.record.codec import RECORD_BYTES_MIN, Record
-from protocol.record.columns import Bools, Bytes, Columns, Ints
+from protocol.record.columns import Bools, Bytes, Ints, RecordColumns
 from protocol.record.gather import gather_verified
 from protocol.record.properties import TAGS
 
@@ -266,7 +266,7 @@ def _of_slices(part: QueuePart, wanted: _Wanted, name: str) -> Ints:
     return answer
 
 
-def _topics_fit(part: QueuePart, columns: Columns, wanted: _Wanted) -> Bools:
+def _topics_fit(part: QueuePart, columns: RecordColumns, wanted: _Wanted) -> Bools:
     """Whether each record is of the topic whose queue led to it."""
     topics = MessageRows(columns, "").topics
     names = pa.array([found.topic.encode() for found in part.slices], pa.binary())
@@ -275,7 +275,7 @@ def _topics_fit(part: QueuePart, columns: Columns, wanted: _Wanted) -> Bools:
     return same
 
 
-def _has_tag(columns: Columns, tags: frozenset[str]) -> Bools:
+def _has_tag(columns: RecordColumns, tags: frozenset[str]) -> Bools:
     """By text: two tags may have one hash."""
     found = MessageRows(columns, "").property_text(TAGS.encode())
     asked = pa.array(sorted(tags), pa.string())

@@ -31,7 +31,7 @@ _clients: dict[tuple[int, str, float], StageClient] = {}
 """By process and address: Python workers of Spark are used again, and some are forks of others."""
 
 
-class Place(NamedTuple):
+class StageId(NamedTuple):
     """Which task of which batch writes."""
 
     query: str
@@ -58,7 +58,9 @@ def client_of(options: SinkOptions) -> StageClient:
     return client
 
 
-def stage_rows(options: SinkOptions, place: Place, batches: Iterable[pa.RecordBatch]) -> StagedRows:
+def stage_rows(
+    options: SinkOptions, place: StageId, batches: Iterable[pa.RecordBatch]
+) -> StagedRows:
     """Stages all rows of a task. Raises BadRow, NodeUnreachable, NodeBusyError, NodeRefused."""
     client = client_of(options)
     stage = f"{place.partition}-{place.attempt}-{secrets.token_hex(8)}"

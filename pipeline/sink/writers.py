@@ -29,7 +29,7 @@ _BATCH = "streaming.sql.batchId"
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """What a task tells the commit."""
 
     rows: "StagedRows"
@@ -42,7 +42,7 @@ class KeelogWriter(DataSourceArrowWriter):
         self._options = options
         self._query = f"batch-{uuid.uuid4().hex}"
 
-    def write(self, iterator: Iterator["RecordBatch"]) -> Staged:
+    def write(self, iterator: Iterator["RecordBatch"]) -> TaskCommit:
         """In a task. Raises BadRow, NodeUnreachable, NodeBusyError, NodeRefused."""
         return _stage(self._options, self._query, 0, iterator)
 
@@ -65,7 +65,7 @@ class KeelogStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: "SinkOptions") -> None:
         self._options = options
 
-    def write(self, iterator: Iterator["RecordBatch"]) -> Staged:
+    def write(self, iterator: Iterator["RecordBatch"]) -> TaskCommit:
         """In a task, as KeelogWriter's."""
         context = TaskContext.get()
         query = context.getLocalProperty(_QUERY) if context is not None else None
@@ -94,15 +94,15 @@ class KeelogStreamWriter(DataSourceStreamArrowWriter):
 
 def _stage(
     options: "SinkOptions", query: str, batch: int, iterator: Iterator["RecordBatch"]
-) -> Staged:
-    from pipeline.sink.stage import Place, stage_rows
+) -> TaskCommit:
+    from pipeline.sink.stage import StageId, stage_rows
 
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     attempt = 0 if context is None else context.taskAttemptId()
-    return Staged(stage_rows(options, Place(query, batch, partition, str(attempt)), iterator))
+    return TaskCommit(stage_rows(options, StageId(query, batch, partition, str(attempt)), iterator))
 
 
 def _rows(messages: list[WriterCommitMessage | None]) -> list["StagedRows"]:
     """Of a task that was lost there is no message."""
-    return [message.rows for message in messages if isinstance(message, Staged)]
+    return [message.rows for message in messages if isinstance(message, TaskCommit)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from client.fetch import FetchClient, FetchSettings, IndexAtNode, NodeLayout, QueueAtNode
-from client.transport.request import Answer
+from client.transport.request import NodeAnswer
 from node.runtime.remote_path import RemotePath, remote_path
 from node.runtime.settings import Settings
 from node.store.file_cache import FileVanished
@@ -74,7 +74,7 @@ class NodeSource(RangeSource):
 class PendingFetch:
     """A `fetch` that is under way."""
 
-    def __init__(self, path: Path, answer: "Future[Answer]") -> None:
+    def __init__(self, path: Path, answer: "Future[NodeAnswer]") -> None:
         self._path = path
         self._answer = answer
 

@@ -18,7 +18,7 @@ _PROBE_BYTES = UNIT_BYTES
 _HINT = "load() again to plan with what is there now"
 
 
-class Pending(Protocol):
+class FetchUnderWay(Protocol):
     """A request that is under way."""
 
     def result(self) -> bytes:
@@ -36,7 +36,7 @@ class RangeSource(ABC):
     gap_bytes: int
 
     @abstractmethod
-    def request(self, path: Path, position: int, count: int) -> Pending:
+    def request(self, path: Path, position: int, count: int) -> FetchUnderWay:
         """Asks for bytes of a file, at most `window_bytes`."""
 
 
@@ -93,7 +93,7 @@ class RemoteFiles(OpenFiles):
         # Units must not be cut: positions in queue files are multiples of their size.
         self._step = source.window_bytes - source.window_bytes % UNIT_BYTES
         self._wanted: deque[_Window] = deque()
-        self._started: deque[tuple[_Window, Pending]] = deque()
+        self._started: deque[tuple[_Window, FetchUnderWay]] = deque()
 
     def _open(self, path: Path, size: int) -> OpenFile:
         return RemoteFile(path, size, self)
@@ -154,7 +154,7 @@ class RemoteFiles(OpenFiles):
         return [b"".join([next(parts) for _ in windows]) for windows in cut]
 
     def _ask(self, windows: Sequence[tuple[Path, int, int]]) -> list[bytes]:
-        asked: deque[tuple[_Window, Pending]] = deque()
+        asked: deque[tuple[_Window, FetchUnderWay]] = deque()
         answers: list[bytes] = []
         for path, start, end in windows:
             if len(asked) >= self.source.in_flight:
@@ -174,7 +174,7 @@ def _has(window: _Window, path: Path, position: int) -> bool:
     return window.path == path and window.start <= position < window.end
 
 
-def _whole(window: _Window, pending: Pending) -> bytes:
+def _whole(window: _Window, pending: FetchUnderWay) -> bytes:
     data = pending.result()
     if len(data) < window.end - window.start:
         raise StoreDamaged(str(window.path), window.start + len(data), "ends here", _HINT)

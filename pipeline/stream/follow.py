@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.bounds import Extent, QueueAt, check_beginnings
 from pipeline.errors import StoreUnreadable
 from pipeline.options import SourceOptions
-from pipeline.resolve import QueueRows, bound_offsets, check_topics, parts_of_rows
+from pipeline.resolve import QueueSpan, bound_offsets, check_topics, parts_of_rows
 from pipeline.stores.follow_store import FollowedStore, Open
 from pipeline.stores.opening import open_selected
 from pipeline.stream.ranges import QueueRange
@@ -23,7 +23,7 @@ COME_BACK_S_MAX = 60.0
 _LOOK_AGAIN_S = 0.02
 
 
-class Look(NamedTuple):
+class QueueSnapshot(NamedTuple):
     """The queues that are followed, as they were at one moment."""
 
     extents: Mapping[QueueAt, Extent]
@@ -40,7 +40,7 @@ class Followed:
         self._options = options
         self._open_store = open_store or (lambda at: open_selected(at, options))
         self._stores: dict[str, FollowedStore] = {}
-        self._look: Look | None = None
+        self._look: QueueSnapshot | None = None
 
     def _opened(self) -> Iterable[FollowedStore]:
         for at in self._options.stores:
@@ -49,26 +49,26 @@ class Followed:
                 self._stores[at.node] = FollowedStore(at, self._open_store, selection.takes)
         return self._stores.values()
 
-    def look(self) -> Look:
+    def look(self) -> QueueSnapshot:
         """The queues as they are now. Cheap when nothing has changed."""
         changed = [one.look(time.monotonic()) for one in self._opened()]
         if any(changed) or self._look is None:
-            self._look = Look(
+            self._look = QueueSnapshot(
                 {queue: extent for one in self._opened() for queue, extent in one.extents.items()}
             )
         return self._look
 
-    def last_look(self) -> Look:
+    def last_look(self) -> QueueSnapshot:
         """What the last look saw."""
         return self._look if self._look is not None else self.look()
 
-    def settled(self) -> Look:
+    def settled(self) -> QueueSnapshot:
         """A look when queues have had a moment to hold what the log holds, at every folder."""
         for one in self._opened():
             one.settle()
         return self.look()
 
-    def look_for(self, ends: Mapping[QueueAt, int]) -> Look:
+    def look_for(self, ends: Mapping[QueueAt, int]) -> QueueSnapshot:
         """A look when no queue is short of `ends` only because its worker starts again.
 
         Raises StoreUnreadable when one does for a minute.
@@ -121,7 +121,7 @@ class Followed:
     def parts(self, ranges: Iterable[QueueRange]) -> list[Part]:
         """The parts of a batch."""
         rows = [
-            QueueRows(
+            QueueSpan(
                 self._stores[queue.node].store, self._stores[queue.node].reader(queue), start, end
             )
             for queue, start, end in ranges

@@ -11,8 +11,8 @@ from pipeline.bounds import QueueAt
 from pipeline.errors import DataLoss, TargetMoved, naming_conditions
 from pipeline.log import log
 from pipeline.options import SourceOptions
-from pipeline.plan.offsets import Position
-from pipeline.stream.follow import Followed, Look
+from pipeline.plan.offsets import StreamPosition
+from pipeline.stream.follow import Followed, QueueSnapshot
 from pipeline.stream.limits import TriggerLimits, end_by_bytes, end_by_rows, is_to_wait, pending
 from pipeline.stream.ranges import Loss, describe, plan_ranges, target_fault
 from pipeline.task_spec import Part
@@ -33,12 +33,12 @@ class StreamPlanner:
         self._options = options
         self._followed = followed or Followed(options)
         self._clock = clock
-        self._initial: Position | None = None
+        self._initial: StreamPosition | None = None
         self._target: dict[QueueAt, int] | None = None
-        self._planned: Position | None = None
+        self._planned: StreamPosition | None = None
         self._triggered_at: float | None = None
 
-    def initial(self) -> Position:
+    def initial(self) -> StreamPosition:
         """Where a new query begins; the same each time it is asked.
 
         Raises UnknownTopic, BadOption, OffsetOutOfRange.
@@ -52,7 +52,7 @@ class StreamPlanner:
                     for queue, offset in offsets.items()
                     if queue in self._target
                 }
-            self._initial = Position(offsets, True)
+            self._initial = StreamPosition(offsets, True)
         return self._initial
 
     def fix_target(self) -> None:
@@ -60,7 +60,7 @@ class StreamPlanner:
         with naming_conditions():
             self._target = self._followed.settled().highs()
 
-    def latest(self, start: Position, limits: TriggerLimits | None) -> Position:
+    def latest(self, start: StreamPosition, limits: TriggerLimits | None) -> StreamPosition:
         """Where the batch from `start` ends; `start` itself when there is nothing to read.
 
         The first batch of a query is empty unless `limits` is None: so its beginning is in the
@@ -68,7 +68,7 @@ class StreamPlanner:
         on at the same place. Raises DataLoss, TargetMoved.
         """
         if start.is_initial and limits is not None:
-            return Position(start.offsets)
+            return StreamPosition(start.offsets)
         with naming_conditions():
             # A batch up to a target is not asked for again: what is late is waited for.
             late = {} if self._target is None else {**self._target, **start.offsets}
@@ -77,10 +77,10 @@ class StreamPlanner:
             begins = {queue: start.offsets.get(queue, _low(queue, look)) for queue in ends}
             rows = sum(pending(begins, ends).values())
             if limits is not None and self._is_to_wait(limits, rows):
-                return Position(start.offsets)
+                return StreamPosition(start.offsets)
             if limits is not None and rows:
                 ends = self._limited(limits, begins, ends)
-            position = Position(ends)
+            position = StreamPosition(ends)
             self._check_target(start, position, look)
             if self._options.fail_on_data_loss and position != start:
                 # Before the batch is in the checkpoint: a store that is put right then goes on.
@@ -88,7 +88,7 @@ class StreamPlanner:
         self._planned = position
         return position
 
-    def _ends(self, start: Position, look: Look) -> dict[QueueAt, int]:
+    def _ends(self, start: StreamPosition, look: QueueSnapshot) -> dict[QueueAt, int]:
         """How far each queue could be read now."""
         ends = look.highs()
         if self._target is not None:
@@ -126,12 +126,12 @@ class StreamPlanner:
             return by_rows
         return end_by_bytes(limits.bytes_max, begins, by_rows, self._followed.record_sizes)
 
-    def report(self) -> Position:
+    def report(self) -> StreamPosition:
         """The ends as of the last look."""
         with naming_conditions():
-            return Position(self._followed.last_look().highs())
+            return StreamPosition(self._followed.last_look().highs())
 
-    def parts(self, start: Position, end: Position) -> list[Part]:
+    def parts(self, start: StreamPosition, end: StreamPosition) -> list[Part]:
         """What reads from `start` to `end`, the same rows each time. Raises DataLoss, TargetMoved.
 
         With `failOnDataLoss=false` a loss is a warning with its counts.
@@ -146,7 +146,9 @@ class StreamPlanner:
             self._tell(ranges.lost)
             return self._followed.parts(ranges.found)
 
-    def _check_target(self, start: Position, end: Position, look: Look) -> None:
+    def _check_target(
+        self, start: StreamPosition, end: StreamPosition, look: QueueSnapshot
+    ) -> None:
         """Raises TargetMoved, or warns of it with `failOnDataLoss=false`."""
         if self._target is None:
             return
@@ -172,6 +174,6 @@ class StreamPlanner:
         self._followed.close()
 
 
-def _low(queue: QueueAt, look: Look) -> int:
+def _low(queue: QueueAt, look: QueueSnapshot) -> int:
     extent = look.extents.get(queue)
     return 0 if extent is None else extent.low

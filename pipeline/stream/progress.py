@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.bounds import QueueAt
 from pipeline.errors import BadCheckpoint
-from pipeline.plan.offsets import Position, parse_position
+from pipeline.plan.offsets import StreamPosition, parse_position
 
 
 def lag_by_queue(progress: Any) -> dict[QueueAt, int]:
@@ -40,7 +40,7 @@ def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def _position(source: Any, name: str) -> Position | None:
+def _position(source: Any, name: str) -> StreamPosition | None:
     found = _get(source, name)
     try:
         return parse_position(json.loads(found) if isinstance(found, str) else found)

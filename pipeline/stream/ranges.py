@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pipeline.bounds import Extent, QueueAt
-from pipeline.plan.offsets import Position
+from pipeline.plan.offsets import StreamPosition
 
 LISTED_MAX = 10
 """So many queues an error names; of the others it says how many they are."""
@@ -37,7 +37,9 @@ class Ranges(NamedTuple):
     lost: list[Loss]
 
 
-def plan_ranges(start: Position, end: Position, extents: Mapping[QueueAt, Extent]) -> Ranges:
+def plan_ranges(
+    start: StreamPosition, end: StreamPosition, extents: Mapping[QueueAt, Extent]
+) -> Ranges:
     """The rows from `start` up to `end` that queues still have; `extents` has those that exist.
 
     A queue that `start` does not name is new: it is read from offset 0 on.

@@ -22,9 +22,9 @@ from protocol.record.codec import (
 from protocol.record.columns import (
     Bools,
     Bytes,
-    Columns,
     Gather,
     Ints,
+    RecordColumns,
     gather_ragged,
     group_topics,
 )
@@ -51,7 +51,7 @@ class DispatchRequests:
     """
 
     def __init__(
-        self, columns: Columns, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+        self, columns: RecordColumns, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
     ) -> None:
         self.columns = columns
         self.delay_levels_ms = delay_levels_ms
@@ -180,7 +180,7 @@ class DispatchRequests:
 
 
 def dispatch_requests(
-    columns: Columns, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+    columns: RecordColumns, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
 ) -> DispatchRequests:
     """What the builders need of verified records."""
     return DispatchRequests(columns, delay_levels_ms)

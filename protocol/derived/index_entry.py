@@ -2,7 +2,7 @@
 
 from typing import Annotated, NamedTuple
 
-from protocol.layout import Layout, Wire
+from protocol.layout import StructLayout, Wire
 from protocol.record.java_hash import java_hash
 from protocol.sizes import DEFAULT_INDEX_NUM, DEFAULT_SLOT_COUNT
 
@@ -33,9 +33,9 @@ class IndexEntry(NamedTuple):
     prev: Annotated[int, Wire(">i4", "number of the bucket's previous entry, 0 at the end")]
 
 
-INDEX_HEADER = Layout(IndexHeader)
-INDEX_SLOT = Layout(IndexSlot)
-INDEX_ENTRY = Layout(IndexEntry)
+INDEX_HEADER = StructLayout(IndexHeader)
+INDEX_SLOT = StructLayout(IndexSlot)
+INDEX_ENTRY = StructLayout(IndexEntry)
 
 TAGS_KEY_PREFIX = "T#"
 """From 5.4 on a record's TAGS is indexed as the key `T#<tags>`."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER
 from protocol.derived.queue_unit import QUEUE_UNIT
 from protocol.kernel.loader import Bools, Bytes, Ints, Kernel, address, int_column
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 
 _WANTED = (
     "topic_start",
@@ -37,7 +37,7 @@ PAGE_BYTES = 4096
 
 
 @contextmanager
-def _columns_of(columns: Columns) -> Iterator[tuple[int, int, int, int]]:
+def _columns_of(columns: RecordColumns) -> Iterator[tuple[int, int, int, int]]:
     """The buffer, its length, the rows, and the addresses of the columns that C reads."""
     rows = len(columns)
     kept = [int_column(getattr(columns, name), rows) for name in _WANTED]
@@ -70,7 +70,7 @@ class GroupedUnits:
     is_run: Bools
 
 
-def group_queues(kernel: Kernel, columns: Columns) -> QueueGroups:
+def group_queues(kernel: Kernel, columns: RecordColumns) -> QueueGroups:
     """Numbers the queues of the records that may get a unit."""
     rows = len(columns)
     number, first = np.empty(rows, np.int32), np.empty(rows, np.int64)
@@ -87,7 +87,7 @@ def group_queues(kernel: Kernel, columns: Columns) -> QueueGroups:
 
 def queue_units(
     kernel: Kernel,
-    columns: Columns,
+    columns: RecordColumns,
     groups: QueueGroups,
     wanted: Bools,
     delay_levels_ms: Sequence[int],
@@ -121,7 +121,7 @@ def queue_units(
 
 
 def index_keys(
-    kernel: Kernel, columns: Columns, with_tags: bool
+    kernel: Kernel, columns: RecordColumns, with_tags: bool
 ) -> tuple[Ints, NDArray[np.int32]] | None:
     """The record's row and the hash of each key, in order."""
     room = _KEYS_A_RECORD * len(columns)

@@ -10,7 +10,7 @@ from protocol.ids import Queue
 from protocol.kernel.loader import Bytes, Ints, Kernel, address, int_column
 
 
-class Bound(NamedTuple):
+class PullBound(NamedTuple):
     """How many records and bytes one pull takes."""
 
     records: int
@@ -27,11 +27,11 @@ class FitLimits(NamedTuple):
     log_end: int
     segment_bytes: int
     hot_bytes: int
-    hot: Bound
-    cold: Bound
+    hot: PullBound
+    cold: PullBound
 
 
-class Messages(NamedTuple):
+class MessageColumns(NamedTuple):
     """Messages of one queue: log offset, size and number (QUEUEOFFSET) of each."""
 
     queue: Queue
@@ -39,9 +39,9 @@ class Messages(NamedTuple):
     size: Ints
     number: Ints
 
-    def part(self, rows: slice) -> "Messages":
+    def part(self, rows: slice) -> "MessageColumns":
         """Some of them."""
-        return Messages(self.queue, self.place[rows], self.size[rows], self.number[rows])
+        return MessageColumns(self.queue, self.place[rows], self.size[rows], self.number[rows])
 
 
 def fitting_units(kernel: Kernel, units: NDArray[Any], limits: FitLimits) -> int:
@@ -55,7 +55,9 @@ def fitting_units(kernel: Kernel, units: NDArray[Any], limits: FitLimits) -> int
     return int(kernel.call("fitting_units", address(units), len(units), address(wanted)))
 
 
-def copy_messages(kernel: Kernel, data: Bytes, base: int, messages: Messages, out: Bytes) -> int:
+def copy_messages(
+    kernel: Kernel, data: Bytes, base: int, messages: MessageColumns, out: Bytes
+) -> int:
     """Copies messages from a segment at log offset `base`, back to back, to `out`; how many.
 
     It ends at the first that is not whole, not in its place or not of that queue and number, does

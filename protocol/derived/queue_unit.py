@@ -3,7 +3,7 @@
 from typing import Annotated, NamedTuple
 
 from protocol import sizes
-from protocol.layout import Layout, Wire
+from protocol.layout import StructLayout, Wire
 
 
 class QueueUnit(NamedTuple):
@@ -16,7 +16,7 @@ class QueueUnit(NamedTuple):
     ]
 
 
-QUEUE_UNIT = Layout(QueueUnit)
+QUEUE_UNIT = StructLayout(QueueUnit)
 UNIT_BYTES = sizes.UNIT_BYTES
 assert QUEUE_UNIT.size == UNIT_BYTES
 

@@ -66,7 +66,7 @@ _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRecords:
     """Records of one queue: number (QUEUEOFFSET), log offset and size of each, in bytes."""
 
     queue: Queue
@@ -74,10 +74,10 @@ class Wanted:
     offsets: Sequence[int]
     sizes: Sequence[int]
 
-    def first(self, count: int) -> "Wanted":
+    def first(self, count: int) -> "WantedRecords":
         """The first `count` of them."""
         rows = (self.numbers[:count], self.offsets[:count], self.sizes[:count])
-        return Wanted(self.queue, *rows)
+        return WantedRecords(self.queue, *rows)
 
     def is_this(self, row: int, record: Record) -> bool:
         """Whether a verified record is the one of a row."""
@@ -89,7 +89,7 @@ class Wanted:
         )
 
 
-class Sealed(NamedTuple):
+class SealedRecord(NamedTuple):
     """A verified record: which message of which queue it is, and where in the log."""
 
     queue: Queue
@@ -99,14 +99,14 @@ class Sealed(NamedTuple):
     raw: bytes
 
     @classmethod
-    def of(cls, record: Record) -> "Sealed":
+    def of(cls, record: Record) -> "SealedRecord":
         """Of one that was decoded."""
         head = record.head
         queue = Queue(record.topic, head.queue_id)
         return cls(queue, head.queue_offset, head.physical_offset, head.sys_flag, record.raw)
 
 
-def at_a_glance(data: bytes, start: int, offset: int) -> Sealed | None:
+def at_a_glance(data: bytes, start: int, offset: int) -> SealedRecord | None:
     """The record at `start` of `data` that says it stands at log offset `offset`, verified.
 
     None for all that is not plain: another version, long hosts, no checksum of the whole, damage.
@@ -135,10 +135,10 @@ def at_a_glance(data: bytes, start: int, offset: int) -> Sealed | None:
         topic = data[topic_at : properties_at - 2].decode()
     except UnicodeDecodeError:
         return None
-    return Sealed(Queue(topic, queue_id), number, offset, sys_flag, raw)
+    return SealedRecord(Queue(topic, queue_id), number, offset, sys_flag, raw)
 
 
-def first_unfit(data: bytes, wanted: Wanted) -> int:
+def first_unfit(data: bytes, wanted: WantedRecords) -> int:
     """The first of the records that stand back to back in `data` that is not the one wanted.
 
     All of them when each is: whole, sealed as its writer left it, in its place, of its queue.
@@ -149,7 +149,7 @@ def first_unfit(data: bytes, wanted: Wanted) -> int:
     return check(data, wanted)
 
 
-def unfit_many(data: bytes, wanted: Wanted) -> int:
+def unfit_many(data: bytes, wanted: WantedRecords) -> int:
     """As `first_unfit`: at a glance where a record is sealed, else as `unfit_columns`."""
     size = np.array(wanted.sizes, np.int64)
     if not len(size) or int(size.min()) < RECORD_BYTES_MIN:
@@ -166,7 +166,7 @@ def unfit_many(data: bytes, wanted: Wanted) -> int:
     return len(size)
 
 
-def _fit_at_a_glance(data: bytes, wanted: Wanted, start: Ints, size: Ints) -> Bools:
+def _fit_at_a_glance(data: bytes, wanted: WantedRecords, start: Ints, size: Ints) -> Bools:
     """`_Glance` for all records at once: each at least `RECORD_BYTES_MIN` long."""
     buffer = np.frombuffer(data, np.uint8)
     head = _pieces(buffer, start, _HEADS.itemsize).view(_HEADS)
@@ -216,7 +216,7 @@ def _pieces(buffer: Bytes, at: Ints, width: int) -> NDArray[Any]:
     return every[at]
 
 
-def unfit_plain(data: bytes, wanted: Wanted) -> int:
+def unfit_plain(data: bytes, wanted: WantedRecords) -> int:
     """As `first_unfit`, one by one."""
     view = memoryview(data)
     fits = _Glance(data, view, wanted.queue)
@@ -265,7 +265,7 @@ class _Glance:
         )
 
 
-def unfit_columns(data: Readable, wanted: Wanted) -> int:
+def unfit_columns(data: Readable, wanted: WantedRecords) -> int:
     """As `first_unfit`, by columns."""
     buffer = np.frombuffer(data, np.uint8)
     size = np.array(wanted.sizes, np.int64)

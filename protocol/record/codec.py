@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
-from protocol.layout import Layout, Readable, Wire
+from protocol.layout import Readable, StructLayout, Wire
 from protocol.message_id import IPV4_BYTES, IPV6_BYTES, Host, offset_message_id
 from protocol.names import SCHEDULE_TOPIC
 from protocol.record.java_hash import tags_code
@@ -81,13 +81,13 @@ class FillerHead(NamedTuple):
     magic: Annotated[int, Wire(">u4", "cbd43194")]
 
 
-FILLER_HEAD = Layout(FillerHead)
+FILLER_HEAD = StructLayout(FillerHead)
 
 
-def _head_layout(sys_flag: int) -> Layout[RecordHead]:
+def _head_layout(sys_flag: int) -> StructLayout[RecordHead]:
     born = IPV6_BYTES if sys_flag & BORN_HOST_V6 else IPV4_BYTES
     store = IPV6_BYTES if sys_flag & STORE_HOST_V6 else IPV4_BYTES
-    return Layout(RecordHead, {"born_ip": born, "store_ip": store})
+    return StructLayout(RecordHead, {"born_ip": born, "store_ip": store})
 
 
 _HEADS = {
@@ -96,7 +96,7 @@ _HEADS = {
 }
 
 
-def record_head(sys_flag: int) -> Layout[RecordHead]:
+def record_head(sys_flag: int) -> StructLayout[RecordHead]:
     """The fixed part of a record with these host bits."""
     return _HEADS[sys_flag & (BORN_HOST_V6 | STORE_HOST_V6)]
 

@@ -51,7 +51,7 @@ _DIGIT_WEIGHTS = 10 ** np.arange(CRC_DIGITS, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class RecordColumns:
     """Whole, verified records; each array has one item a record, in log order.
 
     `start`, `body_start`, `topic_start` and `properties_start` are positions in `data`.
@@ -92,11 +92,11 @@ class Columns:
         """The bytes of one record's topic, body or properties."""
         return self.data[int(start[row]) : int(start[row] + length[row])].tobytes()
 
-    def take(self, rows: Any) -> "Columns":
+    def take(self, rows: Any) -> "RecordColumns":
         """Some of the records: a mask, an index array or a slice."""
-        return Columns(
+        return RecordColumns(
             self.data,
-            *(getattr(self, name)[rows] for name in Columns.__slots__ if name != "data"),
+            *(getattr(self, name)[rows] for name in RecordColumns.__slots__ if name != "data"),
         )
 
 
@@ -107,7 +107,7 @@ class Scan:
     `stop` is None when the buffer ended exactly with a record.
     """
 
-    columns: Columns
+    columns: RecordColumns
     end: int
     stop: Filler | Torn | None
 
@@ -133,13 +133,13 @@ def scan(
         flags = loader.VERIFY * verify | loader.SEALED * sealed
         flags |= loader.CHECK_PLACE * (base is not None)
         block, end = compiled.scan(buffer, position, base or 0, flags)
-        columns = Columns(buffer, *block)
+        columns = RecordColumns(buffer, *block)
     return Scan(columns, end, _what_stands(buffer, end, base, sealed))
 
 
 def scan_numpy(
     buffer: Bytes, base: int | None, position: int, verify: bool, sealed: bool
-) -> tuple[Columns, int]:
+) -> tuple[RecordColumns, int]:
     """The whole records, and the position after the last one; see `scan`."""
     starts, end = _walk(buffer, position)
     columns, good = gather_records(buffer, starts)
@@ -197,7 +197,7 @@ class Gather:
         return every[positions].astype(np.int64)
 
 
-def gather_records(buffer: Bytes, start: Ints) -> tuple[Columns, Bools]:
+def gather_records(buffer: Bytes, start: Ints) -> tuple[RecordColumns, Bools]:
     """All columns, and which records have lengths that agree with each other.
 
     Every record must have its magic, and end by its own TOTALSIZE within the buffer.
@@ -231,7 +231,7 @@ def gather_records(buffer: Bytes, start: Ints) -> tuple[Columns, Bools]:
     good &= (properties_length >= 0) & (
         fixed + body_length + topic_length + properties_length == size
     )
-    columns = Columns(
+    columns = RecordColumns(
         data=buffer,
         start=start,
         size=size,
@@ -251,7 +251,7 @@ def gather_records(buffer: Bytes, start: Ints) -> tuple[Columns, Bools]:
     return columns, good & _topics_are_utf8(columns, good)
 
 
-def _topics_are_utf8(columns: Columns, good: Bools) -> Bools:
+def _topics_are_utf8(columns: RecordColumns, good: Bools) -> Bools:
     answer = np.ones(len(good), np.bool_)
     rows = np.flatnonzero(good)
     flat, ends = gather_ragged(columns.data, columns.topic_start[rows], columns.topic_length[rows])
@@ -273,7 +273,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def group_topics(columns: Columns) -> tuple[list[str], Ints]:
+def group_topics(columns: RecordColumns) -> tuple[list[str], Ints]:
     """The topics in order of appearance, and each record's place among them."""
     compiled = loader.active()
     if compiled is not None:
@@ -284,7 +284,7 @@ def group_topics(columns: Columns) -> tuple[list[str], Ints]:
     return group_topics_plain(columns)
 
 
-def group_topics_plain(columns: Columns) -> tuple[list[str], Ints]:
+def group_topics_plain(columns: RecordColumns) -> tuple[list[str], Ints]:
     """As `group_topics`."""
     seen: dict[bytes, int] = {}
     data = columns.data.data
@@ -310,7 +310,7 @@ def gather_ragged_numpy(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, 
     return data[index], ends
 
 
-def crc_property_rows(columns: Columns, damaged: bool = False) -> tuple[Bools, Ints]:
+def crc_property_rows(columns: RecordColumns, damaged: bool = False) -> tuple[Bools, Ints]:
     """Which records end in `__CRC32#`, and the checksum that it states, -1 for no number.
 
     `damaged`: also those with one of the property's ten fixed bytes wrong, whose checksum is -1
@@ -335,7 +335,7 @@ def crc_property_rows(columns: Columns, damaged: bool = False) -> tuple[Bools, I
     return marked, stated
 
 
-def first_bad_crc(columns: Columns, limit: int, sealed: bool = True) -> int:
+def first_bad_crc(columns: RecordColumns, limit: int, sealed: bool = True) -> int:
     """The first record below `limit` whose checksum does not agree, or `limit`."""
     marked, stated = crc_property_rows(columns, damaged=True)
     marked &= sealed

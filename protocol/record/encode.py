@@ -55,7 +55,7 @@ NOT_OFFERED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class NewMessage:
     """What a client wants stored. Times in ms; `queue_id` -1 lets the node choose.
 
     The host bits of `sys_flag` do not count: they follow from the hosts.
@@ -76,7 +76,7 @@ class Message:
     wait: bool = True
 
 
-def message_properties(message: Message) -> bytes:
+def message_properties(message: NewMessage) -> bytes:
     """The stored properties: TAGS, KEYS, UNIQ_KEY first, then the others as given."""
     pairs: list[tuple[str, str]] = []
     if message.tags:
@@ -100,7 +100,7 @@ def message_properties(message: Message) -> bytes:
 
 
 def encode_message(
-    message: Message, crc: bool, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    message: NewMessage, crc: bool, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
 ) -> bytes:
     """The record of `message`; `crc` leaves room for the whole-record checksum.
 
@@ -110,7 +110,7 @@ def encode_message(
     return pack_record(message, properties + EMPTY_CRC_PROPERTY if crc else properties)
 
 
-def check_message(message: Message, crc: bool, max_message_bytes: int) -> bytes:
+def check_message(message: NewMessage, crc: bool, max_message_bytes: int) -> bytes:
     """The properties of `message` as stored, without the checksum's. Raises as `encode_message`."""
     check_topic_for_send(message.topic)
     _check_numbers(message)
@@ -125,7 +125,7 @@ def check_message(message: Message, crc: bool, max_message_bytes: int) -> bytes:
     return properties
 
 
-def pack_record(message: Message, properties: bytes) -> bytes:
+def pack_record(message: NewMessage, properties: bytes) -> bytes:
     """The record of `message` with ready-made properties; its other fields are not checked."""
     topic = message.topic.encode()
     long_topic = len(message.topic) > SHORT_TOPIC_CHARS_MAX
@@ -162,7 +162,7 @@ def pack_record(message: Message, properties: bytes) -> bytes:
     )
 
 
-def record_bytes(message: Message, properties: bytes, crc: bool) -> int:
+def record_bytes(message: NewMessage, properties: bytes, crc: bool) -> int:
     """How long the record gets with these properties, and the checksum's with `crc`."""
     topic_bytes = len(message.topic) + (2 if len(message.topic) > SHORT_TOPIC_CHARS_MAX else 1)
     head = record_head(BORN_HOST_V6 if message.born_host.is_v6 else 0)
@@ -171,7 +171,7 @@ def record_bytes(message: Message, properties: bytes, crc: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordBatch:
+class EncodedRecords:
     """Records back to back, and the bytes of each."""
 
     records: bytes
@@ -184,14 +184,14 @@ class RecordBatch:
 
 
 def encode_batch(
-    messages: Iterable[Message], crc: bool, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-) -> RecordBatch:
+    messages: Iterable[NewMessage], crc: bool, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+) -> EncodedRecords:
     """The records of `messages`, in order. Raises as `encode_message`."""
     records = [encode_message(message, crc, max_message_bytes) for message in messages]
-    return RecordBatch(b"".join(records), tuple(len(record) for record in records))
+    return EncodedRecords(b"".join(records), tuple(len(record) for record in records))
 
 
-def _check_numbers(message: Message) -> None:
+def _check_numbers(message: NewMessage) -> None:
     if not ANY_QUEUE <= message.queue_id <= QUEUE_ID_MAX:
         raise BadRequest(
             f"queue {message.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls"

@@ -18,7 +18,7 @@ from protocol.kernel import loader
 from protocol.kernel.loader import Kernel, address
 from protocol.message_id import NO_HOST, Host
 from protocol.names import QUEUE_ID_MAX, check_topic_for_send
-from protocol.record.encode import ANY_QUEUE, Message, encode_batch, pack_record
+from protocol.record.encode import ANY_QUEUE, NewMessage, encode_batch, pack_record
 from protocol.record.properties import KEY_SEPARATOR, TAGS, encode_properties
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
@@ -98,7 +98,7 @@ def encode_columns_plain(draft: BatchDraft, crc: bool, max_message_bytes: int) -
     ends = accumulate(sizes)
     bodies = draft.bodies
     messages = [
-        Message(
+        NewMessage(
             topic=draft.topic,
             body=bodies[end - size : end],
             queue_id=draft.queue_id,
@@ -184,5 +184,7 @@ def _mould(topic: str, tags: str, queue_id: int, host: Host) -> tuple[bytes, int
         return None
     if not ANY_QUEUE <= queue_id <= QUEUE_ID_MAX or host.is_v6:
         return None
-    empty = pack_record(Message(topic=topic, body=b"", queue_id=queue_id, born_host=host), b"")[:-2]
+    empty = pack_record(NewMessage(topic=topic, body=b"", queue_id=queue_id, born_host=host), b"")[
+        :-2
+    ]
     return empty + encoded, len(empty) - _HEAD_BYTES, len(encoded)

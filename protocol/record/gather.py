@@ -7,10 +7,12 @@ import numpy as np
 
 from protocol.kernel import loader
 from protocol.record.codec import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from protocol.record.columns import Bools, Bytes, Columns, Ints, first_bad_crc, gather_records
+from protocol.record.columns import Bools, Bytes, Ints, RecordColumns, first_bad_crc, gather_records
 
 
-def gather_verified(buffer: Bytes, start: Ints, size: Ints, place: Ints) -> tuple[Columns, Bools]:
+def gather_verified(
+    buffer: Bytes, start: Ints, size: Ints, place: Ints
+) -> tuple[RecordColumns, Bools]:
     """All columns of the records that start at `start`, and which of them are whole.
 
     Whole: of that size in bytes and at that log offset, with lengths that agree with each other
@@ -20,12 +22,12 @@ def gather_verified(buffer: Bytes, start: Ints, size: Ints, place: Ints) -> tupl
     if compiled is None:
         return gather_verified_numpy(buffer, start, size, place)
     block, good = compiled.gather(buffer, start, size, place, loader.VERIFY | loader.SEALED)
-    return Columns(buffer, *block), good
+    return RecordColumns(buffer, *block), good
 
 
 def gather_verified_numpy(
     buffer: Bytes, start: Ints, size: Ints, place: Ints
-) -> tuple[Columns, Bools]:
+) -> tuple[RecordColumns, Bools]:
     """As `gather_verified`."""
     inside = (start >= 0) & (size >= RECORD_BYTES_MIN) & (start <= len(buffer) - size)
     good = inside.copy()
@@ -40,11 +42,11 @@ def gather_verified_numpy(
     return columns, good
 
 
-def _no_columns(buffer: Bytes, rows: int) -> Columns:
-    return Columns(buffer, *np.zeros((len(Columns.__slots__) - 1, rows), np.int64))
+def _no_columns(buffer: Bytes, rows: int) -> RecordColumns:
+    return RecordColumns(buffer, *np.zeros((len(RecordColumns.__slots__) - 1, rows), np.int64))
 
 
-def _crc_agrees(columns: Columns, good: Bools) -> Bools:
+def _crc_agrees(columns: RecordColumns, good: Bools) -> Bools:
     """Which of the good records have the checksum that they state."""
     answer = np.ones(len(good), np.bool_)
     rows = np.flatnonzero(good)

@@ -11,7 +11,7 @@ import numpy as np
 
 from protocol.kernel.loader import Kernel, address
 from protocol.record.codec import RECORD_BYTES_MIN
-from protocol.record.patch import AppendRules, Stamp
+from protocol.record.patch import AppendRules, StoreStamp
 
 ANY_QUEUE_FLAG = 1
 """One queue for all records of the request, that the caller will choose."""
@@ -126,7 +126,7 @@ class AppendGroup:
         firsts, counts = found[_FIRST::_REQUEST_WORDS], found[_PARTS_OF::_REQUEST_WORDS]
         return [parts[first : first + own] for first, own in zip(firsts, counts, strict=True)]
 
-    def seal(self, places: list[tuple[int, int]], base: int, stamp: Stamp) -> None:
+    def seal(self, places: list[tuple[int, int]], base: int, stamp: StoreStamp) -> None:
         """Fills in the records. `places`: queue id and first queue offset of each part in order;
         `base`: log offset of the first record."""
         parts, words = self._parts, self._words

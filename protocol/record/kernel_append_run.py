@@ -9,7 +9,7 @@ import struct
 import numpy as np
 
 from protocol.kernel.loader import Kernel, address
-from protocol.record.patch import AppendRules, Stamp
+from protocol.record.patch import AppendRules, StoreStamp
 
 _RUN_WORDS, _LAST_AT = 15, 14
 _RUN = struct.Struct(f"={_RUN_WORDS}q")
@@ -49,7 +49,7 @@ class SealedRuns:
         claim: tuple[bytes | memoryview, int, int, bytes, int],
         queue: tuple[bytes, int, int],
         base: int,
-        stamp: Stamp,
+        stamp: StoreStamp,
     ) -> bool:
         """Adds a request, unless another way has to look at it.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from protocol.ids import Queue
 from protocol.names import SHORT_TOPIC_CHARS_MAX
 from protocol.record.codec import RECORD_BYTES_MIN, SHORT_HEAD, TRANSACTION_ROLLBACK
-from protocol.record.encode import Message, pack_record
+from protocol.record.encode import NewMessage, pack_record
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
     EMPTY_CRC_PROPERTY,
@@ -35,8 +35,8 @@ LOST_PROPERTY_BYTES = _PAIR_BYTES + len(_VALUE)
 _NAMED_BYTES_MAX = PROPERTIES_BYTES_MAX - CRC_PROPERTY_BYTES
 
 
-class Place(NamedTuple):
-    """Where a marker stands: its log offset and bytes, the store time in ms of the record before
+class MarkerPlace(NamedTuple):
+    """Where a marker is: its log offset and bytes, the store time in ms of the record before
     it, and whether it is to carry the whole-record checksum if there is room."""
 
     offset: int
@@ -52,17 +52,17 @@ def queue_marker_bytes_min(topic: str, sealed: bool) -> int:
     return RECORD_BYTES_MIN + long + len(topic.encode()) + crc
 
 
-def queue_marker(place: Place, queue: Queue, queue_offset: int) -> bytes:
+def queue_marker(place: MarkerPlace, queue: Queue, queue_offset: int) -> bytes:
     """The record for a lost message of a queue."""
-    return _marker(place, Message(queue.topic, b"", queue.queue_id), queue_offset)
+    return _marker(place, NewMessage(queue.topic, b"", queue.queue_id), queue_offset)
 
 
-def gap_marker(place: Place) -> bytes:
+def gap_marker(place: MarkerPlace) -> bytes:
     """The record for bytes of which nobody knows what they were."""
     room = place.size - RECORD_BYTES_MIN
     topic = LOST_TOPIC[: max(room - (CRC_PROPERTY_BYTES if place.sealed else 0), 1)]
     topic = topic[:room]
-    return _marker(place, Message(topic, b"", 0, sys_flag=TRANSACTION_ROLLBACK), 0)
+    return _marker(place, NewMessage(topic, b"", 0, sys_flag=TRANSACTION_ROLLBACK), 0)
 
 
 def gap_sizes(size: int) -> list[int]:
@@ -74,13 +74,13 @@ def gap_sizes(size: int) -> list[int]:
     return [*sizes, size]
 
 
-def _marker(place: Place, message: Message, queue_offset: int) -> bytes:
+def _marker(place: MarkerPlace, message: NewMessage, queue_offset: int) -> bytes:
     room = place.size - queue_marker_bytes_min(message.topic, sealed=False)
     assert room >= 0, place
     crc = EMPTY_CRC_PROPERTY if place.sealed and room >= CRC_PROPERTY_BYTES else b""
     body, named = _filled(room - len(crc))
     # The body takes what properties cannot: RocketMQ bounds them, and a pair has a least length.
-    filled = Message(
+    filled = NewMessage(
         message.topic,
         body,
         message.queue_id,

@@ -27,8 +27,8 @@ from protocol.record.codec import (
 )
 from protocol.record.columns import (
     Bytes,
-    Columns,
     Ints,
+    RecordColumns,
     crc_property_rows,
     gather_ragged,
     group_topics,
@@ -67,7 +67,7 @@ class AppendRules(NamedTuple):
     """Whether every record must leave room for the whole-record checksum."""
 
 
-class Stamp(NamedTuple):
+class StoreStamp(NamedTuple):
     """What all records of a group get: the store time in ms, and IPv4 address and port."""
 
     store_timestamp: int
@@ -89,7 +89,7 @@ class PlainRow:
 class CheckedColumns:
     """Checked records of one or many requests; `topic_id` indexes `topics`."""
 
-    columns: Columns
+    columns: RecordColumns
     topics: list[str]
     topic_id: Ints
 
@@ -134,7 +134,7 @@ def check_columns(frame: Bytes, rules: AppendRules) -> CheckedColumns:
     return CheckedColumns(columns, topics, topic_id)
 
 
-def properties_alternate(columns: Columns) -> bool:
+def properties_alternate(columns: RecordColumns) -> bool:
     """Whether all properties are pairs of `name 0x01 value 0x02`, neither empty, and text.
 
     Properties end in 0x02, so the separators of all records together alternate when each's do.
@@ -230,7 +230,7 @@ def _check_record(row: int, record: Record, rules: AppendRules) -> None:
 
 
 def patch_plain(
-    buffer: bytearray, row: PlainRow, offsets: tuple[int, int, int], stamp: Stamp, crc: bool
+    buffer: bytearray, row: PlainRow, offsets: tuple[int, int, int], stamp: StoreStamp, crc: bool
 ) -> None:
     """Fills in one record at `row.start` of `buffer`; `offsets`: queue id, queue and log offset."""
     queue_id, queue_offset, physical_offset = offsets
@@ -247,11 +247,11 @@ def patch_plain(
 
 
 def patch_columns(
-    columns: Columns,
+    columns: RecordColumns,
     queue_id: Ints,
     queue_offset: Ints,
     physical_offset: Ints,
-    stamp: Stamp,
+    stamp: StoreStamp,
     crc: bool,
 ) -> None:
     """As `patch_plain` for all records; `columns.data` must be writable."""

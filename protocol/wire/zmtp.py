@@ -30,7 +30,7 @@ class NotZmtp(Exception):
     """What came breaks the protocol, or is another one."""
 
 
-class Command(NamedTuple):
+class ZmtpCommand(NamedTuple):
     """What the ends of a connection say to each other: READY, ERROR, PING."""
 
     name: bytes
@@ -64,7 +64,7 @@ PING = command(b"PING", bytes(_PING_TTL_BYTES))
 """With a TTL of 0: the peer need not watch us for it."""
 
 
-def pong(ping: Command) -> bytes:
+def pong(ping: ZmtpCommand) -> bytes:
     """The answer to a PING: its context, which stands after the TTL."""
     return command(b"PONG", ping.data[_PING_TTL_BYTES:])
 
@@ -106,16 +106,16 @@ class Inbox:
         else:
             self._end += count
 
-    def items(self) -> list[list[Payload] | Command]:
+    def items(self) -> list[list[Payload] | ZmtpCommand]:
         """The messages and commands that are whole. Raises NotZmtp, for good."""
-        found: list[list[Payload] | Command] = []
+        found: list[list[Payload] | ZmtpCommand] = []
         if self._is_greeted or self._greet():
             while (item := self._next()) is not None:
                 if item:
                     found.append(item)
         return found
 
-    def _next(self) -> list[Payload] | Command | None:
+    def _next(self) -> list[Payload] | ZmtpCommand | None:
         """A message that a frame ends, an empty list for a part of one; None: nothing is whole."""
         return self._frame() if self._large is None else self._large_frame()
 
@@ -132,7 +132,7 @@ class Inbox:
         self._is_greeted = True
         return True
 
-    def _frame(self) -> list[Payload] | Command | None:
+    def _frame(self) -> list[Payload] | ZmtpCommand | None:
         start, have = self._start, self._end - self._start
         if have < _SHORT_HEAD.size:
             return None
@@ -155,7 +155,7 @@ class Inbox:
         self._start = stop
         if flags & _COMMAND:
             name_end = 1 + data[0] if data else 0
-            return Command(data[1:name_end], data[name_end:])
+            return ZmtpCommand(data[1:name_end], data[name_end:])
         return self._add(data, not flags & _MORE)
 
     def _begin_large(self, start: int, size: int, is_last: bool) -> None:

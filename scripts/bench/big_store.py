@@ -22,7 +22,7 @@ from node.store.identity.new_store import create_store
 from node.writer.append_request import AppendRequest
 from node.writer.store import WriterStore, open_writer_store
 from protocol.message_id import Host
-from protocol.record.encode import Message, encode_batch
+from protocol.record.encode import NewMessage, encode_batch
 from workers.rebuild import rebuild
 
 TOPICS = 16
@@ -44,14 +44,14 @@ def topic_name(number: int) -> str:
     return f"topic-{number:02d}"
 
 
-class Batches:
+class RecordSource:
     """Batch after batch of records whose keys count up."""
 
     def __init__(self, body_bytes: int = BODY_BYTES, seed: int = 1) -> None:
         draw = random.Random(seed)
         zeros = "0" * _DIGITS
         messages = [
-            Message(
+            NewMessage(
                 topic_name(draw.randrange(TOPICS)),
                 b" ".join(draw.choices(_WORDS, k=body_bytes))[:body_bytes],
                 draw.randrange(QUEUES),
@@ -80,7 +80,7 @@ class Batches:
 
 def fill(root: Path, records: int, body_bytes: int, per_ms: int) -> None:
     """Appends the records to a new store, and stops it in order."""
-    batches = Batches(body_bytes)
+    batches = RecordSource(body_bytes)
     create_store(root)
     store = open_writer_store(root, Settings(), _HOST, alone=True)
     flushed, told, began = store.log.end, 0.0, time.monotonic()

@@ -37,7 +37,7 @@ from node.writer.store import WriterStore, open_writer_store
 from protocol.kernel.loader import SWITCH
 from protocol.message_id import Host
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
-from protocol.record.encode import Message, encode_batch
+from protocol.record.encode import NewMessage, encode_batch
 from scripts.option_types import old_folder, whole_number
 
 BATCH_RECORDS = 4096
@@ -62,7 +62,7 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Row:
+class DispatchRow:
     """One run; rates are records a second."""
 
     records: int
@@ -77,14 +77,14 @@ class Row:
     workers: dict[str, Worker] = field(default_factory=dict)
 
 
-class Batches:
+class DispatchSource:
     """Batch after batch of records; topic, queue and keys of each are its number's."""
 
     def __init__(self, topics: int, queues: int, keys: int, body_bytes: int) -> None:
         self._topics, self._queues = topics, queues
         zeros = "0" * _DIGITS
         names = [f"{_KEY}{letter}{zeros}" for letter in "abcdefgh"[:keys]]
-        message = Message(
+        message = NewMessage(
             _TOPIC + "0" * _TOPIC_DIGITS,
             bytes(range(256)) * (body_bytes // 256) + bytes(range(body_bytes % 256)),
             0,
@@ -118,7 +118,7 @@ def _text(numbers: NDArray[np.int64], digits: int) -> NDArray[np.int64]:
     return text + ord("0")
 
 
-def fill(root: Path, batches: Batches, records: int) -> float:
+def fill(root: Path, batches: DispatchSource, records: int) -> float:
     """Appends to a new store, in this process; answers the records a second."""
     create_store(root)
     store = open_writer_store(root, Settings(), _HOST, alone=True)
@@ -153,7 +153,7 @@ def forget(root: Path) -> None:
     os.sync()
 
 
-class Watch:
+class WorkerWatch:
     """The state pages of a starting node's workers, and their processes."""
 
     def __init__(self, root: Path, node: Node, shards: int) -> None:
@@ -173,7 +173,7 @@ class Watch:
             time.sleep(POLL_S)
         raise SystemExit(f"no worker began:\n{self._node.said()}")
 
-    def until_done(self, row: Row) -> None:
+    def until_done(self, row: DispatchRow) -> None:
         """Fills in when each worker had everything, and what that took."""
         began, done = time.monotonic(), dict[str, float]()
         while len(done) < len(self._slots):
@@ -222,14 +222,14 @@ def _look_at(pid: int, seconds: float, cpu: float) -> Worker:
     return Worker(round(seconds, 3), round(cpu, 3), round(uss, 1), process.num_fds())
 
 
-def run(root: Path, row: Row, queue_workers: int) -> None:
+def run(root: Path, row: DispatchRow, queue_workers: int) -> None:
     """One timed start on a store without queues and index; the node is stopped at the end."""
     forget(root)
     node = Node(root, ANY_DISK, queue_workers=queue_workers, readers=1)
     begun = time.monotonic()
     node.begin()
     try:
-        watch = Watch(root, node, queue_workers)
+        watch = WorkerWatch(root, node, queue_workers)
         watch.until_begun()
         row.start_s = time.monotonic() - begun
         watch.until_done(row)
@@ -237,7 +237,7 @@ def run(root: Path, row: Row, queue_workers: int) -> None:
         node.kill()
 
 
-def show(row: Row, as_json: bool) -> None:
+def show(row: DispatchRow, as_json: bool) -> None:
     """A block of text, or one line of JSON."""
     if as_json:
         print(json.dumps(asdict(row)), flush=True)
@@ -279,7 +279,7 @@ def main(arguments: list[str] | None = None) -> int:
         records, queues = options.records, options.topics * options.queues
         if root is None:
             root = Path(folder) / "store"
-            made = Batches(options.topics, options.queues, options.keys, options.body)
+            made = DispatchSource(options.topics, options.queues, options.keys, options.body)
             rate = fill(root, made, options.records)
         else:
             with open_store(root) as store:
@@ -288,7 +288,7 @@ def main(arguments: list[str] | None = None) -> int:
             os.environ[SWITCH] = "off"
         for _ in range(options.rounds):
             for workers in options.queue_workers:
-                row = Row(records, queues, options.keys, round(rate), 0.0)
+                row = DispatchRow(records, queues, options.keys, round(rate), 0.0)
                 run(root.resolve(), row, workers)
                 show(row, options.json)
     return 0

@@ -25,7 +25,7 @@ from node.runtime.settings import Settings
 from node.writer.log.commit_log import CommitLog
 from node.writer.log.flush import FlushServices
 from node.writer.log.transient_store_pool import make_pool
-from protocol.record.encode import Message, encode_batch
+from protocol.record.encode import NewMessage, encode_batch
 from protocol.wire.frames import VERSION, pack, unpack_answer
 
 MODES: dict[str, tuple[str, ...]] = {
@@ -40,7 +40,7 @@ APPENDS = 4_000
 ANSWER_MS_MAX = 30_000
 
 
-class Row(NamedTuple):
+class FlushRow(NamedTuple):
     """One measurement; latencies in ms."""
 
     what: str
@@ -75,9 +75,9 @@ def writer(root: Path, settings: tuple[str, ...]) -> Iterator[str]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def measure_sends(endpoint: str, mode: str, in_flight: int, seconds: float, body: int) -> Row:
+def measure_sends(endpoint: str, mode: str, in_flight: int, seconds: float, body: int) -> FlushRow:
     """Keeps `in_flight` appends under way for so long. Raises AssertionError for a refusal."""
-    batch = encode_batch([Message("bench", os.urandom(body), 0)], crc=True)
+    batch = encode_batch([NewMessage("bench", os.urandom(body), 0)], crc=True)
     crc = zlib.crc32(batch.records)
     fields = {"v": VERSION, "op": "append", "count": 1, "bytes": len(batch.records), "crc": crc}
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -107,7 +107,7 @@ def measure_sends(endpoint: str, mode: str, in_flight: int, seconds: float, body
     return _row(mode, in_flight, latencies, elapsed)
 
 
-def measure_appends(root: Path, what: str, settings: Settings) -> Row:
+def measure_appends(root: Path, what: str, settings: Settings) -> FlushRow:
     """The writer's own share: CommitLog.append alone, with commits and flushes beside it."""
     shutil.rmtree(root, ignore_errors=True)
     for folder in ("commitlog", "keelog/run"):
@@ -139,9 +139,11 @@ def measure_appends(root: Path, what: str, settings: Settings) -> Row:
     return _row(what, 1, latencies, elapsed)
 
 
-def _row(what: str, in_flight: int, latencies: list[float], elapsed: float) -> Row:
+def _row(what: str, in_flight: int, latencies: list[float], elapsed: float) -> FlushRow:
     p50, p99, longest = np.percentile(latencies, [50, 99, 100]) * 1000
-    return Row(what, in_flight, len(latencies) / elapsed, float(p50), float(p99), float(longest))
+    return FlushRow(
+        what, in_flight, len(latencies) / elapsed, float(p50), float(p99), float(longest)
+    )
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ import zmq
 
 from scripts.option_types import new_file, old_file, old_folder
 from scripts.rivals.page import fill_page
-from scripts.rivals.results import Results
+from scripts.rivals.results import TurnResults
 from scripts.rivals.rows import OURS
 from scripts.rivals.table import Spread, grid
 
@@ -167,7 +167,7 @@ LIMITS: dict[str, tuple[str, Callable[[Path], float], str]] = {
 }
 
 
-def node_figure(results: Results, load: str) -> float | None:
+def node_figure(results: TurnResults, load: str) -> float | None:
     """The node's median at a load: GB/s of log for batches, messages a second for others."""
     spread = Spread.of(results.by_round(load, OURS, "per_s").values())
     if spread is None:
@@ -175,7 +175,7 @@ def node_figure(results: Results, load: str) -> float | None:
     return spread.middle * RECORD_BYTES[load] / 1e9 if load in RECORD_BYTES else spread.middle
 
 
-def rows(limits: dict[str, float], results: Results | None) -> list[tuple[str, ...]]:
+def rows(limits: dict[str, float], results: TurnResults | None) -> list[tuple[str, ...]]:
     """The table's lines."""
     made: list[tuple[str, ...]] = []
     for name, (title, _, load) in LIMITS.items():
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        results = Results.load(options.results) if options.results else None
+        results = TurnResults.load(options.results) if options.results else None
         limits = saved(options.source) if options.source else measured(options.dir)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -32,8 +32,8 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot
 from node.store.checkpoints import (
     EpochLine,
-    Progress,
     Tails,
+    WorkerCheckpoint,
     own_dir,
     save_epochs,
     save_progress,
@@ -44,7 +44,7 @@ from node.writer.append_request import AppendRequest
 from node.writer.store import WriterStore, open_writer_store
 from protocol.message_id import Host
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
-from protocol.record.encode import Message, RecordBatch, encode_batch
+from protocol.record.encode import EncodedRecords, NewMessage, encode_batch
 from protocol.wire.frames import VERSION, pack, unpack_answer
 
 GIB = 1024**3
@@ -57,7 +57,7 @@ _HOST = Host(b"\x7f\x00\x00\x01", 10911)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RecoveryRow:
     """One timed start; seconds since the command began."""
 
     gib: float
@@ -72,7 +72,7 @@ class Row:
 
 def batches(
     queues: int, body_bytes: int, queues_of_topic: int = QUEUES_PER_TOPIC
-) -> list[RecordBatch]:
+) -> list[EncodedRecords]:
     """Enough batches to reach every queue, `BATCH_RECORDS` records each.
 
     With 10,000 queues 64 MiB of log with 1 KiB bodies still reach all of them.
@@ -83,12 +83,12 @@ def batches(
         messages = []
         for number in range(BATCH_RECORDS):
             topic, queue_id = divmod((start + number % wide) % queues, queues_of_topic)
-            messages.append(Message(f"topic-{topic}", body[:body_bytes], queue_id))
+            messages.append(NewMessage(f"topic-{topic}", body[:body_bytes], queue_id))
         made.append(encode_batch(messages, crc=True))
     return made
 
 
-def fill(root: Path, size: int, prepared: list[RecordBatch]) -> None:
+def fill(root: Path, size: int, prepared: list[EncodedRecords]) -> None:
     """Appends until the log is `size` bytes long; the store is stopped in order."""
     create_store(root)
     store = open_writer_store(root, Settings(), _HOST, alone=True)
@@ -123,10 +123,10 @@ def hollow(root: Path, size: int) -> None:
     save_epochs(root, [EpochLine(1, size, crc=True)])
     save_tails(root, Tails(size, {}, last_record=size))
     for slot in ("index", queue_slot(0, 2), queue_slot(1, 2)):
-        save_progress(root, slot, Progress(1, size))
+        save_progress(root, slot, WorkerCheckpoint(1, size))
 
 
-def append(store: WriterStore, batch: RecordBatch) -> None:
+def append(store: WriterStore, batch: EncodedRecords) -> None:
     """One batch, as the writer's loop does it."""
     request = AppendRequest(batch.records, len(batch.sizes))
     store.appender.append([request], now_ms())
@@ -159,7 +159,7 @@ class Asker:
         self._socket.close()
 
 
-def load(control: str, prepared: list[RecordBatch], stop: threading.Event) -> None:
+def load(control: str, prepared: list[EncodedRecords], stop: threading.Event) -> None:
     """Sends batch after batch until the writer is gone."""
     with zmq.Context() as context:
         supervisor = Asker(context, control)
@@ -191,8 +191,8 @@ def first_append(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> No
 
 
 def timed_start(
-    root: Path, gib: float, queues: int, prepared: list[RecordBatch], foreign: bool
-) -> Row:
+    root: Path, gib: float, queues: int, prepared: list[EncodedRecords], foreign: bool
+) -> RecoveryRow:
     """Loads a node, kills it, and times the next start."""
     node = Node(root, ANY_DISK)
     node.begin()
@@ -212,7 +212,7 @@ def timed_start(
     return measure(node, gib, queues)
 
 
-def measure(node: Node, gib: float, queues: int) -> Row:
+def measure(node: Node, gib: float, queues: int) -> RecoveryRow:
     """Starts the node again and watches it come."""
     begun = time.monotonic()
     node.begin()
@@ -229,7 +229,7 @@ def measure(node: Node, gib: float, queues: int) -> Row:
     said = [line.strip() for line in node.said().splitlines() if "log recovered" in line]
     node.stop()
     times = (round(first, 2), round(ready, 2), round(done, 2))
-    return Row(gib, queues, *times, round(cpu_s, 2), " ".join(said))
+    return RecoveryRow(gib, queues, *times, round(cpu_s, 2), " ".join(said))
 
 
 def cpu_time(process: psutil.Process) -> float:
@@ -252,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=2.0, help="seconds to the first append")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    rows: list[Row] = []
+    rows: list[RecoveryRow] = []
     for queues in options.queues:
         prepared = batches(queues, options.body)
         with tempfile.TemporaryDirectory(dir=options.dir, prefix="recovery-") as folder:
@@ -266,7 +266,7 @@ def main(arguments: list[str] | None = None) -> int:
     return int(any(row.first_append_s > options.limit for row in rows))
 
 
-def show(row: Row, as_json: bool) -> None:
+def show(row: RecoveryRow, as_json: bool) -> None:
     """One line of the table."""
     if as_json:
         print(json.dumps(asdict(row)), flush=True)

@@ -82,7 +82,7 @@ class TupleReader(KeelogReader):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-class Watch:
+class TreeWatch:
     """CPU time and memory of all processes below this one, the dead ones' too."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def timed(case: Case, watch: Watch) -> Timing:
+def timed(case: Case, watch: TreeWatch) -> Timing:
     """Runs it once."""
     case.prepare()
     before, began = watch.look(), time.monotonic()
@@ -170,7 +170,7 @@ def warm(store: Path) -> None:
                     pass
 
 
-class Bench:
+class SparkBench:
     """The cases over one store."""
 
     def __init__(self, spark: "SparkSession", store: Path, records: int, work: Path) -> None:
@@ -326,12 +326,12 @@ def _ratio(above: list[Timing], below: list[Timing], what: str) -> float:
 def run(args: argparse.Namespace, work: Path) -> dict[str, Any]:
     """All rounds of all cases."""
     conf = {"spark.driver.memory": args.driver_memory, "spark.ui.showConsoleProgress": "false"}
-    watch = Watch()
+    watch = TreeWatch()
     spark = local_session("bench_spark", args.cores, conf)
     spark.sparkContext.setLogLevel("ERROR")
     timings: list[Timing] = []
     try:
-        bench = Bench(spark, args.store.resolve(), args.records, work)
+        bench = SparkBench(spark, args.store.resolve(), args.records, work)
         cases: list[Case] = []
         if "read" in args.only:
             cases += bench.reads()

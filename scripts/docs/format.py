@@ -26,7 +26,7 @@ from protocol.derived.index_entry import (
 )
 from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, QueueUnit
 from protocol.ids import Queue
-from protocol.layout import Layout
+from protocol.layout import StructLayout
 from protocol.message_id import Host
 from protocol.record.codec import (
     BORN_HOST_V6,
@@ -39,8 +39,8 @@ from protocol.record.codec import (
     record_head,
     unit_tags_code,
 )
-from protocol.record.encode import Message, pack_record
-from protocol.record.patch import PlainRow, Stamp, patch_plain
+from protocol.record.encode import NewMessage, pack_record
+from protocol.record.patch import PlainRow, StoreStamp, patch_plain
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
     EMPTY_CRC_PROPERTY,
@@ -57,7 +57,7 @@ _NUMBER_BYTES = 8
 
 def example_record(crc: bool = False) -> bytes:
     """The message that the page follows: 165 bytes, or 185 with its checksum."""
-    message = Message(
+    message = NewMessage(
         "FooBar",
         b"hello",
         queue_id=3,
@@ -68,7 +68,7 @@ def example_record(crc: bool = False) -> bytes:
     properties = encode_properties(pairs) + (EMPTY_CRC_PROPERTY if crc else b"")
     buffer = bytearray(pack_record(message, properties))
     row = PlainRow(0, len(buffer), message.topic, message.queue_id, message.sys_flag)
-    stamp = Stamp(1_700_000_000_123, Host(bytes([10, 0, 0, 5]), 10_911).to_bytes())
+    stamp = StoreStamp(1_700_000_000_123, Host(bytes([10, 0, 0, 5]), 10_911).to_bytes())
     patch_plain(buffer, row, (message.queue_id, 7, 0), stamp, crc)
     return bytes(buffer)
 
@@ -81,7 +81,7 @@ def _dump_line(position: int, data: bytes, meaning: str) -> str:
     return f"{position:5}  {data.hex():<24}  {meaning}".rstrip()
 
 
-def _dump_rows(layout: Layout[Any], data: bytes, position: int = 0) -> list[str]:
+def _dump_rows(layout: StructLayout[Any], data: bytes, position: int = 0) -> list[str]:
     """One line a field: place, bytes, value."""
     lines = []
     for name, value in layout.read(data, position)._asdict().items():
@@ -237,7 +237,7 @@ def _epochs(root: Path) -> None:
 
 
 def _progress(root: Path) -> None:
-    checkpoints.save_progress(root, "index", checkpoints.Progress(2, 4_096))
+    checkpoints.save_progress(root, "index", checkpoints.WorkerCheckpoint(2, 4_096))
 
 
 def _tails(root: Path) -> None:

@@ -13,8 +13,8 @@ from keelog.bench.node_process import ANY_DISK, Node, await_workers
 from keelog.bench.results import Stream
 from keelog.bench.running import run
 from keelog.bench.workload import Workload
-from protocol.record.encode import RecordBatch
-from scripts.bench.dispatch import Row
+from protocol.record.encode import EncodedRecords
+from scripts.bench.dispatch import DispatchRow
 from scripts.bench.dispatch import run as run_dispatch
 from scripts.bench.recovery import GIB, batches, fill, first_append
 from scripts.bench.recovery import load as send_until
@@ -73,7 +73,9 @@ class OurStore:
 
     def _dispatch(self, load: Load) -> Figures:
         """A node's own workers at once, from the first one's begin until they have everything."""
-        row = Row(load.messages, DISPATCH_TOPICS * QUEUES, keys=1, fill_rate=0.0, start_s=0.0)
+        row = DispatchRow(
+            load.messages, DISPATCH_TOPICS * QUEUES, keys=1, fill_rate=0.0, start_s=0.0
+        )
         run_dispatch(self._root, row, SHARDS)
         return {
             "per_s": row.until_all,
@@ -91,7 +93,7 @@ class OurRestarts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "restarts"
         self._node: Node | None = None
-        self._prepared: list[RecordBatch] = []
+        self._prepared: list[EncodedRecords] = []
 
     def start(self) -> None:
         """`prepare` starts the node, on the store that it has filled."""

@@ -32,13 +32,13 @@ from scripts.option_types import new_file, old_file, old_folder, real_number, wh
 from scripts.rivals.alone import OurRestarts, OurStore
 from scripts.rivals.ours import Ours
 from scripts.rivals.page import fill_page
-from scripts.rivals.plan import Group, groups, plan_text, rounds_of, wanted, warm_ups
+from scripts.rivals.plan import LoadGroup, groups, plan_text, rounds_of, wanted, warm_ups
 from scripts.rivals.rest import stopped
-from scripts.rivals.results import Figures, Results, Turn
+from scripts.rivals.results import Figures, Turn, TurnResults
 from scripts.rivals.rocketmq import HEAP, RivalFailed, RivalMissing, class_path
 from scripts.rivals.rows import DEFAULT_HEAP, OBJECTS, OURS, POOL, THEIRS, Load, chosen, scaled
 from scripts.rivals.table import below_must, report
-from scripts.rivals.theirs import Bench, Theirs, TheirStore
+from scripts.rivals.theirs import BrokerBench, Theirs, TheirStore
 
 EXIT_BELOW, EXIT_MISSING = 1, 2
 SYNC = {"flushDiskType": "SYNC_FLUSH"}
@@ -72,18 +72,18 @@ class Side(Protocol):
 class Comparison:
     """A run: its sides, its turns, its results."""
 
-    def __init__(self, options: argparse.Namespace, results: Results, folder: Path) -> None:
+    def __init__(self, options: argparse.Namespace, results: TurnResults, folder: Path) -> None:
         self._options = options
         self._results = results
         self._folder = folder
-        self._bench: Bench | None = None
+        self._bench: BrokerBench | None = None
         self._began = time.monotonic()
 
     def run(self, loads: Sequence[Load]) -> None:
         """All loads, group by group."""
         with ExitStack() as stack:
             if self._options.only != OURS:
-                self._bench = stack.enter_context(Bench.open(class_path(), self._folder))
+                self._bench = stack.enter_context(BrokerBench.open(class_path(), self._folder))
             for group in groups(loads, self._options.only):
                 if any(self._missing(load) for load in group.loads):
                     self._run_group(group)
@@ -100,7 +100,7 @@ class Comparison:
             and not self._results.has(load.name, side, number)
         ]
 
-    def _run_group(self, group: Group) -> None:
+    def _run_group(self, group: LoadGroup) -> None:
         with ExitStack() as stack:
             theirs: Side | None = None
             for load in group.loads:
@@ -238,7 +238,7 @@ def _stop(*_: object) -> NoReturn:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def measured(options: argparse.Namespace, loads: Sequence[Load]) -> Results:
+def measured(options: argparse.Namespace, loads: Sequence[Load]) -> TurnResults:
     """Runs what is missing."""
     signal.signal(signal.SIGTERM, _stop)
     folder = Path(tempfile.mkdtemp(prefix="compare-", dir=options.dir))
@@ -248,7 +248,7 @@ def measured(options: argparse.Namespace, loads: Sequence[Load]) -> Results:
             "scale": options.scale,
             "machine": describe(folder, (), loader.describe()),
         }
-        results = Results.open(options.resume, asked) if options.resume else Results(asked)
+        results = TurnResults.open(options.resume, asked) if options.resume else TurnResults(asked)
         Comparison(options, results, folder).run(loads)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -261,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         loads = [scaled(load, options.scale) for load in chosen(options.rows)]
         if options.source:
-            results = Results.load(options.source)
+            results = TurnResults.load(options.source)
         else:
             print(plan_text(loads, options.rounds, options.seconds, options.only), flush=True)
             if options.plan:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import keelog
-from keelog.bench.load.job import SECOND_NS, Job
+from keelog.bench.load.job import SECOND_NS, LoadJob
 from keelog.bench.load.processes import Fleet
 from keelog.bench.node_process import ANY_DISK, Node, await_workers
 from keelog.bench.results import Result, Summary
@@ -137,7 +137,7 @@ class Ours:
             kind="send", callers="batches", batch=FILL_BATCH, in_flight=8, body=str(load.body),
             count=load.messages, warm_up=0.0, queues=QUEUES,
         )  # fmt: skip
-        self._fleet([Job("send", 0, 1, self.node.endpoint, (topic_of(load),), stored)])
+        self._fleet([LoadJob("send", 0, 1, self.node.endpoint, (topic_of(load),), stored)])
 
     def _consume(self, load: Load, side: str) -> Figures:
         """All queues from end to end, once."""
@@ -146,11 +146,11 @@ class Ours:
             queues=QUEUES, pull_messages=PULL_MESSAGES, pull_bytes=PULL_BYTES,
         )  # fmt: skip
         before = cpu_seconds(self.pids())
-        job = Job("consume", 0, 1, self.node.endpoint, (topic_of(load),), read)
+        job = LoadJob("consume", 0, 1, self.node.endpoint, (topic_of(load),), read)
         answer = self._fleet([job])
         return figures_of(answer, cpu_seconds(self.pids()) - before, answer["cpu_s"])
 
-    def _fleet(self, jobs: Sequence[Job]) -> dict[str, Any]:
+    def _fleet(self, jobs: Sequence[LoadJob]) -> dict[str, Any]:
         """Runs processes of a load to their end: messages, seconds, and their CPU seconds."""
         messages, ended = 0, 0
         with Fleet() as fleet:

@@ -34,7 +34,7 @@ SPECIAL_BROKERS = {DEFAULT_HEAP: "default heap", POOL: "transient store pool"}
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LoadGroup:
     """Loads that share what runs on each side."""
 
     name: str
@@ -53,13 +53,13 @@ def group_of(load: Load) -> str:
     return "SYNC_FLUSH" if load.sync else "ASYNC_FLUSH"
 
 
-def groups(loads: Sequence[Load], only: str = "") -> list[Group]:
+def groups(loads: Sequence[Load], only: str = "") -> list[LoadGroup]:
     """Groups in the order of their first loads. `only`: `ours` or `rocketmq` and its variants."""
     found: dict[str, list[Load]] = {}
     for load in loads:
         if any(wanted(side, only) for side in load.sides):
             found.setdefault(group_of(load), []).append(load)
-    return [Group(name, tuple(members)) for name, members in found.items()]
+    return [LoadGroup(name, tuple(members)) for name, members in found.items()]
 
 
 def wanted(side: str, only: str) -> bool:

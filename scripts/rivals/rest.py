@@ -24,7 +24,7 @@ LIMIT_S = 25.0
 
 
 @dataclass(slots=True)
-class Rest:
+class OtherLoad:
     """What the others took of the processors while they had no turn, and for how long."""
 
     cpu_s: float = 0.0
@@ -37,12 +37,12 @@ class Rest:
 
 
 @contextmanager
-def stopped(pids: Sequence[int], limit_s: float = LIMIT_S) -> Iterator[Rest]:
+def stopped(pids: Sequence[int], limit_s: float = LIMIT_S) -> Iterator[OtherLoad]:
     """Stops processes, in this order, and lets them go on in the opposite one.
 
-    They go on by themselves after `limit_s`; the `Rest` is complete when the context is left.
+    They go on by themselves after `limit_s`; the `OtherLoad` is complete when the context is left.
     """
-    rest, began, before = Rest(), time.monotonic(), cpu_seconds(pids)
+    rest, began, before = OtherLoad(), time.monotonic(), cpu_seconds(pids)
     guard = threading.Timer(limit_s, send, (tuple(reversed(pids)), signal.SIGCONT))
     guard.daemon = True
     try:

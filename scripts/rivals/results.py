@@ -27,7 +27,7 @@ class Turn:
 
 
 @dataclass(slots=True)
-class Results:
+class TurnResults:
     """All turns so far; `asked` is what they depend on: seconds of a turn, the machine."""
 
     asked: dict[str, Any]
@@ -35,7 +35,7 @@ class Results:
     path: Path | None = None
 
     @classmethod
-    def open(cls, path: Path, asked: dict[str, Any]) -> "Results":
+    def open(cls, path: Path, asked: dict[str, Any]) -> "TurnResults":
         """A file to go on with, or a new one. Raises ValueError when it was asked otherwise."""
         if path.exists() and path.stat().st_size:
             found = cls.load(path)
@@ -54,7 +54,7 @@ class Results:
         return results
 
     @classmethod
-    def parse(cls, text: str) -> "Results":
+    def parse(cls, text: str) -> "TurnResults":
         """From the lines of a file; a last one without its end is left out. Raises ValueError."""
         rows = [json.loads(line) for line in text.rpartition("\n")[0].split("\n") if line]
         if not rows or not isinstance(rows[0], dict) or "asked" not in rows[0]:
@@ -65,7 +65,7 @@ class Results:
             raise ValueError("a line is no turn") from None
 
     @classmethod
-    def load(cls, path: Path) -> "Results":
+    def load(cls, path: Path) -> "TurnResults":
         """From a file that `--json` or `--resume` wrote. Raises ValueError for another one."""
         try:
             return cls.parse(path.read_text())

@@ -47,7 +47,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One line of the table: a figure of a load; `must` and `goal` are ratios ours / RocketMQ."""
 
     title: str
@@ -96,27 +96,27 @@ LOADS = (
 )  # fmt: skip
 
 ROWS = (
-    Row("send, batches of 100 x 128 B", "send_batches", "per_s", "/s", 1.5, 3.68),
-    Row("send, batches of 100 x 1 KiB", "send_batches_1k", "per_s", "/s", 2.0, 3.0),
-    Row("one by one, 1 caller, 128 B", "send_1", "per_s", "/s", 2.0, 2.74),
-    Row("one by one, 64 callers, 128 B", "send_64", "per_s", "/s", 3.0, 4.33),
-    Row("producer with 1,024 in flight, 128 B", "in_flight", "per_s", "/s", 5.0, 23.8),
-    Row("SYNC_FLUSH, 64 callers, 128 B", "sync_64", "per_s", "/s", 2.5, 5.2),
-    Row("SYNC_FLUSH, batches of 100 x 128 B", "sync_batches", "per_s", "/s", 1.5, 2.08),
-    Row("end to end at 1,000/s, p50", "end_to_end", "p50_us", "us", 0.5, 0.22, True),
-    Row("end to end at 1,000/s, p99", "end_to_end", "p99_us", "us", 0.5, 0.22, True),
-    Row("consume 5 M x 128 B, raw", "consume", "per_s", "/s", 1.5, 2.41),
-    Row("the same, as message objects", "consume", "per_s", "/s", 0.3, 0.6, side=OBJECTS),
-    Row("consume 1 M x 1 KiB, raw", "consume_1k", "per_s", "/s", 1.5, 2.5),
-    Row("dispatch into queues and index, 5 M", "dispatch", "per_s", "/s", 2.0, 4.0),
-    Row("store alone, single puts", "alone", "single_per_s", "/s", 0.5, 1.0),
-    Row("store alone, batches of 100", "alone", "batch_per_s", "/s", 2.0, 5.0),
-    Row("look-up by key, p50", "find", "p50_us", "us", 1.0, 0.5, True),
-    Row("look-up by key, p99", "find", "p99_us", "us", 1.0, 0.5, True),
-    Row("restart to first send, 1 GiB", "restart_1g", "seconds", "s", 0.4, 0.15, True),
-    Row("restart to first send, 8 GiB", "restart_8g", "seconds", "s", 0.4, 0.05, True),
-    Row("memory under load, server processes", "*", PSS, "MiB", 0.25, 0.1, True),
-    Row("CPU s per million, batches, both sides", "send_batches", CPU, "s", 0.6, 0.25, True),
+    TableRow("send, batches of 100 x 128 B", "send_batches", "per_s", "/s", 1.5, 3.68),
+    TableRow("send, batches of 100 x 1 KiB", "send_batches_1k", "per_s", "/s", 2.0, 3.0),
+    TableRow("one by one, 1 caller, 128 B", "send_1", "per_s", "/s", 2.0, 2.74),
+    TableRow("one by one, 64 callers, 128 B", "send_64", "per_s", "/s", 3.0, 4.33),
+    TableRow("producer with 1,024 in flight, 128 B", "in_flight", "per_s", "/s", 5.0, 23.8),
+    TableRow("SYNC_FLUSH, 64 callers, 128 B", "sync_64", "per_s", "/s", 2.5, 5.2),
+    TableRow("SYNC_FLUSH, batches of 100 x 128 B", "sync_batches", "per_s", "/s", 1.5, 2.08),
+    TableRow("end to end at 1,000/s, p50", "end_to_end", "p50_us", "us", 0.5, 0.22, True),
+    TableRow("end to end at 1,000/s, p99", "end_to_end", "p99_us", "us", 0.5, 0.22, True),
+    TableRow("consume 5 M x 128 B, raw", "consume", "per_s", "/s", 1.5, 2.41),
+    TableRow("the same, as message objects", "consume", "per_s", "/s", 0.3, 0.6, side=OBJECTS),
+    TableRow("consume 1 M x 1 KiB, raw", "consume_1k", "per_s", "/s", 1.5, 2.5),
+    TableRow("dispatch into queues and index, 5 M", "dispatch", "per_s", "/s", 2.0, 4.0),
+    TableRow("store alone, single puts", "alone", "single_per_s", "/s", 0.5, 1.0),
+    TableRow("store alone, batches of 100", "alone", "batch_per_s", "/s", 2.0, 5.0),
+    TableRow("look-up by key, p50", "find", "p50_us", "us", 1.0, 0.5, True),
+    TableRow("look-up by key, p99", "find", "p99_us", "us", 1.0, 0.5, True),
+    TableRow("restart to first send, 1 GiB", "restart_1g", "seconds", "s", 0.4, 0.15, True),
+    TableRow("restart to first send, 8 GiB", "restart_8g", "seconds", "s", 0.4, 0.05, True),
+    TableRow("memory under load, server processes", "*", PSS, "MiB", 0.25, 0.1, True),
+    TableRow("CPU s per million, batches, both sides", "send_batches", CPU, "s", 0.6, 0.25, True),
 )
 
 

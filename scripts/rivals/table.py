@@ -4,9 +4,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from scripts.rivals.results import Results
+from scripts.rivals.results import TurnResults
 from scripts.rivals.rocketmq import VERSION as ROCKETMQ_VERSION
-from scripts.rivals.rows import AUTO_BATCH, CRC_OFF, DEFAULT_HEAP, OURS, POOL, ROWS, THEIRS, Row
+from scripts.rivals.rows import (
+    AUTO_BATCH,
+    CRC_OFF,
+    DEFAULT_HEAP,
+    OURS,
+    POOL,
+    ROWS,
+    THEIRS,
+    TableRow,
+)
 
 VARIANTS = ((POOL, "transientStorePoolEnable"), (AUTO_BATCH, "autoBatch"))
 
@@ -30,7 +39,7 @@ class Spread:
 class Line:
     """One row with its figures; None where no round has both sides."""
 
-    row: Row
+    row: TableRow
     ours: Spread | None
     theirs: Spread | None
     ratio: Spread | None
@@ -61,7 +70,7 @@ def ratios(ours: dict[int, float], theirs: dict[int, float]) -> list[float]:
     return [ours[one] / theirs[one] for one in sorted(ours) if theirs.get(one)]
 
 
-def lines(results: Results) -> list[Line]:
+def lines(results: TurnResults) -> list[Line]:
     """All rows, measured or not."""
     made = []
     for row in ROWS:
@@ -135,13 +144,13 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool) 
     )
 
 
-def main_table(results: Results, *, markdown: bool = False) -> str:
+def main_table(results: TurnResults, *, markdown: bool = False) -> str:
     """The table of ratios; each cell of three is least / median / greatest of the rounds."""
     measured = [line for line in lines(results) if line.ours or line.theirs]
     return grid(HEAD, [cells(line) for line in measured], markdown=markdown)
 
 
-def below_must(results: Results) -> list[str]:
+def below_must(results: TurnResults) -> list[str]:
     """Titles of the rows whose median does not reach the must."""
     return [line.row.title for line in lines(results) if line.verdict == "BELOW"]
 
@@ -149,7 +158,7 @@ def below_must(results: Results) -> list[str]:
 COST_HEAD = ("load", "side", "server CPU s", "client CPU s", "all dispatched after", "failed")
 
 
-def cost_table(results: Results, *, markdown: bool = False) -> str:
+def cost_table(results: TurnResults, *, markdown: bool = False) -> str:
     """Medians for each load and side: CPU seconds per million, and the time until dispatched."""
     seen = list(dict.fromkeys((turn.load, turn.side) for turn in results.turns))
     rows = []
@@ -167,7 +176,7 @@ def cost_table(results: Results, *, markdown: bool = False) -> str:
     return grid(COST_HEAD, rows, markdown=markdown) if rows else ""
 
 
-def variant_lines(results: Results) -> list[str]:
+def variant_lines(results: TurnResults) -> list[str]:
     """Sentences on what RocketMQ does with other settings, and on idle sides."""
     said = []
     for side, setting in VARIANTS:
@@ -193,7 +202,7 @@ def variant_lines(results: Results) -> list[str]:
     return said
 
 
-def machine_text(results: Results) -> str:
+def machine_text(results: TurnResults) -> str:
     """Where and when it was measured; empty when the file does not say."""
     machine = results.asked.get("machine")
     if not machine:
@@ -208,7 +217,7 @@ def machine_text(results: Results) -> str:
     )
 
 
-def report(results: Results, *, markdown: bool = False) -> str:
+def report(results: TurnResults, *, markdown: bool = False) -> str:
     """Everything that is printed at the end."""
     parts = [text for text in (machine_text(results),) if text]
     parts.append(main_table(results, markdown=markdown))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from node.store.checkpoints import own_dir
-from scripts.bench.dispatch import Batches
+from scripts.bench.dispatch import DispatchSource
 from scripts.bench.dispatch import fill as fill_log
 from scripts.rivals.proc import cpu_seconds, private_mib
 from scripts.rivals.results import Figures
@@ -38,7 +38,7 @@ Answer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class BrokerBench:
     """What all brokers of a run share: class path, folder, addresses, and the warm program."""
 
     classes: str
@@ -49,7 +49,7 @@ class Bench:
 
     @classmethod
     @contextmanager
-    def open(cls, classes: str, folder: Path) -> Iterator["Bench"]:
+    def open(cls, classes: str, folder: Path) -> Iterator["BrokerBench"]:
         """Starts name server and program; ends them, whatever happens."""
         addresses = Addresses.free()
         names = NameServer(classes, folder / "names", addresses.name_server)
@@ -67,7 +67,11 @@ class Theirs:
     """One broker with its settings, and the turns that are run against it."""
 
     def __init__(
-        self, bench: Bench, name: str, settings: Mapping[str, object], heap: Sequence[str] = HEAP
+        self,
+        bench: BrokerBench,
+        name: str,
+        settings: Mapping[str, object],
+        heap: Sequence[str] = HEAP,
     ) -> None:
         self._bench = bench
         home = bench.folder / name
@@ -205,7 +209,7 @@ class Theirs:
 class TheirStore:
     """RocketMQ's store in the Java program itself, without a broker."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: BrokerBench) -> None:
         self._program, self._names = bench.program, bench.names.jvm
         self._root = bench.folder / "alone"
 
@@ -250,7 +254,7 @@ class TheirStore:
 
 def keyed_log(root: Path, messages: int) -> None:
     """A log for dispatch, the same on both sides: one key in each record."""
-    fill_log(root, Batches(DISPATCH_TOPICS, QUEUES, keys=1, body_bytes=128), messages)
+    fill_log(root, DispatchSource(DISPATCH_TOPICS, QUEUES, keys=1, body_bytes=128), messages)
 
 
 def topic_of(load: Load) -> str:

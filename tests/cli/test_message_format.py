@@ -5,11 +5,11 @@ import pytest
 
 from keelog.cli.messages.message_format import compile_format
 from protocol.record.codec import Record, decode
-from protocol.record.encode import Message, encode_message
+from protocol.record.encode import NewMessage, encode_message
 
 
 def render(text: str, body: bytes = b"hi") -> bytes:
-    message = Message(
+    message = NewMessage(
         "orders", body, queue_id=3, tags="paid", keys=("a", "b"), properties={"x": "ü"}
     )
     record = decode(encode_message(message, crc=False), 0, sealed=False)

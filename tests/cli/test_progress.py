@@ -8,7 +8,7 @@ import pytest
 
 from keelog.cli.main import run
 from keelog.cli.messages.produce import input_teller
-from keelog.cli.progress import Progress, duration, progress_line
+from keelog.cli.progress import CommandProgress, duration, progress_line
 from keelog.cli.sizes import size
 from tests.cli.tree import leaves
 from tests.support.golden import GetStore
@@ -64,7 +64,7 @@ def test_durations_and_sizes_are_for_people() -> None:
 
 def test_a_log_gets_a_plain_line_each_five_seconds() -> None:
     stream, clock = io.StringIO(), Clock()
-    progress = Progress(stream=stream, clock=clock)
+    progress = CommandProgress(stream=stream, clock=clock)
     with progress.shown():
         tell = progress.teller("checked", "parts")
         for second in range(1, 13):
@@ -81,7 +81,7 @@ def test_a_terminal_gets_one_line_that_is_gone_behind_the_work(
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream, clock = Terminal(), Clock()
-    progress = Progress(stream=stream, clock=clock)
+    progress = CommandProgress(stream=stream, clock=clock)
     with pytest.raises(OSError, match="full"), progress.shown():
         tell = progress.teller("checked", "parts")
         for part in range(1, 4):
@@ -99,7 +99,7 @@ def test_a_terminal_gets_one_line_that_is_gone_behind_the_work(
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     stream, clock = Terminal(), Clock()
-    tell = Progress(stream=stream, clock=clock).teller("checked")
+    tell = CommandProgress(stream=stream, clock=clock).teller("checked")
     clock.now += 5
     tell(1, 2)
     assert stream.getvalue().endswith("left\n")
@@ -108,7 +108,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_file_that_is_sent_has_an_end_and_a_pipe_has_none(tmp_path: Path) -> None:
     stream, clock = io.StringIO(), Clock()
-    progress = Progress(stream=stream, clock=clock)
+    progress = CommandProgress(stream=stream, clock=clock)
     file = tmp_path / "lines"
     file.write_bytes(b"x" * 100)
     with file.open("rb", buffering=0) as source:
@@ -127,7 +127,7 @@ def test_a_file_that_is_sent_has_an_end_and_a_pipe_has_none(tmp_path: Path) -> N
 
 def test_who_wants_no_progress_gets_none() -> None:
     stream, clock = io.StringIO(), Clock()
-    tell = Progress(True, stream, clock).teller("checked")
+    tell = CommandProgress(True, stream, clock).teller("checked")
     clock.now += 60
     tell(1, 2)
     assert stream.getvalue() == ""

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from keelog.cli.messages.selectors import Place, parse_place, parse_range, parse_time
+from keelog.cli.messages.selectors import StartPoint, parse_place, parse_range, parse_time
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -14,17 +14,17 @@ NOW_MS = int(NOW.timestamp() * 1000)
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("start", Place("start")),
-        ("end", Place("end")),
-        ("123", Place("offset", 123)),
-        ("+5", Place("from_start", 5)),
-        ("-10", Place("from_end", 10)),
-        ("@-15m", Place("time", NOW_MS - 15 * 60_000)),
-        ("@1763640000000", Place("time", 1763640000000)),
-        ("@2026-11-20T10:00+00:00", Place("time", NOW_MS - 2 * 3_600_000)),
+        ("start", StartPoint("start")),
+        ("end", StartPoint("end")),
+        ("123", StartPoint("offset", 123)),
+        ("+5", StartPoint("from_start", 5)),
+        ("-10", StartPoint("from_end", 10)),
+        ("@-15m", StartPoint("time", NOW_MS - 15 * 60_000)),
+        ("@1763640000000", StartPoint("time", 1763640000000)),
+        ("@2026-11-20T10:00+00:00", StartPoint("time", NOW_MS - 2 * 3_600_000)),
     ],
 )
-def test_a_place_is_read(text: str, place: Place) -> None:
+def test_a_place_is_read(text: str, place: StartPoint) -> None:
     assert parse_place(text, NOW) == place
     assert parse_range(text, NOW) == (place, None)
 
@@ -32,21 +32,25 @@ def test_a_place_is_read(text: str, place: Place) -> None:
 @pytest.mark.parametrize(
     ("text", "first", "last"),
     [
-        ("start:end", Place("start"), Place("end")),
-        ("5:10", Place("offset", 5), Place("offset", 10)),
-        (":10", Place("start"), Place("offset", 10)),
-        ("5:", Place("offset", 5), None),
-        ("@-2h:@-1h", Place("time", NOW_MS - 7_200_000), Place("time", NOW_MS - 3_600_000)),
+        ("start:end", StartPoint("start"), StartPoint("end")),
+        ("5:10", StartPoint("offset", 5), StartPoint("offset", 10)),
+        (":10", StartPoint("start"), StartPoint("offset", 10)),
+        ("5:", StartPoint("offset", 5), None),
+        (
+            "@-2h:@-1h",
+            StartPoint("time", NOW_MS - 7_200_000),
+            StartPoint("time", NOW_MS - 3_600_000),
+        ),
     ],
 )
-def test_a_range_is_read(text: str, first: Place, last: Place | None) -> None:
+def test_a_range_is_read(text: str, first: StartPoint, last: StartPoint | None) -> None:
     assert parse_range(text, NOW) == (first, last)
 
 
 def test_the_colons_of_times_do_not_part_a_range() -> None:
     first, last = parse_range("@2026-11-20T10:00:30+00:00:@2026-11-20T11:00:00+00:00", NOW)
-    assert first == Place("time", NOW_MS - 7_170_000)
-    assert last == Place("time", NOW_MS - 3_600_000)
+    assert first == StartPoint("time", NOW_MS - 7_170_000)
+    assert last == StartPoint("time", NOW_MS - 3_600_000)
 
 
 def test_a_time_without_a_zone_is_local_time() -> None:

@@ -11,13 +11,13 @@ from protocol.derived.queue_unit import QueueUnit
 from protocol.ids import Queue
 from protocol.message_id import parse_host
 from protocol.record.codec import Record, decode
-from protocol.record.encode import Message, encode_message
+from protocol.record.encode import NewMessage, encode_message
 
 MESSAGE = set(shapes.MESSAGE_COLUMNS)
 
 
 def record(**fields: Any) -> Record:
-    message = Message(
+    message = NewMessage(
         "orders",
         fields.pop("body", b"hello"),
         queue_id=3,

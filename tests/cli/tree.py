@@ -6,24 +6,26 @@ from functools import cache
 import click
 
 from keelog.cli.main import HIDDEN, cli
-from keelog.cli.options import Command, Group
+from keelog.cli.options import CliCommand, CliGroup
 
 
-def commands() -> dict[str, Command | Group]:
+def commands() -> dict[str, CliCommand | CliGroup]:
     """Every command and group by its words, `""` for `keelog` itself, hidden ones too."""
     return dict(_below(cli, ""))
 
 
 @cache
-def leaves() -> dict[str, Command]:
+def leaves() -> dict[str, CliCommand]:
     """Every command that does something."""
-    return {path: one for path, one in commands().items() if isinstance(one, Command)}
+    return {path: one for path, one in commands().items() if isinstance(one, CliCommand)}
 
 
-def _below(command: click.Command, path: str) -> Iterator[tuple[str, Command | Group]]:
-    assert isinstance(command, Command | Group), f"keelog {path} has no examples: use our classes"
+def _below(command: click.Command, path: str) -> Iterator[tuple[str, CliCommand | CliGroup]]:
+    assert isinstance(command, CliCommand | CliGroup), (
+        f"keelog {path} has no examples: use our classes"
+    )
     yield path, command
-    if not isinstance(command, Group):
+    if not isinstance(command, CliGroup):
         return
     context = click.Context(command)
     names = [*command.list_commands(context), *(HIDDEN if command is cli else ())]

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 import keelog
-from client.send.batch_builder import BatchEncoder, Batches, RecordBatch
+from client.send.batch_builder import BatchEncoder, PendingBatches, SentBatch
 from client.send.batch_receipt import BatchReceipt
 from client.transport.io_thread import IoThread
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy, NotConnected
@@ -120,16 +120,16 @@ def test_more_batches_than_max_batches_wait_or_are_refused(
 
 
 def test_who_waits_for_room_goes_on_when_a_quarter_is_free_and_who_need_not_wait_at_once() -> None:
-    sent: list[RecordBatch] = []
+    sent: list[SentBatch] = []
 
-    def send(batch: RecordBatch) -> bool:
+    def send(batch: SentBatch) -> bool:
         sent.append(batch)
         return True
 
     class Unconnected:
         routes = None
 
-    batches = Batches(BatchEncoder(cast(IoThread, Unconnected()), bytes(4)), send, 8)
+    batches = PendingBatches(BatchEncoder(cast(IoThread, Unconnected()), bytes(4)), send, 8)
 
     def begin(room_timeout: float) -> "Future[BatchReceipt]":
         return batches.send("orders", BODIES, {}, (None, 5.0), room_timeout)

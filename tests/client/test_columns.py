@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import keelog
 from client.send.batch_builder import BatchEncoder
-from client.send.columns import NOT_TAKEN, Columns, kind_of
+from client.send.columns import NOT_TAKEN, MessageBatch, kind_of
 from client.send.encode import Encoder
 from client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
 from client.transport.io_thread import IoThread
@@ -71,7 +71,7 @@ def test_columns_hold_the_records_that_single_encoding_makes(
     io = FakeIo(crc)
     one_by_one = Encoder(io, UniqueKeys(IP), Host(IP, 0))
     kind = kind_of(topic, shared, io.routes)  # type: ignore[arg-type]
-    columns = None if kind is None else Columns(kind, shared, ROOM)  # type: ignore[arg-type]
+    columns = None if kind is None else MessageBatch(kind, shared, ROOM)  # type: ignore[arg-type]
     expected: list[bytes] = []
     for body, keys in rows:
         options: Any = shared if keys is None else {**shared, "keys": keys}

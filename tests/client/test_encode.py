@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from client.messages import OutgoingMessage
 from client.send.encode import Encoder
-from client.send.record_batch import Entry
+from client.send.record_batch import EncodedMessage
 from client.send.unique_key import UniqueKeys
 from client.transport.io_thread import IoThread
 from client.transport.routes import Routes
@@ -83,7 +83,7 @@ def test_a_plain_message_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("client.send.encode.outgoing", general)
     entry = encoder(True).entry("orders", b"x", {"tags": "paid", "keys": ["a", "b"]}, 5)
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, EncodedMessage)
     assert (entry.topic, entry.queue_id, entry.slot) == ("orders", -1, 5)
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 import keelog
-from client.send.batch_builder import Batches
+from client.send.batch_builder import PendingBatches
 from keelog import OutgoingMessage, Receipt, Retry
 from protocol.errors import BadRequest, IllegalMessage, NodeBusy
 from tests.support.fake_node import FakeNode, has_lost
@@ -422,7 +422,7 @@ def test_a_flush_has_one_deadline_for_messages_and_batches(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[float | None] = []
-    monkeypatch.setattr(Batches, "flush", lambda _batches, timeout: left.append(timeout))
+    monkeypatch.setattr(PendingBatches, "flush", lambda _batches, timeout: left.append(timeout))
     producer = mq.producer(linger=WAIT_S)
     for timeout in (WAIT_S, None):
         node.delay["append"] = 0.1  # from the flush on: nothing goes before

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from client.messages import Message
 from client.pull_result import PullResult, pull_result
-from client.transport.request import Answer
+from client.transport.request import NodeAnswer
 from protocol.errors import BadRequest, StoreDamaged
 from tests.protocol.records import Draft, drafts, pack_draft
 
@@ -20,14 +20,14 @@ FIELDS = [
 ]  # every field that a message has
 
 
-def answer(items: list[Draft], first: int = 7) -> Answer:
+def answer(items: list[Draft], first: int = 7) -> NodeAnswer:
     records = [
         pack_draft(replace(item, queue_offset=first + number), 1000 * number)
         for number, item in enumerate(items)
     ]
     sizes = np.array([len(record) for record in records], "<u4").tobytes()
     header = {"status": "FOUND", "min_offset": 0, "max_offset": 99, "sizes": sizes}
-    return Answer(
+    return NodeAnswer(
         {**header, "next_begin_offset": first + len(items)}, memoryview(b"".join(records))
     )
 
@@ -92,13 +92,13 @@ def test_what_stands_at_and_behind_an_offset_can_be_left_out(
 def test_sizes_that_cannot_be_are_refused(sizes: bytes, payload: bytes) -> None:
     header = {**answer([]).header, "sizes": sizes}
     with pytest.raises(BadRequest):
-        pull_result(Answer(header, payload), "orders", 3)
+        pull_result(NodeAnswer(header, payload), "orders", 3)
 
 
 @given(st.binary(min_size=91, max_size=400))
 def test_any_bytes_at_all_are_messages_that_say_they_are_damaged(data: bytes) -> None:
     header = {**answer([]).header, "sizes": np.array([len(data)], "<u4").tobytes()}
-    found = pull_result(Answer(header, data), "orders", 3)
+    found = pull_result(NodeAnswer(header, data), "orders", 3)
     with pytest.raises(StoreDamaged):
         found.columns()
     with pytest.raises(StoreDamaged):

@@ -8,9 +8,9 @@ from client.send.unique_key import UniqueKeys, local_ip
 from client.transport.request import (
     Call,
     GiveUp,
+    NodeRole,
     RepeatAfter,
     Retry,
-    Role,
     after_loss,
     after_refusal,
     at_deadline,
@@ -29,7 +29,7 @@ NOW = 100.0
 
 
 def call(*, repeatable: bool, sent: bool = False, maybe: bool = False, attempts: int = 1) -> Call:
-    made = Call(Role.WRITER, "send", {}, NOW + 5, repeatable=repeatable)
+    made = Call(NodeRole.WRITER, "send", {}, NOW + 5, repeatable=repeatable)
     made.sent, made.maybe_done, made.attempts = sent, maybe, attempts
     return made
 

@@ -11,13 +11,13 @@ import pytest
 import zmq
 
 from client.transport import zmtp_connection
-from client.transport.request import Answer, Call, Role
+from client.transport.request import Call, NodeAnswer, NodeRole
 from client.transport.zmtp_connection import BareLink
 from protocol.wire import frames as wire
 from protocol.wire import zmtp
 
 WAIT_S = 60.0
-Found = list[tuple[Call, Answer]]
+Found = list[tuple[Call, NodeAnswer]]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def up(endpoint: str) -> BareLink:
 
 
 def call_of(number: int, payload: bytes | None = None) -> Call:
-    return Call(Role.WRITER, "append", {"n": number}, 0.0, payload, id=number)
+    return Call(NodeRole.WRITER, "append", {"n": number}, 0.0, payload, id=number)
 
 
 def answer_all(router: "zmq.Socket[bytes]", count: int) -> list[list[bytes]]:

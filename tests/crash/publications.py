@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.serving.request_server import Received
-from node.store.staging_files import Part
+from node.store.staging_files import StageSummary
 from protocol.record.codec import Filler, Record, decode
-from protocol.record.encode import Message, encode_message
+from protocol.record.encode import NewMessage, encode_message
 from protocol.wire.frames import VERSION, pack
 from tests.crash.scene import Scene
 from tests.crash.truth import Violation
@@ -55,7 +55,7 @@ def encode_rows(rows: Sequence[Row], stage: str, crc: bool = True) -> list[bytes
     """Their records, with unique keys that name the stage."""
     return [
         encode_message(
-            Message(
+            NewMessage(
                 topic="staged", body=row.body, queue_id=row.queue_id, unique_key=f"{stage}-{i}",
                 tags="spark", properties={"row": str(i)},
             ),
@@ -111,7 +111,9 @@ class StagingClient:
         sizes = {"count": len(records), "bytes": len(payload), "crc": zlib.crc32(payload)}
         return self.ask("stage", payload, frame=frame, **{**sizes, **fields})
 
-    def publish(self, query: str, batch: int, parts: Sequence[Part], **fields: Any) -> Fields:
+    def publish(
+        self, query: str, batch: int, parts: Sequence[StageSummary], **fields: Any
+    ) -> Fields:
         """Waits for its end; a node that is busy is asked again."""
         asked = {"query": query, "batch": batch, "stages": len(parts), **fields}
         for _ in range(TURNS_MAX):
@@ -124,14 +126,14 @@ class StagingClient:
         raise Violation(f"batch {batch} is busy for {TURNS_MAX} turns")
 
 
-def lines_of(parts: Sequence[Part]) -> bytes:
+def lines_of(parts: Sequence[StageSummary]) -> bytes:
     """The payload of `publish`."""
     return "".join(f"{p.stage} {p.frames} {p.records} {p.bytes}\n" for p in parts).encode()
 
 
 def stage_rows(
     client: StagingClient, place: tuple[str, int], stage: str, rows: Sequence[Row], per_frame: int
-) -> Part | None:
+) -> StageSummary | None:
     """Stages rows in frames; None when the batch is published already."""
     query, batch = place
     records = encode_rows(rows, stage)
@@ -140,7 +142,7 @@ def stage_rows(
         answer = client.stage(frame, number, query=query, batch=batch, stage=stage)
         if answer["published"]:
             return None
-    return Part(stage, len(frames), len(records), sum(map(len, records)))
+    return StageSummary(stage, len(frames), len(records), sum(map(len, records)))
 
 
 def log_records(data: bytes, segment_bytes: int) -> list[Record]:
@@ -173,7 +175,7 @@ class PublicationHistory:
         self.attempts = 0
         self.published: dict[int, list[list[Row]]] = {}
         """What was answered as published."""
-        self._last_parts: tuple[int, list[Part]] | None = None
+        self._last_parts: tuple[int, list[StageSummary]] | None = None
 
     def go_on(self, life: WriterLife) -> None:
         """Publishes what is not yet, beginning with what had no answer."""
@@ -200,7 +202,7 @@ class PublicationHistory:
         return True
 
     def _stage_and_publish(self, client: StagingClient, batch: int, rows: list[list[Row]]) -> None:
-        parts: list[Part] = []
+        parts: list[StageSummary] = []
         self.attempts += 1
         for number, part in enumerate(rows):
             stage = f"s{self.attempts}-{number}"

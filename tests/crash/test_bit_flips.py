@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from node.store.opening import open_store
-from node.store.verify.verify import Report, verify
+from node.store.verify.verify import VerifyReport, verify
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from tests.support.flipped_store import (
@@ -90,7 +90,7 @@ class Flips:
             self._note_kinds(report)
             self._reads(region, spot, rnd)
 
-    def _note_kinds(self, report: Report) -> None:
+    def _note_kinds(self, report: VerifyReport) -> None:
         for kind in {one.kind for one in report.findings if one.severity == "error"}:
             self.totals[f"found: {kind}"] += 1
 

@@ -28,7 +28,7 @@ from node.store.identity.new_store import create_store
 from node.writer.loop import Writer
 from node.writer.store import open_writer_store
 from protocol.message_id import Host
-from protocol.record.encode import Message, encode_message
+from protocol.record.encode import NewMessage, encode_message
 from protocol.wire.frames import VERSION, pack
 from tests.crash.sim_disk import SimDisk, Stopped
 from tests.crash.truth import Truth
@@ -228,7 +228,7 @@ class Producer:
         rnd = self._random
         mark = f"{number:05d}.{place}"
         body = (mark.encode() * 200)[: rnd.choice(self._sizes)]
-        message = Message(
+        message = NewMessage(
             topic=rnd.choice(["orders", "orders", "audit"]),
             queue_id=rnd.choice([0, 0, 1]),
             body=body,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scripts.rivals import compare_rocketmq
-from scripts.rivals.results import Results
+from scripts.rivals.results import TurnResults
 from scripts.rivals.rocketmq import missing
 from scripts.rivals.rows import OURS, THEIRS
 
@@ -18,7 +18,7 @@ def test_both_sides_take_their_turn_and_leave_nothing_behind(tmp_path: Path) -> 
     stores.mkdir()
     arguments = ["--rows", "send_1", "--rounds", "1", "--seconds", "1", "--dir", str(stores)]
     assert compare_rocketmq.main([*arguments, "--resume", str(turns)]) in (0, 1)
-    found = Results.load(turns)
+    found = TurnResults.load(turns)
     assert [(turn.side, turn.round) for turn in found.turns] == [(THEIRS, 1), (OURS, 1)]
     for turn in found.turns:
         assert turn.figures["messages"] > 0

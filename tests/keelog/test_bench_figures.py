@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keelog.bench.limits import Limits, differences, regressions
+from keelog.bench.limits import RunLimits, differences, regressions
 from keelog.bench.load.bodies import Sizes, batches, make_bodies
-from keelog.bench.load.histogram import Histogram
-from keelog.bench.load.job import Job
-from keelog.bench.load.pace import Pace
-from keelog.bench.load.payload_header import END, Stamp
-from keelog.bench.load.processes import Row
+from keelog.bench.load.histogram import LatencyHistogram
+from keelog.bench.load.job import LoadJob
+from keelog.bench.load.pace import LoadPace
+from keelog.bench.load.payload_header import END, PayloadHeader
+from keelog.bench.load.processes import SecondFigures
 from keelog.bench.load.read_roles import follow
 from keelog.bench.load.recorder import Recorder
 from keelog.bench.report.aggregate import Tally
@@ -33,7 +33,7 @@ LATER = 1 << 62
 def test_a_percentile_is_within_half_a_percent_of_the_sorted_values(
     values: list[int], percent: float
 ) -> None:
-    histogram = Histogram()
+    histogram = LatencyHistogram()
     histogram.add(np.array(values, np.int64))
     rank = max(1, int(np.ceil(percent / 100 * len(values))))
     exact = sorted(values)[rank - 1] / 1e6
@@ -43,23 +43,23 @@ def test_a_percentile_is_within_half_a_percent_of_the_sorted_values(
 
 @given(st.lists(st.integers(0, 10**14)), st.lists(st.integers(0, 10**14)))
 def test_merging_is_the_same_as_adding_all_to_one(first: list[int], second: list[int]) -> None:
-    merged, whole = Histogram(), Histogram()
+    merged, whole = LatencyHistogram(), LatencyHistogram()
     for values in (first, second):
-        part = Histogram()
+        part = LatencyHistogram()
         part.add(np.array(values, np.int64))
-        merged.merge(Histogram.of(part.as_dict()))
+        merged.merge(LatencyHistogram.of(part.as_dict()))
     whole.add(np.array(first + second, np.int64))
     assert merged.as_dict() == whole.as_dict()
     assert merged.figures() == whole.figures()
 
 
 def test_a_stream_without_a_latency_has_figures_without_numbers() -> None:
-    assert set(Histogram().figures().values()) == {None}
-    assert Histogram().distribution() == []
+    assert set(LatencyHistogram().figures().values()) == {None}
+    assert LatencyHistogram().distribution() == []
 
 
 def test_the_distribution_rises_and_ends_at_the_maximum() -> None:
-    histogram = Histogram()
+    histogram = LatencyHistogram()
     histogram.add(np.arange(1, 100_001) * 1000)
     percents, values = zip(*histogram.distribution(), strict=True)
     assert list(percents) == sorted(percents)
@@ -68,7 +68,7 @@ def test_the_distribution_rises_and_ends_at_the_maximum() -> None:
 
 
 def test_an_open_loop_keeps_its_plan_whatever_answers_take() -> None:
-    pace = Pace(10 * SECOND, 0.25 * SECOND, LATER, 5)
+    pace = LoadPace(10 * SECOND, 0.25 * SECOND, LATER, 5)
     assert [pace.next() for _ in range(6)] == [
         *(10 * SECOND + step * SECOND // 4 for step in range(5)),
         None,
@@ -77,7 +77,7 @@ def test_an_open_loop_keeps_its_plan_whatever_answers_take() -> None:
 
 def test_a_plan_ends_in_time_even_when_it_is_behind() -> None:
     now = time.monotonic_ns()
-    behind = Pace(now - 100 * SECOND, SECOND, now - 1, None)
+    behind = LoadPace(now - 100 * SECOND, SECOND, now - 1, None)
     assert behind.next() is None
 
 
@@ -87,7 +87,7 @@ def test_processes_share_a_count_and_a_rate(count: int, batch: int) -> None:
     load = Workload(count=count, rate=300.0, batch=batch, callers=callers)
     moments = []
     for number in range(3):
-        pace = Job("send", number, 3, "", (), load).pace(0)
+        pace = LoadJob("send", number, 3, "", (), load).pace(0)
         while (due := pace.next()) is not None:
             moments.append(due)
     assert count <= len(moments) * batch < count + 3 * batch
@@ -97,18 +97,20 @@ def test_processes_share_a_count_and_a_rate(count: int, batch: int) -> None:
 
 def test_the_queues_of_consumers_are_all_queues_once() -> None:
     load = Workload(topics=2, queues=5)
-    jobs = [Job("consume", number, 3, "", ("a", "b"), load) for number in range(3)]
+    jobs = [LoadJob("consume", number, 3, "", ("a", "b"), load) for number in range(3)]
     found = [queue for job in jobs for queue in job.queues()]
     assert sorted(found) == [(topic, queue) for topic in "ab" for queue in range(5)]
-    assert Job.parse(jobs[1].line()).queues() == jobs[1].queues()
+    assert LoadJob.parse(jobs[1].line()).queues() == jobs[1].queues()
 
 
-def _row(member: str, second: int, messages: int, latency_ns: int, length: float = 1.0) -> Row:
+def _row(
+    member: str, second: int, messages: int, latency_ns: int, length: float = 1.0
+) -> SecondFigures:
     recorder = Recorder()
     for _ in range(messages):
         recorder.note(latency_ns, 100)
     start = second * SECOND
-    return Row(member, start, start + int(length * SECOND), {"send": recorder.take()})
+    return SecondFigures(member, start, start + int(length * SECOND), {"send": recorder.take()})
 
 
 def test_rates_of_processes_add_up_and_the_warm_up_is_left_out() -> None:
@@ -126,12 +128,14 @@ def test_rates_of_processes_add_up_and_the_warm_up_is_left_out() -> None:
     assert [one.messages for one in stream.seconds] == [180, 50]
 
 
-def _follower_row(start: float, end: float, messages: int, last: float | None) -> Row:
+def _follower_row(start: float, end: float, messages: int, last: float | None) -> SecondFigures:
     recorder = Recorder()
     for _ in range(messages):
         recorder.note(1000, 100)
     recorder.last_ns = None if last is None else int(last * SECOND)
-    return Row("f", int(start * SECOND), int(end * SECOND), {"end_to_end": recorder.take()})
+    return SecondFigures(
+        "f", int(start * SECOND), int(end * SECOND), {"end_to_end": recorder.take()}
+    )
 
 
 def _followed(*rows: tuple[float, float, int, float | None]) -> Stream:
@@ -174,7 +178,7 @@ class TailOfOneQueue:
         for offset, number in enumerate((0, 1, 2, END)):
             if number == END:
                 self.last_sent_ns = time.monotonic_ns()
-            body = Stamp(time.monotonic_ns(), time.monotonic_ns(), 0, number).body(b"")
+            body = PayloadHeader(time.monotonic_ns(), time.monotonic_ns(), 0, number).body(b"")
             yield SimpleNamespace(body=body, queue_id=0, queue_offset=offset)
 
 
@@ -207,7 +211,7 @@ def _result(rate: float, p99: float, cpu: float | None = 10.0) -> Result:
 
 
 def test_a_limit_is_broken_beyond_it_and_where_nothing_was_measured() -> None:
-    limits = Limits(max_p99_s=0.005, min_rate=1000, max_cpu_s_per_million=20)
+    limits = RunLimits(max_p99_s=0.005, min_rate=1000, max_cpu_s_per_million=20)
     assert limits.broken_by(_result(1000, 5.0)) == []
     assert len(limits.broken_by(_result(999, 5.1, cpu=21.0))) == 3
     assert len(limits.broken_by(_result(1000, 5.0, cpu=None))) == 1

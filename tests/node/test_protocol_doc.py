@@ -13,7 +13,7 @@ import zmq
 from protocol import errors
 from protocol.message_id import parse_host
 from protocol.record.codec import SHORT_HEAD
-from protocol.record.encode import Message, encode_batch
+from protocol.record.encode import NewMessage, encode_batch
 from protocol.wire import frames as wire
 from tests.support.node import RunningNode
 
@@ -31,7 +31,7 @@ FIELD = re.compile(r"^\| `([a-z_]+)`", re.MULTILINE)
 SOMETIMES = re.compile(r"^\| `([a-z_]+)` \| \w+ \| only ", re.MULTILINE)
 """A field whose meaning begins with the word need not be there."""
 ENVELOPE = {"v", "op", "id"}
-DRAFT = Message(
+DRAFT = NewMessage(
     topic="FooBar", body=b"hello", queue_id=3, tags="TagA", keys=("k1", "k2"),
     unique_key="7F0000010A2B18B4AAC2000000000001", born_timestamp=1_700_000_000_000,
     born_host=parse_host("127.0.0.1:54321"),

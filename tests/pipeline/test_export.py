@@ -23,7 +23,7 @@ from pipeline.errors import (
     SourceError,
     UnknownColumn,
 )
-from pipeline.jobs.export.folder import TEMPORARY, OpenFolder, Publish
+from pipeline.jobs.export.folder import TEMPORARY, OpenExportFolder, Publish
 from pipeline.jobs.export.manifest import MANIFEST, NEXT_MANIFEST
 from pipeline.jobs.export.options import ExportOptions
 from pipeline.jobs.export.run import ExportResult, export_here
@@ -240,14 +240,14 @@ def test_a_run_that_dies_at_any_change_leaves_neither_holes_nor_duplicates(
     living: LivingLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     publish: Publish, behind: bool,
 ) -> None:  # fmt: skip
-    made = OpenFolder.__init__
+    made = OpenExportFolder.__init__
     left = [0]
 
-    def make(self: OpenFolder, *arguments: Any) -> None:
+    def make(self: OpenExportFolder, *arguments: Any) -> None:
         made(self, *arguments)
         self.system = MortalSystem(self.system, left, behind)
 
-    monkeypatch.setattr(OpenFolder, "__init__", make)
+    monkeypatch.setattr(OpenExportFolder, "__init__", make)
     start = tmp_path / "start"
     run(living.root, start, publish)
     living.grow(12)
@@ -276,7 +276,7 @@ def test_a_first_run_that_dies_can_be_run_again(
     store: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(OpenFolder, "publish", lambda *_: (_ for _ in ()).throw(Killed()))
+        patched.setattr(OpenExportFolder, "publish", lambda *_: (_ for _ in ()).throw(Killed()))
         run(store, out)
     assert (out / TEMPORARY).is_dir()
     run(store, out)

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.errors import BadOption, CorruptRecord
 from pipeline.jobs.export.options import ExportOptions
 from pipeline.jobs.export.run import export, read_export
-from protocol.record.encode import Message
+from protocol.record.encode import NewMessage
 from tests.support.damaged_store import SEGMENT_BYTES, make_store
 from tests.workers.living_log import LivingLog
 
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Path:
     log = LivingLog(tmp_path / "store", SEGMENT_BYTES)
     for number in range(60):
         log.append(
-            Message(
+            NewMessage(
                 topic=TOPICS[number % len(TOPICS)],
                 queue_id=number % 2,
                 body=b"%d" % number,

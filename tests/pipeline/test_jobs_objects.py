@@ -24,7 +24,7 @@ from pipeline.errors import (
 from pipeline.jobs.locations import place_of
 from pipeline.jobs.rebuild import run as module
 from pipeline.jobs.rebuild.local_build import Building
-from pipeline.jobs.rebuild.object_folder import ObjectFolder, OpenFolder, read_rebuild
+from pipeline.jobs.rebuild.object_folder import ObjectFolder, OpenTargetFolder, read_rebuild
 from pipeline.jobs.rebuild.run import RebuildResult, rebuild
 from pipeline.jobs.scan import ScanRange, plan_ranges
 from pipeline.stores import object_store
@@ -33,7 +33,7 @@ from pipeline.stores.rebuild_manifest import MANIFEST, MARKER, RebuildManifest, 
 from pipeline.task_spec import LogAt
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
-from protocol.record.encode import Message
+from protocol.record.encode import NewMessage
 from tests.pipeline.facts_as_rows import read_rows
 from tests.pipeline.forged_log import forged_log
 from tests.pipeline.plain_engine import PlainEngine
@@ -142,11 +142,11 @@ def test_a_run_that_died_before_its_manifest_is_no_rebuild_and_the_next_replaces
     store, out = tmp_path / "a", tmp_path / "out"
     grown(store)
 
-    def die(_self: OpenFolder, _manifest: RebuildManifest) -> None:
+    def die(_self: OpenTargetFolder, _manifest: RebuildManifest) -> None:
         raise OSError("the network is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(OpenFolder, "publish", die)
+        patched.setattr(OpenTargetFolder, "publish", die)
         with pytest.raises(StoreUnreadable, match="the network is gone"):
             run(store, out=address(out))
     assert (out / MARKER).exists()
@@ -253,7 +253,7 @@ def test_faults_of_the_log_are_told_and_nothing_is_finished(
     log.grow(300)
     if fault == "gap":
         log.next_offset[Queue("orders", 0)] += 5
-        log.append(Message(topic="orders", queue_id=0, body=b"x"))
+        log.append(NewMessage(topic="orders", queue_id=0, body=b"x"))
         log.publish()
     log.close()
     at = log.starts[120]

@@ -14,7 +14,7 @@ import pytest
 
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
-from node.store.checkpoints import Progress, load_progress, save_progress
+from node.store.checkpoints import WorkerCheckpoint, load_progress, save_progress
 from pipeline.errors import (
     BadOption,
     JobFailed,
@@ -29,7 +29,7 @@ from pipeline.jobs.scan import ScanRange
 from pipeline.task_spec import LogAt
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
-from protocol.record.encode import Message
+from protocol.record.encode import NewMessage
 from tests.pipeline.forged_log import FORGED_TOPIC, forged_log
 from tests.pipeline.plain_engine import PlainEngine
 from tests.support.golden import GetStore
@@ -141,13 +141,13 @@ def test_one_kind_can_be_rebuilt_alone(tmp_path: Path) -> None:
 
 def test_progress_is_treated_as_by_the_workers_rebuild(tmp_path: Path) -> None:
     log = grown(tmp_path)
-    save_progress(tmp_path, "queue-1-of-2", Progress(1, 99))
-    save_progress(tmp_path, "index", Progress(1, 99))
+    save_progress(tmp_path, "queue-1-of-2", WorkerCheckpoint(1, 99))
+    save_progress(tmp_path, "index", WorkerCheckpoint(1, 99))
     note = tmp_path / "keelog" / "run" / "queue-1-of-2.rebuilding"
     note.write_text("[]")
     run(tmp_path, index=False)
-    assert load_progress(tmp_path, "queue-1-of-2") == Progress(1, log.end)
-    assert load_progress(tmp_path, "index") == Progress(1, 99)
+    assert load_progress(tmp_path, "queue-1-of-2") == WorkerCheckpoint(1, log.end)
+    assert load_progress(tmp_path, "index") == WorkerCheckpoint(1, 99)
     assert not note.exists()
 
 
@@ -175,7 +175,7 @@ def test_queue_offsets_that_do_not_follow_are_named_and_nothing_is_exchanged(
     run(tmp_path)
     before = tree(tmp_path)
     fault(log)
-    offset = log.append(Message(topic="orders", queue_id=0, body=b"x"))
+    offset = log.append(NewMessage(topic="orders", queue_id=0, body=b"x"))
     log.publish()
     log.close()
     with pytest.raises(JobFailed, match=told) as caught:
@@ -187,7 +187,7 @@ def test_queue_offsets_that_do_not_follow_are_named_and_nothing_is_exchanged(
 def test_damage_in_the_log_is_named_and_what_was_built_stays(tmp_path: Path) -> None:
     log = grown(tmp_path, 300)
     run(tmp_path)
-    save_progress(tmp_path, "index", Progress(1, log.end))
+    save_progress(tmp_path, "index", WorkerCheckpoint(1, log.end))
     before = tree(tmp_path)
     at = log.starts[120]
     path = tmp_path / "commitlog" / f"{at - at % log.segment_bytes:020d}"
@@ -196,7 +196,7 @@ def test_damage_in_the_log_is_named_and_what_was_built_stays(tmp_path: Path) -> 
         file.write(b"\xff\xff")
     with pytest.raises(StoreDamagedError, match=f"log offset {at}"):
         run(tmp_path, range_bytes=2000)
-    assert load_progress(tmp_path, "index") == Progress(1, log.end)
+    assert load_progress(tmp_path, "index") == WorkerCheckpoint(1, log.end)
     assert tree(tmp_path) == before
 
 

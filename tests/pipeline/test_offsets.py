@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.bounds import QueueAt
 from pipeline.errors import BadCheckpoint
-from pipeline.plan.offsets import INITIAL_KEY, Position, parse_position
+from pipeline.plan.offsets import INITIAL_KEY, StreamPosition, parse_position
 from pipeline.stream.progress import lag, lag_by_queue
 
 QUEUES = st.builds(
@@ -17,29 +17,29 @@ QUEUES = st.builds(
     st.integers(0, 12),
 )  # fmt: skip
 POSITIONS = st.builds(
-    Position, st.dictionaries(QUEUES, st.integers(0, 2**63 - 1), max_size=9), st.booleans()
+    StreamPosition, st.dictionaries(QUEUES, st.integers(0, 2**63 - 1), max_size=9), st.booleans()
 )
 
 
 @given(POSITIONS)
-def test_a_position_comes_back_from_its_json(position: Position) -> None:
+def test_a_position_comes_back_from_its_json(position: StreamPosition) -> None:
     assert parse_position(json.loads(json.dumps(position.to_json()))) == position
 
 
 @given(POSITIONS, st.randoms(use_true_random=False))
-def test_one_position_has_one_text(position: Position, rnd: random.Random) -> None:
+def test_one_position_has_one_text(position: StreamPosition, rnd: random.Random) -> None:
     items = list(position.offsets.items())
     rnd.shuffle(items)
     text = json.dumps(position.to_json())
-    assert json.dumps(Position(dict(items), position.is_initial).to_json()) == text
+    assert json.dumps(StreamPosition(dict(items), position.is_initial).to_json()) == text
     assert json.dumps(position.to_json(), sort_keys=True) == text
 
 
 def test_the_form_is_topic_node_queue() -> None:
     offsets = {QueueAt("topicA", "node1", 0): 23, QueueAt("topicA", "node1", 10): 2**53 + 1}
     text = '{"topicA": {"node1": {"0": 23, "10": 9007199254740993}}}'
-    assert json.dumps(Position(offsets).to_json()) == text
-    assert Position({}, True).to_json() == {INITIAL_KEY: True}
+    assert json.dumps(StreamPosition(offsets).to_json()) == text
+    assert StreamPosition({}, True).to_json() == {INITIAL_KEY: True}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 
 import pipeline.sink.stage
 from client.send.staging import StageClient, StageWriter
-from node.store.staging_files import Batch, journal_path, list_stages
+from node.store.staging_files import StagedBatch, journal_path, list_stages
 from pipeline.errors import (
     BadMode,
     BadOption,
@@ -24,7 +24,7 @@ from pipeline.errors import (
     UnknownColumn,
     UnknownOption,
 )
-from pipeline.sink.writers import KeelogStreamWriter, KeelogWriter, Staged
+from pipeline.sink.writers import KeelogStreamWriter, KeelogWriter, TaskCommit
 from pipeline.source import IndexSource, KeelogSource
 from protocol.errors import ClientClosed, MqError
 from tests.support.node import RunningNode, wait_until
@@ -94,17 +94,17 @@ class Engine:
 
     def task(
         self, writer: Any, partition: int, rows: Sequence[str], query: str = "", batch: int = 0
-    ) -> Staged:
+    ) -> TaskCommit:
         """One attempt of a task."""
         self._attempts += 1
         context = Task(partition, self._attempts, query, batch)
         with self._patch.context() as patch:
             patch.setattr(TaskContext, "get", lambda: context)
             staged = writer.write(iter(batches_of(rows, self.topic)))
-        assert isinstance(staged, Staged)
+        assert isinstance(staged, TaskCommit)
         return staged
 
-    def batch(self, query: str, batch: int, rows: list[list[str]]) -> list[Staged]:
+    def batch(self, query: str, batch: int, rows: list[list[str]]) -> list[TaskCommit]:
         """The tasks of a micro-batch, each by a writer of its own as in Spark's workers."""
         return [
             self.task(self.stream_writer(), partition, part, query, batch)
@@ -216,7 +216,7 @@ def test_an_aborted_batch_leaves_nothing(engine: Engine) -> None:
     staged = engine.task(writer, 0, rows[0])
     query = staged.rows.query
     writer.abort([staged, None])
-    assert not list_stages(engine.node.root, Batch(query, 0))
+    assert not list_stages(engine.node.root, StagedBatch(query, 0))
     with pytest.raises(NodeRefused, match=r"\[KEELOG_NODE_REFUSED\].*NotFound: stage 0-"):
         writer.commit([staged])
     assert engine.topic not in {found.topic for found in engine.node.client.topics()}
@@ -281,7 +281,7 @@ def test_a_writer_killed_in_mid_publication_goes_on_and_nothing_is_twice_or_miss
     commit = threading.Thread(target=engine.stream_writer().commit, args=(list(staged), 3))
     thread.start()
     commit.start()
-    journal = journal_path(engine.node.root, Batch("killed", 3))
+    journal = journal_path(engine.node.root, StagedBatch("killed", 3))
     for _ in range(2):
         before = engine.node.log_state().appended
         wait_until(

@@ -14,7 +14,7 @@ from pipeline.errors import BadRow
 from pipeline.sink.properties import RESERVED
 from pipeline.sink.rows import KeyMaker, NodeRules, RowEncoder
 from protocol.record.codec import Record, decode
-from protocol.record.encode import Message, encode_message
+from protocol.record.encode import NewMessage, encode_message
 from protocol.record.patch import AppendRules, check_plain
 from protocol.record.properties import UNIQUE_KEY
 
@@ -89,7 +89,7 @@ def test_columns_become_what_the_plain_encoder_makes(rows: list[dict[str, Any]],
     data = bytes(encoder(batch, crc=crc).encode(batch).data)
     expected = b""
     for row, record in zip(rows, records_of(batch, crc=crc), strict=True):
-        message = Message(
+        message = NewMessage(
             topic=row["topic"], body=row["body"], queue_id=row["queueId"], tags=row["tags"] or "",
             keys=tuple(row["keys"] or ()), flag=row["flag"] or 0, unique_key="K" * 32,
             properties={k: v for k, v in (row["properties"] or {}).items() if v},

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.stores import follow_store
-from protocol.record.encode import Message
+from protocol.record.encode import NewMessage
 from tests.pipeline.stream_engine import Engine
 from tests.workers.living_log import LivingLog
 
@@ -69,7 +69,7 @@ class Life:
         if kind == "grow":
             self.store.grow(number)
         elif kind == "new topic":
-            self.store.append(Message(topic=f"new-{number}", queue_id=number, body=b"x"))
+            self.store.append(NewMessage(topic=f"new-{number}", queue_id=number, body=b"x"))
             self.store.publish()
         elif kind == "restart":
             self.restart()

@@ -15,7 +15,7 @@ from pipeline.options import parse_options
 from pipeline.plan.offsets import INITIAL_KEY
 from pipeline.stores import follow_store
 from pipeline.stream import follow
-from protocol.record.encode import Message
+from protocol.record.encode import NewMessage
 from tests.pipeline.facts_as_rows import read_rows
 from tests.pipeline.stream_engine import Engine
 from tests.support.golden import GetStore, Row, facts
@@ -142,7 +142,7 @@ def test_a_new_topic_begins_at_its_first_message(store: LivingLog) -> None:
     engine = query(store, subscribePattern="new.*|orders")
     assert flat(engine.drain()) == []
     for number in range(5):
-        store.append(Message(topic="newcomer", queue_id=number % 2, body=b"x"))
+        store.append(NewMessage(topic="newcomer", queue_id=number % 2, body=b"x"))
     store.publish()
     assert places(flat(engine.drain())) == Counter(
         {("newcomer", 0, n): 1 for n in range(3)} | {("newcomer", 1, n): 1 for n in range(2)}
@@ -155,7 +155,7 @@ def test_available_now_ends_at_what_was_there_when_it_began(store: LivingLog) ->
     engine.reader.prepareForTriggerAvailableNow()
     assert engine.plan()
     store.grow(20)
-    store.append(Message(topic="late", queue_id=0, body=b"x"))
+    store.append(NewMessage(topic="late", queue_id=0, body=b"x"))
     store.publish()
     rows = flat(engine.drain(60))
     assert places(rows) == expected
@@ -178,7 +178,7 @@ def test_a_batch_waits_for_enough_messages(store: LivingLog) -> None:
     engine = from_start(store, minOffsetsPerTrigger="5", maxTriggerDelay="1h")
     assert len(flat(engine.drain())) == 40
     store.grow(3)
-    store.append(Message(topic="brandnew", queue_id=0, body=b"x"))
+    store.append(NewMessage(topic="brandnew", queue_id=0, body=b"x"))
     store.publish()
     assert not engine.plan()
     store.grow(1)
@@ -226,7 +226,7 @@ def test_a_log_that_became_shorter_is_a_loss_with_its_offsets(
     end = engine.log[-1][1]["orders"]["store"]["0"]
     store.begin_epoch(cut_at=0 if replaced else store.starts[20])
     if replaced:
-        store.append(Message(topic="orders", queue_id=0, body=b"other"))
+        store.append(NewMessage(topic="orders", queue_id=0, body=b"other"))
     store.publish()
     now = next(n for queue, n in store.next_offset.items() if queue == ("orders", 0))
     assert now < end
@@ -235,7 +235,7 @@ def test_a_log_that_became_shorter_is_a_loss_with_its_offsets(
         engine.plan()
     engine = engine.restarted(failOnDataLoss="false")
     assert flat(engine.drain()) == []
-    store.append(Message(topic="orders", queue_id=0, body=b"new"))
+    store.append(NewMessage(topic="orders", queue_id=0, body=b"new"))
     store.publish()
     assert places(flat(engine.drain())) == Counter({("orders", 0, now): 1})
 

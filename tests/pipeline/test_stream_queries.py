@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline.stream.progress import lag
-from protocol.record.encode import Message
+from protocol.record.encode import NewMessage
 from tests.support.node import wait_until
 from tests.workers.living_log import LivingLog
 
@@ -90,7 +90,7 @@ def test_a_running_query_takes_what_comes_and_is_quiet_when_nothing_does(
         wait_until(lambda: query.lastProgress is not None, "the first batch")
         before = all_places(store)
         store.grow(5)
-        store.append(Message(topic="newcomer", queue_id=3, body=b"x"))
+        store.append(NewMessage(topic="newcomer", queue_id=3, body=b"x"))
         store.publish()
         query.processAllAvailable()
         wait_until(lambda: _input_rows(query) == 6, "six messages")

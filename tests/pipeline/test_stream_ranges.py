@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.bounds import Extent, QueueAt
-from pipeline.plan.offsets import Position
+from pipeline.plan.offsets import StreamPosition
 from pipeline.stream.ranges import QueueRange, describe, plan_ranges, target_fault
 
 A, B = QueueAt("t", "n", 0), QueueAt("t", "n", 1)
@@ -23,7 +23,7 @@ def extents(draw: st.DrawFn) -> dict[QueueAt, Extent]:
 def test_every_row_that_is_asked_for_is_read_or_reported(
     start: dict[QueueAt, int], end: dict[QueueAt, int], there: dict[QueueAt, Extent]
 ) -> None:
-    ranges = plan_ranges(Position(start), Position(end), there)
+    ranges = plan_ranges(StreamPosition(start), StreamPosition(end), there)
     for queue in set(start) | set(end):
         begin, until = start.get(queue, 0), end.get(queue)
         read = sum(found.end - found.start for found in ranges.found if found.queue == queue)
@@ -55,9 +55,10 @@ def test_a_loss_names_queue_count_and_offsets(
 ) -> None:
     there = {} if low is None else {A: Extent(A, low, high)}
     ranges = plan_ranges(
-        Position({} if start is None else {A: start}), Position({} if end is None else {A: end}),
+        StreamPosition({} if start is None else {A: start}),
+        StreamPosition({} if end is None else {A: end}),
         there,
-    )  # fmt: skip
+    )
     assert describe(ranges.lost).startswith(text)
     assert bool(ranges.lost) == bool(text)
 
@@ -65,15 +66,18 @@ def test_a_loss_names_queue_count_and_offsets(
 def test_the_first_batch_may_have_been_given_a_later_beginning() -> None:
     """It read nothing, died, and `latest` is further on when it is asked again."""
     there = {A: Extent(A, 0, 30)}
-    assert plan_ranges(Position({A: 30, B: 3}, True), Position({A: 15}), there) == ([], [])
-    assert plan_ranges(Position({A: 3}, True), Position({A: 5}), there).found == [
+    assert plan_ranges(StreamPosition({A: 30, B: 3}, True), StreamPosition({A: 15}), there) == (
+        [],
+        [],
+    )
+    assert plan_ranges(StreamPosition({A: 3}, True), StreamPosition({A: 5}), there).found == [
         QueueRange(A, 3, 5)
     ]
 
 
 def test_many_losses_are_summed_up() -> None:
     many = {QueueAt("t", "n", number): 4 for number in range(25)}
-    lost = plan_ranges(Position(dict.fromkeys(many, 1)), Position(many), {}).lost
+    lost = plan_ranges(StreamPosition(dict.fromkeys(many, 1)), StreamPosition(many), {}).lost
     assert "and 15 more queues; 75 messages in all" in describe(lost)
 
 

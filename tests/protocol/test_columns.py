@@ -18,12 +18,19 @@ from protocol.record.codec import (
     has_crc_property,
     record_head,
 )
-from protocol.record.columns import Columns, Gather, Scan, crc_property_rows, gather_ragged, scan
+from protocol.record.columns import (
+    Gather,
+    RecordColumns,
+    Scan,
+    crc_property_rows,
+    gather_ragged,
+    scan,
+)
 from tests.protocol.records import Draft, drafts, pack_draft, pack_log
 
 pytestmark = pytest.mark.usefixtures("way")
 
-HEAD_COLUMNS = [name for name in Columns.__slots__ if name in SHORT_HEAD.wires]
+HEAD_COLUMNS = [name for name in RecordColumns.__slots__ if name in SHORT_HEAD.wires]
 
 
 def plain_scan(

@@ -18,7 +18,7 @@ from protocol.errors import (
 )
 from protocol.message_id import Host
 from protocol.record.codec import Record, decode, has_crc_property
-from protocol.record.encode import Message, encode_batch, encode_message
+from protocol.record.encode import NewMessage, encode_batch, encode_message
 from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES, RECORD_EXTRA_BYTES_MAX
 from tests.protocol.records import HOSTS, I32, I64
 
@@ -32,8 +32,8 @@ TOPICS = st.one_of(
 
 
 @st.composite
-def messages(draw: st.DrawFn) -> Message:
-    return Message(
+def messages(draw: st.DrawFn) -> NewMessage:
+    return NewMessage(
         topic=draw(TOPICS),
         body=draw(st.binary(max_size=50)),
         queue_id=draw(st.integers(-1, 65_535)),
@@ -51,7 +51,7 @@ def messages(draw: st.DrawFn) -> Message:
 
 
 @given(messages(), st.booleans())
-def test_a_message_comes_back_from_its_record(message: Message, crc: bool) -> None:
+def test_a_message_comes_back_from_its_record(message: NewMessage, crc: bool) -> None:
     raw = encode_message(message, crc)
     record = decode(raw, 0, sealed=False)
     assert isinstance(record, Record), record
@@ -76,7 +76,7 @@ def test_a_message_comes_back_from_its_record(message: Message, crc: bool) -> No
 
 
 @given(st.lists(messages(), max_size=5), st.booleans())
-def test_a_batch_is_its_records_back_to_back(items: list[Message], crc: bool) -> None:
+def test_a_batch_is_its_records_back_to_back(items: list[NewMessage], crc: bool) -> None:
     batch = encode_batch(items, crc)
     records = [encode_message(message, crc) for message in items]
     assert batch.records == b"".join(records)
@@ -86,7 +86,9 @@ def test_a_batch_is_its_records_back_to_back(items: list[Message], crc: bool) ->
 
 def test_the_host_bits_follow_from_the_hosts_whatever_the_message_says() -> None:
     for ip, bit in ((bytes(4), 0), (bytes(16), 0x10)):
-        raw = encode_message(Message("t", b"", 0, sys_flag=0x31, born_host=Host(ip, 7)), crc=False)
+        raw = encode_message(
+            NewMessage("t", b"", 0, sys_flag=0x31, born_host=Host(ip, 7)), crc=False
+        )
         record = decode(raw, 0)
         assert isinstance(record, Record)
         assert record.head.sys_flag == 1 | bit
@@ -96,13 +98,13 @@ def test_the_host_bits_follow_from_the_hosts_whatever_the_message_says() -> None
 @pytest.mark.parametrize(("length", "version"), [(127, 1), (128, 2), (255, 2)])
 def test_long_retry_topics_take_the_second_version(length: int, version: int) -> None:
     topic = "%RETRY%".ljust(length, "g")
-    record = decode(encode_message(Message(topic, b"x"), crc=False), 0)
+    record = decode(encode_message(NewMessage(topic, b"x"), crc=False), 0)
     assert isinstance(record, Record)
     assert (record.topic, record.version) == (topic, version)
 
 
 def test_properties_that_are_fields_or_the_nodes_own_are_not_repeated() -> None:
-    message = Message(
+    message = NewMessage(
         "t",
         b"",
         tags="A",
@@ -167,7 +169,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[MqError]]] = [
 def test_a_bad_message_is_refused_by_one_typed_error(
     fields: dict[str, Any], kind: type[MqError], crc: bool
 ) -> None:
-    message = Message(**{"topic": "t", "body": b"", **fields})
+    message = NewMessage(**{"topic": "t", "body": b"", **fields})
     with pytest.raises(MqError) as caught:
         encode_message(message, crc, max_message_bytes=1_024)
     assert type(caught.value) is kind
@@ -178,16 +180,16 @@ def test_a_bad_message_is_refused_by_one_typed_error(
 
 
 def test_the_largest_properties_leave_room_for_the_checksum() -> None:
-    fits = Message("t", b"", properties={"a": "v" * (32_767 - 20 - 3)})
+    fits = NewMessage("t", b"", properties={"a": "v" * (32_767 - 20 - 3)})
     assert isinstance(decode(encode_message(fits, crc=True), 0, sealed=False), Record)
-    over = Message("t", b"", properties={"a": "v" * (32_767 - 20 - 2)})
+    over = NewMessage("t", b"", properties={"a": "v" * (32_767 - 20 - 2)})
     assert isinstance(decode(encode_message(over, crc=False), 0), Record)
     with pytest.raises(PropertiesTooLarge):
         encode_message(over, crc=True)
 
 
 def test_the_largest_message_fits_into_a_request() -> None:
-    message = Message(
+    message = NewMessage(
         "%RETRY%" + "g" * 248,
         bytes(DEFAULT_MAX_MESSAGE_BYTES),
         properties={"a": "v" * (32_767 - 20 - 3)},
@@ -214,7 +216,7 @@ def test_the_largest_message_fits_into_a_request() -> None:
     )
 )
 def test_any_message_is_encoded_or_refused_and_nothing_else(fields: dict[str, Any]) -> None:
-    message = Message(**{**fields, "topic": fields["topic"] or "t"})
+    message = NewMessage(**{**fields, "topic": fields["topic"] or "t"})
     try:
         raw = encode_message(message, crc=True)
     except MqError:

@@ -27,13 +27,18 @@ from protocol.kernel.loader import (
     Ints,
     Kernel,
 )
-from protocol.record.columns import Columns, gather_ragged_numpy, group_topics_plain, scan_numpy
+from protocol.record.columns import (
+    RecordColumns,
+    gather_ragged_numpy,
+    group_topics_plain,
+    scan_numpy,
+)
 from protocol.record.gather import gather_verified_numpy
 from protocol.record.java_hash import hash_pieces_numpy
 from tests.protocol.records import PROPERTIES, Draft, drafts, pack_draft, pack_log
 from tests.support.golden import GetStore
 
-NAMES = [name for name in Columns.__slots__ if name != "data"]
+NAMES = [name for name in RecordColumns.__slots__ if name != "data"]
 SOURCE = Path(loader.__file__).with_name("kernel.c")
 MINE = f"KERNEL_ABI {loader.ABI}"
 REAL_BYTES = 2 << 20
@@ -188,7 +193,7 @@ def test_pieces_are_joined_numbered_and_hashed_as_by_numpy(
 @given(st.lists(drafts(), max_size=5))
 def test_topics_are_numbered_as_by_the_plain_way(compiled: Kernel, items: list[Draft]) -> None:
     buffer = array(pack_log(items))
-    columns = Columns(buffer, *compiled.scan(buffer, 0, 0, VERIFY | SEALED)[0])
+    columns = RecordColumns(buffer, *compiled.scan(buffer, 0, 0, VERIFY | SEALED)[0])
     with loader.using(None):
         topics, ids = group_topics_plain(columns)
     found, first = compiled.group(buffer, columns.topic_start, columns.topic_length)

@@ -12,7 +12,7 @@ from protocol.errors import MqError
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel, address
 from protocol.names import check_topic_for_send
-from protocol.record.encode import Message, encode_batch, pack_record
+from protocol.record.encode import NewMessage, encode_batch, pack_record
 from protocol.record.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG, AppendGroup, AppendPart
 from protocol.record.patch import AppendRules, PlainRow, check_plain, patch_plain
 from tests.protocol.records import Draft, drafts, pack_draft
@@ -67,7 +67,7 @@ def is_taken(compiled: Kernel, frame: bytes, rules: AppendRules) -> bool:
 
 @given(st.lists(messages(), min_size=1, max_size=8), st.integers(1, 8), st.booleans(), st.data())
 def test_it_seals_the_bytes_that_the_plain_way_does(
-    compiled: Kernel, items: list[Message], cut: int, crc: bool, data: st.DataObject
+    compiled: Kernel, items: list[NewMessage], cut: int, crc: bool, data: st.DataObject
 ) -> None:
     rules = RULES._replace(crc=crc)
     batches = [batch for batch in (items[:cut], items[cut:]) if batch]
@@ -109,7 +109,7 @@ def test_it_takes_and_refuses_the_same_records(
 
 @given(st.lists(messages(), min_size=1, max_size=3), st.data())
 def test_it_takes_and_refuses_the_same_damaged_batches(
-    compiled: Kernel, items: list[Message], data: st.DataObject
+    compiled: Kernel, items: list[NewMessage], data: st.DataObject
 ) -> None:
     frame = bytearray(encode_batch(items, crc=True).records)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -121,7 +121,7 @@ def test_it_takes_and_refuses_the_same_damaged_batches(
 @given(st.lists(st.lists(PIECES, max_size=40).map(b"".join), min_size=1, max_size=4))
 def test_it_takes_and_refuses_the_same_properties(compiled: Kernel, many: list[bytes]) -> None:
     rules = RULES._replace(crc=False)
-    frame = b"".join(pack_record(Message("t", b"x", 0), properties) for properties in many)
+    frame = b"".join(pack_record(NewMessage("t", b"x", 0), properties) for properties in many)
     assert is_taken(compiled, frame, rules) == (plain_rows(frame, rules) is not None)
 
 
@@ -157,7 +157,7 @@ def test_what_a_request_says_of_its_records_is_held_against_them(
 
 
 def test_records_that_may_go_to_any_queue_are_one_part(compiled: Kernel) -> None:
-    frame = encode_batch([Message("t", b"x", queue) for queue in (3, -1, 3)], crc=True).records
+    frame = encode_batch([NewMessage("t", b"x", queue) for queue in (3, -1, 3)], crc=True).records
     group = AppendGroup(compiled, RULES)
     for flags, parts in ((ANY_QUEUE_FLAG, [(-1, 3)]), (0, [(3, 2), (-1, 1)])):
         group.clear(1, len(frame))

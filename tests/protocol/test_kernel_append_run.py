@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
-from protocol.record.encode import Message, encode_batch
+from protocol.record.encode import NewMessage, encode_batch
 from protocol.record.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG
 from protocol.record.kernel_append_run import SealedRuns
 from protocol.record.patch import AppendRules, PlainRow, patch_plain
@@ -59,7 +59,7 @@ def sealed_plainly(
 )  # fmt: skip
 def test_it_takes_what_the_plain_way_takes_and_seals_the_same_bytes(
     compiled: Kernel,
-    items: list[Message],
+    items: list[NewMessage],
     crc: bool,
     offset: int,
     base: int,
@@ -118,14 +118,14 @@ def test_what_a_request_says_of_its_records_is_held_against_them(
 def test_records_of_another_queue_or_topic_are_left_to_others(compiled: Kernel) -> None:
     runs = SealedRuns(compiled, RULES)
     for message, flags, is_good in (
-        (Message("t", b"x", 3), 0, True),
-        (Message("t", b"x", 2), 0, False),
-        (Message("t", b"x", 2), ANY_QUEUE_FLAG, True),
-        (Message("t", b"x", -1), ANY_QUEUE_FLAG, True),
-        (Message("u", b"x", 3), 0, False),
-        (Message("tt", b"x", 3), ANY_QUEUE_FLAG, False),
+        (NewMessage("t", b"x", 3), 0, True),
+        (NewMessage("t", b"x", 2), 0, False),
+        (NewMessage("t", b"x", 2), ANY_QUEUE_FLAG, True),
+        (NewMessage("t", b"x", -1), ANY_QUEUE_FLAG, True),
+        (NewMessage("u", b"x", 3), 0, False),
+        (NewMessage("tt", b"x", 3), ANY_QUEUE_FLAG, False),
     ):
-        frame = encode_batch([Message("t", b"", 3), message], crc=True).records
+        frame = encode_batch([NewMessage("t", b"", 3), message], crc=True).records
         runs.clear(len(frame))
         assert added(runs, frame, flags, queue_id=3) == is_good
 

@@ -26,7 +26,7 @@ from protocol.derived.kernel_dispatch import index_keys
 from protocol.ids import Queue, shard_of
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
-from protocol.record.columns import Columns, scan
+from protocol.record.columns import RecordColumns, scan
 from protocol.record.java_hash import java_hash
 from protocol.record.properties import encode_properties
 from tests.protocol.records import Draft, drafts, pack_log
@@ -73,7 +73,7 @@ def messages(draw: st.DrawFn) -> Draft:
 LISTS = st.lists(st.one_of(messages(), drafts()), max_size=8)
 
 
-def columns_of(items: list[Draft]) -> Columns:
+def columns_of(items: list[Draft]) -> RecordColumns:
     columns = scan(pack_log(items), 0).columns
     assert len(columns) == len(items)
     return columns

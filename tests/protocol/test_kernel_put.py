@@ -9,7 +9,7 @@ from protocol.kernel.loader import Kernel
 from protocol.message_id import Host
 from protocol.names import SHORT_TOPIC_CHARS_MAX
 from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6
-from protocol.record.encode import FORBIDDEN_SYS_FLAGS, Message, check_message, encode_message
+from protocol.record.encode import FORBIDDEN_SYS_FLAGS, NewMessage, check_message, encode_message
 from protocol.record.kernel_put import Put, PutKernel
 from protocol.record.patch import AppendRules, PlainRow, patch_plain
 from protocol.record.properties import PROPERTIES_BYTES_MAX
@@ -27,7 +27,7 @@ def compiled() -> Kernel:
     return found
 
 
-def draft(message: Message, rules: AppendRules) -> Put:
+def draft(message: NewMessage, rules: AppendRules) -> Put:
     return Put(
         message.topic,
         message.body,
@@ -43,7 +43,7 @@ def draft(message: Message, rules: AppendRules) -> Put:
 
 @given(messages(), st.booleans(), st.integers(0, 65_535), OFFSETS, OFFSETS)
 def test_it_makes_the_bytes_that_the_plain_way_does(
-    compiled: Kernel, message: Message, crc: bool, queue_id: int, offset: int, base: int
+    compiled: Kernel, message: NewMessage, crc: bool, queue_id: int, offset: int, base: int
 ) -> None:
     rules = RULES._replace(crc=crc)
     expected = bytearray(encode_message(message, crc))

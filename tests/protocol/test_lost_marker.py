@@ -13,7 +13,7 @@ from protocol.record.lost_marker import (
     GAP_MARKER_BYTES_MIN,
     LOST,
     LOST_TOPIC,
-    Place,
+    MarkerPlace,
     gap_marker,
     gap_sizes,
     queue_marker,
@@ -32,7 +32,7 @@ def test_a_queue_marker_of_any_length_carries_its_queue_and_offset(
     topic: str, extra: int, sealed: bool
 ) -> None:
     size = queue_marker_bytes_min(topic, sealed) + extra
-    raw = queue_marker(Place(OFFSET, size, TIME_MS, sealed), Queue(topic, 7), 1 << 40)
+    raw = queue_marker(MarkerPlace(OFFSET, size, TIME_MS, sealed), Queue(topic, 7), 1 << 40)
     found = decode(raw, 0, OFFSET)
     assert isinstance(found, Record)
     assert (found.size, found.topic, found.head.queue_id) == (size, topic, 7)
@@ -47,7 +47,7 @@ def test_a_queue_marker_of_any_length_carries_its_queue_and_offset(
 
 @given(size=st.integers(GAP_MARKER_BYTES_MIN, 400), sealed=st.booleans())
 def test_a_marker_of_unknown_origin_is_neither_queued_nor_indexed(size: int, sealed: bool) -> None:
-    raw = gap_marker(Place(OFFSET, size, TIME_MS, sealed))
+    raw = gap_marker(MarkerPlace(OFFSET, size, TIME_MS, sealed))
     found = scan(np.frombuffer(raw, np.uint8), OFFSET)
     assert found.stop is None
     assert len(found.columns) == 1

@@ -14,11 +14,11 @@ from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError
 from protocol.message_id import Host
 from protocol.record.codec import Record, decode, filler
 from protocol.record.columns import scan
-from protocol.record.encode import Message, encode_batch, encode_message, pack_record
+from protocol.record.encode import NewMessage, encode_batch, encode_message, pack_record
 from protocol.record.patch import (
     AppendRules,
     PlainRow,
-    Stamp,
+    StoreStamp,
     check_columns,
     check_plain,
     patch_columns,
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("way")
 
 RULES = AppendRules(max_message_bytes=1_000, crc=True)
 STORE_HOST = Host(bytes([10, 0, 0, 5]), 10_911)
-STAMP = Stamp(1_700_000_000_123, STORE_HOST.to_bytes())
+STAMP = StoreStamp(1_700_000_000_123, STORE_HOST.to_bytes())
 
 
 def rows_by_columns(frame: bytes, rules: AppendRules) -> list[PlainRow]:
@@ -51,7 +51,7 @@ def rows_by_columns(frame: bytes, rules: AppendRules) -> list[PlainRow]:
 
 
 @given(st.lists(messages(), max_size=8), st.booleans())
-def test_both_checks_find_the_same_records(items: list[Message], crc: bool) -> None:
+def test_both_checks_find_the_same_records(items: list[NewMessage], crc: bool) -> None:
     batch = encode_batch(items, crc)
     rules = RULES._replace(crc=crc)
     rows = check_plain(batch.records, rules)
@@ -65,7 +65,7 @@ def test_both_checks_find_the_same_records(items: list[Message], crc: bool) -> N
 
 @given(st.lists(messages(), min_size=1, max_size=8), st.booleans(), st.data())
 def test_both_patches_write_the_same_bytes_and_they_are_whole_records(
-    items: list[Message], crc: bool, data: st.DataObject
+    items: list[NewMessage], crc: bool, data: st.DataObject
 ) -> None:
     records = encode_batch(items, crc).records
     rules = RULES._replace(crc=crc)
@@ -74,7 +74,7 @@ def test_both_patches_write_the_same_bytes_and_they_are_whole_records(
     queue_id = data.draw(st.lists(st.integers(0, 65_535), min_size=count, max_size=count))
     queue_offset = data.draw(offsets)
     base = data.draw(st.integers(0, 2**62))
-    stamp = Stamp(data.draw(st.integers(0, 2**62)), STORE_HOST.to_bytes())
+    stamp = StoreStamp(data.draw(st.integers(0, 2**62)), STORE_HOST.to_bytes())
 
     plain = bytearray(records)
     for row, number, offset in zip(
@@ -105,7 +105,7 @@ def test_both_patches_write_the_same_bytes_and_they_are_whole_records(
         assert ("__CRC32#" in record.properties) == crc
 
 
-GOOD = encode_message(Message("t", b"hello", 0, tags="A"), crc=True)
+GOOD = encode_message(NewMessage("t", b"hello", 0, tags="A"), crc=True)
 PROPERTIES = b"TAGS\1A\2" + EMPTY_CRC_PROPERTY
 
 
@@ -203,7 +203,7 @@ def test_a_node_without_whole_record_checksums_wants_no_room_for_them() -> None:
     for check in (check_plain, rows_by_columns):
         with pytest.raises(IllegalMessage, match="must not have room"):
             check(GOOD, rules)
-        assert len(check(encode_message(Message("t", b""), crc=False), rules)) == 1
+        assert len(check(encode_message(NewMessage("t", b""), crc=False), rules)) == 1
 
 
 def test_an_empty_batch_has_no_records() -> None:
@@ -228,7 +228,7 @@ def test_both_checks_take_and_refuse_the_same_records(items: list[Draft], crc: b
 
 @given(st.lists(messages(), min_size=1, max_size=3), st.data())
 def test_both_checks_take_and_refuse_the_same_damaged_batches(
-    items: list[Message], data: st.DataObject
+    items: list[NewMessage], data: st.DataObject
 ) -> None:
     frame = bytearray(encode_batch(items, crc=True).records)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -268,7 +268,7 @@ PIECES = st.sampled_from([b"a", b"KEY", b"\x01", b"\x02", b"\xc3\xa4", b"\xff", 
 @given(st.lists(st.lists(PIECES, max_size=8).map(b"".join), min_size=1, max_size=4))
 def test_properties_that_are_no_pairs_are_refused_by_both_checks(many: list[bytes]) -> None:
     rules = RULES._replace(crc=False)
-    frame = b"".join(pack_record(Message("t", b"x", 0), properties) for properties in many)
+    frame = b"".join(pack_record(NewMessage("t", b"x", 0), properties) for properties in many)
     outcomes: list[object] = []
     for check in (check_plain, rows_by_columns):
         try:

@@ -28,7 +28,7 @@ from protocol.record.codec import (
     record_head,
     unit_tags_code,
 )
-from protocol.record.encode import Message, pack_record
+from protocol.record.encode import NewMessage, pack_record
 from protocol.record.java_hash import java_text
 from protocol.record.properties import CRC_PROPERTY_BYTES, EMPTY_CRC_PROPERTY, crc_property
 from tests.protocol.records import I32, I64, Draft, drafts, pack_draft, seal
@@ -110,7 +110,7 @@ def test_the_encoder_and_the_tests_pack_the_same_bytes() -> None:
     draft = Draft(
         topic=b"T", body=b"b", properties=b"a\1b\2", queue_id=5, store_host=Host(bytes(4), 0)
     )
-    message = Message("T", b"b", 5)
+    message = NewMessage("T", b"b", 5)
     assert pack_record(message, b"a\1b\2") == pack_draft(draft)
 
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.derived.kernel_read import Messages, copy_messages
+from protocol.derived.kernel_read import MessageColumns, copy_messages
 from protocol.ids import Queue
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
 from protocol.record.check import (
     PLAIN_MAX,
-    Sealed,
-    Wanted,
+    SealedRecord,
+    WantedRecords,
     at_a_glance,
     first_unfit,
     unfit_columns,
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("way")
 QUEUE = Queue("orders", 3)
 
 
-def records(items: list[Draft]) -> tuple[bytes, Wanted]:
+def records(items: list[Draft]) -> tuple[bytes, WantedRecords]:
     """The records of one queue, which do not join in the log."""
     parts: list[bytes] = []
     offsets: list[int] = []
@@ -39,11 +39,11 @@ def records(items: list[Draft]) -> tuple[bytes, Wanted]:
         offsets.append(offsets[-1] + len(parts[-1]) + 10 if parts else 0)
         parts.append(pack_draft(mine, offsets[-1]))
     numbers = range(7, 7 + len(items))
-    return b"".join(parts), Wanted(QUEUE, numbers, offsets, [len(part) for part in parts])
+    return b"".join(parts), WantedRecords(QUEUE, numbers, offsets, [len(part) for part in parts])
 
 
 def copied(
-    compiled: Kernel, data: bytes, wanted: Wanted, base: int, room: int
+    compiled: Kernel, data: bytes, wanted: WantedRecords, base: int, room: int
 ) -> tuple[int, bytes]:
     """What the kernel copies out of a segment at `base` that has `data` in its places."""
     end = max(map(sum, zip(wanted.offsets, wanted.sizes, strict=True)), default=base)
@@ -55,12 +55,12 @@ def copied(
         start += size
     out = np.zeros(room, np.uint8)
     rows = [np.array(rows, np.int64) for rows in (wanted.offsets, wanted.sizes, wanted.numbers)]
-    messages = Messages(wanted.queue, *rows)
+    messages = MessageColumns(wanted.queue, *rows)
     count = copy_messages(compiled, np.frombuffer(segment, np.uint8), base, messages, out)
     return count, out[: sum(wanted.sizes[:count])].tobytes()
 
 
-def assert_compiled_agrees(data: bytes, wanted: Wanted, expected: int) -> None:
+def assert_compiled_agrees(data: bytes, wanted: WantedRecords, expected: int) -> None:
     compiled = loader.active()
     if compiled is None:
         return
@@ -76,7 +76,7 @@ def assert_compiled_agrees(data: bytes, wanted: Wanted, expected: int) -> None:
         assert copied(compiled, data, behind, 1, len(data))[0] == 0
 
 
-def by_decoder(data: bytes, wanted: Wanted) -> int:
+def by_decoder(data: bytes, wanted: WantedRecords) -> int:
     start = 0
     for row, (offset, size) in enumerate(zip(wanted.offsets, wanted.sizes, strict=True)):
         found = decode(data[start : start + size], 0, offset)
@@ -116,7 +116,7 @@ def test_both_ways_agree_with_the_decoder_on_any_bytes_at_all(
     gaps = data.draw(st.lists(st.integers(0, 99), min_size=len(parts), max_size=len(parts)))
     ends = accumulate(len(part) + gap for part, gap in zip(parts, gaps, strict=True))
     offsets = [end - len(part) for part, end in zip(parts, ends, strict=True)]
-    wanted = Wanted(QUEUE, range(len(parts)), offsets, [len(part) for part in parts])
+    wanted = WantedRecords(QUEUE, range(len(parts)), offsets, [len(part) for part in parts])
     raw = b"".join(parts)
     expected = by_decoder(raw, wanted)
     assert unfit_plain(raw, wanted) == unfit_columns(raw, wanted) == expected
@@ -170,11 +170,11 @@ def test_a_glance_takes_only_what_the_decoder_takes_and_says_the_same(
     raw[place] ^= data.draw(st.sampled_from([0, 0, 1, 128]))
     raw = raw[: data.draw(st.sampled_from([len(raw), len(raw), place]))]
     found, record = at_a_glance(bytes(raw), before, 5), decode(raw, before, 5)
-    assert found is None or (isinstance(record, Record) and found == Sealed.of(record))
+    assert found is None or (isinstance(record, Record) and found == SealedRecord.of(record))
 
 
 def test_a_glance_takes_what_a_node_writes() -> None:
     draft = Draft(topic=b"orders", queue_id=3, queue_offset=7, body=b"b" * 40, crc=True)
     raw = pack_draft(draft, 9)
-    assert at_a_glance(raw, 0, 9) == Sealed(QUEUE, 7, 9, 0, raw)
+    assert at_a_glance(raw, 0, 9) == SealedRecord(QUEUE, 7, 9, 0, raw)
     assert at_a_glance(raw, 0, 8) is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.checkpoint import CHECKPOINT, Checkpoint, decode_checkpoint, encode_checkpoint
+from protocol.checkpoint import CHECKPOINT, StoreCheckpoint, decode_checkpoint, encode_checkpoint
 from protocol.derived.index_entry import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -17,17 +17,17 @@ from protocol.derived.index_entry import (
     key_hash,
 )
 from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, UNIT_BYTES, QueueUnit
-from protocol.layout import Layout, ShortBufferError
+from protocol.layout import ShortBufferError, StructLayout
 from protocol.record.codec import FILLER_HEAD, SHORT_HEAD, record_head
 from tests.protocol.records import I32, I64
 
-LAYOUTS: list[Layout[Any]] = [
+LAYOUTS: list[StructLayout[Any]] = [
     *(QUEUE_UNIT, INDEX_HEADER, INDEX_SLOT, INDEX_ENTRY, CHECKPOINT, FILLER_HEAD, SHORT_HEAD),
     *(record_head(flag) for flag in (0x10, 0x20, 0x30)),
 ]
 
 
-def rows_of(layout: Layout[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
+def rows_of(layout: StructLayout[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
     fields: list[st.SearchStrategy[Any]] = []
     for name, wire in layout.wires.items():
         width = layout.dtype[name].itemsize
@@ -45,7 +45,7 @@ def rows_of(layout: Layout[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 )
 @given(data=st.data())
 def test_a_row_comes_back_as_written_from_struct_and_from_numpy(
-    layout: Layout[Any], data: st.DataObject
+    layout: StructLayout[Any], data: st.DataObject
 ) -> None:
     row = data.draw(rows_of(layout))
     raw = layout.pack(layout.row(*row))
@@ -68,7 +68,7 @@ def test_a_row_comes_back_as_written_from_struct_and_from_numpy(
 @pytest.mark.parametrize(
     "layout", LAYOUTS, ids=lambda layout: f"{layout.row.__name__}{layout.size}"
 )
-def test_a_table_names_every_field_at_its_place(layout: Layout[Any]) -> None:
+def test_a_table_names_every_field_at_its_place(layout: StructLayout[Any]) -> None:
     lines = layout.table().splitlines()[2:]
     assert [line.split(" | ")[3] for line in lines] == list(layout.wires)
     ends = 0
@@ -112,18 +112,18 @@ def test_an_index_header_lies_as_rocketmq_writes_it() -> None:
 
 @given(st.tuples(I64, I64, I64, I64, I64, I64))
 def test_a_checkpoint_comes_back_as_written(row: tuple[int, ...]) -> None:
-    checkpoint = Checkpoint(*row)
+    checkpoint = StoreCheckpoint(*row)
     data = encode_checkpoint(checkpoint)
     assert len(data) == 4096
     assert not any(data[48:])
     assert decode_checkpoint(data) == checkpoint
     assert decode_checkpoint(data[:40]) == checkpoint._replace(logics_physical_offset=0)
-    assert decode_checkpoint(b"") == Checkpoint(0, 0, 0, 0, 0, 0)
+    assert decode_checkpoint(b"") == StoreCheckpoint(0, 0, 0, 0, 0, 0)
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_at_all_are_a_checkpoint(data: bytes) -> None:
-    assert isinstance(decode_checkpoint(data), Checkpoint)
+    assert isinstance(decode_checkpoint(data), StoreCheckpoint)
 
 
 @given(I32)

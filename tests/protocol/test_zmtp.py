@@ -32,10 +32,10 @@ def received(
     cuts: Sequence[int],
     frame_bytes_max: int = FRAME_BYTES_MAX,
     room_bytes: int = zmtp.ROOM_BYTES,
-) -> list[list[bytes] | zmtp.Command]:
+) -> list[list[bytes] | zmtp.ZmtpCommand]:
     """What an inbox makes of the bytes when they come in pieces of these sizes, in turn."""
     inbox = zmtp.Inbox(frame_bytes_max, room_bytes)
-    found: list[list[bytes] | zmtp.Command] = []
+    found: list[list[bytes] | zmtp.ZmtpCommand] = []
     at = turn = 0
     while at < len(data):
         room = inbox.room()
@@ -45,7 +45,9 @@ def received(
         inbox.took(size)
         at, turn = at + size, turn + 1
         for item in inbox.items():
-            found.append(item if isinstance(item, zmtp.Command) else [bytes(one) for one in item])
+            found.append(
+                item if isinstance(item, zmtp.ZmtpCommand) else [bytes(one) for one in item]
+            )
     return found
 
 
@@ -59,12 +61,12 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(
 ) -> None:
     data = zmtp.GREETING + zmtp.ready(b"ROUTER") + b"".join(map(encoded, sent))
     ready, *found = received(data, cuts, room_bytes=room_bytes)
-    assert isinstance(ready, zmtp.Command)
+    assert isinstance(ready, zmtp.ZmtpCommand)
     assert ready.name == b"READY"
     assert found == sent
 
 
-def outcome(data: bytes, cut: int) -> list[list[bytes] | zmtp.Command] | None:
+def outcome(data: bytes, cut: int) -> list[list[bytes] | zmtp.ZmtpCommand] | None:
     """What comes out of bytes; None where they are refused."""
     try:
         return received(data, [cut])
@@ -81,15 +83,15 @@ def test_any_bytes_are_waited_for_or_refused_however_they_are_cut(data: bytes, c
 def test_a_ping_is_answered_with_its_context() -> None:
     data = zmtp.GREETING + zmtp.command(b"PING", b"\x00\x2acontext") + zmtp.PING
     first, second = received(data, [7])
-    assert isinstance(first, zmtp.Command)
-    assert isinstance(second, zmtp.Command)
+    assert isinstance(first, zmtp.ZmtpCommand)
+    assert isinstance(second, zmtp.ZmtpCommand)
     assert zmtp.pong(first) == b"\x04\x0c\x04PONGcontext"
     assert zmtp.pong(second) == b"\x04\x05\x04PONG"
 
 
 def test_a_long_command_has_a_long_head() -> None:
     (found,) = received(zmtp.GREETING + zmtp.command(b"ERROR", b"x" * 300), [11])
-    assert found == zmtp.Command(b"ERROR", b"x" * 300)
+    assert found == zmtp.ZmtpCommand(b"ERROR", b"x" * 300)
 
 
 @pytest.mark.parametrize(

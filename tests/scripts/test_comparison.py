@@ -9,7 +9,7 @@ from scripts.rivals import compare_rocketmq
 from scripts.rivals.page import filled
 from scripts.rivals.plan import estimate_s, groups, rounds_of, warm_ups
 from scripts.rivals.proc import pss_bytes
-from scripts.rivals.results import Results, Turn
+from scripts.rivals.results import Turn, TurnResults
 from scripts.rivals.rocketmq import java_version
 from scripts.rivals.rows import CRC_OFF, LOADS, OBJECTS, OURS, ROWS, THEIRS, chosen, scaled
 from scripts.rivals.table import below_must, lines, main_table, number, ratios, report
@@ -17,17 +17,17 @@ from scripts.rivals.table import below_must, lines, main_table, number, ratios, 
 ASKED = {"seconds": 5.0, "scale": 1.0}
 
 
-def result_of(load: str, rounds: dict[str, list[float]], figure: str = "per_s") -> Results:
+def result_of(load: str, rounds: dict[str, list[float]], figure: str = "per_s") -> TurnResults:
     """Turns of one load: for each side its figure, round by round."""
     turns = [
         Turn(load, side, number, {figure: value})
         for side, values in rounds.items()
         for number, value in enumerate(values, 1)
     ]
-    return Results(ASKED, turns)
+    return TurnResults(ASKED, turns)
 
 
-def line_of(results: Results, load: str, figure: str = "per_s"):  # type: ignore[no-untyped-def]
+def line_of(results: TurnResults, load: str, figure: str = "per_s"):  # type: ignore[no-untyped-def]
     """The table's line for a figure of a load."""
     (line,) = [
         one for one in lines(results)
@@ -66,7 +66,7 @@ def test_less_is_better_for_latencies(ours: float, verdict: str) -> None:
 
 
 def test_memory_is_the_greatest_of_all_loads_of_a_round() -> None:
-    results = Results(ASKED)
+    results = TurnResults(ASKED)
     for load, side, mib in [("a", OURS, 10.0), ("b", OURS, 30.0), ("a", THEIRS, 300.0)]:
         results.turns.append(Turn(load, side, 1, {"pss_mib": mib}))
     assert line_of(results, "*", "pss_mib").ratio.middle == 0.1
@@ -78,7 +78,7 @@ def test_the_second_column_is_the_ratio_with_the_checksum_off() -> None:
 
 
 def test_what_others_took_during_a_turn_is_said() -> None:
-    results = Results(ASKED, [Turn("find", OURS, 1, {"others_cpu_share": 0.004})])
+    results = TurnResults(ASKED, [Turn("find", OURS, 1, {"others_cpu_share": 0.004})])
     assert "while ours had its turn, all others together took 0.4% of a core" in report(results)
 
 
@@ -157,29 +157,29 @@ def test_a_scaled_load_is_a_part_of_it() -> None:
 
 def test_an_interrupted_run_goes_on_behind_its_last_whole_turn(tmp_path: Path) -> None:
     path = tmp_path / "turns.jsonl"
-    results = Results.open(path, ASKED)
+    results = TurnResults.open(path, ASKED)
     results.add(Turn("find", OURS, 1, {"p50_us": 1.5}))
     results.add(Turn("find", THEIRS, 1, {"p50_us": 2.5}))
     path.write_text(path.read_text()[:-9])
-    again = Results.open(path, ASKED)
+    again = TurnResults.open(path, ASKED)
     assert again.has("find", OURS, 1)
     assert not again.has("find", THEIRS, 1)
     again.add(Turn("find", THEIRS, 1, {"p50_us": 3.0}))
-    assert Results.load(path).turns == again.turns
+    assert TurnResults.load(path).turns == again.turns
 
 
 def test_turns_of_another_length_are_not_mixed(tmp_path: Path) -> None:
     path = tmp_path / "turns.jsonl"
-    Results.open(path, ASKED)
+    TurnResults.open(path, ASKED)
     with pytest.raises(ValueError, match=r"seconds 5.0, not 2.0"):
-        Results.open(path, {**ASKED, "seconds": 2.0})
+        TurnResults.open(path, {**ASKED, "seconds": 2.0})
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "turns.jsonl"
     path.write_text(json.dumps({"load": "x"}) + "\n")
     with pytest.raises(ValueError, match="what was asked for"):
-        Results.load(path)
+        TurnResults.load(path)
 
 
 def test_memory_leaves_out_what_is_mapped_of_the_store() -> None:

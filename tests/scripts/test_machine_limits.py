@@ -7,7 +7,7 @@ import pytest
 
 from scripts.bench import limits as bench_limits
 from scripts.bench.limits import LIMITS, rows
-from scripts.rivals.results import Results, Turn
+from scripts.rivals.results import Turn, TurnResults
 from scripts.rivals.rows import OURS
 
 MEASURED = dict.fromkeys(LIMITS, 10.0)
@@ -18,7 +18,7 @@ def test_a_batch_is_held_against_bytes_and_a_request_against_requests() -> None:
         Turn("send_batches_1k", OURS, 1, {"per_s": 1e6}),
         Turn("send_1", OURS, 1, {"per_s": 5.0}),
     ]
-    made = {row[0]: row[2:] for row in rows(MEASURED, Results({}, turns))}
+    made = {row[0]: row[2:] for row in rows(MEASURED, TurnResults({}, turns))}
     assert made["pwrite of 32 kB, allocated file, GB/s"] == ("1.22 (send_batches_1k)", "12%")
     assert made["ZeroMQ request and answer, one caller, /s"] == ("5 (send_1)", "50%")
     assert made["pwrite and fdatasync of 4 KiB, /s"] == ("", "")

@@ -19,8 +19,8 @@ from client.client import Client
 from protocol.errors import BadRequest, MqError, NotFound, UnknownOperation, UnknownTopic
 from protocol.message_id import offset_message_id, parse_host, parse_offset_message_id
 from protocol.record.codec import Record, decode
-from protocol.record.encode import Message, encode_message
-from protocol.record.patch import AppendRules, PlainRow, Stamp, check_plain, patch_plain
+from protocol.record.encode import NewMessage, encode_message
+from protocol.record.patch import AppendRules, PlainRow, StoreStamp, check_plain, patch_plain
 from protocol.wire import frames as wire
 from tests.support.node import wait_until
 
@@ -91,7 +91,7 @@ class Memory:
         for row in rows:
             key = (row.topic, row.queue_id if chosen is None else chosen)
             offsets = (key[1], len(self.queues[key]), self.end)
-            patch_plain(buffer, row, offsets, Stamp(now, STORE_HOST.to_bytes()), crc=True)
+            patch_plain(buffer, row, offsets, StoreStamp(now, STORE_HOST.to_bytes()), crc=True)
             self._keep(bytes(buffer[row.start : row.start + row.size]), key)
             counts.setdefault(key, [offsets[1], 0])[1] += 1
         return {
@@ -342,7 +342,7 @@ class FakeNode:
 
     def _writer_send(self, header: Header, payload: bytes, identity: bytes) -> Reply:
         queue = header.get("queue")
-        message = Message(
+        message = NewMessage(
             topic=header["topic"],
             body=header["body"],
             queue_id=-1 if queue is None else queue,

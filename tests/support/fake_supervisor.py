@@ -5,7 +5,7 @@ from pathlib import Path
 
 from node.supervisor.loop import serve
 from node.supervisor.options import Options, ServeSettings
-from node.supervisor.plan import Limits, Role
+from node.supervisor.plan import ChildRole, RestartLimits
 from protocol.errors import MqError
 
 
@@ -15,7 +15,7 @@ def main() -> int:
     options = Options(
         root=Path(root),
         serve=ServeSettings(bind="tcp://127.0.0.1:0", queue_workers=2),
-        limits=Limits(
+        limits=RestartLimits(
             backoff_s_min=numbers.get("backoff_s_min", 0.01),
             crashes_max=int(numbers.get("crashes_max", 5)),
             full_disk_s=numbers.get("full_disk_s", 0.05),
@@ -24,7 +24,7 @@ def main() -> int:
             silence_s_max=numbers.get("silence_s_max", 3600),
         ),
         version="test",
-        modules=dict.fromkeys(Role, "tests.support.fake_child"),
+        modules=dict.fromkeys(ChildRole, "tests.support.fake_child"),
     )
     try:
         return serve(options)

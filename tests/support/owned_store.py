@@ -11,7 +11,7 @@ from node.writer.store import WriterStore, open_writer_store
 from protocol.message_id import Host
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from protocol.record.codec import Record, decode
-from protocol.record.encode import Message, encode_batch
+from protocol.record.encode import NewMessage, encode_batch
 
 SEGMENT_BYTES = 64 * 1024
 FIRST_TIME = 1_700_000_000_000
@@ -33,7 +33,7 @@ class Owner:
         self.store: WriterStore = open_writer_store(root, settings(crc), _HOST, alone=True)
         self.now_ms = FIRST_TIME
 
-    def append(self, messages: Sequence[Message]) -> list[int]:
+    def append(self, messages: Sequence[NewMessage]) -> list[int]:
         """One request for each message; answers their log offsets."""
         requests = [
             AppendRequest(encode_batch([message], self.crc).records, 1) for message in messages
@@ -65,10 +65,10 @@ class Owner:
         self.store.lock.release()
 
 
-def some(count: int, body_bytes: int = 300, first: int = 0) -> list[Message]:
+def some(count: int, body_bytes: int = 300, first: int = 0) -> list[NewMessage]:
     """Messages with tags, keys and a property, in four queues."""
     return [
-        Message(
+        NewMessage(
             "orders",
             bytes([number % 251 + 1]) * body_bytes,
             number % 4,

@@ -13,7 +13,7 @@ from typing import Any, Self
 import zmq
 
 from node.store.identity.new_store import create_store
-from protocol.record.encode import RecordBatch
+from protocol.record.encode import EncodedRecords
 from protocol.wire.frames import VERSION, pack, unpack_answer
 
 START_S = 60
@@ -106,7 +106,7 @@ class RawClient:
         assert answer["id"] == self._id
         return answer
 
-    def append(self, batch: RecordBatch, **fields: Any) -> dict[str, Any]:
+    def append(self, batch: EncodedRecords, **fields: Any) -> dict[str, Any]:
         """An `append` of ready-made records; fields override what the header says."""
         header: dict[str, Any] = {
             "count": len(batch.sizes),

@@ -10,14 +10,20 @@ import pytest
 
 import keelog
 from client.send.staging import StageClient, StagedPart
-from node.store.staging_files import Batch, batch_dir, published_path, staged_bytes, staging_dir
+from node.store.staging_files import (
+    StagedBatch,
+    batch_dir,
+    published_path,
+    staged_bytes,
+    staging_dir,
+)
 from node.store.verify.verify import verify
 from node.writer.retention import used_percent
 from pipeline.errors import NodeBusyError, NodeUnreachable
 from pipeline.sink.options import SinkOptions
-from pipeline.sink.stage import Place, stage_rows
+from pipeline.sink.stage import StageId, stage_rows
 from protocol.errors import BusyError, ServiceNotAvailable
-from protocol.record.encode import Message, encode_message
+from protocol.record.encode import NewMessage, encode_message
 from tests.support.faults.small_disk import fill_to, small_tmpfs
 from tests.support.node import RunningNode, wait_until
 
@@ -67,7 +73,7 @@ def assert_all_there(node: RunningNode, count: int) -> None:
 
 
 def frame(number: int, size: int = 60_000) -> bytes:
-    message = Message("staged", os.urandom(size), 0, unique_key=f"{number:032d}")
+    message = NewMessage("staged", os.urandom(size), 0, unique_key=f"{number:032d}")
     return encode_message(message, crc=True)
 
 
@@ -162,7 +168,7 @@ def test_a_spark_task_without_room_fails_with_the_nodes_reason(node: RunningNode
     options = SinkOptions(node.endpoint, "orders", 2.0, 2.0, {"body": 0})
     # The second where the time is up amid the last attempt.
     with pytest.raises((NodeBusyError, NodeUnreachable), match="disk_full: ") as failed:
-        stage_rows(options, Place("job", 0, 0, "0"), [rows])
+        stage_rows(options, StageId("job", 0, 0, "0"), [rows])
     assert "below 85 % of the disk" in str(failed.value)
     folder = staging_dir(node.root)
     wait_until(lambda: staged_bytes(folder) == 0, "its repetition lacks that room")
@@ -178,7 +184,7 @@ def test_abandoned_stages_go_before_any_segment_and_live_ones_stay(node: Running
             for number in range(60):
                 writer.put(frame(number), 1)
             writer.finish()
-    dead, live = (batch_dir(node.root, Batch(query, 0)) for query in ("dead", "live"))
+    dead, live = (batch_dir(node.root, StagedBatch(query, 0)) for query in ("dead", "live"))
     begin = age_segments(node, 120)
     age(dead, 60)
     fill_to(place, 87)

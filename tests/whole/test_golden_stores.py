@@ -17,7 +17,7 @@ from keelog.cli.main import run
 from node.store.opening import DeadStore
 from node.store.query.find import FindRequest, find
 from node.store.query.pull import get_message
-from node.store.query.pull_types import PullRequest, PullResult
+from node.store.query.pull_types import PulledRecords, PullRequest
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.query.tag_filter import parse_tags
 from node.store.verify.verify import verify
@@ -103,7 +103,7 @@ def test_every_queue_has_rocketmqs_bounds_and_units(golden: GetStore, name: str)
             assert rows == expected.get((fact["topic"], fact["queueId"]), [])
 
 
-def pull(store: DeadStore, query: Row) -> PullResult:
+def pull(store: DeadStore, query: Row) -> PulledRecords:
     request = PullRequest(query["maxMsgNums"], tags=parse_tags(query["filter"]))
     queue = store.queue(query["topic"], query["queueId"])
     return get_message(store.log, queue, query["offset"], request)

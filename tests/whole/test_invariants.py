@@ -18,7 +18,7 @@ from node.store.checkpoints import Floor, load_tails, own_dir
 from node.writer.append_request import AppendRequest
 from node.writer.log.commit_log import FlushJob
 from node.writer.recovery.recovery import carry_out, examine
-from protocol.record.encode import Message, encode_batch
+from protocol.record.encode import NewMessage, encode_batch
 from tests.node.writer.test_appender import Log
 from tests.support.node import RunningNode, wait_until
 
@@ -125,7 +125,7 @@ class Disk:
 
 def any_batch(rnd: random.Random) -> AppendRequest:
     messages = [
-        Message("orders", rnd.randbytes(rnd.randrange(3000)), queue_id=rnd.randrange(4))
+        NewMessage("orders", rnd.randbytes(rnd.randrange(3000)), queue_id=rnd.randrange(4))
         for _ in range(rnd.randrange(1, 8))
     ]
     batch = encode_batch(messages, crc=True)

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 import keelog
-from keelog.cli.messages.consume import Wanted, read_to_end
-from keelog.cli.messages.selectors import Place
+from keelog.cli.messages.consume import ConsumeChoice, read_to_end
+from keelog.cli.messages.selectors import StartPoint
 from node.reader.tail_cache import TAIL_RECORDS_MAX
 from node.store.verify.verify import verify
 from tests.support.node import RunningNode, wait_until
@@ -147,7 +147,7 @@ def test_consume_says_so_when_a_queue_worker_keeps_it_from_the_end(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("keelog.cli.messages.consume._CATCH_UP_S", 0.1)
-    wanted = Wanted("orders", (), None, Place("start"), None)
+    wanted = ConsumeChoice("orders", (), None, StartPoint("start"), None)
     produce(node.client, 100)
     node.wait_dispatched()
     found: list[bytes] = []

@@ -18,7 +18,7 @@ import zmq
 from node.runtime.state_page import STOPPED, WorkerPage
 from node.store.identity.new_store import create_store
 from protocol.record.codec import Record, decode
-from protocol.record.encode import Message, encode_batch
+from protocol.record.encode import NewMessage, encode_batch
 from protocol.wire.frames import pack, unpack_answer
 from tests.support.node import wait_until
 from tests.support.single_process import SingleProcess, small_files
@@ -126,7 +126,7 @@ def append(
     peer: RawClient, topic: str, queue: int, *bodies: bytes, **fields: Any
 ) -> dict[str, Any]:
     """Appends one batch."""
-    messages = [Message(topic, body, queue, **fields) for body in bodies]
+    messages = [NewMessage(topic, body, queue, **fields) for body in bodies]
     receipt = peer.append(encode_batch(messages, crc=True))
     assert receipt["ok"], receipt
     return receipt

@@ -14,11 +14,11 @@ from node.writer.recovery.recovery import examine
 from node.writer.store import WriterStore, open_writer_store
 from protocol.ids import Queue
 from protocol.message_id import Host
-from protocol.record.encode import Message, encode_batch
+from protocol.record.encode import NewMessage, encode_batch
 from tests.support.golden import GetStore, facts
 from workers.feed import LiveFeed
 from workers.index_file import IndexFiles
-from workers.index_folder import IndexFolder
+from workers.index_folder import IndexWriter
 
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
 
@@ -61,7 +61,7 @@ def test_the_log_ends_where_rocketmq_says_and_goes_on_there(
         key=lambda one: store.appender.tails.get(one, 0),
     )
     following = store.appender.tails[queue]
-    request = AppendRequest(encode_batch([Message(*_message(queue))], crc=True).records, 1)
+    request = AppendRequest(encode_batch([NewMessage(*_message(queue))], crc=True).records, 1)
     store.appender.append([request], now_ms=0)
     assert request.error is None
     assert request.queues == [(queue.topic, queue.queue_id, following, 1)]
@@ -83,7 +83,7 @@ def test_store_times_go_on_above_the_brokers_although_our_clock_is_back(
     store = taken_over(golden_copy("small-killed"), "small-killed")
     newest = max(message["storeTimestamp"] for message in facts("small-killed").messages)
     request = AppendRequest(
-        encode_batch([Message(*_message(Queue("orders", 0)))], crc=True).records, 1
+        encode_batch([NewMessage(*_message(Queue("orders", 0)))], crc=True).records, 1
     )
     store.appender.append([request], now_ms=newest - 3_600_000)
     assert request.store_timestamp == newest
@@ -100,7 +100,7 @@ def test_the_last_index_file_is_kept_when_the_broker_stopped_in_order(
     store = taken_over(root, name)
     assert load_owner(root) == 1
     feed = LiveFeed(root)
-    folder = IndexFolder(root, settings(name).index_geometry, run_dir(root) / "index.new")
+    folder = IndexWriter(root, settings(name).index_geometry, run_dir(root) / "index.new")
     IndexFiles(root, folder, feed).resume_from()
     assert last.exists() == is_kept
     assert not is_kept or last.read_bytes() == before

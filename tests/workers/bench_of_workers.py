@@ -10,12 +10,12 @@ from node.runtime.service_loop import LoopPace
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, queue_slot, run_dir
 from tests.workers.living_log import SETTINGS, LivingLog, derived
-from workers.consume_queue import ConsumeQueues, Shard, Site
-from workers.dispatch import Breaks, Dispatcher, Handler, Pace, Place
+from workers.consume_queue import ConsumeQueues, QueueWorkerSite, Shard
+from workers.dispatch import Breaks, Dispatcher, DispatchPace, Handler, WorkerSite
 from workers.feed import Feed, LiveFeed
 from workers.index_file import IndexFiles
-from workers.index_folder import IndexFolder
-from workers.queue_files import QueueFiles
+from workers.index_folder import IndexWriter
+from workers.queue_files import QueueWriter
 from workers.rebuild import rebuild
 
 
@@ -28,23 +28,23 @@ class Running:
         self.root = log.root
         self.feed: Feed = LiveFeed(log.root)
         temp = run_dir(log.root) / f"{slot}.new"
-        self.files: QueueFiles | IndexFolder
+        self.files: QueueWriter | IndexWriter
         self.handler: Handler
         if slot == "index":
-            self.files = IndexFolder(log.root, SETTINGS.index_geometry, temp)
+            self.files = IndexWriter(log.root, SETTINGS.index_geometry, temp)
             self.handler = IndexFiles(log.root, self.files, self.feed)
         else:
             number, _, total = slot.removeprefix("queue-").partition("-of-")
-            self.files = QueueFiles(log.root, SETTINGS.queue_file_bytes, temp, open_max)
-            site = Site(log.root, Shard(int(number), int(total)))
+            self.files = QueueWriter(log.root, SETTINGS.queue_file_bytes, temp, open_max)
+            site = QueueWorkerSite(log.root, Shard(int(number), int(total)))
             self.handler = ConsumeQueues(site, self.files, self.feed)
         self.page = WorkerPage.create(log.root, slot)
         self.waits: list[float] = []
         self.dispatcher = Dispatcher(
-            Place(log.root, slot, self.page),
+            WorkerSite(log.root, slot, self.page),
             self.feed,
             self.handler,
-            Pace(LoopPace(flush_interval_s, 0, 0)),
+            DispatchPace(LoopPace(flush_interval_s, 0, 0)),
             Breaks(self.waits.append),
         )
 

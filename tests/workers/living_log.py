@@ -12,7 +12,7 @@ from node.store.identity.new_store import create_store
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from protocol.record.codec import SHORT_HEAD, filler
-from protocol.record.encode import Message, message_properties, pack_record
+from protocol.record.encode import NewMessage, message_properties, pack_record
 from protocol.record.properties import CRC_PROPERTY_BYTES, EMPTY_CRC_PROPERTY, crc_property
 
 SEGMENT_BYTES = 16 * 1024
@@ -72,7 +72,7 @@ class LivingLog:
             self.append(self._any_message())
         self.publish(flush)
 
-    def append(self, message: Message) -> int:
+    def append(self, message: NewMessage) -> int:
         """Writes one record; answers its log offset."""
         properties = message_properties(message) + (EMPTY_CRC_PROPERTY if self.sealed else b"")
         record = bytearray(pack_record(message, properties))
@@ -115,9 +115,9 @@ class LivingLog:
     def close(self) -> None:
         self._page.close()
 
-    def _any_message(self) -> Message:
+    def _any_message(self) -> NewMessage:
         rnd = self._random
-        return Message(
+        return NewMessage(
             topic=rnd.choice(TOPICS),
             queue_id=rnd.choice([0, 0, 0, 1, 2]),
             body=bytes(rnd.randrange(40)),

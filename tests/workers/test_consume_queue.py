@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from node.runtime.state_page import queue_slot
-from node.store.checkpoints import Progress, Tails, list_progress, save_progress, save_tails
+from node.store.checkpoints import Tails, WorkerCheckpoint, list_progress, save_progress, save_tails
 from protocol.derived.queue_unit import FILLER_UNIT
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR
 from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from protocol.record.encode import Message
+from protocol.record.encode import NewMessage
 from tests.workers.bench_of_workers import Running, expected, new_log, of_kind, running
 from tests.workers.living_log import LivingLog, derived
 from workers.progress import load_unfinished, save_unfinished
@@ -66,7 +66,7 @@ def test_a_restart_goes_on_where_the_progress_is(log: LivingLog) -> None:
 
 def test_one_record_at_a_time_gives_the_units_that_many_at_once_give(log: LivingLog) -> None:
     messages = [
-        Message("orders", b"x", 0, tags=tags, sys_flag=flag)
+        NewMessage("orders", b"x", 0, tags=tags, sys_flag=flag)
         for tags in ("A", "", "\u00fc||b")
         for flag in (0, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK)
     ]
@@ -85,7 +85,7 @@ def test_few_records_are_dispatched_without_columns(
     log.grow(200)
     with running(log, ALL) as worker:
         monkeypatch.setattr(worker.handler, "apply", None)
-        log.append(Message("orders", b"x", 0))
+        log.append(NewMessage("orders", b"x", 0))
         log.publish()
         worker.catch_up()
         assert worker.dispatcher.done == log.end
@@ -243,7 +243,7 @@ def test_a_number_of_workers_that_comes_back_before_the_change_was_over_starts_w
 def test_progress_of_a_lost_epoch_vouches_for_nothing(log: LivingLog) -> None:
     log.grow(60)
     run(log)
-    save_progress(log.root, ALL, Progress(99, log.end))
+    save_progress(log.root, ALL, WorkerCheckpoint(99, log.end))
     assert run(log) == [0]
 
 
@@ -251,8 +251,8 @@ def test_a_topic_that_can_be_no_folder_gets_no_queue_and_is_told_once(
     log: LivingLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.grow(5)
-    log.append(Message("../../outside", b"x", 0))
-    log.append(Message("../../outside", b"x", 1))
+    log.append(NewMessage("../../outside", b"x", 0))
+    log.append(NewMessage("../../outside", b"x", 1))
     log.publish()
     log.grow(5)
     run(log)
@@ -277,7 +277,7 @@ def test_a_log_that_begins_late_has_its_queues_begin_with_filler(log: LivingLog)
 
 def test_few_open_files_are_enough_for_many_queues(log: LivingLog) -> None:
     for number in range(100):
-        log.append(Message("wide", b"", number % 50))
+        log.append(NewMessage("wide", b"", number % 50))
     log.publish()
     with running(log, ALL, open_max=3) as worker:
         assert len(worker.files._open) <= 3  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import workers.queue_files
 import workers.sparse_file
 from node.runtime.disk import write_all
 from node.runtime.service_loop import LoopPace
-from node.store.checkpoints import Progress, load_progress
+from node.store.checkpoints import WorkerCheckpoint, load_progress
 from protocol.errors import StoreDamaged
 from tests.workers.bench_of_workers import SLOTS, Running, expected, new_log, of_kind, running
 from tests.workers.living_log import LivingLog, derived
@@ -47,24 +47,24 @@ def test_progress_never_passes_what_is_durable_in_the_log(slot: str, log: Living
     with running(log, slot) as worker:
         worker.save()
         assert worker.dispatcher.done == log.end
-        assert load_progress(log.root, slot) == Progress(1, durable)
+        assert load_progress(log.root, slot) == WorkerCheckpoint(1, durable)
         assert worker.page.read().saved == durable
         log.publish()
         worker.save()
-        assert load_progress(log.root, slot) == Progress(1, log.end)
+        assert load_progress(log.root, slot) == WorkerCheckpoint(1, log.end)
 
 
 @pytest.mark.parametrize("slot", SLOTS)
 def test_a_writer_that_stops_is_not_kept_waiting_for_progress(slot: str, log: LivingLog) -> None:
     log.grow(20)
     with running(log, slot) as worker:
-        assert load_progress(log.root, slot) == Progress(1, 0)
+        assert load_progress(log.root, slot) == WorkerCheckpoint(1, 0)
         log.end_in_order()
         deadline = time.monotonic() + 10
         while worker.page.read().saved < log.end:
             assert time.monotonic() < deadline
             worker.dispatcher.turn()
-    assert load_progress(log.root, slot) == Progress(1, log.end)
+    assert load_progress(log.root, slot) == WorkerCheckpoint(1, log.end)
 
 
 def test_queue_units_are_synced_by_least_pages_or_after_the_thorough_interval(
@@ -80,7 +80,7 @@ def test_queue_units_are_synced_by_least_pages_or_after_the_thorough_interval(
             assert worker.dispatcher._is_flush_due(now) is is_due
             if is_due:
                 worker.save()
-                assert load_progress(log.root, "queue-0-of-1") == Progress(1, log.end)
+                assert load_progress(log.root, "queue-0-of-1") == WorkerCheckpoint(1, log.end)
 
 
 def test_a_flush_that_takes_long_is_followed_by_a_longer_time_without_one(

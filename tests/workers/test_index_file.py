@@ -13,7 +13,7 @@ from node.store.detected_sizes import found_geometry
 from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER
 from protocol.errors import StoreDamaged
 from protocol.names import ABORT_FILE, INDEX_DIR
-from protocol.record.encode import Message
+from protocol.record.encode import NewMessage
 from tests.workers.bench_of_workers import Running, expected, new_log, of_kind, running
 from tests.workers.living_log import SETTINGS, LivingLog, derived
 
@@ -114,7 +114,9 @@ def test_after_any_other_stop_of_another_owner_the_last_file_is_made_anew(log: L
 def test_a_record_with_half_its_entries_is_completed(log: LivingLog, missing: int) -> None:
     """As a broker leaves it that was stopped between two keys, even across two files."""
     for number in range(12):
-        log.append(Message("t", b"", 0, "TagA", (f"a{number}", "b", "b"), unique_key=f"U{number}"))
+        log.append(
+            NewMessage("t", b"", 0, "TagA", (f"a{number}", "b", "b"), unique_key=f"U{number}")
+        )
     log.publish()
     run(log)
     remove_progress(log.root, SLOT)
@@ -184,7 +186,7 @@ def test_records_dispatched_twice_are_entered_once(log: LivingLog) -> None:
 
 
 def test_a_record_without_keys_moves_progress_and_makes_no_file(log: LivingLog) -> None:
-    log.append(Message("t", b"x", 0))
+    log.append(NewMessage("t", b"x", 0))
     log.publish()
     run(log)
     assert index_paths(log) == []
@@ -202,15 +204,15 @@ def test_files_are_named_by_their_first_records_store_time_in_utc(log: LivingLog
 
 def test_a_file_may_be_filled_exactly_and_the_next_is_made_for_the_next_key(log: LivingLog) -> None:
     for _ in range(GEOMETRY.index_num - 1):
-        log.append(Message("t", b"x", 0, tags="A"))
+        log.append(NewMessage("t", b"x", 0, tags="A"))
     log.publish()
     run(log)
     assert len(index_paths(log)) == 1
-    log.append(Message("t", b"x", 0))
+    log.append(NewMessage("t", b"x", 0))
     log.publish()
     run(log)
     assert len(index_paths(log)) == 1
-    log.append(Message("t", b"x", 0, tags="A"))
+    log.append(NewMessage("t", b"x", 0, tags="A"))
     log.publish()
     run(log)
     first, second = index_paths(log)
@@ -220,15 +222,15 @@ def test_a_file_may_be_filled_exactly_and_the_next_is_made_for_the_next_key(log:
 
 
 def test_an_expired_record_is_believed(log: LivingLog) -> None:
-    log.append(Message("t", b"x", 0, tags="A"))
+    log.append(NewMessage("t", b"x", 0, tags="A"))
     while log.end < 2 * log.segment_bytes:
-        log.append(Message("t", bytes(500), 0))
+        log.append(NewMessage("t", bytes(500), 0))
     log.publish()
     run(log)
     (log.root / "commitlog" / ("0" * 20)).unlink()
     log.min_offset = log.segment_bytes
     log.begin_epoch()
-    log.append(Message("t", b"x", 0, tags="A"))
+    log.append(NewMessage("t", b"x", 0, tags="A"))
     log.publish()
     run(log)
     (path,) = index_paths(log)

@@ -11,7 +11,7 @@ from node.runtime.state_page import queue_slot
 from node.store.checkpoints import Tails, save_tails
 from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, UNIT_BYTES
 from protocol.names import CONSUME_QUEUE_DIR, offset_file_name
-from protocol.record.encode import Message
+from protocol.record.encode import NewMessage
 from tests.workers.bench_of_workers import Running, expected, new_log, of_kind, running
 from tests.workers.living_log import SETTINGS, TOPICS, LivingLog, derived
 from tests.workers.test_trim import expire
@@ -58,7 +58,7 @@ def restart(log: LivingLog) -> set[str]:
 def late_topic(log: LivingLog, count: int) -> Path:
     """Messages to a topic of one queue; answers its folder."""
     for _ in range(count):
-        log.append(Message("late", b"x", 0))
+        log.append(NewMessage("late", b"x", 0))
     log.publish()
     return log.root / CONSUME_QUEUE_DIR / "late" / "0"
 
@@ -162,7 +162,7 @@ def test_a_queue_whose_files_end_where_the_log_now_begins_is_left_alone(log: Liv
     folder = late_topic(log, FILE_UNITS)
     segments = 1 + log.end // log.segment_bytes
     while log.end <= segments * log.segment_bytes:
-        log.append(Message("orders", b"x", 0))
+        log.append(NewMessage("orders", b"x", 0))
     late_topic(log, FILE_UNITS)
     with running(log, ALL) as worker:
         expire(log, segments)

@@ -9,7 +9,7 @@ import pytest
 
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
-from node.store.checkpoints import Progress, load_progress, save_progress
+from node.store.checkpoints import WorkerCheckpoint, load_progress, save_progress
 from protocol.errors import NotAStore, StoreDamaged, StoreLocked
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from tests.support.golden import GetStore, facts
@@ -91,12 +91,12 @@ def test_a_rebuild_vouches_for_what_it_made(tmp_path: Path) -> None:
     log = LivingLog(tmp_path)
     log.grow(50)
     log.close()
-    save_progress(tmp_path, "queue-1-of-2", Progress(1, 99))
-    save_progress(tmp_path, "index", Progress(1, 99))
+    save_progress(tmp_path, "queue-1-of-2", WorkerCheckpoint(1, 99))
+    save_progress(tmp_path, "index", WorkerCheckpoint(1, 99))
     told: list[tuple[str, int, int]] = []
     rebuild(tmp_path, settings=SETTINGS, progress=lambda *step: told.append(step))
-    assert load_progress(tmp_path, "queue-1-of-2") == Progress(1, log.end)
-    assert load_progress(tmp_path, "index") == Progress(1, log.end)
+    assert load_progress(tmp_path, "queue-1-of-2") == WorkerCheckpoint(1, log.end)
+    assert load_progress(tmp_path, "index") == WorkerCheckpoint(1, log.end)
     assert told == [("queues", log.end, log.end), ("index", log.end, log.end)]
 
 
@@ -125,7 +125,7 @@ def test_damage_in_the_log_is_named_and_what_was_built_stays(tmp_path: Path) -> 
     log.grow(300)
     log.close()
     rebuild(tmp_path, settings=SETTINGS)
-    save_progress(tmp_path, "index", Progress(1, log.end))
+    save_progress(tmp_path, "index", WorkerCheckpoint(1, log.end))
     path = sorted((tmp_path / "commitlog").iterdir())[1]
     with path.open("r+b") as file:
         file.seek(89)
@@ -138,5 +138,5 @@ def test_damage_in_the_log_is_named_and_what_was_built_stays(tmp_path: Path) -> 
     }
     with pytest.raises(StoreDamaged, match=path.name):
         rebuild(tmp_path, settings=SETTINGS)
-    assert load_progress(tmp_path, "index") == Progress(1, log.end)
+    assert load_progress(tmp_path, "index") == WorkerCheckpoint(1, log.end)
     assert all(path.read_bytes() == content for path, content in built.items())

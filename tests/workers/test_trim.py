@@ -10,8 +10,8 @@ from protocol.derived.queue_unit import QUEUE_UNIT, UNIT_BYTES
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from tests.workers.bench_of_workers import new_log, running
 from tests.workers.living_log import LivingLog
-from workers.index_folder import IndexFolder
-from workers.queue_files import QueueFiles
+from workers.index_folder import IndexWriter
+from workers.queue_files import QueueWriter
 
 ALL = queue_slot(0, 1)
 
@@ -89,7 +89,7 @@ def test_a_queue_whose_log_went_before_it_was_dispatched_begins_anew_at_the_logs
         handler = worker.handler
         assert {q: state.end for q, state in handler._ends.items()} == log.next_offset  # type: ignore[attr-defined]
         feed, files = worker.feed, worker.files
-        assert isinstance(files, QueueFiles)
+        assert isinstance(files, QueueWriter)
         for queue, end in log.next_offset.items():
             units = [(number, files.unit(queue, number)) for number in range(end - 5, end)]
             for number, unit in units:
@@ -101,7 +101,7 @@ def test_expired_index_files_go_and_the_others_stay(log: LivingLog) -> None:
     log.grow(600)
     with running(log, "index") as worker:
         folder = worker.files
-        assert isinstance(folder, IndexFolder)
+        assert isinstance(folder, IndexWriter)
         before = folder.names()
         ends = {name: folder.header(name).end_physical_offset for name in before}
         expire(log, 3)

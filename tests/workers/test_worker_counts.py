@@ -13,7 +13,7 @@ from node.runtime.state_page import queue_slot
 from node.store.checkpoints import PROGRESS_DIR, Tails, own_dir, save_tails
 from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
-from protocol.record.encode import Message
+from protocol.record.encode import NewMessage
 from tests.workers.bench_of_workers import Running, expected
 from tests.workers.living_log import LivingLog, derived
 
@@ -153,7 +153,7 @@ def damaged_last_message(folder: Path, at: int) -> tuple[LivingLog, int]:
     log = LivingLog(folder / "store")
     log.grow(60)
     for _ in range(3):
-        bad = log.append(Message(topic="orders", queue_id=7, body=b"body", tags="A"))
+        bad = log.append(NewMessage(topic="orders", queue_id=7, body=b"body", tags="A"))
     log.grow(20)
     live(log, 1, ["stop"] * 4)
     save_tails(log.root, Tails(log.flushed, dict(log.next_offset)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from node.store.checkpoints import (
     EpochLine,
-    Progress,
+    WorkerCheckpoint,
     list_progress,
     own_dir,
     save_epochs,
@@ -35,15 +35,15 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("progress", "vouched"),
     [
-        (Progress(1, 300), 300),
-        (Progress(1, 700), 500),
-        (Progress(2, 450), 400),
-        (Progress(3, 900), 900),
-        (Progress(7, 10), 0),
+        (WorkerCheckpoint(1, 300), 300),
+        (WorkerCheckpoint(1, 700), 500),
+        (WorkerCheckpoint(2, 450), 400),
+        (WorkerCheckpoint(3, 900), 900),
+        (WorkerCheckpoint(7, 10), 0),
     ],
 )
 def test_progress_counts_up_to_where_its_epoch_ended(
-    root: Path, progress: Progress, vouched: int
+    root: Path, progress: WorkerCheckpoint, vouched: int
 ) -> None:
     save_progress(root, "index", progress)
     assert vouched_offset(root, "index") == vouched
@@ -57,7 +57,7 @@ def test_without_progress_nothing_is_vouched_for(root: Path) -> None:
 def save_queues(root: Path, total: int, *offsets: int | None) -> None:
     for number, offset in enumerate(offsets):
         if offset is not None:
-            save_progress(root, f"queue-{number}-of-{total}", Progress(3, offset))
+            save_progress(root, f"queue-{number}-of-{total}", WorkerCheckpoint(3, offset))
 
 
 def test_each_shard_has_its_own_progress(root: Path) -> None:

@@ -17,7 +17,7 @@ BUCKETS = 44 << MANTISSA_BITS
 PERCENTILES = {"p50_ms": 50.0, "p90_ms": 90.0, "p99_ms": 99.0, "p999_ms": 99.9}
 
 
-class Histogram:
+class LatencyHistogram:
     """Counts of nanoseconds; sum and maximum are exact."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from keelog.bench.load.pace import Pace
+from keelog.bench.load.pace import LoadPace
 from keelog.bench.load.recorder import Recorder
 from keelog.bench.workload import Workload
 
@@ -13,7 +13,7 @@ SECOND_NS = 1_000_000_000
 
 
 @dataclass(slots=True)
-class Job:
+class LoadJob:
     """The work of process `number` of `of` in a role; see ROLES in load_process.py."""
 
     role: str
@@ -33,7 +33,7 @@ class Job:
         return json.dumps(fields)
 
     @classmethod
-    def parse(cls, line: str) -> "Job":
+    def parse(cls, line: str) -> "LoadJob":
         """From `line`."""
         fields: dict[str, Any] = json.loads(line)
         fields["workload"] = Workload.of(fields["workload"])
@@ -49,15 +49,15 @@ class Job:
         """This process's part of what all do together."""
         return (count + self.of - 1 - self.number) // self.of
 
-    def pace(self, start_ns: int) -> Pace:
+    def pace(self, start_ns: int) -> LoadPace:
         """This process's part of the plan: it takes every `of`-th moment."""
         load = self.workload
         each = load.messages_at_once
         interval = each * self.of * SECOND_NS / load.rate if load.rate else 0.0
         first = start_ns + int(interval * self.number / self.of)
         if load.count is not None:
-            return Pace(first, interval, None, -(-self.share_of(load.count) // each))
-        return Pace(first, interval, self.end_ns(start_ns), None)
+            return LoadPace(first, interval, None, -(-self.share_of(load.count) // each))
+        return LoadPace(first, interval, self.end_ns(start_ns), None)
 
     def end_ns(self, start_ns: int) -> int:
         """When a load of some duration ends."""

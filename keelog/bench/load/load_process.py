@@ -16,13 +16,13 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TextIO
 
-from keelog.bench.load.job import SECOND_NS, Job, Prepared
+from keelog.bench.load.job import SECOND_NS, LoadJob, Prepared
 from keelog.bench.load.pace import sleep_until, wake_up_in_time
 from keelog.bench.load.read_roles import prepare_finds, prepare_follow, prepare_reads
 from keelog.bench.load.send_role import prepare_sends
 from protocol.errors import MqError
 
-ROLES: dict[str, Callable[[Job], Prepared]] = {
+ROLES: dict[str, Callable[[LoadJob], Prepared]] = {
     "send": prepare_sends,
     "consume": prepare_reads,
     "follow": prepare_follow,
@@ -44,7 +44,7 @@ class Talk:
             self._out.flush()
 
 
-def tell_seconds(job: Job, talk: Talk, start_ns: int, over: threading.Event) -> None:
+def tell_seconds(job: LoadJob, talk: Talk, start_ns: int, over: threading.Event) -> None:
     """A row at each full second since the start, and a last one when it is over."""
     before = start_ns
     while not over.is_set():
@@ -70,7 +70,7 @@ def main() -> int:
     talk = Talk(sys.stdout)
     heard: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_hear, args=(sys.stdin, heard), daemon=True).start()
-    job = Job.parse(heard.get())
+    job = LoadJob.parse(heard.get())
     try:
         prepared = ROLES[job.role](job)
         talk.say("ready", generator=prepared.generator_cpu_s_per_million)
@@ -82,7 +82,7 @@ def main() -> int:
     return 0
 
 
-def run(job: Job, prepared: Prepared, talk: Talk, start_ns: int) -> None:
+def run(job: LoadJob, prepared: Prepared, talk: Talk, start_ns: int) -> None:
     """The work, with a row of figures each second."""
     over = threading.Event()
     teller = threading.Thread(target=tell_seconds, args=(job, talk, start_ns, over))

@@ -12,7 +12,7 @@ _PR_SET_TIMERSLACK = 29
 _LAST_NS = 1 << 62
 
 
-class Pace:
+class LoadPace:
     """Hands out moments on the monotonic clock, in ns; safe for threads.
 
     `interval_ns` lies between two requests of this process, 0 is full speed. It ends after

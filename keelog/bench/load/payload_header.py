@@ -24,7 +24,7 @@ def key_of(producer: int, number: int) -> str:
     return f"p{producer}-{number}"
 
 
-class Stamp(NamedTuple):
+class PayloadHeader(NamedTuple):
     """What a body says; times in ns."""
 
     due_ns: int
@@ -33,7 +33,7 @@ class Stamp(NamedTuple):
     number: int
 
     @classmethod
-    def of(cls, body: bytes) -> "Stamp":
+    def of(cls, body: bytes) -> "PayloadHeader":
         """The stamp of a body."""
         return cls(*_STAMP.unpack_from(body))
 
@@ -49,7 +49,7 @@ def stamped(topics: tuple[str, ...], fill: bytes, producer: int, options: dict[s
 
     def make(due_ns: int) -> Outgoing:
         number = next(numbers)
-        body = Stamp(due_ns, time.monotonic_ns(), producer, number).body(fill)
+        body = PayloadHeader(due_ns, time.monotonic_ns(), producer, number).body(fill)
         return Outgoing(topics[number % len(topics)], body, options, size)
 
     return make

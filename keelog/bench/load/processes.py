@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from keelog.bench.load.job import Job
+from keelog.bench.load.job import LoadJob
 from node.supervisor.child_process import command, environment
 from protocol.errors import MqError, RequestTimeout
 
@@ -40,7 +40,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SecondFigures:
     """The figures of one process for about a second; `start` and `end` in monotonic ns."""
 
     member: str
@@ -58,7 +58,7 @@ class Fleet:
         default_factory=queue.SimpleQueue
     )
 
-    def start(self, jobs: Sequence[Job]) -> list[Member]:
+    def start(self, jobs: Sequence[LoadJob]) -> list[Member]:
         """Starts a process for each job and returns when all are ready. Raises LoadFailed."""
         begun = [self._start(job) for job in jobs]
         ready: set[int] = set()
@@ -73,7 +73,7 @@ class Fleet:
             ready.add(member.pid)
         return begun
 
-    def _start(self, job: Job) -> Member:
+    def _start(self, job: LoadJob) -> Member:
         process = subprocess.Popen(
             command("keelog.bench.load.load_process", ()),
             stdin=subprocess.PIPE,
@@ -101,7 +101,7 @@ class Fleet:
             _tell(member, json.dumps({"go": start}))
         return start
 
-    def rows(self, until_ns: int) -> Iterator[Row]:
+    def rows(self, until_ns: int) -> Iterator[SecondFigures]:
         """What comes in until a moment; returns earlier when all are done. Raises LoadFailed."""
         while not all(member.is_done for member in self.members):
             left = (until_ns - time.monotonic_ns()) / 1e9
@@ -116,7 +116,7 @@ class Fleet:
                 member.is_done = True
             elif said["say"] == "row":
                 member.rows += 1
-                yield Row(member.name, said["start"], said["end"], said["streams"])
+                yield SecondFigures(member.name, said["start"], said["end"], said["streams"])
 
     def _check(self, member: Member, said: dict[str, Any]) -> None:
         if said["say"] == "failed":

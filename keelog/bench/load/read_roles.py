@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import keelog
-from keelog.bench.load.job import SECOND_NS, Job, Prepared
-from keelog.bench.load.pace import Pace, sleep_until
-from keelog.bench.load.payload_header import END, Stamp
+from keelog.bench.load.job import SECOND_NS, LoadJob, Prepared
+from keelog.bench.load.pace import LoadPace, sleep_until
+from keelog.bench.load.payload_header import END, PayloadHeader
 from keelog.bench.load.recorder import Recorder
 from protocol.errors import MqError
 
@@ -16,7 +16,7 @@ FIND_S_MAX = 60.0
 PAUSE_S = 0.005
 
 
-def prepare_reads(job: Job) -> Prepared:
+def prepare_reads(job: LoadJob) -> Prepared:
     """Reads its queues from end to end, again and again until the time is over; with a count, once.
 
     Its stream is `consume`; nothing is timed in it.
@@ -47,7 +47,7 @@ def prepare_reads(job: Job) -> Prepared:
 
 
 def _stored(
-    job: Job, client: keelog.Client, topic: str, queues: list[int]
+    job: LoadJob, client: keelog.Client, topic: str, queues: list[int]
 ) -> Iterator[keelog.PullResult]:
     """All that queues of a topic hold now."""
     return client.consume(
@@ -77,7 +77,7 @@ def _read(
             return
 
 
-def prepare_follow(job: Job) -> Prepared:
+def prepare_follow(job: LoadJob) -> Prepared:
     """Follows its queues until the last message of each has come.
 
     Streams: `end_to_end` from the intended send time, `from_send` from the real one; what a queue
@@ -114,7 +114,7 @@ def follow(
     for message in client.tail(topic, "earliest", queues=queues):
         body, queue_id, offset = message.body, message.queue_id, message.queue_offset
         now = time.monotonic_ns()
-        stamp = Stamp.of(body)
+        stamp = PayloadHeader.of(body)
         if offset != expected[queue_id]:
             fail("lost" if offset > expected[queue_id] else "twice")
         expected[queue_id] = offset + 1
@@ -132,7 +132,7 @@ def follow(
         streams[0].last_ns = streams[1].last_ns = now
 
 
-def prepare_finds(job: Job) -> Prepared:
+def prepare_finds(job: LoadJob) -> Prepared:
     """Looks messages up by their keys at the rate `finds`, as an open loop; its stream is `find`.
 
     A look-up ends when it has found the message: until then the index may be behind. What is looked
@@ -145,7 +145,7 @@ def prepare_finds(job: Job) -> Prepared:
     (topic,) = job.topics
 
     def work(start_ns: int) -> None:
-        pace = Pace(start_ns, SECOND_NS / load.finds, job.end_ns(start_ns), None)
+        pace = LoadPace(start_ns, SECOND_NS / load.finds, job.end_ns(start_ns), None)
         with client:
             while (due := pace.next()) is not None:
                 sleep_until(due)

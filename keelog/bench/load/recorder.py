@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from keelog.bench.load.histogram import Histogram
+from keelog.bench.load.histogram import LatencyHistogram
 
 
 class Recorder:
@@ -47,7 +47,7 @@ class Recorder:
     def take(self) -> dict[str, Any]:
         """What came since the last call."""
         latencies, sizes = _cut(self._latencies), _cut(self._sizes)
-        histogram = Histogram()
+        histogram = LatencyHistogram()
         histogram.add(latencies)
         if self._counted is None:
             messages, size = len(sizes) * self._each, int(sizes.sum())

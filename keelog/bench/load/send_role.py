@@ -10,8 +10,8 @@ from typing import Any
 import keelog
 from keelog import aio
 from keelog.bench.load.bodies import Sizes, batches, make_bodies
-from keelog.bench.load.job import Job, Prepared
-from keelog.bench.load.pace import Pace
+from keelog.bench.load.job import LoadJob, Prepared
+from keelog.bench.load.pace import LoadPace
 from keelog.bench.load.payload_header import key_of, stamped
 from keelog.bench.load.receipts_file import Notes, notes_path
 from keelog.bench.load.recorder import Recorder
@@ -33,7 +33,7 @@ DRY_REQUESTS = 5_000
 """Requests that are sent to nobody, to learn what the generator costs."""
 
 
-def prepare_sends(job: Job) -> Prepared:
+def prepare_sends(job: LoadJob) -> Prepared:
     """Makes the messages, connects, and times the generator alone."""
     load = job.workload
     bodies = make_bodies(Sizes.parse(load.body), seed=job.number)
@@ -61,7 +61,7 @@ def prepare_sends(job: Job) -> Prepared:
     return Prepared(work, dry)
 
 
-def requests_of(job: Job, bodies: list[bytes]) -> Make:
+def requests_of(job: LoadJob, bodies: list[bytes]) -> Make:
     """What makes the requests: in advance, but where bodies carry a stamp."""
     load, topics = job.workload, job.topics
     options: dict[str, Any] = {"tags": load.tags} if load.tags else {}
@@ -105,7 +105,7 @@ def _keys(count: int, dice: random.Random) -> list[str]:
 
 
 def _send_through_a_producer(
-    job: Job, client: keelog.Client, make: Make, pace: Pace, streams: Streams, mean: float
+    job: LoadJob, client: keelog.Client, make: Make, pace: LoadPace, streams: Streams, mean: float
 ) -> None:
     load = job.workload
     timeout, acks, limit = load.timeout, load.acks, load.under_way
@@ -130,17 +130,17 @@ def _send_through_a_producer(
             producer.flush()
 
 
-async def _send_in_tasks(job: Job, make: Make, pace: Pace, streams: Streams) -> None:
+async def _send_in_tasks(job: LoadJob, make: Make, pace: LoadPace, streams: Streams) -> None:
     callers = max(1, job.share_of(job.workload.producers))
     async with aio.connect(job.endpoint, timeout=job.workload.timeout) as client:
         await call_in_tasks(callers, client.send, make, pace, streams)
 
 
-def dry_run_cpu_s_per_million(job: Job, make: Make) -> float:
+def dry_run_cpu_s_per_million(job: LoadJob, make: Make) -> float:
     """CPU seconds that the generator takes for a million messages, by sending to nobody."""
     each = job.workload.messages_at_once
     streams = Streams(Recorder(each), None)
-    pace = Pace(0, 0.0, None, DRY_REQUESTS)
+    pace = LoadPace(0, 0.0, None, DRY_REQUESTS)
     before = time.thread_time()
     done: Future[None] = Future()
     done.set_result(None)

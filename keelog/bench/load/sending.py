@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from keelog.bench.load.pace import Pace, sleep_until
+from keelog.bench.load.pace import LoadPace, sleep_until
 from keelog.bench.load.recorder import Recorder
 from protocol.errors import MqError
 
@@ -54,7 +54,9 @@ def cycle(requests: list[Outgoing]) -> Make:
     return lambda _due_ns: next(turn)
 
 
-def requests_when_due(make: Make, pace: Pace, streams: Streams) -> Iterator[tuple[int, Outgoing]]:
+def requests_when_due(
+    make: Make, pace: LoadPace, streams: Streams
+) -> Iterator[tuple[int, Outgoing]]:
     """Each request with its intended time in ns, at that time; several may share `pace`."""
     late = streams.lateness
     while (due := pace.next()) is not None:
@@ -64,7 +66,7 @@ def requests_when_due(make: Make, pace: Pace, streams: Streams) -> Iterator[tupl
         yield due, make(due)
 
 
-def call_one_by_one(send: Callable[..., Any], make: Make, pace: Pace, streams: Streams) -> None:
+def call_one_by_one(send: Callable[..., Any], make: Make, pace: LoadPace, streams: Streams) -> None:
     """One caller that waits for each answer; several of them share `pace`."""
     note = streams.sends.note
     for due, request in requests_when_due(make, pace, streams):
@@ -82,7 +84,7 @@ def _failed(recorder: Recorder, error: MqError, messages: int = 1) -> None:
 
 
 def call_in_threads(
-    callers: int, send: Callable[..., Any], make: Make, pace: Pace, streams: Streams
+    callers: int, send: Callable[..., Any], make: Make, pace: LoadPace, streams: Streams
 ) -> None:
     """So many callers, each a thread; returns when all are done."""
     threads = [
@@ -96,7 +98,7 @@ def call_in_threads(
 
 
 async def call_in_tasks(
-    callers: int, send: Callable[..., Awaitable[Any]], make: Make, pace: Pace, streams: Streams
+    callers: int, send: Callable[..., Awaitable[Any]], make: Make, pace: LoadPace, streams: Streams
 ) -> None:
     """So many callers, each an asyncio task."""
 
@@ -128,7 +130,7 @@ class Handed:
 
 
 def keep_in_flight(
-    send: Callable[..., "Future[Any]"], make: Make, pace: Pace, streams: Streams, handed: Handed
+    send: Callable[..., "Future[Any]"], make: Make, pace: LoadPace, streams: Streams, handed: Handed
 ) -> None:
     """One producer that waits only for room.
 
@@ -149,7 +151,7 @@ def keep_in_flight(
 
 
 def keep_batches_in_flight(
-    send: Callable[..., "Future[Any]"], make: Make, pace: Pace, streams: Streams, each: int
+    send: Callable[..., "Future[Any]"], make: Make, pace: LoadPace, streams: Streams, each: int
 ) -> None:
     """One producer whose `send` waits for room; every batch is timed, as `each` messages."""
     for due, request in requests_when_due(make, pace, streams):

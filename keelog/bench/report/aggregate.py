@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from keelog.bench.load.histogram import Histogram
+from keelog.bench.load.histogram import LatencyHistogram
 from keelog.bench.load.job import SECOND_NS
-from keelog.bench.load.processes import Row
+from keelog.bench.load.processes import SecondFigures
 from keelog.bench.results import Second, Stream, Summary
 
 SHORT_ROW_S = 0.5
@@ -25,7 +25,7 @@ class _Share:
     messages: int = 0
     bytes: int = 0
 
-    def add(self, row: Row, figures: dict[str, Any]) -> None:
+    def add(self, row: SecondFigures, figures: dict[str, Any]) -> None:
         self.ns += row.end - row.start
         self.messages += figures["messages"]
         self.bytes += figures["bytes"]
@@ -40,10 +40,10 @@ class _Sum:
     messages: int = 0
     bytes: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    latency: Histogram = field(default_factory=Histogram)
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     by_member: dict[str, _Share] = field(default_factory=lambda: defaultdict(_Share))
 
-    def add(self, row: Row, figures: dict[str, Any], latency: Histogram) -> None:
+    def add(self, row: SecondFigures, figures: dict[str, Any], latency: LatencyHistogram) -> None:
         self.messages += figures["messages"]
         self.bytes += figures["bytes"]
         self.failures.update(figures["failures"])
@@ -98,14 +98,14 @@ class Tally:
         self._seconds: dict[str, dict[int, _Sum]] = defaultdict(lambda: defaultdict(_Sum))
         self._closed: dict[str, dict[int, Second]] = defaultdict(dict)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: SecondFigures) -> None:
         """Takes a row."""
         number = round((row.start - self._start_ns) / SECOND_NS)
         if row.end - row.start < SHORT_ROW_S * SECOND_NS and number:
             number -= 1
         is_steady = row.start - self._start_ns >= self._warm_up_ns - EARLY_NS
         for name, figures in row.streams.items():
-            latency = Histogram.of(figures["latency"])
+            latency = LatencyHistogram.of(figures["latency"])
             self._all[name].add(row, figures, latency)
             if is_steady:
                 self._steady[name].add(row, figures, latency)

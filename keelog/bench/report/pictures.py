@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from keelog.bench.report.text_report import NAMES, UNSHOWN
-from keelog.bench.results import Look, Result, Second
+from keelog.bench.results import ProcessSample, Result, Second
 from pipeline.report.picture import COLOURS, INK, in_bytes, legend, svg
 from pipeline.report.text import count_text
 
@@ -151,7 +151,7 @@ def memory(result: Result) -> str:
     return svg(draw, 10, 3)
 
 
-def _lines(axes: Axes, looks: Sequence[Look], values: Sequence[dict[str, int]]) -> None:
+def _lines(axes: Axes, looks: Sequence[ProcessSample], values: Sequence[dict[str, int]]) -> None:
     names = list(dict.fromkeys(name for one in values for name in one))
     for name in sorted(names, key=_role):
         colour, style = _process_look(name)

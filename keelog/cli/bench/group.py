@@ -14,10 +14,10 @@ from keelog.cli.bench.options import (
     time_options,
 )
 from keelog.cli.bench.run import run_load
-from keelog.cli.options import Group, settings_options
+from keelog.cli.options import CliGroup, settings_options
 
 
-@click.group(cls=Group)
+@click.group(cls=CliGroup)
 def bench() -> None:
     """Measures a node under load: a line each second, then figures, as JSON or a page too.
 

@@ -11,7 +11,7 @@ from keelog.cli.options import settings_options
 from protocol.errors import BadRequest
 
 if TYPE_CHECKING:
-    from keelog.bench.limits import Limits
+    from keelog.bench.limits import RunLimits
     from keelog.bench.workload import Workload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -180,13 +180,13 @@ def workload_of(kind: Any, options: Options) -> "Workload":
     return Workload(kind=kind, settings=options.get("pairs", ()), **known)
 
 
-def limits_of(options: Options) -> "Limits":
+def limits_of(options: Options) -> "RunLimits":
     """The limits of a command's options."""
-    from keelog.bench.limits import Limits
+    from keelog.bench.limits import RunLimits
 
     said = {name: _value(name, text) for name, text in options.items() if text is not None}
     cpu = said.get("max_cpu")
-    return Limits(
+    return RunLimits(
         said.get("max_p50"),
         said.get("max_p99"),
         said.get("max_p999"),

@@ -19,8 +19,8 @@ from keelog.cli.demo.spark import INSTALL, is_spark_there, spark_topics
 from keelog.cli.demo.store import Input, find_store, outgoing, read_store, same
 from keelog.cli.failures import OK, doing
 from keelog.cli.interrupts import ending_in_order
-from keelog.cli.messages.consume import Wanted, read_to_end
-from keelog.cli.messages.selectors import Place
+from keelog.cli.messages.consume import ConsumeChoice, read_to_end
+from keelog.cli.messages.selectors import StartPoint
 from keelog.cli.node.state import show_status
 from keelog.cli.options import command, output_options
 from keelog.cli.output import Output, say
@@ -49,7 +49,7 @@ class DemoFailed(MqError):
 
 
 @dataclass(slots=True)
-class Summary:
+class DemoSummary:
     """What the demo counted."""
 
     sent: int = 0
@@ -90,7 +90,7 @@ def demo(sources: Sequence[str], directory: Path | None, spark: bool | None, out
     """
     started = time.monotonic()
     place = directory or Path(tempfile.mkdtemp(prefix="keelog-demo-"))
-    summary = Summary(store=str(place / "store"))
+    summary = DemoSummary(store=str(place / "store"))
     differences: list[str] = []
     with doing("the demo failed"), ending_in_order():
         found = _read(sources, summary)
@@ -137,7 +137,7 @@ def _tell(*lines: str) -> None:
         say(line)
 
 
-def _read(sources: Sequence[str], summary: Summary) -> Input:
+def _read(sources: Sequence[str], summary: DemoSummary) -> Input:
     found = Input()
     with tempfile.TemporaryDirectory(prefix="keelog-demo-") as scratch:
         for name in sources:
@@ -149,7 +149,7 @@ def _read(sources: Sequence[str], summary: Summary) -> Input:
     return found
 
 
-def _send(client: keelog.Client, found: Input, summary: Summary) -> list[keelog.Receipt]:
+def _send(client: keelog.Client, found: Input, summary: DemoSummary) -> list[keelog.Receipt]:
     """Some one by one, the rest in batches; the receipts in order."""
     queues: dict[str, int] = {}
     for topic, queue_id in found.queues:
@@ -169,7 +169,7 @@ def _send(client: keelog.Client, found: Input, summary: Summary) -> list[keelog.
     return receipts
 
 
-def _wait_until_dispatched(client: keelog.Client, summary: Summary) -> None:
+def _wait_until_dispatched(client: keelog.Client, summary: DemoSummary) -> None:
     """Until queues and index have followed to the log's end."""
     deadline = time.monotonic() + CATCH_UP_S_MAX
     while True:
@@ -192,13 +192,13 @@ def _compare(
     client: keelog.Client,
     found: Input,
     receipts: list[keelog.Receipt],
-    summary: Summary,
+    summary: DemoSummary,
     differences: list[str],
 ) -> None:
     """Pulls every queue and holds it against what was sent; then some look-ups."""
     pulled: dict[Queue, list[Record]] = {}
     for queue, sent in found.queues.items():
-        wanted = Wanted(queue.topic, (queue.queue_id,), None, Place("start"), None)
+        wanted = ConsumeChoice(queue.topic, (queue.queue_id,), None, StartPoint("start"), None)
         pulled[queue] = [message.record for message in read_to_end(client, wanted)]
         equal = sum(map(same, sent, pulled[queue]))
         summary.pulled_equal += equal
@@ -214,7 +214,7 @@ def _compare(
 def _look_up(
     client: keelog.Client,
     pulled: dict[Queue, list[Record]],
-    summary: Summary,
+    summary: DemoSummary,
     differences: list[str],
 ) -> None:
     everything = [record for records in pulled.values() for record in records]
@@ -264,7 +264,7 @@ def _verify(store: Path, differences: list[str]) -> dict[str, Any]:
     }
 
 
-def _table(summary: Summary) -> list[dict[str, Any]]:
+def _table(summary: DemoSummary) -> list[dict[str, Any]]:
     checked = summary.verified
     rows = {
         "sent": summary.sent,

@@ -12,7 +12,7 @@ from protocol.errors import NotAStore, PropertiesTooLarge
 from protocol.ids import Queue
 from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX
 from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6, Record
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 from protocol.record.encode import FORBIDDEN_SYS_FLAGS, encode_message
 from protocol.record.properties import CRC32, UNIQUE_KEY, decode_raw_properties
 
@@ -73,7 +73,7 @@ def read_store(path: Path, found: Input) -> None:
                 found.records.append(record)
 
 
-def _records(columns: Iterator[Columns], store: DeadStore) -> Iterator[Record]:
+def _records(columns: Iterator[RecordColumns], store: DeadStore) -> Iterator[Record]:
     for window in columns:
         for offset in window.physical_offset.tolist():
             yield store.log.record_at(offset)

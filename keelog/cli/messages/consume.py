@@ -13,10 +13,10 @@ from client.subscription import BEHIND_ANY
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
 from keelog.cli.messages.message_format import compile_format
-from keelog.cli.messages.selectors import Place, parse_range
+from keelog.cli.messages.selectors import StartPoint, parse_range
 from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output
-from keelog.cli.progress import Progress, Tell, progress_option
+from keelog.cli.progress import CommandProgress, Tell, progress_option
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
 from protocol.errors import NotFound
 
@@ -27,14 +27,14 @@ _PULL_BYTES = 1024 * 1024
 _STILL_PULLS_MAX = 3
 
 
-class Wanted(NamedTuple):
+class ConsumeChoice(NamedTuple):
     """Which messages of a topic."""
 
     topic: str
     queues: tuple[int, ...]
     tags: str | None
-    first: Place
-    last: Place | None
+    first: StartPoint
+    last: StartPoint | None
 
 
 @command("consume")
@@ -53,7 +53,9 @@ class Wanted(NamedTuple):
 @node_option
 @progress_option
 @output_options
-def consume(topic: str, output: Output, node: str, progress: Progress, **options: Any) -> int:
+def consume(
+    topic: str, output: Output, node: str, progress: CommandProgress, **options: Any
+) -> int:
     """Prints the messages of a topic, in order within each queue, and waits for more.
 
     FORMAT has a letter for each part: %t topic, %q queue, %o offset, %k keys, %v value, %V its
@@ -67,7 +69,7 @@ def consume(topic: str, output: Output, node: str, progress: Progress, **options
     """
     # In UTC here; a time without a zone is local time all the same.
     first, last = parse_range(options["where"], datetime.now(UTC))
-    wanted = Wanted(topic, options["queues"], options["tags"], first, last)
+    wanted = ConsumeChoice(topic, options["queues"], options["tags"], first, last)
     render = None if options["text"] is None else compile_format(options["text"])
     finite = options["at_end"] or last is not None
     if output.is_terminal or not finite:
@@ -93,7 +95,7 @@ def consume(topic: str, output: Output, node: str, progress: Progress, **options
 
 
 def read_to_end(
-    client: keelog.Client, wanted: Wanted, tell: Tell = lambda _done, _total: None
+    client: keelog.Client, wanted: ConsumeChoice, tell: Tell = lambda _done, _total: None
 ) -> Iterator[keelog.Message]:
     """From the first place to the last one, queue by queue; without a last one to the end of the
     log as it is now. `tell` hears how many offsets are done, and how many there are."""
@@ -114,7 +116,9 @@ def read_to_end(
             yield from _read(client, wanted, queue_id, (end, known.max_offset))
 
 
-def span_of(client: keelog.Client, wanted: Wanted, queue: keelog.QueueOffsets) -> tuple[int, int]:
+def span_of(
+    client: keelog.Client, wanted: ConsumeChoice, queue: keelog.QueueOffsets
+) -> tuple[int, int]:
     """The wanted part of a queue, `[start, end)`; empty when it ends before it starts."""
     start = offset_of(client, wanted, queue, wanted.first)
     end = queue.max_offset
@@ -141,7 +145,7 @@ def wait_until_dispatched(client: keelog.Client) -> bool:
 
 
 def _read(
-    client: keelog.Client, wanted: Wanted, queue_id: int, span: tuple[int, int]
+    client: keelog.Client, wanted: ConsumeChoice, queue_id: int, span: tuple[int, int]
 ) -> Iterator[keelog.Message]:
     offset, end = span
     still = 0
@@ -160,7 +164,7 @@ def _read(
         offset = max(offset, result.next_begin_offset)
 
 
-def follow(client: keelog.Client, wanted: Wanted) -> Iterator[keelog.Message]:
+def follow(client: keelog.Client, wanted: ConsumeChoice) -> Iterator[keelog.Message]:
     """From the first place on, without an end."""
     first = wanted.first
     starts: dict[str, Any] = {
@@ -181,7 +185,7 @@ def follow(client: keelog.Client, wanted: Wanted) -> Iterator[keelog.Message]:
             yield message
 
 
-def _queues(client: keelog.Client, wanted: Wanted) -> list[keelog.QueueOffsets]:
+def _queues(client: keelog.Client, wanted: ConsumeChoice) -> list[keelog.QueueOffsets]:
     found = client.offsets(wanted.topic)
     missing = set(wanted.queues) - {queue.queue_id for queue in found}
     if missing:
@@ -193,7 +197,7 @@ def _queues(client: keelog.Client, wanted: Wanted) -> list[keelog.QueueOffsets]:
 
 
 def offset_of(
-    client: keelog.Client, wanted: Wanted, queue: keelog.QueueOffsets, place: Place
+    client: keelog.Client, wanted: ConsumeChoice, queue: keelog.QueueOffsets, place: StartPoint
 ) -> int:
     """The offset in a queue that a place means, within the queue's bounds."""
     match place.kind:

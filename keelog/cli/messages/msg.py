@@ -9,13 +9,13 @@ import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
 from keelog.cli.messages.selectors import parse_time
-from keelog.cli.options import Group, command, node_option, output_options
+from keelog.cli.options import CliGroup, command, node_option, output_options
 from keelog.cli.output import Output
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
 from protocol.errors import NotFound
 
 
-@click.group("msg", cls=Group)
+@click.group("msg", cls=CliGroup)
 def msg() -> None:
     """Finds single messages through a node.
 

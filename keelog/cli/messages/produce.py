@@ -16,7 +16,7 @@ from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, Partial, doing
 from keelog.cli.options import command, format_option, node_option
 from keelog.cli.output import Output, say
-from keelog.cli.progress import Progress, progress_option
+from keelog.cli.progress import CommandProgress, progress_option
 from keelog.cli.shapes import receipt_shape
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.record.codec import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
@@ -79,7 +79,7 @@ def produce(topic: str, objects: bool, batch: int, output: Output, **options: An
         options["keys"],
         _pairs(options["pairs"]),
     )
-    progress: Progress = options["progress"]
+    progress: CommandProgress = options["progress"]
     if output.is_terminal:
         progress.silence()  # the receipts themselves show how far it is
     with (
@@ -90,13 +90,13 @@ def produce(topic: str, objects: bool, batch: int, output: Output, **options: An
             acks="flushed" if options["sync"] else "appended", timeout=options["timeout"]
         ) as producer,
     ):
-        run = _Run(output, input_teller(progress, sys.stdin.fileno()))
+        run = _ProduceRun(output, input_teller(progress, sys.stdin.fileno()))
         receipts = run.receipts(producer, objects, defaults, batch)
         output.rows(receipts, live=output.format == "table")
         return run.end()
 
 
-class _Run:
+class _ProduceRun:
     """One run: what was stored, and the error that ended it."""
 
     def __init__(self, output: Output, tell: Callable[[], None]) -> None:
@@ -155,7 +155,7 @@ class _Run:
         raise self._error
 
 
-def input_teller(progress: Progress, descriptor: int) -> Callable[[], None]:
+def input_teller(progress: CommandProgress, descriptor: int) -> Callable[[], None]:
     """Tells how much of a file has been read; of a pipe nobody knows the end."""
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode):

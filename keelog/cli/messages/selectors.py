@@ -21,7 +21,7 @@ _KINDS: dict[str, Kind] = {"": "offset", "+": "from_start", "-": "from_end"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StartPoint:
     """One place; `value` is an offset, a count, or ms since 1970."""
 
     kind: Kind
@@ -45,22 +45,22 @@ def parse_time(text: str, now: datetime) -> int:
         ) from None
 
 
-def parse_place(text: str, now: datetime) -> Place:
+def parse_place(text: str, now: datetime) -> StartPoint:
     """One place. Raises BadParameter."""
     if text in ("start", "end"):
-        return Place(text)  # type: ignore[arg-type]
+        return StartPoint(text)  # type: ignore[arg-type]
     if text.startswith("@"):
-        return Place("time", parse_time(text[1:], now))
+        return StartPoint("time", parse_time(text[1:], now))
     number = _NUMBER.fullmatch(text)
     if number is None:
         raise BadValue(
             f"{text!r} is no place",
             "write start, end, 123, +5, -10, @2026-11-20T10:00 or @-15m: keelog help places",
         )
-    return Place(_KINDS[number[1]], int(number[2]))
+    return StartPoint(_KINDS[number[1]], int(number[2]))
 
 
-def parse_range(text: str, now: datetime) -> tuple[Place, Place | None]:
+def parse_range(text: str, now: datetime) -> tuple[StartPoint, StartPoint | None]:
     """`FROM` or `FROM:TO`. A time may hold colons itself: the whole text is tried first."""
     colons = [match.start() for match in re.finditer(":", text)]
     for end in [len(text), *reversed(colons)]:

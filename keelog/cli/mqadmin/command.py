@@ -13,13 +13,13 @@ import click
 from keelog.cli.failures import OK, doing
 from keelog.cli.mqadmin.names import ALIASES, SEND, translate
 from keelog.cli.mqadmin.words import read_words
-from keelog.cli.options import Command
+from keelog.cli.options import CliCommand
 from keelog.cli.output import Output, say
 from protocol.addresses import without_credentials
 from protocol.errors import BadRequest
 
 
-class _Rest(Command):
+class _Rest(CliCommand):
     """A command that hands every word behind NAME on, -h too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

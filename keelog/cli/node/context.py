@@ -6,13 +6,13 @@ import click
 
 from keelog.cli.contexts import Context, check_name, complete_names, load, path_of, save
 from keelog.cli.failures import OK, doing
-from keelog.cli.options import Group, command, output_options
+from keelog.cli.options import CliGroup, command, output_options
 from keelog.cli.output import Output
 from protocol.addresses import without_credentials
 from protocol.errors import BadRequest
 
 
-@click.group("context", cls=Group)
+@click.group("context", cls=CliGroup)
 def context() -> None:
     """Gives nodes names: `keelog -c NAME …`, or one that is in use until another is.
 

@@ -66,7 +66,7 @@ def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **op
     """
     from node.supervisor.loop import serve
     from node.supervisor.options import Options
-    from node.supervisor.plan import Limits
+    from node.supervisor.plan import RestartLimits
 
     with doing(f"cannot serve {directory}"):
         said = {name: value for name, value in options.items() if value is not None}
@@ -77,7 +77,7 @@ def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **op
                 serve=asked,
                 pairs=store_pairs(given),
                 origins=origins(given, said),
-                limits=Limits(
+                limits=RestartLimits(
                     crashes_max=asked.restart_limit,
                     silence_s_max=node_settings(given).silence_limit_s,
                 ),

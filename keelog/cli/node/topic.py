@@ -5,12 +5,12 @@ import click
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
-from keelog.cli.options import Group, command, node_option, output_options
+from keelog.cli.options import CliGroup, command, node_option, output_options
 from keelog.cli.output import Output, say
 from protocol.errors import UnknownTopic
 
 
-@click.group("topic", cls=Group)
+@click.group("topic", cls=CliGroup)
 def topic() -> None:
     """Lists, describes, makes and removes topics.
 

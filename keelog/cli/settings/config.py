@@ -8,7 +8,13 @@ import click
 
 from keelog.cli import contexts
 from keelog.cli.failures import OK, doing
-from keelog.cli.options import Group, command, node_option, output_options, settings_given_options
+from keelog.cli.options import (
+    CliGroup,
+    command,
+    node_option,
+    output_options,
+    settings_given_options,
+)
 from keelog.cli.output import Output
 from keelog.cli.settings.broker_conf import import_conf
 from keelog.cli.settings.config_file import some_lines, whole_file
@@ -33,7 +39,7 @@ class BadSettingsFile(MqError):
     """A settings file that no node would start with."""
 
 
-@click.group("config", cls=Group)
+@click.group("config", cls=CliGroup)
 def config() -> None:
     """Shows settings and where they come from; checks, writes and imports settings files.
 

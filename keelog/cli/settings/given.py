@@ -43,7 +43,7 @@ class Given(NamedTuple):
         return snake_case(self.pair.partition("=")[0].strip().removeprefix(f"{self.table}."))
 
 
-class Problem(NamedTuple):
+class SettingProblem(NamedTuple):
     """What is wrong with one line of a settings file, as `keelog config check` prints it."""
 
     setting: str
@@ -143,7 +143,7 @@ def from_file(path: Path) -> list[Given]:
     return [Given(f"{name}={_text(value)}", "file", str(path)) for name, value in found]
 
 
-def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[Problem]]:
+def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[SettingProblem]]:
     """The settings of a TOML file as (`table.name`, value), and all that is wrong with it.
 
     Raises OSError.
@@ -157,7 +157,9 @@ def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[Problem]]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         place = re.search(r"at line (\d+)", str(error))
         line = int(place[1]) if place else None
-        return [], [Problem("", line, f"it is no TOML: {error}", "keelog config init  shows one")]
+        return [], [
+            SettingProblem("", line, f"it is no TOML: {error}", "keelog config init  shows one")
+        ]
     problems = list(_strangers(data, text.decode()))
     found: list[tuple[str, Any]] = []
     for name in TABLES:
@@ -167,18 +169,18 @@ def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[Problem]]:
             found += [(f"{name}.{key}", value) for key, value in table.items()]
         else:
             line, hint = _line_of(text.decode(), name), f"write [{name}] above the settings"
-            problems.append(Problem(name, line, f"{name} is no table", hint))
+            problems.append(SettingProblem(name, line, f"{name} is no table", hint))
     return found, problems
 
 
-def _faults_of(table: str, values: Mapping[str, Any], text: str) -> Iterator[Problem]:
+def _faults_of(table: str, values: Mapping[str, Any], text: str) -> Iterator[SettingProblem]:
     for name, value in values.items():
         fault = _fault_of(table, name, value)
         if fault is not None:
-            yield Problem(name, _line_of(text, name), fault.reason, fault.hint)
+            yield SettingProblem(name, _line_of(text, name), fault.reason, fault.hint)
 
 
-def _strangers(data: Mapping[str, Any], text: str) -> Iterator[Problem]:
+def _strangers(data: Mapping[str, Any], text: str) -> Iterator[SettingProblem]:
     """What stands outside the tables."""
     import difflib
 
@@ -192,13 +194,13 @@ def _strangers(data: Mapping[str, Any], text: str) -> Iterator[Problem]:
         if isinstance(value, dict):
             near = difflib.get_close_matches(name, TABLES, 1)
             hint = f"did you mean [{near[0]}]?" if near else f"the tables are {names}"
-            yield Problem(name, _line_of(text, name), f"there is no table [{name}]", hint)
+            yield SettingProblem(name, _line_of(text, name), f"there is no table [{name}]", hint)
         elif home:
             hint = f"put it below a line [{home[0]}]"
-            yield Problem(name, _line_of(text, name), f"{name} stands in no table", hint)
+            yield SettingProblem(name, _line_of(text, name), f"{name} stands in no table", hint)
         else:
             hint = f"put settings into a table: {names}"
-            yield Problem(name, _line_of(text, name), f"there is no {name!r}", hint)
+            yield SettingProblem(name, _line_of(text, name), f"there is no {name!r}", hint)
 
 
 def _fault_of(table: str, name: str, value: object) -> BadRequest | None:

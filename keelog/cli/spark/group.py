@@ -2,14 +2,14 @@
 
 import click
 
-from keelog.cli.options import Group
+from keelog.cli.options import CliGroup
 from keelog.cli.spark.audit import audit
 from keelog.cli.spark.export import export
 from keelog.cli.spark.rebuild import rebuild
 from keelog.cli.spark.stats import stats
 
 
-@click.group(cls=Group)
+@click.group(cls=CliGroup)
 def spark() -> None:
     """Runs a Spark job on a store directory, here or on a cluster; needs no node.
 

@@ -9,7 +9,7 @@ from keelog.cli import failures
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
-from keelog.cli.progress import Progress, Tell, progress_option
+from keelog.cli.progress import CommandProgress, Tell, progress_option
 from keelog.cli.shapes import Shape
 from keelog.cli.store.options import directory, opened
 from node.runtime.settings import load_settings
@@ -39,7 +39,7 @@ def info(path: Path, output: Output, pairs: tuple[str, ...]) -> None:
 @progress_option
 @output_options
 def verify(
-    path: Path, deep: bool, output: Output, pairs: tuple[str, ...], progress: Progress
+    path: Path, deep: bool, output: Output, pairs: tuple[str, ...], progress: CommandProgress
 ) -> int:
     """Checks a store, read-only. Ends with 5 when there is damage.
 
@@ -74,7 +74,7 @@ def rebuild(path: Path, queues: bool, index: bool, output: Output, **options: An
     Example: keelog store rebuild ./store --index
     """
     everything = not (queues or index)
-    progress: Progress = options["progress"]
+    progress: CommandProgress = options["progress"]
     tell: dict[str, Tell] = {}
 
     def told(what: str, done: int, total: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from keelog.cli import failures
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output, say
-from keelog.cli.progress import Progress, Tell, progress_option
+from keelog.cli.progress import CommandProgress, Tell, progress_option
 from keelog.cli.shapes import (
     MESSAGE_COLUMNS,
     MESSAGE_TABLE,
@@ -28,13 +28,13 @@ from protocol.derived.index_entry import IndexEntry
 from protocol.derived.queue_unit import QueueUnit
 from protocol.errors import BadRequest
 from protocol.record.codec import Record
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 
 _STEP_UNITS = 4096
 
 
 @dataclass(frozen=True)
-class Selection:
+class DumpSelection:
     """Which rows are wanted; log offsets from `start` up to `stop`."""
 
     topic: str | None
@@ -77,8 +77,8 @@ def dump(
 
     Example: keelog store dump ./store --what index --headers
     """
-    progress: Progress = selected.pop("progress")
-    selection = Selection(**selected)
+    progress: CommandProgress = selected.pop("progress")
+    selection = DumpSelection(**selected)
     if what == "index" and selection.topic is not None:
         raise BadRequest("index entries do not name a topic", "leave --topic out")
     if output.is_terminal:
@@ -103,7 +103,7 @@ def dump(
 class _Talk:
     """What is told on stderr beside the rows."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: CommandProgress) -> None:
         self.damaged = False
         self._progress = progress
         self.tell = progress.teller("dumped")
@@ -125,7 +125,7 @@ class _Talk:
             say(f"torn tail: the log ends at offset {stop.position}: {stop.why}")
 
 
-def _limited(rows: Iterator[Shape], selection: Selection) -> Iterator[Shape]:
+def _limited(rows: Iterator[Shape], selection: DumpSelection) -> Iterator[Shape]:
     if selection.limit == 0:
         return
     for number, row in enumerate(rows, 1):
@@ -134,7 +134,7 @@ def _limited(rows: Iterator[Shape], selection: Selection) -> Iterator[Shape]:
             return
 
 
-def _messages(store: DeadStore, selection: Selection, talk: _Talk) -> Iterator[Shape]:
+def _messages(store: DeadStore, selection: DumpSelection, talk: _Talk) -> Iterator[Shape]:
     log = store.log
     first = _first_record(store, selection.start)
     end = min(selection.stop, log.end)
@@ -164,7 +164,7 @@ def _first_record(store: DeadStore, start: int) -> int:
     return max(log.segment_at(start).start, log.min_offset)
 
 
-def _wanted_rows(columns: Columns, selection: Selection) -> list[int]:
+def _wanted_rows(columns: RecordColumns, selection: DumpSelection) -> list[int]:
     wanted = columns.physical_offset >= selection.start
     if selection.topic is None:
         return np.flatnonzero(wanted).tolist()
@@ -175,7 +175,7 @@ def _wanted_rows(columns: Columns, selection: Selection) -> list[int]:
     return [row for row in rows if columns.piece(starts, lengths, row) == topic]
 
 
-def _units(store: DeadStore, selection: Selection, tell: Tell) -> Iterator[Shape]:
+def _units(store: DeadStore, selection: DumpSelection, tell: Tell) -> Iterator[Shape]:
     queues = list(store.queues())
     for number, queue in enumerate(queues):
         tell(number, len(queues))
@@ -195,7 +195,7 @@ def _headers(store: DeadStore) -> Iterator[Shape]:
         yield index_header_shape(file.name, file.header)
 
 
-def _entries(store: DeadStore, selection: Selection, tell: Tell) -> Iterator[Shape]:
+def _entries(store: DeadStore, selection: DumpSelection, tell: Tell) -> Iterator[Shape]:
     files = store.index.files()
     for number, file in enumerate(files):
         tell(number, len(files))

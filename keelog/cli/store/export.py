@@ -9,7 +9,7 @@ from keelog.cli import failures
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
-from keelog.cli.progress import Progress, progress_option
+from keelog.cli.progress import CommandProgress, progress_option
 from keelog.cli.store.export_options import export_options, shown, summary, told_by
 from keelog.cli.store.options import directory, opened
 from keelog.sqlite_export import Chosen, export_sqlite
@@ -33,7 +33,7 @@ def export(
     sqlite: Path | None,
     output: Output,
     pairs: tuple[str, ...],
-    progress: Progress,
+    progress: CommandProgress,
     **chosen: Any,
 ) -> int:
     """Exports messages, offline and without Spark.
@@ -68,7 +68,7 @@ def export(
 
 
 def _to_parquet(
-    path: Path, out: str, told: ExportOptions, output: Output, progress: Progress
+    path: Path, out: str, told: ExportOptions, output: Output, progress: CommandProgress
 ) -> int:
     try:
         from pipeline.jobs.export.run import export_here

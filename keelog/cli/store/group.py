@@ -2,7 +2,7 @@
 
 import click
 
-from keelog.cli.options import Group
+from keelog.cli.options import CliGroup
 from keelog.cli.store.check import info, rebuild, verify
 from keelog.cli.store.dump import dump
 from keelog.cli.store.export import export
@@ -10,7 +10,7 @@ from keelog.cli.store.look import find, get, seek
 from keelog.cli.store.repair import repair
 
 
-@click.group(cls=Group)
+@click.group(cls=CliGroup)
 def store() -> None:
     """Reads, checks and repairs a store directory; needs no node.
 

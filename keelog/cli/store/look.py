@@ -20,8 +20,8 @@ from node.store.query.find import find as find_page
 from node.store.query.pull import get_message
 from node.store.query.pull_types import (
     IN_MEMORY,
+    PulledRecords,
     PullRequest,
-    PullResult,
     PullStatus,
     TransferLimits,
 )
@@ -80,7 +80,9 @@ def get(
     return failures.OK if result.status is PullStatus.FOUND else failures.NOT_FOUND
 
 
-def _shapes(store: DeadStore, result: PullResult, raw_body: bool, no_body: bool) -> Iterator[Shape]:
+def _shapes(
+    store: DeadStore, result: PulledRecords, raw_body: bool, no_body: bool
+) -> Iterator[Shape]:
     for offset in result.physical_offsets.tolist():
         yield message_shape(store.log.record_at(offset), raw_body, no_body)
 

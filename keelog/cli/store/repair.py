@@ -8,7 +8,7 @@ from keelog.cli import failures
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output, say
-from keelog.cli.progress import Progress, progress_option
+from keelog.cli.progress import CommandProgress, progress_option
 from keelog.cli.store.options import directory
 from keelog.repair import repair as repair_store
 from node.runtime.settings import load_settings
@@ -22,7 +22,7 @@ from node.store.repair.plan import Plan, plan_repair
 @progress_option
 @output_options
 def repair(
-    path: Path, apply: bool, output: Output, pairs: tuple[str, ...], progress: Progress
+    path: Path, apply: bool, output: Output, pairs: tuple[str, ...], progress: CommandProgress
 ) -> int:
     """Shows what would mend a damaged store, and does it with --apply.
 

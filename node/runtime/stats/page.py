@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 
 from node.runtime.event_log import fields
 from node.runtime.stats.file import PLAUSIBLE_BELOW, StatsFile, read_numbers, replace, stats_dir
-from node.runtime.stats.series import SERIES, Family, Kind, Series, series
+from node.runtime.stats.series import SERIES, Family, Series, SeriesKind, series
 
 log = logging.getLogger("keelog.stats")
 
@@ -29,7 +29,7 @@ _SLOT = re.compile(r"([a-z]{1,16})-(\d{1,9})")
 
 
 def _width(one: Series) -> int:
-    return BUCKETS if one.family.kind in (Kind.SECONDS, Kind.SIZES) else 1
+    return BUCKETS if one.family.kind in (SeriesKind.SECONDS, SeriesKind.SIZES) else 1
 
 
 @cache
@@ -94,7 +94,7 @@ class StatsPage:
         self._stored = self._file.numbers.tolist()
         self.counts.numbers[:] = self._stored
         for one, place in _places(role).items():
-            if one.family.kind is Kind.GAUGE:
+            if one.family.kind is SeriesKind.GAUGE:
                 self.counts.numbers[place] = 0
         self.publish()
 

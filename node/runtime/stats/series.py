@@ -31,7 +31,7 @@ FLUSH_MODES = ("sync", "async")
 LOOKUPS = ("hit", "miss")
 
 
-class Kind(Enum):
+class SeriesKind(Enum):
     """What the numbers of a series are. Histograms keep durations in ns."""
 
     COUNTER = "counter"
@@ -44,37 +44,43 @@ class Family(NamedTuple):
     """A metric. Counters are written without their `_total`."""
 
     name: str
-    kind: Kind
+    kind: SeriesKind
     text: str
 
 
-REQUESTS = Family("keelog_requests", Kind.COUNTER, "Requests answered, by the answer's code.")
-REJECTED = Family("keelog_send_rejected", Kind.COUNTER, "Appends that were refused.")
-IN_FLIGHT = Family("keelog_requests_in_flight", Kind.GAUGE, "Appends that wait for the disk.")
+REQUESTS = Family("keelog_requests", SeriesKind.COUNTER, "Requests answered, by the answer's code.")
+REJECTED = Family("keelog_send_rejected", SeriesKind.COUNTER, "Appends that were refused.")
+IN_FLIGHT = Family("keelog_requests_in_flight", SeriesKind.GAUGE, "Appends that wait for the disk.")
 DURATION = Family(
-    "keelog_request_duration_seconds", Kind.SECONDS, "From the socket to the sent answer."
+    "keelog_request_duration_seconds", SeriesKind.SECONDS, "From the socket to the sent answer."
 )
 STAGE = Family(
     "keelog_request_stage_duration_seconds",
-    Kind.SECONDS,
+    SeriesKind.SECONDS,
     "Stages of an append's way to its answer.",
 )
 LOG_APPEND = Family(
-    "keelog_commitlog_append_duration_seconds", Kind.SECONDS, "Check and write of a group."
+    "keelog_commitlog_append_duration_seconds", SeriesKind.SECONDS, "Check and write of a group."
 )
-LOG_FLUSH = Family("keelog_commitlog_flush_duration_seconds", Kind.SECONDS, "Flushes of the log.")
-LOG_BATCH = Family("keelog_commitlog_batch_messages", Kind.SIZES, "Messages of a group.")
-INDEX_LOOKUPS = Family("keelog_index_lookups", Kind.COUNTER, "Pages that were looked for by key.")
+LOG_FLUSH = Family(
+    "keelog_commitlog_flush_duration_seconds", SeriesKind.SECONDS, "Flushes of the log."
+)
+LOG_BATCH = Family("keelog_commitlog_batch_messages", SeriesKind.SIZES, "Messages of a group.")
+INDEX_LOOKUPS = Family(
+    "keelog_index_lookups", SeriesKind.COUNTER, "Pages that were looked for by key."
+)
 DAMAGE_FOUND = Family(
-    "keelog_damage_found", Kind.COUNTER, "Reads that met bytes which fail their checks."
+    "keelog_damage_found", SeriesKind.COUNTER, "Reads that met bytes which fail their checks."
 )
 DISPATCH = Family(
-    "keelog_dispatch_duration_seconds", Kind.SECONDS, "A worker's turns that found something."
+    "keelog_dispatch_duration_seconds", SeriesKind.SECONDS, "A worker's turns that found something."
 )
 DISPATCH_FLUSH = Family(
-    "keelog_dispatch_flush_duration_seconds", Kind.SECONDS, "Syncs of queues or index."
+    "keelog_dispatch_flush_duration_seconds", SeriesKind.SECONDS, "Syncs of queues or index."
 )
-DISPATCHED = Family("keelog_dispatched_messages", Kind.COUNTER, "Records that workers took up.")
+DISPATCHED = Family(
+    "keelog_dispatched_messages", SeriesKind.COUNTER, "Records that workers took up."
+)
 
 
 class Series(NamedTuple):

@@ -19,7 +19,7 @@ from node.store.checkpoints import (
     PROGRESS_DIR,
     TAILS_FILE,
     Floor,
-    Sealed,
+    SealedText,
     load_owner,
     load_sealed,
     load_slots,
@@ -134,7 +134,7 @@ def _strangers(root: Path, paths: Iterable[Path]) -> Iterator[Stranger]:
                 break
 
 
-def _contents(path: Path) -> Iterable[Sealed]:
+def _contents(path: Path) -> Iterable[SealedText]:
     if path.name == FLOOR_FILE:
         return load_slots(path)
     found = load_sealed(path)

@@ -4,13 +4,13 @@ would be to wait for its other end."""
 from pathlib import Path
 
 from node.runtime.regular_file import MOVE_HINT, no_file
-from node.runtime.remote_path import Entry, scan
+from node.runtime.remote_path import FolderEntry, scan
 from node.store.file_cache import refuse
 from protocol.errors import StoreDamaged
 from protocol.names import is_index_file_name
 
 
-def list_index_names(folder: Path) -> list[Entry]:
+def list_index_names(folder: Path) -> list[FolderEntry]:
     """Files and what else has such a name, oldest first; nothing where there is no folder.
 
     Raises StorePermission.
@@ -23,12 +23,12 @@ def list_index_names(folder: Path) -> list[Entry]:
         refuse(folder, error)
 
 
-def list_index_files(folder: Path) -> list[Entry]:
+def list_index_files(folder: Path) -> list[FolderEntry]:
     """The files alone. Raises StorePermission."""
     return [entry for entry in list_index_names(folder) if entry.is_file]
 
 
-def check_index_names(folder: Path) -> list[Entry]:
+def check_index_names(folder: Path) -> list[FolderEntry]:
     """The files, for who writes them. Raises StorePermission, StoreDamaged for what is none."""
     found = list_index_names(folder)
     for entry in found:

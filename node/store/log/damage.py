@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from node.store.log.reader import WINDOW_BYTES, LogReader
 from protocol.record.codec import FILLER_BYTES, MAGIC_V1, MAGIC_V2, Filler, Record, Torn, decode
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 
 FIRST_WINDOW_BYTES = 16 * 1024
 """Mostly a record stands near; each window after it is four times as large."""
@@ -93,7 +93,7 @@ def columns_past_damage(
     stop: int | None = None,
     verify: bool = True,
     window_bytes: int = WINDOW_BYTES,
-) -> Iterator[Columns | Damage]:
+) -> Iterator[RecordColumns | Damage]:
     """As `LogReader.columns`, but damage is an item of its own, and the records go on after it.
 
     When nothing can be proved after it, the records end, and `log.stopped` tells why.

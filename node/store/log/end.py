@@ -17,7 +17,7 @@ from node.store.log.segment_list import SegmentList
 from node.store.shutdown_state import Condition
 from protocol.errors import StoreDamaged
 from protocol.record.codec import FILLER_BYTES, Filler, Record, Torn, decode
-from protocol.record.columns import Columns, crc_property_rows
+from protocol.record.columns import RecordColumns, crc_property_rows
 
 RECOVER_FILES_MAX = 10
 """commitLogRecoverMaxNum: how many files a broker's recovery goes back."""
@@ -25,7 +25,7 @@ RECOVER_FILES_MAX = 10
 _HEAD_BYTES = 4096
 
 
-class Tail(NamedTuple):
+class WalkedEnd(NamedTuple):
     """Where the walk began; the log's end, and what stands there (None: a blank closes the last
     segment)."""
 
@@ -50,7 +50,7 @@ class TailWalk:
         self._was_ours = condition.was_ours
         self._is_sealed = condition.is_sealed
 
-    def __iter__(self) -> Iterator[Columns]:
+    def __iter__(self) -> Iterator[RecordColumns]:
         segments, position = self._reader.segments, self.start
         while self.stop is None and position < segments.end:
             segment = segments.find(position)
@@ -60,7 +60,7 @@ class TailWalk:
             yield from self._segment(position, segment)
             position = segment.end
 
-    def _segment(self, position: int, segment: Segment) -> Iterator[Columns]:
+    def _segment(self, position: int, segment: Segment) -> Iterator[RecordColumns]:
         for columns in self._reader.columns(position, segment.end):
             row, why = self._first_torn(columns)
             whole = columns.take(slice(0, row))
@@ -79,7 +79,7 @@ class TailWalk:
     def _stop(self, stop: Torn) -> None:
         self.stop, self.end = stop, stop.position
 
-    def _first_torn(self, columns: Columns) -> tuple[int, str]:
+    def _first_torn(self, columns: RecordColumns) -> tuple[int, str]:
         """The first record that our writer cannot have left so, and why; or all, and nothing.
 
         What never reached the disk is zero, and properties end in no zero byte when we wrote them.
@@ -112,7 +112,7 @@ def find_tail(
     hints: Iterable[int] = (),
     on_window: Callable[[int, int], None] | None = None,
     past_damage: bool = False,
-) -> Tail:
+) -> WalkedEnd:
     """Walks to the end. `hints` are offsets where a record may start, near the end; `on_window` is
     told (done, total) log bytes.
 
@@ -120,7 +120,7 @@ def find_tail(
     told from old bytes by their store time. Raises StoreDamaged, StorePermission.
     """
     if not segments.segments:
-        return Tail(0, 0, None)
+        return WalkedEnd(0, 0, None)
     reader = LogReader(segments, Bounds(segments.start, segments.end))
     start = _start(reader, condition, hints)
     walk = TailWalk(reader, start, condition)
@@ -139,7 +139,7 @@ def find_tail(
         for columns in walk:
             last_time = int(columns.store_timestamp[-1])
     # No stop: the last segment is closed and there is no next one: a broker writes over the blank.
-    return Tail(start, walk.end, walk.stop)
+    return WalkedEnd(start, walk.end, walk.stop)
 
 
 def _start(reader: LogReader, condition: Condition, hints: Iterable[int]) -> int:

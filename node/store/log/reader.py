@@ -12,7 +12,7 @@ from node.store.buffers import Buffers
 from node.store.log.segment import Segment
 from node.store.log.segment_list import SegmentList
 from protocol.errors import NotFound, StoreDamaged
-from protocol.record.check import Sealed, at_a_glance
+from protocol.record.check import SealedRecord, at_a_glance
 from protocol.record.codec import (
     FILLER_BYTES,
     MAGIC_V1,
@@ -24,7 +24,7 @@ from protocol.record.codec import (
     Torn,
     decode,
 )
-from protocol.record.columns import Columns, scan
+from protocol.record.columns import RecordColumns, scan
 
 WINDOW_BYTES = 1 << 20
 _PEEK_BYTES, _PAGE_BYTES = 1024, 4096
@@ -208,16 +208,16 @@ class LogReader:
             position += found.size
         return records if data is not None else None
 
-    def few_sealed(self, start: int, stop: int, count_max: int) -> list[Sealed] | None:
+    def few_sealed(self, start: int, stop: int, count_max: int) -> list[SealedRecord] | None:
         """As `few`, for who only needs to know whose they are."""
         data = self._within_a_segment(start, stop)
-        records: list[Sealed] = []
+        records: list[SealedRecord] = []
         position = 0
         while data is not None and position < len(data):
             found = at_a_glance(data, position, start + position)
             if found is None:
                 record = decode(data, position, start + position)
-                found = Sealed.of(record) if isinstance(record, Record) else None
+                found = SealedRecord.of(record) if isinstance(record, Record) else None
             if len(records) >= count_max or found is None:
                 return None
             records.append(found)
@@ -236,7 +236,7 @@ class LogReader:
         stop: int | None = None,
         window_bytes: int = WINDOW_BYTES,
         verify: bool = True,
-    ) -> Iterator[Columns]:
+    ) -> Iterator[RecordColumns]:
         """Records that start in [start, stop), window by window, across segments.
 
         `start` must be where a record starts. Sets `stopped`. Each item keeps its window alive.
@@ -276,7 +276,7 @@ def _stated_size(data: bytes) -> int:
     return max(int.from_bytes(data[:4], "big", signed=True), FILLER_BYTES)
 
 
-def _below(columns: Columns, stop: int) -> Columns:
+def _below(columns: RecordColumns, stop: int) -> RecordColumns:
     if int(columns.physical_offset[-1]) < stop:
         return columns
     return columns.take(columns.physical_offset < stop)

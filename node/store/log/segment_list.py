@@ -21,7 +21,7 @@ from protocol.record.codec import FILLER_BYTES
 _HINT = "see all findings with: keelog store verify"
 
 
-class Problem(NamedTuple):
+class ListingProblem(NamedTuple):
     """Why a folder is not one run of bytes. `kind` is one of the findings of `store verify`."""
 
     kind: str
@@ -38,7 +38,7 @@ class Listing(NamedTuple):
 
     files: list[tuple[int, Path]]
     file_bytes: int
-    problems: list[Problem]
+    problems: list[ListingProblem]
     unfinished: Path | None = None
 
     def check(self) -> None:
@@ -72,7 +72,7 @@ def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> 
     Raises StorePermission.
     """
     found: list[tuple[int, Path, int]] = []
-    problems: list[Problem] = []
+    problems: list[ListingProblem] = []
     try:
         for entry in scan(folder):
             start = parse_offset_file_name(entry.name)
@@ -80,12 +80,12 @@ def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> 
                 continue
             if entry.is_folder:
                 detail = "is a folder and has the name of a file"
-                problems.append(Problem("foreign_file", entry.path, 0, detail))
+                problems.append(ListingProblem("foreign_file", entry.path, 0, detail))
             elif not entry.is_file:
-                problems.append(Problem("foreign_file", entry.path, 0, no_file(entry.path)))
+                problems.append(ListingProblem("foreign_file", entry.path, 0, no_file(entry.path)))
             elif start is None:
                 detail = "is no file of a store: a broker would not load this folder"
-                problems.append(Problem("foreign_file", entry.path, 0, detail))
+                problems.append(ListingProblem("foreign_file", entry.path, 0, detail))
             else:
                 found.append((start, entry.path, entry.size))
     except FileNotFoundError:
@@ -122,20 +122,20 @@ def _common_length(found: list[tuple[int, Path, int]]) -> int:
 
 def _join(
     found: list[tuple[int, Path, int]], file_bytes: int
-) -> tuple[list[tuple[int, Path]], list[Problem]]:
+) -> tuple[list[tuple[int, Path]], list[ListingProblem]]:
     files: list[tuple[int, Path]] = []
-    problems: list[Problem] = []
+    problems: list[ListingProblem] = []
     expected: int | None = None
     for start, path, size in found:
         if size != file_bytes:
             detail = f"has {size} bytes, the others have {file_bytes}"
-            problems.append(Problem("wrong_length", path, start, detail))
+            problems.append(ListingProblem("wrong_length", path, start, detail))
         if expected is not None and start != expected:
             kind = "missing_segment" if start > expected else "gap"
             detail = (
                 f"follows a file that ends at {expected}: {offset_file_name(expected)} is missing"
             )
-            problems.append(Problem(kind, path, start, detail))
+            problems.append(ListingProblem(kind, path, start, detail))
         if size == file_bytes:
             files.append((start, path))
         expected = start + file_bytes

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.store.log.reader import LogReader
-from node.store.query.pull_types import TOTAL_BYTES_MAX, PullRequest, PullResult, PullStatus
+from node.store.query.pull_types import TOTAL_BYTES_MAX, PulledRecords, PullRequest, PullStatus
 from node.store.query.record_of_unit import damaged_message
 from node.store.query.verified_read import verified_bytes
 from node.store.queues.files import NO_UNITS, Units
 from node.store.queues.reader import QueueReader
-from protocol.derived.kernel_read import Bound, FitLimits, Messages, fitting_units
+from protocol.derived.kernel_read import FitLimits, MessageColumns, PullBound, fitting_units
 from protocol.derived.queue_unit import UNIT_BYTES, QueueUnit
 from protocol.errors import StoreDamaged
 from protocol.kernel import loader
@@ -43,7 +43,7 @@ class Scanned(NamedTuple):
 
 def get_message(
     log: LogReader, queue: QueueReader | None, offset: int, request: PullRequest
-) -> PullResult:
+) -> PulledRecords:
     """Pulls from `queue` (None: there is no such queue) at queue offset `offset`.
 
     Raises MessageDamaged when the very first message to take is damaged: its record, or its unit,
@@ -63,15 +63,15 @@ def get_message(
     return _scan_files(log, queue, offset, request)
 
 
-def nothing(status: PullStatus, following: int, low: int, high: int) -> PullResult:
+def nothing(status: PullStatus, following: int, low: int, high: int) -> PulledRecords:
     """An answer without records, of a queue that holds [`low`, `high`)."""
     empty = np.empty(0, np.int64)
-    return PullResult(status, following, low, high, empty, empty, empty, b"")
+    return PulledRecords(status, following, low, high, empty, empty, empty, b"")
 
 
 def _scan_files(
     log: LogReader, queue: QueueReader, offset: int, request: PullRequest
-) -> PullResult:
+) -> PulledRecords:
     low, high = queue.min_offset, queue.max_offset
     # A unit is looked at while the bytes of units before it are below the limit.
     limit = -(-max(request.filter_bytes_max, request.max_messages * UNIT_BYTES) // UNIT_BYTES)
@@ -95,7 +95,7 @@ def _scan_files(
             return _with_bytes(
                 log,
                 queue,
-                PullResult(
+                PulledRecords(
                     status,
                     following,
                     low,
@@ -118,9 +118,11 @@ def _as_index(found: "Scanned") -> slice | NDArray[np.int64]:
     return np.array(found.rows, np.int64)
 
 
-def _with_bytes(log: LogReader, queue: QueueReader, result: PullResult) -> PullResult:
+def _with_bytes(log: LogReader, queue: QueueReader, result: PulledRecords) -> PulledRecords:
     """Reads the records; from the first one that is damaged on they are left for the next pull."""
-    wanted = Messages(queue.queue, result.physical_offsets, result.sizes, result.queue_offsets)
+    wanted = MessageColumns(
+        queue.queue, result.physical_offsets, result.sizes, result.queue_offsets
+    )
     payload, good = verified_bytes(log, wanted)
     if good == result.count:
         return replace(result, payload=payload)
@@ -181,8 +183,8 @@ def _compiled_scan(
             log.end,
             log.segment_bytes,
             -1 if limits.memory_bytes is None else limits.memory_bytes,
-            hot=Bound(min(limits.count_max, count_max), min(limits.bytes_max, bytes_max)),
-            cold=Bound(
+            hot=PullBound(min(limits.count_max, count_max), min(limits.bytes_max, bytes_max)),
+            cold=PullBound(
                 min(limits.cold_count_max, count_max), min(limits.cold_bytes_max, bytes_max)
             ),
         ),

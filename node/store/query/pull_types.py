@@ -62,7 +62,7 @@ class PullRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class PullResult:
+class PulledRecords:
     """The answer. Queue offset, log offset and size of each record taken, and their bytes.
 
     `payload` are the records back to back, as stored, each of them verified.

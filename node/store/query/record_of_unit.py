@@ -5,7 +5,7 @@ from node.store.log.reader import LogReader
 from node.store.queues.reader import QueueReader
 from protocol.derived.queue_unit import QueueUnit
 from protocol.errors import MessageDamaged, NotFound, StoreDamaged
-from protocol.record.check import Wanted
+from protocol.record.check import WantedRecords
 from protocol.record.codec import Filler, Record, Torn
 
 
@@ -22,7 +22,7 @@ def record_of(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) 
         )
     if log.holds(unit.physical_offset, unit.size):
         found = _peek(log, unit.physical_offset)
-        wanted = Wanted(queue.queue, (number,), (unit.physical_offset,), (unit.size,))
+        wanted = WantedRecords(queue.queue, (number,), (unit.physical_offset,), (unit.size,))
         if isinstance(found, Record) and wanted.is_this(0, found):
             return found
     raise damaged_message(log, queue, number, unit)

@@ -3,18 +3,18 @@
 import numpy as np
 
 from node.store.log.reader import LogReader
-from protocol.derived.kernel_read import Messages, copy_messages
+from protocol.derived.kernel_read import MessageColumns, copy_messages
 from protocol.errors import StoreDamaged
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
-from protocol.record.check import Wanted, first_unfit
+from protocol.record.check import WantedRecords, first_unfit
 
 Payload = bytes | memoryview
 COMPILED_ABOVE = 4
 """So few records go faster plainly, even where there is the compiled kernel."""
 
 
-def verified_bytes(log: LogReader, messages: Messages) -> tuple[Payload, int]:
+def verified_bytes(log: LogReader, messages: MessageColumns) -> tuple[Payload, int]:
     """The records back to back, and how many; it ends before the first that is damaged.
 
     All must be within the log. Raises StoreDamaged when the segment of the very first one cannot
@@ -23,7 +23,7 @@ def verified_bytes(log: LogReader, messages: Messages) -> tuple[Payload, int]:
     compiled = loader.active()
     if compiled is not None and len(messages.size) > COMPILED_ABOVE:
         return _copied(compiled, log, messages)
-    wanted = Wanted(
+    wanted = WantedRecords(
         messages.queue,
         messages.number.tolist(),
         messages.place.tolist(),
@@ -34,7 +34,7 @@ def verified_bytes(log: LogReader, messages: Messages) -> tuple[Payload, int]:
     return (payload if good == count else payload[: sum(wanted.sizes[:good])]), good
 
 
-def _copied(compiled: Kernel, log: LogReader, messages: Messages) -> tuple[Payload, int]:
+def _copied(compiled: Kernel, log: LogReader, messages: MessageColumns) -> tuple[Payload, int]:
     """By the kernel: each record is copied and looked at in one go, segment by segment."""
     rows = len(messages.size)
     out = log.buffers.take(int(messages.size.sum()))

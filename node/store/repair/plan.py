@@ -34,7 +34,7 @@ from node.store.repair.steps import (
 from node.store.repair.units import UnitsRead, queue_files, read_units
 from node.store.repair.walk import LogWalk, add_gaps_at_ends, walk_log
 from node.store.shutdown_state import Condition, check_is_store, read_condition
-from node.store.verify.verify import Progress, Report, verify
+from node.store.verify.verify import Progress, VerifyReport, verify
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import CONFIG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, LOCK_FILE
@@ -270,7 +270,7 @@ def _joined(ranges: Iterable[tuple[Queue, int, int]]) -> list[tuple[Queue, int, 
     return joined
 
 
-def derived_steps(root: Path, report: Report, log_changes: bool = False) -> list[Step]:
+def derived_steps(root: Path, report: VerifyReport, log_changes: bool = False) -> list[Step]:
     """What queues, index and checkpoint need. `log_changes`: records give way to markers, which
     units and entries do not know yet."""
     steps: list[Step] = []

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from node.store.file_cache import OpenFiles
 from node.store.queues.files import QueueFiles, Units, is_filler
 from node.store.queues.listing import find_queue_file_bytes, list_queues, open_queue_files
-from node.store.repair.walk import Gap, Hole, LogWalk, Seen
+from node.store.repair.walk import Gap, Hole, LogWalk, WalkedQueue
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import is_folder_name
@@ -108,7 +108,7 @@ def _room_end(hole: Hole) -> int:
     return hole.end - FILLER_BYTES if hole.closes else hole.end
 
 
-def _is_missing(claim: Claim, seen: Seen | None, gaps: list[Gap]) -> bool:
+def _is_missing(claim: Claim, seen: WalkedQueue | None, gaps: list[Gap]) -> bool:
     """Whether the log lacks this number of the queue at this place."""
     if seen is None:
         return True

@@ -17,7 +17,7 @@ from node.store.log.reader import LogReader
 from protocol.derived.dispatch_request import dispatch_requests
 from protocol.ids import Queue
 from protocol.record.codec import FILLER_BYTES, MAGIC_FILLER, Record, Torn
-from protocol.record.columns import Columns, crc_property_rows
+from protocol.record.columns import RecordColumns, crc_property_rows
 
 _WINDOW_BYTES = 1 << 20
 _FILLER_MAGIC = MAGIC_FILLER.to_bytes(4, "big")
@@ -57,7 +57,7 @@ class Gap(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seen:
+class WalkedQueue:
     """One queue's records: the first one's number and place, the last one's number and end."""
 
     first: int
@@ -77,7 +77,7 @@ class LogWalk:
     has_bytes_behind: bool = False
     holes: list[Hole] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    queues: dict[Queue, Seen] = field(default_factory=dict)
+    queues: dict[Queue, WalkedQueue] = field(default_factory=dict)
     records: int = 0
     last_record: int = 0
     store_timestamp: int = 0
@@ -88,7 +88,7 @@ class LogWalk:
         """Whether the log ends below what was durable."""
         return self.end < self.durable
 
-    def note(self, columns: Columns) -> None:
+    def note(self, columns: RecordColumns) -> None:
         """Takes in records that follow those before."""
         self.records += len(columns)
         self.last_record = int(columns.physical_offset[-1])
@@ -203,7 +203,7 @@ def _blank_at(reader: LogReader, position: int) -> int | None:
     return None
 
 
-def _queues_of(columns: Columns) -> Iterator[tuple[Queue, Seen]]:
+def _queues_of(columns: RecordColumns) -> Iterator[tuple[Queue, WalkedQueue]]:
     requests = dispatch_requests(columns)
     rows = np.flatnonzero(requests.is_queued)
     if not len(rows):
@@ -215,7 +215,7 @@ def _queues_of(columns: Columns) -> Iterator[tuple[Queue, Seen]]:
         topic = requests.topics[int(requests.topic_id[first_row])]
         yield (
             Queue(topic, int(columns.queue_id[first_row])),
-            Seen(
+            WalkedQueue(
                 int(columns.queue_offset[first_row]),
                 int(columns.physical_offset[first_row]),
                 int(columns.queue_offset[last_row]),

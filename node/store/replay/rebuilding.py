@@ -5,7 +5,7 @@ from pathlib import Path
 from node.runtime import disk
 from node.runtime.state_page import run_dir
 from node.store.checkpoints import (
-    Progress,
+    WorkerCheckpoint,
     list_progress,
     load_epochs,
     remove_progress,
@@ -24,7 +24,7 @@ def forget(root: Path, workers: str) -> list[str]:
     return slots
 
 
-def vouch(root: Path, slots: list[str], progress: Progress) -> None:
+def vouch(root: Path, slots: list[str], progress: WorkerCheckpoint) -> None:
     """What was forgotten is there again, as far as the log is durable."""
     for slot in slots if load_epochs(root) else ():
         save_progress(root, slot, progress)

@@ -18,7 +18,7 @@ from node.store.shutdown_state import Condition
 from protocol.derived.dispatch_request import dispatch_requests
 from protocol.derived.queue_build import QueueEnd, UnitBatch, filler_units, plan_units, unit_array
 from protocol.ids import Queue
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 
 _GAP_UNITS_MAX = 1_000_000
 
@@ -88,7 +88,9 @@ def derive_units(
     return {queue: units for queue, units in derived.items() if len(units.units)}
 
 
-def _by_queue(columns: Columns, delay_levels_ms: tuple[int, ...]) -> list[tuple[Queue, _Rows]]:
+def _by_queue(
+    columns: RecordColumns, delay_levels_ms: tuple[int, ...]
+) -> list[tuple[Queue, _Rows]]:
     requests = dispatch_requests(columns, delay_levels_ms)
     queued = np.flatnonzero(requests.is_queued)
     if not len(queued):

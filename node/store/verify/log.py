@@ -12,7 +12,7 @@ from node.store.topics_file import unreadable_tables
 from node.store.verify.findings import Finding, Findings, Severity
 from protocol.names import CHECKPOINT_FILE
 from protocol.record.codec import Torn
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 
 Progress = Callable[[int, int], None]
 """Called with log bytes done, and all there are."""
@@ -44,7 +44,7 @@ class LogCheck:
             where = str(self._store.unfinished)
             self._findings.add(Finding("warning", "wrong_length", where, 0, detail))
 
-    def walk(self, verify: bool) -> Iterator[Columns]:
+    def walk(self, verify: bool) -> Iterator[RecordColumns]:
         """Every record of every stretch, and a finding for each place that holds none.
 
         `verify=False` leaves the checksums out.
@@ -66,7 +66,7 @@ class LogCheck:
                 )
                 yield columns
 
-    def _walk_run(self, reader: LogReader, verify: bool) -> Iterator[Columns]:
+    def _walk_run(self, reader: LogReader, verify: bool) -> Iterator[RecordColumns]:
         items = columns_past_damage(reader, reader.min_offset, verify=verify)
         for item in items:
             if isinstance(item, Damage):
@@ -155,7 +155,7 @@ def irregular_findings(root: Path) -> Iterator[Finding]:
         yield Finding("error", "foreign_file", damage.where, 0, detail)
 
 
-def blank_finding(log: LogReader, columns: Columns) -> Finding | None:
+def blank_finding(log: LogReader, columns: RecordColumns) -> Finding | None:
     """A blank of another length after the last record of a segment."""
     torn = wrong_blank(log, int(columns.physical_offset[-1] + columns.size[-1]))
     if torn is None:

@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 _ANY_OFFSET = 2**63 - 1
 
 
-class _Place(NamedTuple):
+class _UnitPlace(NamedTuple):
     """A unit: its queue and number, and the log offset that it names or should name."""
 
     queue: Queue
@@ -33,7 +33,7 @@ class _Place(NamedTuple):
     offset: int
 
 
-class Seen:
+class CheckedQueue:
     """One queue's files, units [`start`, `end`): which of them records have called for."""
 
     def __init__(self, files: QueueFiles, start: int, end: int) -> None:
@@ -71,7 +71,7 @@ class QueueCheck:
     def __init__(self, store: CheckedStore, findings: Findings) -> None:
         self._store = store
         self._findings = findings
-        self.seen: dict[Queue, Seen] = {}
+        self.seen: dict[Queue, CheckedQueue] = {}
         self._all_missing = not store.folders
         self._told_missing = False
         self.units = 0
@@ -102,18 +102,23 @@ class QueueCheck:
         for queue, folder in store.folders.items():
             problems = list_folder(folder, file_bytes).problems
             for problem in problems:
-                place = _Place(queue, problem.offset // UNIT_BYTES, 0)
+                place = _UnitPlace(queue, problem.offset // UNIT_BYTES, 0)
                 self._add("error", problem.kind, place, problem.detail, problem.path)
             if problems:
                 continue
             files = store.files_of(queue)
             end = files.end_below(_ANY_OFFSET, thorough=True)
             reader = QueueReader(files, end, lambda: self._store.log.min_offset)
-            self.seen[queue] = seen = Seen(files, min(reader.min_offset, end), end)
+            self.seen[queue] = seen = CheckedQueue(files, min(reader.min_offset, end), end)
             self.units += seen.end - seen.start
 
     def _add(
-        self, severity: Severity, kind: str, place: _Place, detail: str, path: Path | None = None
+        self,
+        severity: Severity,
+        kind: str,
+        place: _UnitPlace,
+        detail: str,
+        path: Path | None = None,
     ) -> None:
         queue, number, offset = place
         folder = queue_folder(self._store.root, queue)
@@ -132,7 +137,7 @@ class QueueCheck:
                 if seen.start <= number < seen.end:
                     self._check_one(queue, seen, number, damaged)
 
-    def _check_one(self, queue: Queue, seen: Seen, number: int, damaged: Stretches) -> None:
+    def _check_one(self, queue: Queue, seen: CheckedQueue, number: int, damaged: Stretches) -> None:
         log = self._store.log
         offset, size, code = seen.files.read(number, 1)[0].tolist()
         if is_within(damaged, offset):
@@ -140,12 +145,12 @@ class QueueCheck:
         if not log.holds(offset, size):
             if offset >= log.min_offset:
                 detail = f"names {size} bytes beyond the log's end, {log.end}"
-                self._add(self._lenient, "unit_dangling", _Place(queue, number, offset), detail)
+                self._add(self._lenient, "unit_dangling", _UnitPlace(queue, number, offset), detail)
             return
         try:
             found = log.peek(offset)
         except StoreDamaged as damage:
-            self._add("error", "unit_dangling", _Place(queue, number, offset), damage.found)
+            self._add("error", "unit_dangling", _UnitPlace(queue, number, offset), damage.found)
             return
         levels = self._store.settings.delay_levels_ms
         if isinstance(found, Torn) and found.kind == "bad_crc":
@@ -153,7 +158,10 @@ class QueueCheck:
             self._findings.add(Finding("error", "bad_crc", where, offset, found.why))
         elif not isinstance(found, Record):
             self._add(
-                "error", "unit_dangling", _Place(queue, number, offset), "no record stands there"
+                "error",
+                "unit_dangling",
+                _UnitPlace(queue, number, offset),
+                "no record stands there",
             )
         elif (found.size, found.topic, found.head.queue_id, unit_tags_code(found, levels)) != (
             size,
@@ -161,10 +169,13 @@ class QueueCheck:
             code,
         ):
             self._add(
-                "error", "unit_mismatch", _Place(queue, number, offset), "its record says otherwise"
+                "error",
+                "unit_mismatch",
+                _UnitPlace(queue, number, offset),
+                "its record says otherwise",
             )
 
-    def seen_of(self, queue: Queue) -> Seen | None:
+    def seen_of(self, queue: Queue) -> CheckedQueue | None:
         """The queue, if its files can be read."""
         return self.seen.get(queue)
 
@@ -214,7 +225,9 @@ class QueueCheck:
             detail = f"is {tuple(found[row].tolist())}, should be {tuple(expected[row].tolist())}"
             offset = int(offsets[row])
             severity: Severity = "error" if offset < vouched_end else "warning"
-            self._add(severity, "unit_mismatch", _Place(queue, int(numbers[row]), offset), detail)
+            self._add(
+                severity, "unit_mismatch", _UnitPlace(queue, int(numbers[row]), offset), detail
+            )
 
     def _missing(
         self, queue: Queue, numbers: NDArray[np.int64], offsets: NDArray[np.int64]
@@ -230,7 +243,10 @@ class QueueCheck:
             return
         for number, offset in zip(numbers[:ALIKE_MAX].tolist(), offsets.tolist(), strict=False):
             self._add(
-                self._lenient, "unit_missing", _Place(queue, number, offset), "no unit for a record"
+                self._lenient,
+                "unit_missing",
+                _UnitPlace(queue, number, offset),
+                "no unit for a record",
             )
         more = len(numbers) - ALIKE_MAX
         if more > 0:
@@ -254,4 +270,4 @@ class QueueCheck:
                 detail = f"names {size} bytes " + (
                     f"beyond the log's end, {log.end}" if is_beyond else "where no such record is"
                 )
-                self._add(severity, "unit_dangling", _Place(queue, number, offset), detail)
+                self._add(severity, "unit_dangling", _UnitPlace(queue, number, offset), detail)

@@ -19,7 +19,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class VerifyReport:
     """What was looked at, and what is wrong."""
 
     clean_shutdown: bool
@@ -59,7 +59,7 @@ def verify(
     deep: bool = False,
     progress: Progress | None = None,
     settings: Settings | None = None,
-) -> Report:
+) -> VerifyReport:
     """Checks a store that nobody runs.
 
     Always: names and lengths of all files, the lengths and places of all records, the tail, the
@@ -97,7 +97,7 @@ def verify(
             index.chains()
         else:
             queues.ends(log.damaged)
-        return Report(
+        return VerifyReport(
             clean_shutdown=store.condition.is_clean,
             min_offset=store.log.min_offset,
             max_offset=store.log.end,

@@ -23,7 +23,7 @@ from node.supervisor.monitoring.metrics_stats import stats_families
 from node.supervisor.monitoring.metrics_topics import TopicFamilies
 from node.supervisor.monitoring.metrics_totals import HighWater, RunTotals
 from node.supervisor.monitoring.oldest_message import OldestMessage
-from node.supervisor.plan import Role, State, page_slot
+from node.supervisor.plan import ChildRole, ChildState, page_slot
 from node.supervisor.status import (
     Fields,
     NodeView,
@@ -45,10 +45,10 @@ _NODE_LABELS = {
 _STORAGE_LABELS = {**_NODE_LABELS, "storage_type": "local", "storage_medium": "disk"}
 _SLOT = ("role", "index")
 Sample = tuple[Sequence[str], float]
-_TARGETS = {"cq": Role.QUEUE, "index": Role.INDEX}
+_TARGETS = {"cq": ChildRole.QUEUE, "index": ChildRole.INDEX}
 
 
-class Look(NamedTuple):
+class Scrape(NamedTuple):
     """One look at the node, from which all of a scrape comes."""
 
     view: NodeView
@@ -93,7 +93,7 @@ class NodeCollector(Collector):
         """The families, of one moment."""
         view = self._view()
         log = read_log(view.root)
-        look = Look(view, log, process_rows(view), health(view), disk(view.root))
+        look = Scrape(view, log, process_rows(view), health(view), disk(view.root))
         yield from self._rocketmq(look)
         yield from self._of_node(look)
         yield from self._of_log(look)
@@ -101,7 +101,7 @@ class NodeCollector(Collector):
         yield from self._of_readers(look)
         yield from stats_families(read_stats(view.root))
 
-    def _rocketmq(self, look: Look) -> Iterator[Metric]:
+    def _rocketmq(self, look: Scrape) -> Iterator[Metric]:
         log = look.log
         records = self._records.of("log", log.pid, log.records)
         appended = self._appended.of(log.appended)
@@ -124,7 +124,7 @@ class NodeCollector(Collector):
             sample = list(_NODE_LABELS.values()), count
             yield _gauge("rocketmq_topic_number", "Topics.", list(_NODE_LABELS), [sample])
 
-    def _oldest_age_ms(self, look: Look) -> int | None:
+    def _oldest_age_ms(self, look: Scrape) -> int | None:
         if self._oldest is None:
             self._oldest = OldestMessage(look.view.root)
         stored_at = self._oldest.stored_at(look.log)
@@ -140,7 +140,7 @@ class NodeCollector(Collector):
             return None
         return len(self._topics.topics)
 
-    def _of_node(self, look: Look) -> Iterator[Metric]:
+    def _of_node(self, look: Scrape) -> Iterator[Metric]:
         view, checks = look.view, look.health["checks"]
         built = (view.version, platform.python_version())
         text = "1, with what runs as labels."
@@ -156,7 +156,7 @@ class NodeCollector(Collector):
         cut = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
         yield _one("keelog_quarantine_folders", "Cuts and repairs kept in quarantine.", cut)
 
-    def _of_log(self, look: Look) -> Iterator[Metric]:
+    def _of_log(self, look: Scrape) -> Iterator[Metric]:
         log = look.log
         for name, value, text in (
             ("min", log.min_offset, "Where the log begins."),
@@ -178,12 +178,12 @@ class NodeCollector(Collector):
         text = "The part of the writer's recovery that is done; 1 when there is none."
         yield _one("keelog_recovery_done_ratio", text, 1 if done is None else done)
 
-    def _of_processes(self, look: Look) -> Iterator[Metric]:
-        ours = {"role": "supervisor", "index": 0, "pid": os.getpid(), "state": State.RUNNING}
+    def _of_processes(self, look: Scrape) -> Iterator[Metric]:
+        ours = {"role": "supervisor", "index": 0, "pid": os.getpid(), "state": ChildState.RUNNING}
         rows = [*look.rows, {**ours, **usage(os.getpid())}]
-        up = [(_slot(row), int(row["state"] == State.RUNNING)) for row in rows]
+        up = [(_slot(row), int(row["state"] == ChildState.RUNNING)) for row in rows]
         yield _gauge("keelog_process_up", "1 for a process that runs.", _SLOT, up)
-        damaged = [(_slot(row), int(row["state"] == State.DAMAGED)) for row in look.rows]
+        damaged = [(_slot(row), int(row["state"] == ChildState.DAMAGED)) for row in look.rows]
         text = "1 for a process that stands before damage."
         yield _gauge("keelog_process_damaged", text, _SLOT, damaged)
         memory = [(_slot(row), row["rss_bytes"]) for row in rows if row["rss_bytes"] is not None]
@@ -204,7 +204,7 @@ class NodeCollector(Collector):
             restarts.add_metric([role, reason], count)
         yield restarts
 
-    def _of_readers(self, look: Look) -> Iterator[Metric]:
+    def _of_readers(self, look: Scrape) -> Iterator[Metric]:
         requests = CounterMetricFamily(
             "keelog_reader_requests", "Requests that readers answered.", labels=["index"]
         )
@@ -212,7 +212,7 @@ class NodeCollector(Collector):
             "keelog_reader_held_pulls", "Pulls that wait for messages.", labels=["index"]
         )
         for child in look.view.children:
-            if child.role is Role.READER:
+            if child.role is ChildRole.READER:
                 slot = page_slot(child, look.view.shards)
                 page = read_worker(look.view.root, slot)
                 count = self._requests.of(slot, page.pid, page.requests)
@@ -222,19 +222,19 @@ class NodeCollector(Collector):
         yield held
 
 
-def _heartbeats(look: Look) -> Iterator[Sample]:
+def _heartbeats(look: Scrape) -> Iterator[Sample]:
     """In seconds; a process that never ran has none."""
     now = now_ms()
     for child in look.view.children:
         slot = page_slot(child, look.view.shards)
-        page = look.log if child.role is Role.WRITER else read_worker(look.view.root, slot)
+        page = look.log if child.role is ChildRole.WRITER else read_worker(look.view.root, slot)
         if page.heartbeat_ms:
             yield (child.role, str(child.index)), (now - page.heartbeat_ms) / 1000
 
 
 def _restarts(view: NodeView) -> dict[tuple[str, str], int]:
     """By role and reason, all indices of a role together. The usual reasons are there from 0."""
-    counts = {(str(role), reason): 0 for role in Role for reason in ("killed", "failed")}
+    counts = {(str(role), reason): 0 for role in ChildRole for reason in ("killed", "failed")}
     for child in view.children:
         for reason, count in list(child.restarts_by_reason.items()):
             key = (str(child.role), reason)

@@ -10,7 +10,7 @@ from prometheus_client.core import (
 )
 
 from node.runtime.stats.page import SUM, Histogram, SlotStats
-from node.runtime.stats.series import OK, REQUESTS, SERIES, Family, Kind, Series
+from node.runtime.stats.series import OK, REQUESTS, SERIES, Family, Series, SeriesKind
 
 _NS = 1e9
 _DURATION_EXPONENTS = range(12, 36, 2)
@@ -48,9 +48,9 @@ def _metric(
     histograms: Mapping[Series, Histogram],
 ) -> Metric:
     names = [name for name, _ in all_series[0].labels]
-    if family.kind in (Kind.SECONDS, Kind.SIZES):
+    if family.kind in (SeriesKind.SECONDS, SeriesKind.SIZES):
         return _histograms(family, names, {one: histograms.get(one, _NONE) for one in all_series})
-    kind = GaugeMetricFamily if family.kind is Kind.GAUGE else CounterMetricFamily
+    kind = GaugeMetricFamily if family.kind is SeriesKind.GAUGE else CounterMetricFamily
     metric = kind(family.name, family.text, labels=names)
     for one in all_series:
         value = values.get(one, 0)
@@ -61,7 +61,7 @@ def _metric(
 
 def _histograms(family: Family, names: list[str], found: Mapping[Series, Histogram]) -> Metric:
     metric = HistogramMetricFamily(family.name, family.text, labels=names)
-    is_time = family.kind is Kind.SECONDS
+    is_time = family.kind is SeriesKind.SECONDS
     for one, histogram in found.items():
         buckets = [
             (repr((1 << n) / _NS if is_time else float((1 << n) - 1)), _below(histogram, n))

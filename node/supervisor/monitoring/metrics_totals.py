@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class _Run(NamedTuple):
+class _ProcessRun(NamedTuple):
     pid: int | None
     counted: float
     total: float
@@ -13,17 +13,17 @@ class RunTotals:
     """Sums of counts that begin anew with each process of a slot."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _ProcessRun] = {}
 
     def of(self, slot: str, pid: int | None, count: float) -> float:
         """All that the slot has counted. A page keeps a predecessor's count until the next one is
         stored, so an equal count under a new pid has not begun anew."""
-        last = self._runs.get(slot, _Run(pid, 0, 0))
+        last = self._runs.get(slot, _ProcessRun(pid, 0, 0))
         if count == last.counted:
             return last.total
         anew = count < last.counted or pid != last.pid
         total = last.total + (count if anew else count - last.counted)
-        self._runs[slot] = _Run(pid, count, total)
+        self._runs[slot] = _ProcessRun(pid, count, total)
         return total
 
 

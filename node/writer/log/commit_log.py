@@ -38,7 +38,7 @@ class Ahead(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class OpenSegment:
     """An open segment; its file descriptor belongs to the CommitLog."""
 
     base: int
@@ -46,7 +46,7 @@ class Segment:
     descriptor: int
 
 
-def make_segment(root: Path, base: int, segment_bytes: int) -> Segment:
+def make_segment(root: Path, base: int, segment_bytes: int) -> OpenSegment:
     """Makes the segment that starts at `base`, or opens it when it is there.
 
     A new one gets its whole length beside the log and is then renamed: nobody, a broker after a
@@ -56,7 +56,7 @@ def make_segment(root: Path, base: int, segment_bytes: int) -> Segment:
     path = root / COMMIT_LOG_DIR / offset_file_name(base)
     try:
         with disk.open_dir(path.parent) as folder:
-            return Segment(base, path, _made(root, path, segment_bytes, folder))
+            return OpenSegment(base, path, _made(root, path, segment_bytes, folder))
     except OSError as error:
         if error.errno in disk.NO_RESOURCES:
             raise refusal_for(error, str(path)) from None
@@ -116,11 +116,11 @@ class CommitLog:
         self.pool = pool
         self._ahead = ahead
         self._committed = end
-        self._current: Segment | None = None
-        self._next: Segment | None = None
+        self._current: OpenSegment | None = None
+        self._next: OpenSegment | None = None
         self._failed: Exception | None = None
         self._preparing: threading.Thread | None = None
-        self._unflushed: list[Segment] = []
+        self._unflushed: list[OpenSegment] = []
         """Segments with bytes that are not flushed yet, oldest first; the last is current."""
 
     @property
@@ -220,7 +220,7 @@ class CommitLog:
         except (OSError, ServiceNotAvailable, StoreMoved) as error:
             self._failed = error
 
-    def _take_next(self) -> Segment:
+    def _take_next(self) -> OpenSegment:
         if self._preparing is not None:
             self._preparing.join()
             self._preparing = None

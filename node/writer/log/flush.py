@@ -19,14 +19,14 @@ from node.writer.log.transient_store_pool import CommitJob
 from protocol.errors import StoreMoved
 
 
-class Job(Protocol):
+class PeriodicJob(Protocol):
     """What a `JobThread` runs."""
 
     def run(self) -> None:
         """Raises the OSError that ends the process."""
 
 
-AnyJob = TypeVar("AnyJob", bound=Job)
+AnyJob = TypeVar("AnyJob", bound=PeriodicJob)
 
 
 class JobThread(Generic[AnyJob]):

@@ -28,7 +28,7 @@ LEAD_BYTES = 512 << 10
 """Left to appends: where the thread is no faster than they are, each pays for a part."""
 
 
-class Place(NamedTuple):
+class GrowthPoint(NamedTuple):
     """An open-ended part of a segment: from where on the log has grown in it."""
 
     path: Path
@@ -41,7 +41,7 @@ class PagesAhead:
     count from the segment's start."""
 
     def __init__(self) -> None:
-        self._place: Place | None = None
+        self._place: GrowthPoint | None = None
         self._claimed = self._due = 0
         self._stopping = False
         self._wake = threading.Event()
@@ -50,7 +50,7 @@ class PagesAhead:
     def begin(self, path: Path, size: int, position: int) -> None:
         """Goes on in this segment, of which `position` bytes are the log's."""
         self._claimed, self._due = position, position + STEP_BYTES
-        self._place = Place(path, size, position)
+        self._place = GrowthPoint(path, size, position)
         self._wake.set()
 
     def claim(self, stop: int) -> None:
@@ -75,7 +75,7 @@ class PagesAhead:
             # Nothing of the log is in danger: appends get their pages themselves.
             log.warning("no pages ahead of the log any more", extra=fields(why=error))
 
-    def _follow(self, place: Place) -> None:
+    def _follow(self, place: GrowthPoint) -> None:
         """Asks for pages until the log has left this segment."""
         descriptor, done = os.open(place.path, os.O_RDONLY | os.O_CLOEXEC), place.start
         try:
@@ -98,7 +98,7 @@ class PagesAhead:
             self._thread.join()
 
 
-def next_pages(place: Place, claimed: int, done: int) -> int | None:
+def next_pages(place: GrowthPoint, claimed: int, done: int) -> int | None:
     """Where the next STEP_BYTES to ask for begin, when the log has claimed so much and all below
     `done` was asked for; None when that is enough."""
     start = max(done, claimed + LEAD_BYTES)

@@ -15,7 +15,7 @@ _JOINED_BYTES_MAX = 64 * 1024
 
 
 @dataclass(slots=True)
-class Part:
+class PooledWrite:
     """Bytes for one place of one open file."""
 
     descriptor: int
@@ -29,7 +29,7 @@ class CommitJob:
     """Parts to write, oldest first, and the log offset that is committed afterwards."""
 
     target: int
-    parts: list[Part] = field(default_factory=list)
+    parts: list[PooledWrite] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -49,7 +49,7 @@ class TransientStorePool:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         """Of what is here and of what is being committed."""
-        self._parts: list[Part] = []
+        self._parts: list[PooledWrite] = []
 
     def fits(self, size: int) -> bool:
         """Whether `size` more bytes stay below the limit; an empty buffer takes any size."""
@@ -71,7 +71,7 @@ class TransientStorePool:
             last.data += data
             return
         kept = data if isinstance(data, bytearray) and not is_small else bytearray(data)
-        self._parts.append(Part(descriptor, position, kept, is_small))
+        self._parts.append(PooledWrite(descriptor, position, kept, is_small))
 
     def take(self, target: int) -> CommitJob:
         """Everything that is here, to be written up to log offset `target`."""

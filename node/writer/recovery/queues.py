@@ -6,7 +6,7 @@ from protocol.derived.dispatch_request import dispatch_requests
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC
 from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_MASK
-from protocol.record.columns import Columns, Ints, group_topics
+from protocol.record.columns import Ints, RecordColumns, group_topics
 
 SETTLE_RECORDS = 200_000
 """So many records are held back, so that a queue is looked up once for all of them."""
@@ -22,7 +22,7 @@ class TailNotes:
         self._offsets: list[Ints] = []
         self._count = 0
 
-    def add(self, columns: Columns) -> None:
+    def add(self, columns: RecordColumns) -> None:
         """Takes records in log order; those without a queue unit do not count."""
         names, topic_id = group_topics(columns)
         if SCHEDULE_TOPIC in names:

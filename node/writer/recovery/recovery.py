@@ -48,7 +48,7 @@ from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
 from protocol.record.codec import FILLER_BYTES, Filler, Torn, decode
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 
 __all__ = ["Recovery", "Tell", "carry_out", "examine", "segment_bases", "tell_nobody"]
 
@@ -244,7 +244,7 @@ def _walk_of_broker(
             start = found.min_offset
         notes, noted = TailNotes(found.tails), start
         for item in columns_past_damage(store.log, start):
-            if isinstance(item, Columns):
+            if isinstance(item, RecordColumns):
                 _note(found, notes, item)
                 noted = int(item.physical_offset[-1] + item.size[-1])
                 tell(noted)
@@ -272,7 +272,7 @@ def _check_below_floor(reader: LogReader, offset: int, found: Recovery) -> None:
         raise _refused(found.root, path, offset, why, found.floor)
 
 
-def _note(found: Recovery, notes: TailNotes, columns: Columns) -> None:
+def _note(found: Recovery, notes: TailNotes, columns: RecordColumns) -> None:
     notes.add(columns)
     last = int(columns.store_timestamp.max())
     found.last_store_timestamp = max(found.last_store_timestamp, last)

@@ -18,7 +18,7 @@ from node.store.log.segment_list import SegmentList
 from node.store.quarantine import keep_bytes
 from protocol.names import COMMIT_LOG_DIR, offset_file_name, parse_offset_file_name
 from protocol.record.codec import RECORD_BYTES_MIN, Torn
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 
 log = logging.getLogger("keelog.recovery")
 
@@ -140,7 +140,7 @@ def records_behind(segments: SegmentList, torn: Torn, not_before_ms: int) -> tup
     if first is None:
         return 0, None
     items = columns_past_damage(reader, first)
-    return sum(len(item) for item in items if isinstance(item, Columns)), first
+    return sum(len(item) for item in items if isinstance(item, RecordColumns)), first
 
 
 def quarantine(end: LogEnd, report: dict[str, Any]) -> Path:

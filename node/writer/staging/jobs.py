@@ -12,11 +12,11 @@ from node.runtime import disk
 from node.runtime.shortage import refusal_for
 from node.store.replay.rebuilding import remove_unfinished
 from node.store.staging_files import (
-    Batch,
+    BatchPosition,
     Journal,
-    Part,
-    Position,
     Published,
+    StagedBatch,
+    StageSummary,
     batch_dir,
     frames_of,
     journal_path,
@@ -36,18 +36,18 @@ from node.writer.staging.room import first_to_go
 from node.writer.staging.stages import Old, find_idle, find_old
 from protocol.errors import MqError, StoreDamaged
 
-_START = Position(0, 0)
+_START = BatchPosition(0, 0)
 
 
 @dataclass(slots=True)
-class Job:
+class StagingJob:
     """Runs once; `error` tells why it could not, and nothing is raised.
 
     A sync that failed is an error of the one publication: the log is not touched here.
     """
 
     root: Path
-    batch: Batch
+    batch: StagedBatch
     error: MqError | None = None
 
     def run(self) -> None:
@@ -69,10 +69,10 @@ class Job:
 
 
 @dataclass(slots=True)
-class Begin(Job):
+class Begin(StagingJob):
     """Makes the stages durable and verifies them, then notes that the publication begins."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[StageSummary, ...] = ()
     final: bool = False
     offset: int = 0
 
@@ -100,12 +100,12 @@ class Begin(Job):
 
 
 @dataclass(slots=True)
-class Resume(Job):
+class Resume(StagingJob):
     """Finds out how far a publication had come before the writer ended; `end` is the log's."""
 
     end: int = 0
     journal: Journal | None = None
-    position: Position = _START
+    position: BatchPosition = _START
 
     def work(self) -> None:
         """Raises StoreDamaged, NotFound: nobody may guess."""
@@ -114,7 +114,7 @@ class Resume(Job):
 
 
 @dataclass(slots=True)
-class Checkpoint(Job):
+class SaveCheckpoint(StagingJob):
     """Notes that what stands before a position is durable in the log: a restart begins there."""
 
     journal: Journal | None = None
@@ -126,7 +126,7 @@ class Checkpoint(Job):
 
 
 @dataclass(slots=True)
-class Record(Job):
+class RecordPublished(StagingJob):
     """Remembers the batch as published, durably, then removes journal and stages."""
 
     published: Published = field(default_factory=lambda: Published(0, 0, False))
@@ -140,7 +140,7 @@ class Record(Job):
 
 
 @dataclass(slots=True)
-class Forget(Job):
+class Forget(StagingJob):
     """Removes what is left of a batch that is recorded."""
 
     freed: int = 0
@@ -150,7 +150,7 @@ class Forget(Job):
         self.freed = forget_batch(self.root, self.batch)
 
 
-def forget_batch(root: Path, batch: Batch) -> int:
+def forget_batch(root: Path, batch: StagedBatch) -> int:
     """Removes journal and stages, those of failed tasks too; returns the bytes of the stages."""
     folder = batch_dir(root, batch)
     if not folder.is_dir():
@@ -162,7 +162,7 @@ def forget_batch(root: Path, batch: Batch) -> int:
 
 
 @dataclass(slots=True)
-class Problem(Job):
+class StagingNote(StagingJob):
     """Leaves a note for status."""
 
     why: str = ""
@@ -173,7 +173,7 @@ class Problem(Job):
 
 
 @dataclass(slots=True)
-class Sweep(Job):
+class Sweep(StagingJob):
     """Empties the trash, and looks for what nobody asks for any more."""
 
     limit_ms: int = 0
@@ -186,7 +186,7 @@ class Sweep(Job):
 
 
 @dataclass(slots=True)
-class MakeRoom(Job):
+class MakeRoom(StagingJob):
     """Empties the trash, and removes what a killed rebuild has left in the store. Where that is not
     enough it looks for abandoned batches, the oldest first.
 
@@ -196,9 +196,9 @@ class MakeRoom(Job):
     look: Callable[[], int] = lambda: 0
     missing: int = 0
     limit_ms: int = 0
-    begun: frozenset[Batch] = frozenset()
+    begun: frozenset[StagedBatch] = frozenset()
     is_enough: bool = False
-    abandoned: list[Batch] = field(default_factory=list)
+    abandoned: list[StagedBatch] = field(default_factory=list)
 
     def work(self) -> None:
         """Raises OSError."""

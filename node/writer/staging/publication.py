@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from node.store.staging_files import Batch, Part, Position
+from node.store.staging_files import BatchPosition, StagedBatch, StageSummary
 from node.writer.staging.reading import StagedRecords
 from protocol.errors import MqError
 
 
-class State(Enum):
+class PublicationState(Enum):
     """What a publication waits for."""
 
     WAITING = "its turn"
@@ -45,10 +45,10 @@ Answer = Callable[[Waiter, Outcome | MqError], None]
 class Publication:
     """One batch on its way."""
 
-    batch: Batch
-    parts: tuple[Part, ...] = ()
+    batch: StagedBatch
+    parts: tuple[StageSummary, ...] = ()
     final: bool = False
-    state: State = State.WAITING
+    state: PublicationState = PublicationState.WAITING
     begun: bool = False
     """Whether there is a journal: then it ends by itself, and as it began."""
     source: StagedRecords | None = None
@@ -56,7 +56,7 @@ class Publication:
     """After its last record in the log."""
     noted: int = 0
     """Where the journal's next position was taken, and which it was."""
-    checkpoint: Position | None = None
+    checkpoint: BatchPosition | None = None
     retry_at: float = 0.0
     needed: int | None = None
     """The log offset from which on a restart looks for its records; None: not known yet."""

@@ -15,10 +15,10 @@ from node.runtime.disk import if_room
 from node.runtime.event_log import fields
 from node.runtime.shortage import is_shortage
 from node.store.staging_files import (
-    Batch,
+    BatchPosition,
     Journal,
-    Position,
     Published,
+    StagedBatch,
     clear_problem,
     journal_path,
     list_batches,
@@ -28,16 +28,16 @@ from node.writer.append_request import AppendRequest
 from node.writer.log.flush import JobThread
 from node.writer.staging.jobs import (
     Begin,
-    Checkpoint,
     Forget,
-    Job,
     MakeRoom,
-    Problem,
-    Record,
+    RecordPublished,
     Resume,
+    SaveCheckpoint,
+    StagingJob,
+    StagingNote,
     Sweep,
 )
-from node.writer.staging.publication import Answer, Outcome, Publication, State, Waiter
+from node.writer.staging.publication import Answer, Outcome, Publication, PublicationState, Waiter
 from node.writer.staging.reading import StagedRecords
 from node.writer.staging.requests import PublishRequest
 from node.writer.staging.stages import Staging
@@ -71,9 +71,9 @@ class Publisher:
         self._staging = staging
         self._flushed = flushed
         self._start_end = end
-        self._publications: dict[Batch, Publication] = {}
-        self._thread: JobThread[Job] = JobThread("staging")
-        self._job: Job | None = None
+        self._publications: dict[StagedBatch, Publication] = {}
+        self._thread: JobThread[StagingJob] = JobThread("staging")
+        self._job: StagingJob | None = None
         self._sweep_at = 0.0
         self._room_is_wanted = False
         self._none_until = 0.0
@@ -83,9 +83,9 @@ class Publisher:
                 if journal_path(root, batch).exists():
                     self._found(batch)
 
-    def _found(self, batch: Batch) -> None:
+    def _found(self, batch: StagedBatch) -> None:
         log.info("a publication goes on", extra=fields(batch=batch))
-        self._publications[batch] = Publication(batch, state=State.RESUMING, begun=True)
+        self._publications[batch] = Publication(batch, state=PublicationState.RESUMING, begun=True)
         self._staging.begun.add(batch)
 
     @property
@@ -102,20 +102,26 @@ class Publisher:
     def has_work(self) -> bool:
         """Whether the loop shall not sleep."""
         active = self._active()
-        return active is not None and active.state is State.APPENDING and not active.retry_at
+        return (
+            active is not None
+            and active.state is PublicationState.APPENDING
+            and not active.retry_at
+        )
 
     @property
     def waits_for_flush(self) -> bool:
         """Whether a flush is asked for now."""
         active = self._active()
-        return active is not None and active.state is State.FLUSHING
+        return active is not None and active.state is PublicationState.FLUSHING
 
     def needed_from(self, offset: int) -> int:
         """The first log offset that a restart may have to look at; at most `offset`.
 
         A publication that cannot go on does not keep the disk from being cleaned.
         """
-        live = [one for one in self._publications.values() if one.state is not State.BLOCKED]
+        live = [
+            one for one in self._publications.values() if one.state is not PublicationState.BLOCKED
+        ]
         return min([offset, *(one.needed or 0 for one in live if one.begun)])
 
     def publish(self, request: PublishRequest, waiter: Waiter) -> Outcome | None:
@@ -139,8 +145,10 @@ class Publisher:
         if len(known.waiters) >= WAITERS_MAX:
             raise NodeBusy(f"{WAITERS_MAX} requests wait for {batch}", "publish it again later")
         known.waiters.append(waiter)
-        if known.state is State.BLOCKED:
-            known.state = State.RESUMING if known.source is None else State.APPENDING
+        if known.state is PublicationState.BLOCKED:
+            known.state = (
+                PublicationState.RESUMING if known.source is None else PublicationState.APPENDING
+            )
         return None
 
     def make_room(self, now: float) -> bool:
@@ -170,12 +178,12 @@ class Publisher:
 
     def _begin_other_job(self, now: float, now_ms: int) -> None:
         for one in self._publications.values():
-            if one.state is State.BLOCKED and not one.noticed:
+            if one.state is PublicationState.BLOCKED and not one.noticed:
                 one.noticed = True
                 why = f"{type(one.error).__name__}: {one.error}"
-                self._start(Problem(self._root, one.batch, why=why))
+                self._start(StagingNote(self._root, one.batch, why=why))
                 return
-        staging, nobody = self._staging, Batch("", 0)
+        staging, nobody = self._staging, StagedBatch("", 0)
         if self._room_is_wanted or (staging.room.missing and now >= self._none_until):
             limit_ms, begun = now_ms - staging.abandoned_ms, frozenset(staging.begun)
             look, missing = staging.room.look, staging.room.missing
@@ -188,42 +196,44 @@ class Publisher:
     def _active(self) -> Publication | None:
         """The one whose turn it is: those before it are blocked."""
         for one in self._publications.values():
-            if one.state is not State.BLOCKED:
+            if one.state is not PublicationState.BLOCKED:
                 return one
         return None
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: StagingJob) -> None:
         self._job = job
         self._thread.start(job)
 
     def _begin_job(self, active: Publication, now_ms: int) -> None:
         batch = active.batch
         match active.state:
-            case State.WAITING:
+            case PublicationState.WAITING:
                 offset = active.needed = self._flushed()
-                active.state, active.begun = State.BEGINNING, True
+                active.state, active.begun = PublicationState.BEGINNING, True
                 self._start(Begin(self._root, batch, None, active.parts, active.final, offset))
-            case State.RESUMING if self._staging.is_published(batch):
+            case PublicationState.RESUMING if self._staging.is_published(batch):
                 self._start(Forget(self._root, batch))
-            case State.RESUMING:
+            case PublicationState.RESUMING:
                 self._start(Resume(self._root, batch, end=self._start_end))
-            case State.FLUSHING if self._flushed() >= active.end:
-                active.state = State.RECORDING
+            case PublicationState.FLUSHING if self._flushed() >= active.end:
+                active.state = PublicationState.RECORDING
                 self._record(active, now_ms)
-            case State.RECORDING:
+            case PublicationState.RECORDING:
                 self._record(active, now_ms)
-            case State.APPENDING if active.checkpoint and self._flushed() >= active.noted:
+            case PublicationState.APPENDING if (
+                active.checkpoint and self._flushed() >= active.noted
+            ):
                 parts, position = active.parts, active.checkpoint
                 journal = Journal(active.noted, position, active.final, parts)
-                self._start(Checkpoint(self._root, batch, journal=journal))
+                self._start(SaveCheckpoint(self._root, batch, journal=journal))
             case _:
                 return
 
     def _record(self, active: Publication, now_ms: int) -> None:
         published = Published(active.batch.number, now_ms, active.final)
-        self._start(Record(self._root, active.batch, published=published))
+        self._start(RecordPublished(self._root, active.batch, published=published))
 
-    def _take(self, done: Job, now: float, now_ms: int, answer: Answer) -> None:
+    def _take(self, done: StagingJob, now: float, now_ms: int, answer: Answer) -> None:
         """What a job has done; its error blocks, or is tried again when the disk has room."""
         if isinstance(done, Sweep):
             with if_room():
@@ -233,7 +243,7 @@ class Publisher:
             self._made_room(done, now)
             return
         active = self._publications.get(done.batch)
-        if active is None or isinstance(done, Problem):
+        if active is None or isinstance(done, StagingNote):
             return
         if done.error is not None:
             self._job_failed(active, done, now, answer)
@@ -241,14 +251,14 @@ class Publisher:
         match done:
             case Begin():
                 active.end = done.offset
-                self._append_from(active, Position(0, 0))
+                self._append_from(active, BatchPosition(0, 0))
             case Resume() if done.journal is not None:
                 active.parts, active.final = done.journal.parts, done.journal.final
                 active.needed, active.end = done.journal.offset, self._start_end
                 self._append_from(active, done.position)
-            case Checkpoint() if done.journal is not None:
+            case SaveCheckpoint() if done.journal is not None:
                 active.needed, active.checkpoint = done.journal.offset, None
-            case Record() | Forget():
+            case RecordPublished() | Forget():
                 self._staging.bytes -= done.freed
                 self._end(active, active.outcome, answer)
 
@@ -263,23 +273,25 @@ class Publisher:
                 told = fields(why=done.error, hint=done.error.hint)
                 log.error("abandoned batches cannot be removed", extra=told)
 
-    def _append_from(self, active: Publication, position: Position) -> None:
+    def _append_from(self, active: Publication, position: BatchPosition) -> None:
         active.source = StagedRecords(self._root, active.batch, active.parts, position)
-        active.state = State.APPENDING
+        active.state = PublicationState.APPENDING
         active.noted, active.checkpoint = active.end, None
         if active.error is not None:
             active.error = None
             clear_problem(self._root, active.batch)
 
-    def _job_failed(self, active: Publication, done: Job, now: float, answer: Answer) -> None:
+    def _job_failed(
+        self, active: Publication, done: StagingJob, now: float, answer: Answer
+    ) -> None:
         error = done.error
         assert error is not None
         if isinstance(error, ServiceNotAvailable):
             log.warning("a publication waits", extra=fields(batch=active.batch, why=error))
             active.retry_at = now + RETRY_S
             if isinstance(done, Begin):
-                active.state = State.WAITING
-        elif isinstance(done, Checkpoint):
+                active.state = PublicationState.WAITING
+        elif isinstance(done, SaveCheckpoint):
             active.checkpoint = None
         elif isinstance(done, Begin):
             self._end(active, error, answer)
@@ -299,7 +311,11 @@ class Publisher:
     def next_append(self, now: float, bytes_max: int, answer: Answer) -> AppendRequest | None:
         """The records that the loop shall append now; tell `appended` what became of them."""
         active = self._active()
-        if active is None or active.state is not State.APPENDING or now < active.retry_at:
+        if (
+            active is None
+            or active.state is not PublicationState.APPENDING
+            or now < active.retry_at
+        ):
             return None
         assert active.source is not None
         active.retry_at = 0.0
@@ -315,7 +331,7 @@ class Publisher:
                 self._block(active, error, answer)
             return None
         if chunk is None:
-            active.state = State.FLUSHING
+            active.state = PublicationState.FLUSHING
             return None
         return AppendRequest(chunk.data, chunk.records)
 
@@ -331,7 +347,7 @@ class Publisher:
             return
         active.close()
         part, record = active.source.position
-        again = Position(part, record - request.count)
+        again = BatchPosition(part, record - request.count)
         active.source = StagedRecords(self._root, active.batch, active.parts, again)
         if isinstance(request.error, ServiceNotAvailable):
             active.retry_at = now + RETRY_S
@@ -347,7 +363,7 @@ class Publisher:
             error = StoreDamaged(str(error.filename), 0, found, "see the disk")
         told = fields(batch=active.batch, why=error, hint=error.hint)
         log.error("a batch cannot be published", extra=told)
-        active.state, active.error, active.noticed = State.BLOCKED, error, False
+        active.state, active.error, active.noticed = PublicationState.BLOCKED, error, False
         self._tell(active, error, answer)
 
     def _end(self, active: Publication, outcome: Outcome | MqError, answer: Answer) -> None:

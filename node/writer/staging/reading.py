@@ -11,11 +11,11 @@ from node.store.file_cache import OpenFiles
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment_list import SegmentList, list_folder
 from node.store.staging_files import (
-    Batch,
+    BatchPosition,
     Frame,
     Journal,
-    Part,
-    Position,
+    StagedBatch,
+    StageSummary,
     frames_of,
     read_frame,
     stage_path,
@@ -23,7 +23,7 @@ from node.store.staging_files import (
 from protocol.errors import NotFound, StoreDamaged
 from protocol.names import COMMIT_LOG_DIR
 from protocol.record.codec import BORN_HOST_V6, SHORT_HEAD, has_crc_property
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 from protocol.record.properties import CRC_DIGITS
 
 AHEAD_MAX = 4_096
@@ -42,13 +42,15 @@ class Chunk(NamedTuple):
 
     data: bytes
     records: int
-    behind: Position
+    behind: BatchPosition
 
 
 class StagedRecords:
     """The records of a batch from a position on. Holds one file open; `close` it."""
 
-    def __init__(self, root: Path, batch: Batch, parts: tuple[Part, ...], start: Position) -> None:
+    def __init__(
+        self, root: Path, batch: StagedBatch, parts: tuple[StageSummary, ...], start: BatchPosition
+    ) -> None:
         self.position = start
         self._root = root
         self._batch = batch
@@ -76,14 +78,14 @@ class StagedRecords:
             self._at += size
             count += 1
         part, record = self.position
-        self.position = Position(part, record + count)
+        self.position = BatchPosition(part, record + count)
         return Chunk(self._data[start : self._at], count, self.position)
 
     def _next_frame(self) -> bool:
         while not self._frames:
             if self._descriptor >= 0:
                 self.close()
-                self.position = Position(self.position.part + 1, 0)
+                self.position = BatchPosition(self.position.part + 1, 0)
             if self.position.part >= len(self._parts):
                 return False
             self._open(self._parts[self.position.part], self.position.record)
@@ -93,7 +95,7 @@ class StagedRecords:
         self._at, self._skip = _behind(self._data, self._skip), 0
         return True
 
-    def _open(self, part: Part, record: int) -> None:
+    def _open(self, part: StageSummary, record: int) -> None:
         """Opens a stage at one of its records."""
         path = stage_path(self._root, self._batch, part.stage)
         frames = frames_of(path)
@@ -118,7 +120,7 @@ def _behind(data: bytes, records: int) -> int:
     return at
 
 
-def check_part(path: Path, part: Part, frames: list[Frame]) -> None:
+def check_part(path: Path, part: StageSummary, frames: list[Frame]) -> None:
     """Raises NotFound unless a stage holds exactly what its publisher says."""
     found = len(frames), sum(one.records for one in frames), sum(one.bytes for one in frames)
     if found != part[1:]:
@@ -145,7 +147,7 @@ def mark(record: bytes) -> bytes:
     return digest.digest()
 
 
-def position_in_log(root: Path, batch: Batch, journal: Journal, end: int) -> Position:
+def position_in_log(root: Path, batch: StagedBatch, journal: Journal, end: int) -> BatchPosition:
     """Up to where a publication that was interrupted had come, the log ending at `end` now.
 
     Walks the log from the journal's offset, which is durable: no owner can have cut it below. What
@@ -172,7 +174,7 @@ def position_in_log(root: Path, batch: Batch, journal: Journal, end: int) -> Pos
         files.close()
 
 
-def records_of(columns: Columns) -> Iterator[bytes]:
+def records_of(columns: RecordColumns) -> Iterator[bytes]:
     """Each record as stored."""
     view = columns.data.data
     ends = (columns.start + columns.size).tolist()
@@ -195,7 +197,7 @@ class _Ahead:
     def __init__(self, staged: StagedRecords) -> None:
         self.position = staged.position
         self._staged = staged
-        self._behind: dict[bytes, list[tuple[int, Position]]] = {}
+        self._behind: dict[bytes, list[tuple[int, BatchPosition]]] = {}
         self._passed = 0
         self._read = 0
         self._fill()

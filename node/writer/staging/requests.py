@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from node.store.staging_files import BATCH_MAX, Batch, Part, check_id
+from node.store.staging_files import BATCH_MAX, StagedBatch, StageSummary, check_id
 from node.writer.append_request import AppendRequest, check_crc
 from node.writer.requests import parse_append
 from protocol.errors import BadRequest
@@ -17,7 +17,7 @@ _FRAME_MAX = 2**31 - 1
 class StageRequest:
     """A frame of records; `crc` is that of the payload."""
 
-    batch: Batch
+    batch: StagedBatch
     stage: str
     frame: int
     append: AppendRequest
@@ -28,15 +28,15 @@ class StageRequest:
 class PublishRequest:
     """The stages to publish, in this order."""
 
-    batch: Batch
-    parts: tuple[Part, ...]
+    batch: StagedBatch
+    parts: tuple[StageSummary, ...]
     final: bool
 
 
-def parse_batch(header: Header) -> Batch:
+def parse_batch(header: Header) -> StagedBatch:
     """The fields `query` and `batch`. Raises BadRequest."""
     query = check_id("query", take(header, "query", str))
-    return Batch(query, take_int(header, "batch", 0, BATCH_MAX))
+    return StagedBatch(query, take_int(header, "batch", 0, BATCH_MAX))
 
 
 def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
@@ -69,7 +69,7 @@ def parse_publish(header: Header, payload: bytes | None) -> PublishRequest:
     return PublishRequest(batch, parts, final)
 
 
-def parse_unstage(header: Header, payload: bytes | None) -> tuple[Batch, str | None]:
+def parse_unstage(header: Header, payload: bytes | None) -> tuple[StagedBatch, str | None]:
     """The batch, and the stage where only one is meant. Raises BadRequest."""
     if payload is not None:
         raise BadRequest("unstage is one frame, two came")
@@ -77,8 +77,8 @@ def parse_unstage(header: Header, payload: bytes | None) -> tuple[Batch, str | N
     return parse_batch(header), None if stage is None else check_id("stage", stage)
 
 
-def _part(line: str) -> Part:
+def _part(line: str) -> StageSummary:
     words = line.split(" ")
     if len(words) != 4 or not all(word.isdecimal() and len(word) < 19 for word in words[1:]):
         raise BadRequest(f"{line[:80]!a} is no stage", "write: stage frames records bytes")
-    return Part(check_id("stage", words[0]), *map(int, words[1:]))
+    return StageSummary(check_id("stage", words[0]), *map(int, words[1:]))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.store.checkpoints import own_dir
-from node.store.staging_files import Batch
+from node.store.staging_files import StagedBatch
 from node.writer.retention import LOOK_EVERY_S, room_below, staging_ratio
 from protocol.errors import NotAllowed, ServiceNotAvailable
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR
@@ -31,13 +31,13 @@ class Idle(NamedTuple):
     """A batch whose publication has not begun, and when it was last written to."""
 
     touched_ms: int
-    batch: Batch
+    batch: StagedBatch
     bytes: int
 
 
-def first_to_go(idle: Sequence[Idle], wanted: int) -> list[Batch]:
+def first_to_go(idle: Sequence[Idle], wanted: int) -> list[StagedBatch]:
     """The batches that were untouched for longest, until they have `wanted` bytes together."""
-    chosen: list[Batch] = []
+    chosen: list[StagedBatch] = []
     freed = 0
     for one in sorted(idle)[:DROPPED_AT_ONCE_MAX]:
         if freed >= wanted:

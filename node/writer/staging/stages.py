@@ -21,9 +21,9 @@ from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.shortage import refusal_for
 from node.store.staging_files import (
-    Batch,
     Frame,
     Published,
+    StagedBatch,
     batch_dir,
     frame_bytes,
     frames_of,
@@ -52,7 +52,7 @@ from protocol.errors import (
     NotAllowed,
     ServiceNotAvailable,
 )
-from protocol.record.columns import Columns, gather_ragged
+from protocol.record.columns import RecordColumns, gather_ragged
 from protocol.record.patch import AppendRules, check_columns
 from protocol.record.properties import PAIR_END, UNIQUE_KEY
 
@@ -90,12 +90,12 @@ class Stage:
 class Old(NamedTuple):
     """What nobody asks for any more: unpublished batches, and queries without any."""
 
-    batches: list[Batch]
+    batches: list[StagedBatch]
     queries: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StageState:
     """What a client learns: how much of its stage is there, or that nothing more is needed."""
 
     stage: Stage
@@ -118,23 +118,23 @@ class Staging:
         self._rules = rules
         self._topics = topics
         self._record_bytes_max = record_bytes_max
-        self._stages: dict[Batch, dict[str, Stage]] = {}
+        self._stages: dict[StagedBatch, dict[str, Stage]] = {}
         self._queries = set(list_queries(root))
         self.bytes = sum(staged_bytes(query_dir(root, query)) for query in self._queries)
         self.room = StagingRoom(settings, partial(room_left, root, settings))
-        self.begun: set[Batch] = set()
+        self.begun: set[StagedBatch] = set()
         """Batches whose publication has begun: nothing more is staged for them."""
 
     def published(self, query: str) -> Published | None:
         """The last published batch of a query. Raises StoreDamaged."""
         return load_published(self.root, query) if query in self._queries else None
 
-    def is_published(self, batch: Batch) -> bool:
+    def is_published(self, batch: StagedBatch) -> bool:
         """Whether the batch, or one after it, is recorded. Raises StoreDamaged."""
         last = self.published(batch.query)
         return last is not None and batch.number <= last.number
 
-    def put(self, request: StageRequest) -> Staged:
+    def put(self, request: StageRequest) -> StageState:
         """Stages a frame, or finds that it is there already.
 
         Raises what an append of its records would be refused with, NodeBusy where frames before it
@@ -142,7 +142,7 @@ class Staging:
         """
         batch = request.batch
         if batch in self.begun or self.is_published(batch):
-            return Staged(Stage(), published=True)
+            return StageState(Stage(), published=True)
         stages = self._stages.get(batch, {})
         stage = stages.get(request.stage) or self._found(batch, request.stage)
         number, crc = request.frame, request.crc
@@ -152,7 +152,7 @@ class Staging:
                     f"frame {number} of stage {request.stage} is there with other records",
                     "stage under another id",
                 )
-            return Staged(stage)
+            return StageState(stage)
         if number > len(stage.crcs):
             self._refuse_gap(request, len(stage.crcs))
         self._check_limits(request, stages, stage)
@@ -160,9 +160,9 @@ class Staging:
         self._write(request, stage)
         self._queries.add(batch.query)
         self._stages.setdefault(batch, {})[request.stage] = stage
-        return Staged(stage)
+        return StageState(stage)
 
-    def _found(self, batch: Batch, name: str) -> Stage:
+    def _found(self, batch: StagedBatch, name: str) -> Stage:
         """A stage of the files: a writer before this one may have taken its first frames."""
         stage = Stage()
         for frame in frames_of(stage_path(self.root, batch, name)):
@@ -238,7 +238,7 @@ class Staging:
         self.bytes += len(frame)
         self.room.take(len(frame))
 
-    def drop(self, batch: Batch, stage: str | None) -> int:
+    def drop(self, batch: StagedBatch, stage: str | None) -> int:
         """Removes one stage, or all of a batch; returns how many there were.
 
         Nothing of a batch whose publication has begun: it ends by itself. What goes is moved aside:
@@ -271,7 +271,7 @@ class Staging:
             why = f"disk_full: {folder} cannot be moved aside: {error.strerror}"
             raise ServiceNotAvailable(why, "free space, then drop it again") from None
 
-    def forget(self, batch: Batch) -> None:
+    def forget(self, batch: StagedBatch) -> None:
         """The batch's folder has gone, or goes."""
         self._stages.pop(batch, None)
 
@@ -288,7 +288,7 @@ class Staging:
                     self._discard(query_dir(self.root, query))
                     self._queries.discard(query)
 
-    def drop_untouched(self, batches: Iterable[Batch], limit_ms: int) -> int:
+    def drop_untouched(self, batches: Iterable[StagedBatch], limit_ms: int) -> int:
         """Drops those that have not been touched since `limit_ms`; returns how many."""
         dropped = 0
         for batch in batches:
@@ -342,7 +342,7 @@ def find_idle(root: Path, limit_ms: int) -> list[Idle]:
     return found
 
 
-def _first_without_unique_key(columns: Columns) -> int | None:
+def _first_without_unique_key(columns: RecordColumns) -> int | None:
     flat, ends = gather_ragged(columns.data, columns.properties_start, columns.properties_length)
     at = np.array([match.start() for match in _UNIQUE_KEY.finditer(flat.tobytes())], np.int64)
     begins = ends - columns.properties_length

@@ -25,7 +25,7 @@ from node.store.shutdown_state import Condition
 from node.store.verify.findings import ALIKE_MAX, Findings, Stretches, is_within
 from node.store.verify.index import IndexCheck, disorder
 from node.store.verify.log import blank_finding
-from node.store.verify.queues import QueueCheck, Seen
+from node.store.verify.queues import CheckedQueue, QueueCheck
 from pipeline.jobs.rebuild.unit_runs import UnitGatherer
 from pipeline.jobs.scan import WINDOW_BYTES, RangeEnds, ScanRange, stopped_below
 from pipeline.task_spec import LogAt
@@ -34,7 +34,7 @@ from protocol.derived.index_build import KeyBatch
 from protocol.derived.index_entry import IndexGeometry
 from protocol.ids import Queue
 from protocol.names import INDEX_DIR
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 
 Units = NDArray[Any]
 
@@ -139,12 +139,12 @@ class _RangeQueues(QueueCheck):
         self._range_store = store
         self._bounds = job.queues
 
-    def seen_of(self, queue: Queue) -> Seen | None:
+    def seen_of(self, queue: Queue) -> CheckedQueue | None:
         if queue not in self.seen:
             bounds = self._bounds.get(queue)
             if bounds is None:
                 return None
-            self.seen[queue] = Seen(self._range_store.files_of(queue), *bounds)
+            self.seen[queue] = CheckedQueue(self._range_store.files_of(queue), *bounds)
         return self.seen[queue]
 
 
@@ -198,7 +198,7 @@ class _RangeAudit:
             self._check_index()
         return report
 
-    def _walk(self) -> Iterator[Columns]:
+    def _walk(self) -> Iterator[RecordColumns]:
         """The range's records, also after damage; notes damage and ends."""
         span, log, report = self._span, self._store.log, self._report
         start: int | None = span.start
@@ -306,7 +306,7 @@ class _RangeAudit:
             check.add_dangling(file.name, row, int(offsets[row]))
 
 
-def _end(columns: Columns) -> int:
+def _end(columns: RecordColumns) -> int:
     return int(columns.physical_offset[-1] + columns.size[-1])
 
 

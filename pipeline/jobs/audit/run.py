@@ -21,8 +21,8 @@ from node.store.stopped_store import DeadStore
 from node.store.verify.findings import Findings
 from node.store.verify.index import IndexCheck
 from node.store.verify.log import LogCheck
-from node.store.verify.queues import QueueCheck, Seen
-from node.store.verify.verify import Report
+from node.store.verify.queues import CheckedQueue, QueueCheck
+from node.store.verify.verify import VerifyReport
 from pipeline.errors import BadOption, naming_conditions
 from pipeline.jobs.audit.range_task import (
     AuditJob,
@@ -51,7 +51,7 @@ class AuditResult:
     """What was looked at and what is wrong. `repaired`: as for a rebuild."""
 
     path: Path
-    report: Report
+    report: VerifyReport
     ranges: int
     repaired: bool
     seconds: float
@@ -116,7 +116,7 @@ class _Audit:
         self.ranges = 0
         self.repaired = False
 
-    def run(self, range_bytes: int) -> Report:
+    def run(self, range_bytes: int) -> VerifyReport:
         """Structure here, contents in tasks, and what only the whole tells here again."""
         store, log, queues, index = self._store, self._log, self._queues, self._index
         log.structure()
@@ -131,7 +131,7 @@ class _Audit:
         index.beyond()
         queues.leftovers(log.damaged)
         index.first_times()
-        return Report(
+        return VerifyReport(
             clean_shutdown=store.condition.is_clean,
             min_offset=store.log.min_offset,
             max_offset=store.log.end,
@@ -186,7 +186,7 @@ class _Audit:
         log.last_time = max(log.last_time, report.newest_time)
         self._findings.merge(report.findings)
         for queue, runs in report.called.items():
-            seen: Seen = queues.seen[queue]
+            seen: CheckedQueue = queues.seen[queue]
             seen.called += runs
             seen.vouched = max(seen.vouched, report.vouched[queue])
         self._note(report.index)

@@ -37,7 +37,7 @@ class ExportFolder:
     out: str
     publish: Publish
 
-    def open(self) -> "OpenFolder":
+    def open(self) -> "OpenExportFolder":
         """With the file system's client; raises BadOption for a URL that has none."""
         try:
             system, root = (
@@ -50,7 +50,7 @@ class ExportFolder:
                 f"{self.out} names no place to write to: {error}",
                 "a path, or a URL as s3://bucket/folder",
             ) from None
-        return OpenFolder(self, system, root.rstrip("/"))
+        return OpenExportFolder(self, system, root.rstrip("/"))
 
     @classmethod
     def at(cls, out: str, publish: Publish | None = None) -> "ExportFolder":
@@ -64,7 +64,7 @@ class ExportFolder:
         return cls(out, publish or ("rename" if is_local else "manifest"))
 
 
-class OpenFolder:
+class OpenExportFolder:
     """The same with its client. All paths are relative to the folder."""
 
     def __init__(self, folder: ExportFolder, system: Any, root: str) -> None:

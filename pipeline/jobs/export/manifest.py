@@ -28,7 +28,7 @@ class ExportedFile(NamedTuple):
     version: int = 0
 
 
-class Tail(NamedTuple):
+class LastExported(NamedTuple):
     """The last record that was exported: a store that has another one there is another store."""
 
     physical_offset: int
@@ -38,7 +38,7 @@ class Tail(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ExportPosition:
     """How far one store is exported.
 
     `log_end`: every record below this log offset, when everything is exported. `queues`: by topic
@@ -47,7 +47,7 @@ class Position:
 
     log_end: int | None = None
     queues: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    tail: Tail | None = None
+    tail: LastExported | None = None
 
     def queue_end(self, topic: str, queue_id: int) -> int:
         """Where a queue goes on; 0 for one that is new."""
@@ -62,7 +62,7 @@ class Manifest:
     updated_at: int
     schema: str
     selection: Mapping[str, Any]
-    stores: Mapping[str, Position]
+    stores: Mapping[str, ExportPosition]
     files: tuple[ExportedFile, ...]
 
     def to_json(self) -> bytes:
@@ -101,6 +101,6 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
         ) from None
 
 
-def _position(found: Mapping[str, Any]) -> Position:
-    tail = Tail(**found["tail"]) if found["tail"] else None
-    return Position(found["log_end"], found["queues"], tail)
+def _position(found: Mapping[str, Any]) -> ExportPosition:
+    tail = LastExported(**found["tail"]) if found["tail"] else None
+    return ExportPosition(found["log_end"], found["queues"], tail)

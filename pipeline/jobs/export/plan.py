@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pipeline.errors import BadOption, ExportMismatch, naming_conditions
-from pipeline.jobs.export.manifest import Manifest, Position, Tail
+from pipeline.jobs.export.manifest import ExportPosition, LastExported, Manifest
 from pipeline.jobs.export.options import ExportOptions
 from pipeline.jobs.export.write import NEEDED
 from pipeline.options import parse_options
@@ -30,7 +30,7 @@ class ExportPlan(NamedTuple):
     parts: list[Part]
     columns: tuple[Column, ...]
     selection: dict[str, Any]
-    stores: dict[str, Position]
+    stores: dict[str, ExportPosition]
 
 
 def check_source(path: str | Mapping[str, str], options: ExportOptions) -> None:
@@ -119,8 +119,8 @@ def _mismatch(before: str, now: str) -> ExportMismatch:
 
 
 def remaining(
-    parts: Iterable[Part], before: Mapping[str, Position]
-) -> tuple[list[Part], dict[str, Position]]:
+    parts: Iterable[Part], before: Mapping[str, ExportPosition]
+) -> tuple[list[Part], dict[str, ExportPosition]]:
     """The parts, cut where `before` ends, and how far each store is behind them.
 
     Raises ExportMismatch, DataLoss.
@@ -130,7 +130,7 @@ def remaining(
     whole = list(parts)
     for node in dict.fromkeys(part.task.store.node for part in whole):
         of_node = [part for part in whole if part.task.store.node == node]
-        at = before.get(node, Position())
+        at = before.get(node, ExportPosition())
         logs = [part for part in of_node if isinstance(part, LogPart)]
         if logs:
             new, stores[node] = _remaining_log(logs, at)
@@ -142,7 +142,7 @@ def remaining(
     return kept, stores
 
 
-def _remaining_log(parts: list[LogPart], at: Position) -> tuple[list[Part], Position]:
+def _remaining_log(parts: list[LogPart], at: ExportPosition) -> tuple[list[Part], ExportPosition]:
     start, end = parts[0].log.start, parts[0].log.end
     done = start if at.log_end is None else at.log_end
     if done > end:
@@ -155,7 +155,9 @@ def _remaining_log(parts: list[LogPart], at: Position) -> tuple[list[Part], Posi
     return kept, replace(at, log_end=end)
 
 
-def _remaining_queues(parts: list[QueuePart], at: Position) -> tuple[list[Part], Position]:
+def _remaining_queues(
+    parts: list[QueuePart], at: ExportPosition
+) -> tuple[list[Part], ExportPosition]:
     low: dict[tuple[str, int], int] = {}
     high: dict[tuple[str, int], int] = {}
     for found in (one for part in parts for one in part.slices):
@@ -196,7 +198,7 @@ def _was_cut(part: Part, why: str) -> ExportMismatch:
     )
 
 
-def _check_tails(parts: Iterable[Part], before: Mapping[str, Position]) -> None:
+def _check_tails(parts: Iterable[Part], before: Mapping[str, ExportPosition]) -> None:
     """Raises ExportMismatch where the last exported record is another one now."""
     first: dict[str, Part] = {}
     for part in parts:
@@ -212,7 +214,7 @@ def _check_tails(parts: Iterable[Part], before: Mapping[str, Position]) -> None:
             )
 
 
-def _record_at(part: LogPart | QueuePart, offset: int) -> Tail | None:
+def _record_at(part: LogPart | QueuePart, offset: int) -> LastExported | None:
     """The record there; None where retention has removed it."""
     assert part.log is not None
     if offset < part.log.start:
@@ -223,12 +225,14 @@ def _record_at(part: LogPart | QueuePart, offset: int) -> Tail | None:
     finally:
         files.close()
     if not isinstance(found, Record):
-        return Tail(offset, 0, 0, 0)
+        return LastExported(offset, 0, 0, 0)
     head = found.head
-    return Tail(offset, head.total_size, head.store_timestamp, head.body_crc)
+    return LastExported(offset, head.total_size, head.store_timestamp, head.body_crc)
 
 
-def with_tails(stores: Mapping[str, Position], tails: Mapping[str, Tail]) -> dict[str, Position]:
+def with_tails(
+    stores: Mapping[str, ExportPosition], tails: Mapping[str, LastExported]
+) -> dict[str, ExportPosition]:
     """The positions with the last records that this run wrote."""
     return {
         node: replace(at, tail=tails[node]) if node in tails else at for node, at in stores.items()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.errors import BadOption
 from pipeline.jobs.export.folder import ExportFolder, Publish
-from pipeline.jobs.export.manifest import ExportedFile, Manifest, Position, Tail
+from pipeline.jobs.export.manifest import ExportedFile, ExportPosition, LastExported, Manifest
 from pipeline.jobs.export.options import ExportOptions
 from pipeline.jobs.export.plan import (
     DATE,
@@ -105,7 +105,7 @@ def run_export(
             # From here on data without a manifest is somebody else's.
             opened.publish(_manifest(plan, {}, 0, ()))
         files: list[ExportedFile] = []
-        tails: dict[str, Tail] = {}
+        tails: dict[str, LastExported] = {}
         for written in engine(plan.parts, order) if plan.parts else ():
             files += written.files
             tails |= {node: max(at, tails.get(node, at)) for node, at in written.tails.items()}
@@ -148,7 +148,7 @@ def by_tasks(spark: "SparkSession", parts: list[Part], order: WriteOrder) -> lis
 
 def _manifest(
     plan: ExportPlan,
-    stores: Mapping[str, Position],
+    stores: Mapping[str, ExportPosition],
     version: int,
     files: tuple[ExportedFile, ...],
 ) -> Manifest:

@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from pipeline.errors import ExportUnwritable
 from pipeline.jobs.export.folder import (
     ExportFolder,
-    OpenFolder,
+    OpenExportFolder,
     file_name,
     temporary_path,
     writing,
 )
-from pipeline.jobs.export.manifest import ExportedFile, Tail
+from pipeline.jobs.export.manifest import ExportedFile, LastExported
 from pipeline.read.arrays import arrow_schema
 from pipeline.read.part import read_part
 from pipeline.tables import Column
@@ -71,7 +71,7 @@ class Written(NamedTuple):
     """What a task answers: its files, and the last record in log order, by node."""
 
     files: list[ExportedFile]
-    tails: dict[str, Tail]
+    tails: dict[str, LastExported]
 
 
 def topic_folder(topic: str | None) -> str:
@@ -103,7 +103,7 @@ def write_part(part: Part, number: int, order: WriteOrder) -> Written:
     Raises SourceError: what reading raises, and ExportUnwritable.
     """
     writer = PartWriter(order, number)
-    tails: dict[str, Tail] = {}
+    tails: dict[str, LastExported] = {}
     try:
         for batch in read_part(part):
             writer.add(batch)
@@ -115,7 +115,7 @@ def write_part(part: Part, number: int, order: WriteOrder) -> Written:
         writer.abandon()
 
 
-def _tail(batch: pa.RecordBatch) -> Tail | None:
+def _tail(batch: pa.RecordBatch) -> LastExported | None:
     offset = batch.column("physicalOffset")
     if "damage" in batch.schema.names:
         offset = pc.if_else(pc.is_null(batch.column("damage")), offset, None)
@@ -124,7 +124,7 @@ def _tail(batch: pa.RecordBatch) -> Tail | None:
         return None
     row = pc.index(offset, last).as_py()
     times = batch.column("storeTimestamp").cast(pa.int64())
-    return Tail(
+    return LastExported(
         last,
         batch.column("storeSize")[row].as_py(),
         (times[row].as_py() or 0) // 1000,
@@ -179,7 +179,7 @@ class PartWriter:
         self._order = order
         self._number = number
         self._attempt = uuid.uuid4().hex[:12]
-        self._folder: OpenFolder = order.folder.open()
+        self._folder: OpenExportFolder = order.folder.open()
         self._schema = arrow_schema(order.columns)
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
         self._done: list[ExportedFile] = []

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from node.runtime import disk
-from node.store.checkpoints import Progress, load_epochs, load_floor
+from node.store.checkpoints import WorkerCheckpoint, load_epochs, load_floor
 from node.store.replay.rebuilding import UNFINISHED_DIR, clear_unfinished, forget, vouch
 from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX
 from pipeline.errors import StoreLockedError
@@ -138,7 +138,9 @@ class Building:
             disk.rename(self.folder(name), self._root / name)
         disk.sync_dir(self._root)
         epochs = load_epochs(self._root)
-        progress = Progress(epochs[-1].epoch if epochs else 0, min(load_floor(self._root), log_end))
+        progress = WorkerCheckpoint(
+            epochs[-1].epoch if epochs else 0, min(load_floor(self._root), log_end)
+        )
         for name in self._folders:
             vouch(self._root, slots[name], progress)
         self.clear()

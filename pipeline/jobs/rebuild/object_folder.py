@@ -52,13 +52,13 @@ class ObjectFolder:
         """Where ranges leave their keys, below the folder."""
         return f"{TEMPORARY}/{self.attempt}"
 
-    def open(self) -> "OpenFolder":
+    def open(self) -> "OpenTargetFolder":
         """With a client of its own. Raises BadOption, StoreUnreadable."""
         system, root = object_store.open_filesystem(self.at.root, self.at.access)
-        return OpenFolder(self, system, root.rstrip("/"))
+        return OpenTargetFolder(self, system, root.rstrip("/"))
 
 
-class OpenFolder:
+class OpenTargetFolder:
     """The same with its client. All paths are relative to the folder.
 
     Methods raise StoreUnreadable for what the object store refuses.

@@ -10,7 +10,7 @@ from pipeline.errors import StoreDamagedError, StoreUnreadable, naming_condition
 from pipeline.jobs.rebuild.key_spill import FileKeySpill, KeySpill, StreamKeySpill
 from pipeline.jobs.rebuild.object_folder import ObjectFolder
 from pipeline.jobs.rebuild.unit_files import UnitFiles
-from pipeline.jobs.rebuild.unit_runs import QueueRows, Runs, UnitGatherer
+from pipeline.jobs.rebuild.unit_runs import RebuiltRun, Runs, UnitGatherer
 from pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange
 from pipeline.stores.access import Access
 from pipeline.stores.opening import job_files
@@ -110,7 +110,7 @@ def rebuild_range(job: RangeJob, span: ScanRange) -> RangeReport:
         return RangeReport(scan.ends(), records, gatherer.runs, 0 if spill is None else spill.count)
 
 
-def _write(files: UnitFiles, found: Iterable[QueueRows]) -> None:
+def _write(files: UnitFiles, found: Iterable[RebuiltRun]) -> None:
     for rows in found:
         if rows.start >= 0:  # else the driver names it, from the runs
             files.write(*rows)

@@ -114,7 +114,7 @@ def rebuild(  # noqa: PLR0913  (as many choices as the command has)
     with ExitStack() as stack:
         root = _find_store(store)
         if target is None:
-            stack.enter_context(closing(_Locked(root)))
+            stack.enter_context(closing(_LockedTarget(root)))
         job = RangeJob(
             log=_open_log(root, store, settings),
             delay_levels_ms=settings.delay_levels_ms,
@@ -130,7 +130,7 @@ def rebuild(  # noqa: PLR0913  (as many choices as the command has)
             made = _target(spark, job, store, target)
             stack.enter_context(made.held())
             _check_is_new(target)
-            work = _Rebuild(spark, made, geometry, plan)
+            work = _SparkRebuild(spark, made, geometry, plan)
             return work.run(range_bytes, lambda: time.monotonic() - began)
         except OSError as error:
             raise StoreUnreadable(str(error), "a file system with room") from None
@@ -143,7 +143,7 @@ def check_rebuild(path: Path | str, plan: Plan = "inplace", out: Path | str | No
         return
     root = _find_store(store)
     if target is None:
-        _Locked(root).close()
+        _LockedTarget(root).close()
     elif target.way is Way.FILES:
         check_can_make(Path(target.root))
 
@@ -202,7 +202,7 @@ def _target(spark: SparkSession, job: RangeJob, store: StoreAt, target: StoreAt 
     return LocalTarget(spark, job, Building(Path(store.root), out, made))
 
 
-class _Locked:
+class _LockedTarget:
     """The store's lock as something to close."""
 
     def __init__(self, root: Path) -> None:
@@ -216,7 +216,7 @@ class _Locked:
 
 
 @dataclass(slots=True)
-class _Rebuild:
+class _SparkRebuild:
     spark: SparkSession
     target: Target
     geometry: IndexGeometry

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from node.runtime import disk
 from pipeline.engine_errors import naming_engine_failures
 from pipeline.jobs.rebuild.local_build import KEYS_DIR
-from pipeline.jobs.rebuild.object_folder import OpenFolder
+from pipeline.jobs.rebuild.object_folder import OpenTargetFolder
 from pipeline.jobs.rebuild.range_task import RangeJob, RangeReport
 from pipeline.jobs.rebuild.unit_files import make_one
-from pipeline.jobs.rebuild.unit_runs import QueueRows, UnitGatherer
+from pipeline.jobs.rebuild.unit_runs import RebuiltRun, UnitGatherer
 from pipeline.jobs.scan import RangeScan, ScanRange
 from pipeline.read.arrays import numbers
 from pipeline.stores.rebuild_manifest import OutFile
@@ -122,9 +122,9 @@ class _UnitsOf:
             keys = 0 if spill is None else spill.count
             yield _report_row(RangeReport(scan.ends(), gatherer.records, gatherer.runs, keys))
 
-    def _rows(self, found: Iterable[QueueRows]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, found: Iterable[RebuiltRun]) -> Iterator[pa.RecordBatch]:
         """The units as batches, each of about `_BATCH_ROWS`."""
-        waiting: list[QueueRows] = []
+        waiting: list[RebuiltRun] = []
         for rows in found:
             if rows.start >= 0:  # else the driver names it, from the runs
                 waiting.append(rows)
@@ -134,7 +134,7 @@ class _UnitsOf:
         if waiting:
             yield self._batch(waiting)
 
-    def _batch(self, runs: list[QueueRows]) -> pa.RecordBatch:
+    def _batch(self, runs: list[RebuiltRun]) -> pa.RecordBatch:
         counts = [len(rows.units) for rows in runs]
         which = np.repeat(np.arange(len(runs)), counts)
         offsets = np.concatenate(
@@ -197,14 +197,14 @@ class _FilesOf:
             yield from write(key, parts)
 
 
-class _Run(NamedTuple):
+class _UnitRun(NamedTuple):
     """Units that stand one after the other, from a byte of their file on."""
 
     position: int
     units: NDArray[Any]
 
 
-def _runs(base: int, parts: list[pa.RecordBatch]) -> list[_Run]:
+def _runs(base: int, parts: list[pa.RecordBatch]) -> list[_UnitRun]:
     """The units of one file, whose first unit would be number `base`, in order."""
     rows = pa.Table.from_batches(parts)
     column = {name: rows.column(name).to_numpy() for name in _ARROW.names[3:7]}
@@ -212,7 +212,7 @@ def _runs(base: int, parts: list[pa.RecordBatch]) -> list[_Run]:
     offset = column["queueOffset"]
     breaks = np.flatnonzero(np.diff(offset) != 1) + 1
     return [
-        _Run((int(offset[start]) - base) * UNIT_BYTES, run)
+        _UnitRun((int(offset[start]) - base) * UNIT_BYTES, run)
         for run, start in zip(np.split(units, breaks), [0, *breaks.tolist()], strict=True)
     ]
 
@@ -231,14 +231,14 @@ class _Writer(ABC):
         yield from self._write(path, _runs(base, parts))
 
     @abstractmethod
-    def _write(self, path: str, runs: list[_Run]) -> Iterator[pa.RecordBatch]:
+    def _write(self, path: str, runs: list[_UnitRun]) -> Iterator[pa.RecordBatch]:
         """`path` is below the folder of queues."""
 
 
 class _FileWriter(_Writer):
     """A temporary file beside the folders, which gets its name."""
 
-    def _write(self, path: str, runs: list[_Run]) -> Iterator[pa.RecordBatch]:
+    def _write(self, path: str, runs: list[_UnitRun]) -> Iterator[pa.RecordBatch]:
         job, target = self._job, Path(self._queues) / path
         temporary = Path(self._queues).parent / KEYS_DIR / uuid.uuid4().hex
         descriptor = disk.open_file(temporary, create=True, empty=True)
@@ -266,12 +266,12 @@ class _ObjectWriter(_Writer):
     def __init__(self, job: RangeJob) -> None:
         super().__init__(job)
         assert job.out is not None
-        self._out: OpenFolder = job.out.open()
+        self._out: OpenTargetFolder = job.out.open()
 
-    def _write(self, path: str, runs: list[_Run]) -> Iterator[pa.RecordBatch]:
+    def _write(self, path: str, runs: list[_UnitRun]) -> Iterator[pa.RecordBatch]:
         data = np.zeros(self._job.queue_file_bytes, np.uint8)
         fillers = filler_units(runs[0].position // UNIT_BYTES)
-        for position, units in (_Run(0, fillers), *runs):
+        for position, units in (_UnitRun(0, fillers), *runs):
             piece = units.view(np.uint8)
             data[position : position + len(piece)] = piece
         yield _answer_row(self._out.write(f"{self._queues}/{path}", [data.data]))

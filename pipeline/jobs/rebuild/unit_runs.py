@@ -40,7 +40,7 @@ class UnitRun(NamedTuple):
 Runs = dict[Queue, list[UnitRun]]
 
 
-class QueueRows(NamedTuple):
+class RebuiltRun(NamedTuple):
     """Units of consecutive queue offsets of one queue, from `start` on."""
 
     queue: Queue
@@ -72,7 +72,7 @@ class UnitGatherer:
         self.runs: Runs = {}
         self.records = 0
 
-    def add(self, requests: DispatchRequests) -> Iterator[QueueRows]:
+    def add(self, requests: DispatchRequests) -> Iterator[RebuiltRun]:
         """Takes a window's records; gives rows when enough have been gathered."""
         self.records += len(requests)
         rows = np.flatnonzero(requests.is_queued)
@@ -121,7 +121,7 @@ class UnitGatherer:
             self._names.append(Queue(topic, queue_id))
         return known
 
-    def flush(self) -> Iterator[QueueRows]:
+    def flush(self) -> Iterator[RebuiltRun]:
         """Gives what is left, as runs of consecutive queue offsets, and notes them in `runs`.
 
         Rows of one queue that do not rise are runs of their own, in log order. Raises JobFailed.
@@ -138,11 +138,11 @@ class UnitGatherer:
         breaks = np.flatnonzero((np.diff(key) != 0) | (np.diff(offset) != 1)) + 1
         starts = [0, *breaks.tolist()] if len(key) else []
         for start, stop in zip(starts, [*starts[1:], len(key)], strict=True):
-            rows = QueueRows(self._names[int(key[start])], int(offset[start]), units[start:stop])
+            rows = RebuiltRun(self._names[int(key[start])], int(offset[start]), units[start:stop])
             self._note(rows)
             yield rows
 
-    def _note(self, rows: QueueRows) -> None:
+    def _note(self, rows: RebuiltRun) -> None:
         runs = self.runs.setdefault(rows.queue, [])
         first, last = (int(rows.units[at]["physical_offset"]) for at in (0, -1))
         end = rows.start + len(rows.units)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.reader.requests import (
-    Find,
+    FindByKey,
     GetByKey,
     GetByPlace,
     GetByQueue,
@@ -124,7 +124,9 @@ def test_a_record_named_otherwise_is_refused(header: dict[str, Any]) -> None:
 
 
 def test_a_look_up_by_key_covers_all_times_unless_it_says_otherwise() -> None:
-    assert parse_find({"topic": "t", "key": "k"}) == Find("t", "k", 0, 2**63 - 1, 64, None, False)
+    assert parse_find({"topic": "t", "key": "k"}) == FindByKey(
+        "t", "k", 0, 2**63 - 1, 64, None, False
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from node.runtime.stats.series import (
     REQUESTS,
     SERIES,
     Family,
-    Kind,
+    SeriesKind,
 )
 from node.serving.request_server import BadFrames, Received
 from node.serving.unix_server import Payload
@@ -101,7 +101,7 @@ class Desk:
         """The numbers of a family's series that have these labels, added up; of times how many."""
         return sum(
             sum(self.counts.numbers[place : place + SUM])
-            if family.kind is Kind.SECONDS
+            if family.kind is SeriesKind.SECONDS
             else self.counts.numbers[place]
             for one in SERIES[READER]
             if one.family is family and labels.items() <= dict(one.labels).items()

@@ -22,7 +22,7 @@ from node.supervisor.child_process import Process
 from node.writer.log.commit_log import make_segment
 from protocol.errors import ServiceNotAvailable
 from protocol.ids import Queue
-from workers.queue_files import QueueFiles
+from workers.queue_files import QueueWriter
 
 SPARES = 8
 WAIT_S = 20.0
@@ -190,7 +190,7 @@ def test_open_files_give_way_to_one_that_is_needed_now(tmp_path: Path) -> None:
 def test_what_could_not_be_synced_for_want_of_a_descriptor_is_synced_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = QueueFiles(tmp_path, 600, tmp_path / "new", open_max=8)
+    files = QueueWriter(tmp_path, 600, tmp_path / "new", open_max=8)
     path = tmp_path / "consumequeue/t/0" / f"{0:020d}"
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(600))

@@ -10,8 +10,8 @@ import pytest
 from node.store.checkpoints import (
     EpochLine,
     Floor,
-    Progress,
     Tails,
+    WorkerCheckpoint,
     clear_clean,
     durable_end,
     epoch_end,
@@ -40,16 +40,19 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_progress_comes_back_and_can_be_forgotten(root: Path) -> None:
-    save_progress(root, "queue-0-of-2", Progress(3, 4711))
-    save_progress(root, "index", Progress(3, 9))
-    assert load_progress(root, "queue-0-of-2") == Progress(3, 4711)
-    assert list_progress(root) == {"index": Progress(3, 9), "queue-0-of-2": Progress(3, 4711)}
+    save_progress(root, "queue-0-of-2", WorkerCheckpoint(3, 4711))
+    save_progress(root, "index", WorkerCheckpoint(3, 9))
+    assert load_progress(root, "queue-0-of-2") == WorkerCheckpoint(3, 4711)
+    assert list_progress(root) == {
+        "index": WorkerCheckpoint(3, 9),
+        "queue-0-of-2": WorkerCheckpoint(3, 4711),
+    }
     remove_progress(root, "index")
     assert load_progress(root, "index") is None
 
 
 def test_a_file_with_any_byte_changed_counts_as_missing(root: Path) -> None:
-    save_progress(root, "index", Progress(3, 4711))
+    save_progress(root, "index", WorkerCheckpoint(3, 4711))
     path = root / "keelog/progress/index"
     good = path.read_bytes()
     for position in range(len(good)):

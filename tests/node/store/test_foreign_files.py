@@ -17,7 +17,7 @@ from node.store.checkpoints import load_tails
 from node.store.opening import open_store
 from node.store.verify.verify import verify
 from protocol.errors import StoreDamaged
-from protocol.record.encode import Message
+from protocol.record.encode import NewMessage
 from tests.support.owned_store import FIRST_TIME, Owner, settings
 from tests.support.two_stores import own_names, put, take_ids_away
 from workers.rebuild import rebuild
@@ -28,10 +28,10 @@ ENDS = ("stop", "kill")
 Place = tuple[str, int, int]
 
 
-def messages(mark: bytes, count: int, step: int, first: int = 0) -> list[Message]:
+def messages(mark: bytes, count: int, step: int, first: int = 0) -> list[NewMessage]:
     """All of one size; `step` says how they are spread over four queues."""
     return [
-        Message("orders", (mark + b"%06d " % number).ljust(BODY_BYTES, b"."), number * step % 4)
+        NewMessage("orders", (mark + b"%06d " % number).ljust(BODY_BYTES, b"."), number * step % 4)
         for number in range(first, first + count)
     ]
 

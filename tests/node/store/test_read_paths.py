@@ -16,7 +16,7 @@ from node.store.log.damage import Damage, columns_past_damage
 from node.store.opening import DeadStore, open_store
 from node.store.query.find import FindRequest, find
 from node.store.query.pull import get_message
-from node.store.query.pull_types import PullRequest, PullResult
+from node.store.query.pull_types import PulledRecords, PullRequest
 from node.store.query.record_of_unit import record_of
 from node.store.query.seek import offset_by_time
 from node.store.query.tag_filter import parse_tags
@@ -108,12 +108,12 @@ NOT_COVERED = {in_the_born_time, in_the_store_time, in_a_property, in_the_checks
 """By the body's checksum alone: RocketMQ's own default."""
 
 
-def pull(store: DeadStore, case: Case, tags: str | None = None) -> PullResult:
+def pull(store: DeadStore, case: Case, tags: str | None = None) -> PulledRecords:
     request = PullRequest(tags=parse_tags(tags), exact=True)
     return get_message(store.log, store.queue(*case.queue), case.number, request)
 
 
-def pull_many(store: DeadStore, case: Case) -> PullResult:
+def pull_many(store: DeadStore, case: Case) -> PulledRecords:
     reader = store.queue(*case.queue)
     return get_message(store.log, reader, case.number, PullRequest(10_000))
 

@@ -26,7 +26,7 @@ from protocol.derived.index_entry import IndexGeometry
 from protocol.derived.queue_build import filler_units, unit_array
 from protocol.errors import BadRequest, NotFound, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 from tests.support.golden import STORES, GetStore, facts
 
 NO_INDEX_SIZES = Settings(max_hash_slot_num=3, max_index_num=7)
@@ -102,7 +102,7 @@ def test_damage_is_passed_where_the_next_record_proves_itself(golden_copy: GetSt
         assert store.log.stopped is None
     places = [(d.torn.position, d.resumed_at) for d in items if isinstance(d, Damage)]
     assert places == [(known[100], known[102]), (known[5000], known[5001])]
-    found = [o for c in items if isinstance(c, Columns) for o in c.physical_offset.tolist()]
+    found = [o for c in items if isinstance(c, RecordColumns) for o in c.physical_offset.tolist()]
     assert found == [offset for offset in known if offset not in hit]
 
 

@@ -10,8 +10,8 @@ import pytest
 from node.runtime.settings import Settings
 from node.store.checkpoints import (
     EpochLine,
-    Progress,
     Tails,
+    WorkerCheckpoint,
     save_epochs,
     save_progress,
     save_tails,
@@ -46,8 +46,8 @@ def as_ours(root: Path, done: int, index_done: int, clean: bool) -> None:
     """Makes the golden store one that Keelog's processes left."""
     (root / "keelog" / "progress").mkdir(parents=True)
     save_epochs(root, [EpochLine(1, 0)])
-    save_progress(root, "queue-0-of-1", Progress(1, done))
-    save_progress(root, "index", Progress(1, index_done))
+    save_progress(root, "queue-0-of-1", WorkerCheckpoint(1, done))
+    save_progress(root, "index", WorkerCheckpoint(1, index_done))
     if not clean:
         (root / "abort").touch()
 

@@ -8,8 +8,8 @@ import pytest
 from node.store.checkpoints import (
     EpochLine,
     Floor,
-    Progress,
     Tails,
+    WorkerCheckpoint,
     is_clean,
     load_epochs,
     load_floor,
@@ -26,8 +26,8 @@ from node.store.checkpoints import (
 from node.store.identity.lock_id import load_lock_id, new_id, save_lock_id
 from node.store.identity.store_id import check_guards, ensure_id, strangers
 from node.store.staging_files import (
-    Batch,
     Published,
+    StagedBatch,
     load_published,
     published_path,
     save_published,
@@ -37,7 +37,7 @@ from protocol.ids import Queue
 from tests.support.two_stores import ids_in, own_names, put, take_ids_away
 
 FILES = ("epochs", "floor", "tails", "clean", "progress/index")
-STAGED = Batch("q1", 3)
+STAGED = StagedBatch("q1", 3)
 
 
 def make(root: Path) -> Path:
@@ -50,7 +50,7 @@ def make(root: Path) -> Path:
     floor.save(900)
     floor.close()
     save_tails(root, Tails(900, {Queue("a", 0): 7}, 800, 12))
-    save_progress(root, "index", Progress(2, 900))
+    save_progress(root, "index", WorkerCheckpoint(2, 900))
     mark_clean(root, 2, 900)
     save_owner(root, 2)
     published_path(root, STAGED.query).parent.mkdir(parents=True)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
-from node.store.checkpoints import EpochLine, Progress, save_epochs, save_progress
+from node.store.checkpoints import EpochLine, WorkerCheckpoint, save_epochs, save_progress
 from node.store.opening import open_store
 from node.store.verify.findings import ALIKE_MAX, KINDS, Finding, Findings
-from node.store.verify.verify import Report, verify
+from node.store.verify.verify import VerifyReport, verify
 from protocol.checkpoint import decode_checkpoint, encode_checkpoint
 from protocol.errors import NotAStore
 from tests.support.golden import GetStore
@@ -208,7 +208,7 @@ SEEN_WITHOUT_DEEP = {
 }
 
 
-def errors(report: Report) -> set[str]:
+def errors(report: VerifyReport) -> set[str]:
     return {finding.kind for finding in report.findings if finding.severity == "error"}
 
 
@@ -284,8 +284,8 @@ def test_a_page_that_a_power_loss_took_is_a_warning_above_the_workers_progress(
     (root / "abort").touch()
     save_epochs(root, [EpochLine(1, 0)])
     done = (unit(root, 9)[0], entry_offset) if above else (end, end)
-    save_progress(root, "queue-0-of-1", Progress(1, done[0]))
-    save_progress(root, "index", Progress(1, done[1]))
+    save_progress(root, "queue-0-of-1", WorkerCheckpoint(1, done[0]))
+    save_progress(root, "index", WorkerCheckpoint(1, done[1]))
     patch(queue_file(root), 9 * 20, bytes(3 * 20))
     patch(index_file(root), entry_at(root, row + 1), bytes(30 * 20))
     report = verify(root, deep=True)

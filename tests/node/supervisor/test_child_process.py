@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.supervisor.child_process import Process, Report
+from node.supervisor.child_process import ChildReport, Process
 
 pytestmark = pytest.mark.process
 
@@ -35,13 +35,13 @@ def wait_for_end(process: Process) -> int:
 
 def test_reports_come_whole_however_they_were_written() -> None:
     process = Process([sys.executable, "-c", TALKS])
-    reports: list[Report] = []
+    reports: list[ChildReport] = []
     try:
         deadline = time.monotonic() + PATIENCE_S
         while process.report_fd is not None and time.monotonic() < deadline:
             reports += process.reports()
             time.sleep(0.005)
-        assert reports == [Report("tcp://h:1"), Report(None, "no luck")]
+        assert reports == [ChildReport("tcp://h:1"), ChildReport(None, "no luck")]
         assert process.reports() == []
         assert wait_for_end(process) == 0
     finally:

@@ -5,9 +5,9 @@ import pytest
 from node.supervisor.bind import parse_bind
 from node.supervisor.plan import (
     Child,
-    Limits,
-    Role,
-    State,
+    ChildRole,
+    ChildState,
+    RestartLimits,
     backoff_s,
     has_settled,
     is_due,
@@ -22,10 +22,10 @@ from node.supervisor.plan import (
 )
 from protocol.errors import BadRequest
 
-LIMITS = Limits()
+LIMITS = RestartLimits()
 
 
-def running(role: Role = Role.WRITER) -> Child:
+def running(role: ChildRole = ChildRole.WRITER) -> Child:
     child = Child(role, 0)
     note_start(child, 1, 0.0)
     note_ready(child, "tcp://127.0.0.1:1")
@@ -40,16 +40,16 @@ def test_the_pause_before_a_restart_doubles_up_to_its_maximum() -> None:
 def test_a_crashed_child_is_due_after_its_pause_and_not_before() -> None:
     child = running()
     note_exit(child, -9, 10.0, LIMITS)
-    assert child.state is State.BACKING_OFF
+    assert child.state is ChildState.BACKING_OFF
     assert not is_due(child, [child], 10.05)
     assert is_due(child, [child], 10.1)
     assert next_due([child]) == 10.1
 
 
 @pytest.mark.parametrize(
-    ("code", "state"), [(2, State.REFUSED), (5, State.DAMAGED), (6, State.REFUSED)]
+    ("code", "state"), [(2, ChildState.REFUSED), (5, ChildState.DAMAGED), (6, ChildState.REFUSED)]
 )
-def test_exit_codes_that_ask_for_no_restart_get_none(code: int, state: State) -> None:
+def test_exit_codes_that_ask_for_no_restart_get_none(code: int, state: ChildState) -> None:
     child = running()
     note_exit(child, code, 1.0, LIMITS)
     assert child.state is state
@@ -60,10 +60,10 @@ def test_five_crashes_within_a_minute_are_a_crash_loop() -> None:
     child = running()
     for second in range(4):
         note_exit(child, 1, float(second), LIMITS)
-        assert child.state is State.BACKING_OFF
+        assert child.state is ChildState.BACKING_OFF
         note_start(child, 1, float(second))
     note_exit(child, 1, 5.0, LIMITS)
-    assert child.state is State.GIVEN_UP
+    assert child.state is ChildState.GIVEN_UP
     assert child.restarts == 4
 
 
@@ -71,29 +71,29 @@ def test_crashes_far_apart_are_no_crash_loop_and_pause_but_shortly() -> None:
     child = running()
     for minute in range(20):
         note_exit(child, 1, minute * 61.0, LIMITS)
-        assert child.state is State.BACKING_OFF
+        assert child.state is ChildState.BACKING_OFF
         assert child.start_at == pytest.approx(minute * 61.0 + 0.1)
 
 
 def test_without_a_limit_a_child_is_never_given_up() -> None:
     child = running()
     for second in range(100):
-        note_exit(child, 1, second / 10, Limits(crashes_max=0))
-    assert child.state is State.BACKING_OFF
+        note_exit(child, 1, second / 10, RestartLimits(crashes_max=0))
+    assert child.state is ChildState.BACKING_OFF
 
 
 def test_a_child_that_was_asked_to_stop_is_stopped_whatever_its_code() -> None:
     child = running()
-    child.state = State.STOPPING
+    child.state = ChildState.STOPPING
     note_exit(child, 1, 1.0, LIMITS)
-    assert child.state is State.STOPPED
+    assert child.state is ChildState.STOPPED
 
 
 def test_a_restarted_child_keeps_its_endpoint() -> None:
     child = running()
     note_exit(child, 1, 1.0, LIMITS)
     note_start(child, 2, 2.0)
-    assert (child.endpoint, child.state) == ("tcp://127.0.0.1:1", State.STARTING)
+    assert (child.endpoint, child.state) == ("tcp://127.0.0.1:1", ChildState.STARTING)
 
 
 def test_the_others_wait_for_the_first_start_of_the_writer() -> None:
@@ -107,7 +107,7 @@ def test_the_others_wait_for_the_first_start_of_the_writer() -> None:
 
 def test_the_others_start_when_the_writer_is_given_up_too() -> None:
     children = plan_children(1, 1, with_index=False)
-    children[0].state = State.GIVEN_UP
+    children[0].state = ChildState.GIVEN_UP
     assert all(is_due(child, children, 0.0) for child in children[1:])
     assert must_end(children) is None
     assert not takes_appends_and_reads(children)

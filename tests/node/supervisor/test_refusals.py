@@ -13,13 +13,13 @@ from node.runtime.process import (
     end_badly,
     exit_code,
 )
-from node.supervisor.child_process import Report, parse_report
+from node.supervisor.child_process import ChildReport, parse_report
 from node.supervisor.plan import (
     Child,
-    Limits,
+    ChildRole,
+    ChildState,
     Refusal,
-    Role,
-    State,
+    RestartLimits,
     is_due,
     must_end,
     next_due,
@@ -32,13 +32,13 @@ from node.supervisor.plan import (
 )
 from protocol.errors import ServiceNotAvailable, StoreDamaged
 
-LIMITS = Limits()
+LIMITS = RestartLimits()
 FULL = "disk_full: /s/keelog/epochs.new: No space left on device"
 
 
 def ended(code: int, words: str, times: int = 1) -> Child:
     """A writer that ended so often with a code and last words, never ready in between."""
-    child = Child(Role.WRITER, 0)
+    child = Child(ChildRole.WRITER, 0)
     for second in range(times):
         note_start(child, 1, float(second))
         if words:
@@ -49,7 +49,7 @@ def ended(code: int, words: str, times: int = 1) -> Child:
 
 def test_a_writer_without_room_is_tried_again_for_ever_and_says_so_while_it_starts() -> None:
     child = ended(EXIT_DISK_FULL, FULL, times=50)
-    assert (child.state, child.crashes) == (State.DISK_FULL, [])
+    assert (child.state, child.crashes) == (ChildState.DISK_FULL, [])
     assert next_due([child]) == child.start_at == 49.0 + LIMITS.full_disk_s
     assert not is_due(child, [child], child.start_at - 0.1)
     assert is_due(child, [child], child.start_at)
@@ -65,7 +65,7 @@ def test_a_writer_without_room_is_tried_again_for_ever_and_says_so_while_it_star
 
 def test_a_writer_without_descriptors_is_tried_again_for_ever_and_says_so() -> None:
     child = ended(EXIT_NO_RESOURCES, "no_resources: /s/run: Too many open files", times=50)
-    assert (child.state, child.crashes) == (State.NO_RESOURCES, [])
+    assert (child.state, child.crashes) == (ChildState.NO_RESOURCES, [])
     assert child.restarts_by_reason == {"no_resources": 49}
     assert is_due(child, [child], child.start_at)
     refused = refusal_of_appends(child)
@@ -77,7 +77,7 @@ def test_a_writer_without_descriptors_is_tried_again_for_ever_and_says_so() -> N
 def test_a_node_of_which_nothing_ever_ran_ends_and_one_with_a_reader_goes_on() -> None:
     children = plan_children(1, 1, with_index=True)
     for child in children:
-        child.state = State.GIVEN_UP
+        child.state = ChildState.GIVEN_UP
     assert must_end(children) == 1
     children[-1].was_ready = True
     assert must_end(children) is None
@@ -118,16 +118,16 @@ def test_last_words_of_one_run_are_not_taken_for_those_of_the_next() -> None:
 @pytest.mark.parametrize(
     ("line", "report"),
     [
-        (b'{"ready": true, "endpoint": "tcp://h:1"}', Report("tcp://h:1")),
-        (b'{"ready": true}', Report("")),
-        (b'{"ended": "why"}', Report(None, "why")),
+        (b'{"ready": true, "endpoint": "tcp://h:1"}', ChildReport("tcp://h:1")),
+        (b'{"ready": true}', ChildReport("")),
+        (b'{"ended": "why"}', ChildReport(None, "why")),
         (b'{"ready": false}', None),
         (b"[1]", None),
         (b"no json", None),
         (b"", None),
     ],
 )
-def test_what_a_child_reports_is_a_line_of_json(line: bytes, report: Report | None) -> None:
+def test_what_a_child_reports_is_a_line_of_json(line: bytes, report: ChildReport | None) -> None:
     assert parse_report(line) == report
 
 

@@ -18,7 +18,7 @@ from protocol.ids import Queue
 from protocol.kernel import loader
 from protocol.message_id import Host
 from protocol.record.codec import Filler, Record, decode
-from protocol.record.encode import Message, check_message, encode_batch, record_bytes
+from protocol.record.encode import NewMessage, check_message, encode_batch, record_bytes
 from protocol.record.kernel_put import Put
 from protocol.record.patch import AppendRules
 
@@ -62,12 +62,12 @@ def log(tmp_path: Path) -> Iterator[Log]:
     made.log.close(unlink_next=True)
 
 
-def batch(*messages: Message, crc: bool = True) -> AppendRequest:
+def batch(*messages: NewMessage, crc: bool = True) -> AppendRequest:
     encoded = encode_batch(messages, crc)
     return AppendRequest(encoded.records, len(encoded.sizes))
 
 
-def draft(message: Message, crc: bool = True) -> AppendRequest:
+def draft(message: NewMessage, crc: bool = True) -> AppendRequest:
     """As the writer makes one of an operation `send`."""
     properties = check_message(message, crc, 4 * 1024 * 1024)
     put = Put(
@@ -96,7 +96,7 @@ def random_requests(seed: int) -> list[list[AppendRequest]]:
         group = []
         for _ in range(rng.choice([1, 1, rng.randrange(1, 7)])):
             messages = [
-                Message(
+                NewMessage(
                     topic=f"topic{rng.randrange(3)}",
                     body=rng.randbytes(rng.randrange(0, 900)),
                     queue_id=rng.randrange(8),
@@ -144,7 +144,7 @@ def test_all_ways_of_appending_give_the_same_bytes_and_answers(
 
 
 def test_what_was_appended_is_what_was_sent(log: Log) -> None:
-    message = Message("orders", b"hello", 3, "paid", ("o-1", "o-2"), {"tenant": "a"}, "U" * 32)
+    message = NewMessage("orders", b"hello", 3, "paid", ("o-1", "o-2"), {"tenant": "a"}, "U" * 32)
     (done,) = log.append(batch(message, message))
     first, second = log.records()
     assert done.queues == [("orders", 3, 0, 2)]
@@ -156,33 +156,33 @@ def test_what_was_appended_is_what_was_sent(log: Log) -> None:
 
 
 def test_store_times_never_run_backwards(log: Log) -> None:
-    log.append(batch(Message("t", b"", 0)), now_ms=9_000)
-    log.append(batch(Message("t", b"", 0)), now_ms=8_000)
+    log.append(batch(NewMessage("t", b"", 0)), now_ms=9_000)
+    log.append(batch(NewMessage("t", b"", 0)), now_ms=8_000)
     assert [record.head.store_timestamp for record in log.records()] == [9_000, 9_000]
 
 
 def test_a_refused_request_leaves_no_trace_of_its_time(log: Log) -> None:
     """The checkpoint names this time: one above the last record's is damage to `store verify`."""
-    good, bad = batch(Message("T", b"x", queue_id=0)), AppendRequest(b"nothing", 1)
+    good, bad = batch(NewMessage("T", b"x", queue_id=0)), AppendRequest(b"nothing", 1)
     log.append(good, now_ms=5_000)
     log.append(bad, now_ms=9_000)
     assert bad.error is not None
     assert log.appender.snapshot().store_timestamp == 5_000
-    log.append(bad, batch(Message("T", b"x", queue_id=0)), now_ms=4_000)
+    log.append(bad, batch(NewMessage("T", b"x", queue_id=0)), now_ms=4_000)
     assert log.records()[-1].head.store_timestamp == 5_000
 
 
 def test_a_request_goes_whole_into_one_segment(log: Log) -> None:
-    size = len(batch(Message("t", bytes(20_000), 0)).records)
+    size = len(batch(NewMessage("t", bytes(20_000), 0)).records)
     for _ in range(7):
-        log.append(batch(Message("t", bytes(20_000), 0)))
+        log.append(batch(NewMessage("t", bytes(20_000), 0)))
     offsets = [record.physical_offset for record in log.records()]
     per_segment = (SEGMENT_BYTES - 8) // size
     assert offsets == [i // per_segment * SEGMENT_BYTES + i % per_segment * size for i in range(7)]
 
 
 def test_a_request_larger_than_a_segment_is_refused_and_nothing_is_written(log: Log) -> None:
-    messages = [Message("t", bytes(9_000), 0)] * 8
+    messages = [NewMessage("t", bytes(9_000), 0)] * 8
     (done,) = log.append(batch(*messages))
     assert isinstance(done.error, MessageTooLarge)
     assert log.records() == []
@@ -190,16 +190,16 @@ def test_a_request_larger_than_a_segment_is_refused_and_nothing_is_written(log: 
 
 
 def test_a_bad_request_does_not_roll_the_segment(log: Log) -> None:
-    log.append(batch(Message("t", bytes(60_000), 0)))
+    log.append(batch(NewMessage("t", bytes(60_000), 0)))
     end = log.log.end
-    bad = batch(Message("t", bytes(20_000), 0))
+    bad = batch(NewMessage("t", bytes(20_000), 0))
     bad.records = bytes(bad.records[:-1]) + b"x"
     assert isinstance(log.append(bad)[0].error, IllegalMessage)
     assert log.log.end == end
 
 
 def test_the_node_chooses_one_queue_for_a_batch_that_names_none(log: Log) -> None:
-    request = batch(*[Message("t", bytes([i])) for i in range(50)])
+    request = batch(*[NewMessage("t", bytes([i])) for i in range(50)])
     request.any_queue = True
     (done,) = log.append(request)
     assert len(done.queues) == 1
@@ -208,14 +208,14 @@ def test_the_node_chooses_one_queue_for_a_batch_that_names_none(log: Log) -> Non
 
 
 BAD: dict[str, tuple[AppendRequest, type[MqError]]] = {
-    "a queue that the topic lacks": (batch(Message("t", b"", 8)), BadRequest),
-    "no queue where one is needed": (batch(Message("t", b"")), BadRequest),
-    "no room for the checksum": (batch(Message("t", b"", 0), crc=False), IllegalMessage),
-    "another count": (AppendRequest(batch(Message("t", b"", 0)).records, 2), BadRequest),
-    "other sizes": (AppendRequest(batch(Message("t", b"", 0)).records, 1, bytes(4)), BadRequest),
-    "a cut record": (AppendRequest(batch(Message("t", b"", 0)).records[:-3], 1), IllegalMessage),
+    "a queue that the topic lacks": (batch(NewMessage("t", b"", 8)), BadRequest),
+    "no queue where one is needed": (batch(NewMessage("t", b"")), BadRequest),
+    "no room for the checksum": (batch(NewMessage("t", b"", 0), crc=False), IllegalMessage),
+    "another count": (AppendRequest(batch(NewMessage("t", b"", 0)).records, 2), BadRequest),
+    "other sizes": (AppendRequest(batch(NewMessage("t", b"", 0)).records, 1, bytes(4)), BadRequest),
+    "a cut record": (AppendRequest(batch(NewMessage("t", b"", 0)).records[:-3], 1), IllegalMessage),
     "half a record behind": (
-        AppendRequest(bytes(batch(Message("t", b"", 0)).records) + bytes(50), 1),
+        AppendRequest(bytes(batch(NewMessage("t", b"", 0)).records) + bytes(50), 1),
         IllegalMessage,
     ),
     "no record at all": (AppendRequest(b"", 1), BadRequest),
@@ -234,7 +234,7 @@ def test_a_bad_request_is_refused_alone_and_changes_nothing(
 ) -> None:
     template, expected = BAD[what]
     bad = AppendRequest(template.records, template.count, template.sizes)
-    good = [batch(Message("t", b"good", 0)) for _ in range(group_size)]
+    good = [batch(NewMessage("t", b"good", 0)) for _ in range(group_size)]
     log.append(*good[: group_size // 2], bad, *good[group_size // 2 :])
     assert type(bad.error) is expected
     assert all(request.error is None for request in good)
@@ -244,6 +244,6 @@ def test_a_bad_request_is_refused_alone_and_changes_nothing(
 
 def test_an_unknown_topic_is_refused_when_topics_are_not_made_by_sending(tmp_path: Path) -> None:
     made = Log(tmp_path / "store", settings=Settings(auto_create_topic_enable=False))
-    (done,) = made.append(batch(Message("nobody", b"", 0)))
+    (done,) = made.append(batch(NewMessage("nobody", b"", 0)))
     made.log.close(unlink_next=True)
     assert isinstance(done.error, UnknownTopic)

@@ -7,14 +7,14 @@ import pytest
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, queue_slot, run_dir
 from node.writer.broker_checkpoint import BrokerCheckpoint, live_workers
-from protocol.checkpoint import Checkpoint, decode_checkpoint
+from protocol.checkpoint import StoreCheckpoint, decode_checkpoint
 from tests.support.golden import GetStore, facts
 
 SETTINGS = Settings(max_hash_slot_num=500, max_index_num=2000)
 HEADERS = facts("small-clean").index_headers
 
 
-def saved(root: Path, queues: int, index: int) -> Checkpoint:
+def saved(root: Path, queues: int, index: int) -> StoreCheckpoint:
     """What is written when the workers have synced so far."""
     run_dir(root).mkdir(parents=True, exist_ok=True)
     for slot, offset in ((queue_slot(0, 1), queues), ("index", index)):

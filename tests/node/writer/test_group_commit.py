@@ -3,15 +3,15 @@
 from node.runtime.settings import Settings
 from node.writer.append_request import AppendRequest
 from node.writer.group_commit import GroupCommit
-from node.writer.requests import Pending
+from node.writer.requests import PendingRequest
 
 
-def request(number: int, offset: int, size: int = 10) -> Pending:
+def request(number: int, offset: int, size: int = 10) -> PendingRequest:
     append = AppendRequest(bytes(size), 1, physical_offset=offset)
-    return Pending(b"peer", number, append, None, is_send=False)
+    return PendingRequest(b"peer", number, append, None, is_send=False)
 
 
-def numbers(taken: list[Pending]) -> list[int]:
+def numbers(taken: list[PendingRequest]) -> list[int]:
     return [pending.request_id for pending in taken]
 
 

@@ -13,8 +13,8 @@ from node.writer.log.page_prefetch import (
     AHEAD_BYTES,
     LEAD_BYTES,
     STEP_BYTES,
+    GrowthPoint,
     PagesAhead,
-    Place,
     next_pages,
 )
 from tests.support.rolling_log import check_that_it_rolls
@@ -22,7 +22,7 @@ from tests.support.rolling_log import check_that_it_rolls
 SEGMENT_BYTES = 32 << 20
 WAIT_S = 60.0
 START = 12_345
-PLACE = Place(Path("segment"), SEGMENT_BYTES, START)
+PLACE = GrowthPoint(Path("segment"), SEGMENT_BYTES, START)
 
 
 def until(is_true: Callable[[], bool]) -> None:

@@ -4,7 +4,14 @@ from pathlib import Path
 
 from node.runtime.settings import Settings
 from node.supervisor.child_process import parse_report
-from node.supervisor.plan import Limits, State, note_exit, note_recovery, note_start, plan_children
+from node.supervisor.plan import (
+    ChildState,
+    RestartLimits,
+    note_exit,
+    note_recovery,
+    note_start,
+    plan_children,
+)
 from node.supervisor.status import NodeView, health, status
 from node.writer.recovery.progress import RecoveryProgress, progress_line
 
@@ -15,7 +22,17 @@ def view(root: Path) -> NodeView:
     children = plan_children(1, 1, with_index=False)
     note_start(children[0], 1, now=0.0)
     return NodeView(
-        root, root, "1", Settings(), Limits(), 1, children, False, False, now=90.0, started_at=0.0
+        root,
+        root,
+        "1",
+        Settings(),
+        RestartLimits(),
+        1,
+        children,
+        False,
+        False,
+        now=90.0,
+        started_at=0.0,
     )
 
 
@@ -48,12 +65,12 @@ def test_a_recovering_writer_is_neither_dead_nor_silent(tmp_path: Path) -> None:
     assert (row["state"], row["recovered"]) == ("recovering", 0.34)
     check = next(one for one in health(node)["checks"] if one["name"] == "writer")
     assert (check["ok"], check["detail"]) == (False, "0 of 1 running, writer recovering, 34% done")
-    assert node.children[0].state is State.STARTING
+    assert node.children[0].state is ChildState.STARTING
 
 
 def test_what_a_dead_writer_had_recovered_is_forgotten(tmp_path: Path) -> None:
     node = view(tmp_path)
     note_recovery(node.children[0], 0.5)
-    note_exit(node.children[0], -9, 1.0, Limits())
+    note_exit(node.children[0], -9, 1.0, RestartLimits())
     row = status(node)["processes"][0]
     assert (row["state"], row["recovered"]) == ("backing_off", None)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from node.store.checkpoints import Floor, load_tails, save_progress
-from node.store.checkpoints import Progress as Saved
+from node.store.checkpoints import WorkerCheckpoint as Saved
 from node.writer.recovery.recovery import carry_out
 from protocol.errors import StoreDamaged
 from protocol.names import offset_file_name

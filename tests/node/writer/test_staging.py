@@ -13,8 +13,8 @@ import node.writer.staging.publisher
 import node.writer.staging.stages
 from node.store.repair.plan import plan_repair
 from node.store.staging_files import (
-    Batch,
-    Part,
+    StagedBatch,
+    StageSummary,
     journal_path,
     problems,
     published_path,
@@ -25,7 +25,7 @@ from node.supervisor.status import publication_problems
 from node.writer.retention import Clock
 from node.writer.staging.reading import mark
 from protocol.record.codec import Record
-from protocol.record.encode import Message, encode_message
+from protocol.record.encode import NewMessage, encode_message
 from tests.crash.publications import (
     Refused,
     Row,
@@ -71,7 +71,7 @@ class Node(StagingClient):
 
     def staged(
         self, rows: list[Row] = ROWS, stage: str = "s", place: tuple[str, int] = PLACE
-    ) -> Part:
+    ) -> StageSummary:
         part = stage_rows(self, place, stage, rows, per_frame=7)
         assert part is not None
         return part
@@ -156,7 +156,7 @@ def test_a_stage_goes_on_behind_a_kill_of_the_writer(writer: Node) -> None:
     writer.restart()
     assert writer.stage(records[:3], 0, query="q", batch=0, stage="s")["frames"] == 1
     assert writer.stage(records[3:], 1, query="q", batch=0, stage="s")["frames"] == 2
-    writer.publish("q", 0, [Part("s", 2, 6, sum(map(len, records)))])
+    writer.publish("q", 0, [StageSummary("s", 2, 6, sum(map(len, records)))])
     assert writer.bodies() == [row.body for row in ROWS[:6]]
 
 
@@ -164,7 +164,7 @@ def test_a_torn_frame_is_written_again(writer: Node) -> None:
     records = encode_rows(ROWS[:6], "s")
     writer.stage(records[:3], 0, query="q", batch=0, stage="s")
     writer.stage(records[3:], 1, query="q", batch=0, stage="s")
-    path = stage_path(writer.life.store.root, Batch("q", 0), "s")
+    path = stage_path(writer.life.store.root, StagedBatch("q", 0), "s")
     path.write_bytes(path.read_bytes()[:-5])
     writer.restart()
     assert writer.stage(records[3:], 1, query="q", batch=0, stage="s")["frames"] == 2
@@ -173,18 +173,21 @@ def test_a_torn_frame_is_written_again(writer: Node) -> None:
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (Message("staged", b"x", 9, unique_key="u"), "queue 9 of topic staged is outside"),
-        (Message("staged", b"x", 0), "record 2 of the batch has no UNIQ_KEY"),
-        (Message("staged", b"x", 0, properties={"XUNIQ_KEY": "u"}), "record 2 of the batch has no"),
+        (NewMessage("staged", b"x", 9, unique_key="u"), "queue 9 of topic staged is outside"),
+        (NewMessage("staged", b"x", 0), "record 2 of the batch has no UNIQ_KEY"),
+        (
+            NewMessage("staged", b"x", 0, properties={"XUNIQ_KEY": "u"}),
+            "record 2 of the batch has no",
+        ),
     ],
 )
 def test_a_record_that_cannot_be_appended_is_refused_before_it_is_staged(
-    writer: Node, message: Message, why: str
+    writer: Node, message: NewMessage, why: str
 ) -> None:
     records = [*encode_rows(ROWS[:2], "s"), encode_message(message, crc=True)]
     with pytest.raises(Refused, match=why):
         writer.stage(records, query="q", batch=0, stage="s")
-    assert not stage_path(writer.life.store.root, Batch("q", 0), "s").exists()
+    assert not stage_path(writer.life.store.root, StagedBatch("q", 0), "s").exists()
 
 
 def test_a_record_that_fits_into_no_segment_is_refused_when_it_is_staged(writer: Node) -> None:
@@ -219,14 +222,14 @@ def test_a_stage_that_is_not_all_there_is_not_published(writer: Node) -> None:
     with pytest.raises(Refused, match="NotFound: stage s has 3 frames, 20 records"):
         writer.publish("q", 0, [part._replace(frames=4, records=27)])
     with pytest.raises(Refused, match="NotFound: stage t has 0 frames"):
-        writer.publish("q", 0, [part, Part("t", 1, 1, 100)])
+        writer.publish("q", 0, [part, StageSummary("t", 1, 1, 100)])
     assert writer.bodies() == []
     assert not writer.publish("q", 0, [part])["already"]
 
 
 def test_a_stage_with_other_bytes_than_were_staged_is_not_published(writer: Node) -> None:
     part = writer.staged()
-    path = stage_path(writer.life.store.root, Batch("q", 0), "s")
+    path = stage_path(writer.life.store.root, StagedBatch("q", 0), "s")
     data = bytearray(path.read_bytes())
     data[-30] ^= 1
     path.write_bytes(data)
@@ -285,7 +288,7 @@ def test_what_nobody_publishes_goes_after_the_retention_and_the_ledger_stays(
         writer.life.now += node.writer.staging.publisher.SWEEP_EVERY_S
         writer.turn()
     root = writer.life.store.root
-    assert not stage_path(root, Batch("q", 1), "s").exists()
+    assert not stage_path(root, StagedBatch("q", 1), "s").exists()
     assert published_path(root, "q").exists()
     assert not published_path(root, "once").exists()
     assert writer.publish("q", 0, [])["already"]
@@ -308,7 +311,7 @@ def test_others_send_between_the_chunks_of_a_publication(
     assert writer.bodies() == [row.body for row in ROWS]
 
 
-def half_published(writer: Node, patch: pytest.MonkeyPatch) -> Part:
+def half_published(writer: Node, patch: pytest.MonkeyPatch) -> StageSummary:
     """Some of the batch is in the log, and the rest is not."""
     patch.setattr(node.writer.staging.publisher, "PUBLISH_BYTES_MAX", 500)
     part = writer.staged()
@@ -328,7 +331,7 @@ def test_a_publication_goes_on_by_itself_behind_the_next_start(
     for _ in range(60):
         writer.turn()
     assert writer.bodies() == [row.body for row in ROWS]
-    assert not journal_path(writer.life.store.root, Batch("q", 0)).exists()
+    assert not journal_path(writer.life.store.root, StagedBatch("q", 0)).exists()
 
 
 def test_a_repeated_request_joins_the_publication_that_runs(
@@ -382,9 +385,9 @@ def test_a_publication_that_cannot_be_resumed_says_so_and_is_not_guessed(
     there = writer.bodies()
     root = writer.life.store.root
     if damage == "journal":
-        journal_path(root, Batch("q", 0)).write_bytes(b'{"offset": 0}\ncrc 00000000\n')
+        journal_path(root, StagedBatch("q", 0)).write_bytes(b'{"offset": 0}\ncrc 00000000\n')
     else:
-        stage_path(root, Batch("q", 0), "s").unlink()
+        stage_path(root, StagedBatch("q", 0), "s").unlink()
     writer.restart()
     with pytest.raises(Refused, match="StoreDamaged" if damage == "journal" else "NotFound"):
         writer.publish("q", 0, [part])
@@ -410,7 +413,7 @@ def test_a_journal_is_text_that_names_a_durable_offset(
     writer: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half_published(writer, monkeypatch)
-    text = journal_path(writer.life.store.root, Batch("q", 0)).read_text()
+    text = journal_path(writer.life.store.root, StagedBatch("q", 0)).read_text()
     journal = json.loads(text.splitlines()[0])
     assert journal["offset"] <= writer.life.writer.flushing.flushed
     assert journal["parts"][0][:3] == ["s", 3, 20]
@@ -425,7 +428,7 @@ def test_who_looks_at_the_store_is_not_upset_by_what_is_staged(
     rebuild(root, settings=writer.scene.settings)
     assert verify(root, deep=True, settings=writer.scene.settings).ok
     assert plan_repair(root, writer.scene.settings).ok
-    assert journal_path(root, Batch("q", 0)).exists()
+    assert journal_path(root, StagedBatch("q", 0)).exists()
 
 
 @given(
@@ -438,14 +441,14 @@ def test_a_mark_is_the_same_before_and_after_the_append_and_no_other_records(
     body: bytes, numbers: tuple[int, int], crc: bool, wide: bool
 ) -> None:
     from protocol.message_id import parse_host
-    from protocol.record.patch import PlainRow, Stamp, patch_plain
+    from protocol.record.patch import PlainRow, StoreStamp, patch_plain
 
     host = parse_host("[::1]:7" if wide else "1.2.3.4:7")
-    message = Message("t", body, 1, unique_key="u", born_host=host, properties={"a": "b"})
+    message = NewMessage("t", body, 1, unique_key="u", born_host=host, properties={"a": "b"})
     record = encode_message(message, crc)
     stored = bytearray(record)
     row = PlainRow(0, len(record), "t", 1, 0x10 if wide else 0)
-    patch_plain(stored, row, (1, *numbers), Stamp(numbers[0], b"\x7f\0\0\1\0\0\1\1"), crc)
+    patch_plain(stored, row, (1, *numbers), StoreStamp(numbers[0], b"\x7f\0\0\1\0\0\1\1"), crc)
     assert mark(bytes(stored)) == mark(record)
     for other in (
         replace(message, body=body + b"x"),

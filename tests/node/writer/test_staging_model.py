@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import node.writer.staging.publisher
-from node.store.staging_files import Part
+from node.store.staging_files import StageSummary
 from tests.crash.publications import Row, StagingClient, lines_of, log_records, stage_rows
 from tests.crash.scene import Scene
 
@@ -32,7 +32,7 @@ class Model:
         self.client = StagingClient(scene.start())
         self.batch = 0
         self.stages = 0
-        self.parts: list[Part] = []
+        self.parts: list[StageSummary] = []
         self.rows: list[bytes] = []
         self.begun = False
         self.expected: list[bytes] = []

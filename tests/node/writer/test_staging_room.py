@@ -12,7 +12,7 @@ import node.writer.staging.publisher
 import node.writer.staging.room
 from node.runtime import disk
 from node.runtime.settings import Settings, load_settings
-from node.store.staging_files import Batch, batch_dir, staged_bytes, staging_dir
+from node.store.staging_files import StagedBatch, batch_dir, staged_bytes, staging_dir
 from node.writer.retention import LOOK_EVERY_S, Clock
 from node.writer.staging.room import Idle, StagingRoom, first_to_go
 from protocol.errors import BusyError, NotAllowed, ServiceNotAvailable
@@ -98,7 +98,7 @@ def test_the_setting_bounds_it_where_the_disk_would_allow_more() -> None:
 def test_the_longest_untouched_go_first_and_no_more_than_needed(
     idle: list[tuple[int, int]], wanted: int
 ) -> None:
-    batches = [Idle(touched, Batch("q", n), size) for n, (touched, size) in enumerate(idle)]
+    batches = [Idle(touched, StagedBatch("q", n), size) for n, (touched, size) in enumerate(idle)]
     gone = first_to_go(batches, wanted)
     assert gone == [one.batch for one in sorted(batches)][: len(gone)]
     freed = [idle[batch.number][1] for batch in gone]
@@ -108,7 +108,7 @@ def test_the_longest_untouched_go_first_and_no_more_than_needed(
 
 def test_one_turn_drops_no_more_batches_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node.writer.staging.room, "DROPPED_AT_ONCE_MAX", 2)
-    assert len(first_to_go([Idle(0, Batch("q", n), 1) for n in range(9)], 9)) == 2
+    assert len(first_to_go([Idle(0, StagedBatch("q", n), 1) for n in range(9)], 9)) == 2
 
 
 # -- of a writer that is moved by hand --------------------------------------------------------
@@ -137,7 +137,7 @@ def leave(writer: Node, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
 def age(writer: Node, query: str, minutes: float) -> Path:
     """Nobody has touched batch 0 of the query for so long."""
     clock: Clock = writer.life.store.retention.clock
-    folder = batch_dir(writer.life.store.root, Batch(query, 0))
+    folder = batch_dir(writer.life.store.root, StagedBatch(query, 0))
     for path in (*folder.iterdir(), folder):
         os.utime(path, (clock.now_s() - minutes * 60,) * 2)
     return folder
@@ -163,7 +163,7 @@ def test_a_refused_stage_takes_the_place_of_the_batch_abandoned_for_longest(
         writer.staged(MANY_ROWS, place=(query, 0))
     folders = [age(writer, "oldest", 300), age(writer, "older", 200), age(writer, "live", 29)]
     folders.append(age(writer, "begun", 400))
-    writer.life.writer.staging._staging.begun.add(Batch("begun", 0))
+    writer.life.writer.staging._staging.begun.add(StagedBatch("begun", 0))
     staged = staged_bytes(staging_dir(writer.life.store.root))
     leave(writer, monkeypatch, 2 * staged)
     writer.life.now += 2 * LOOK_EVERY_S

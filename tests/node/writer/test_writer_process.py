@@ -15,7 +15,7 @@ from node.store.checkpoints import load_epochs, load_tails
 from node.store.identity.new_store import create_store
 from protocol.ids import Queue
 from protocol.record.codec import Record, decode
-from protocol.record.encode import Message, encode_batch
+from protocol.record.encode import NewMessage, encode_batch
 from protocol.wire.frames import pack
 from tests.support.writer_process import RawClient, WriterProcess
 
@@ -61,7 +61,7 @@ def test_a_message_is_stored_and_the_receipt_says_where(
 
 
 def test_a_batch_is_stored_in_order(writer: WriterProcess, client: RawClient) -> None:
-    messages = [Message(f"t{i % 3}", bytes([i]), i % 2) for i in range(100)]
+    messages = [NewMessage(f"t{i % 3}", bytes([i]), i % 2) for i in range(100)]
     answer = client.append(encode_batch(messages, crc=True))
     assert answer["ok"]
     assert sum(count for *_, count in answer["queues"]) == 100
@@ -250,7 +250,7 @@ BAD_BATCHES: dict[str, dict[str, Any]] = {
 def test_a_batch_that_does_not_agree_with_its_header_is_refused(
     writer: WriterProcess, client: RawClient, what: str
 ) -> None:
-    batch = encode_batch([Message("t", bytes([i]), 0) for i in range(3)], crc=True)
+    batch = encode_batch([NewMessage("t", bytes([i]), 0) for i in range(3)], crc=True)
     refusal = client.append(batch, **BAD_BATCHES[what])
     assert refusal["error"]["kind"] == "BadRequest"
     assert stored(writer.root) == []
@@ -259,7 +259,7 @@ def test_a_batch_that_does_not_agree_with_its_header_is_refused(
 
 def test_random_bytes_never_stop_the_writer(writer: WriterProcess, client: RawClient) -> None:
     rng = random.Random(7)
-    good = encode_batch([Message("t", bytes(50), 0)] * 3, crc=True)
+    good = encode_batch([NewMessage("t", bytes(50), 0)] * 3, crc=True)
     for _ in range(1_500):
         data = bytearray(rng.choice([pack(GOOD), good.records, rng.randbytes(rng.randrange(200))]))
         for _ in range(rng.randrange(4)):

@@ -21,7 +21,7 @@ from node.runtime.stats.series import (
     series,
 )
 from node.writer.append_request import AppendRequest
-from node.writer.requests import Pending, Turn
+from node.writer.requests import PendingRequest, Turn
 from node.writer.stats import WriterStats
 from protocol.errors import (
     BadRequest,
@@ -49,8 +49,8 @@ def sums(slot: SlotStats) -> list[tuple[int, int]]:
     return [(one.total, one.value_sum) for one in (*found, of(slot, DURATION, op=APPEND))]
 
 
-def waited(turn: Turn) -> Pending:
-    return Pending(b"peer", 1, AppendRequest(b"", 1), None, is_send=False, turn=turn)
+def waited(turn: Turn) -> PendingRequest:
+    return PendingRequest(b"peer", 1, AppendRequest(b"", 1), None, is_send=False, turn=turn)
 
 
 def test_each_request_of_a_group_has_its_stages_and_the_log_has_one_write(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from client.send.staging import StageClient
 from protocol.errors import MqError
 from protocol.names import KEELOG_DIR
-from protocol.record.encode import Message, encode_message
+from protocol.record.encode import NewMessage, encode_message
 from tests.soak.campaign.node import STOP_S_MAX
 from tests.soak.campaign.scene import Deed, NoVictim, Scene
 
@@ -136,7 +136,7 @@ def _records(scene: Scene, frame: int) -> bytes:
     for number in range(_STAGE_RECORDS):
         key = f"{frame * _STAGE_RECORDS + number:032d}"
         body = scene.rnd.randbytes(_STAGE_BODY_BYTES)
-        message = Message(topic="campaign-staged", queue_id=0, body=body, unique_key=key)
+        message = NewMessage(topic="campaign-staged", queue_id=0, body=body, unique_key=key)
         records.append(encode_message(message, crc=True))
     return b"".join(records)
 

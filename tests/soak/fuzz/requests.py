@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 
 from protocol.message_id import Host
-from protocol.record.encode import Message, encode_batch
+from protocol.record.encode import NewMessage, encode_batch
 
 Header = dict[str, Any]
 Frames = list[bytes]
@@ -85,9 +85,9 @@ class Fuzz:
         batch = encode_batch(messages, crc=True)
         return count, batch.sizes, batch.records
 
-    def _message(self) -> Message:
+    def _message(self) -> NewMessage:
         pick = self.random
-        return Message(
+        return NewMessage(
             topic=pick.choice(TOPICS),
             body=pick.randbytes(pick.choice((0, 1, 20, 200, 3_000))),
             queue_id=pick.randrange(QUEUES),

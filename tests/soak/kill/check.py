@@ -14,7 +14,7 @@ from keelog.bench.queue_checks import Ints
 from node.runtime.settings import Settings
 from node.store.opening import open_store
 from node.store.verify.verify import verify
-from protocol.record.columns import Columns
+from protocol.record.columns import RecordColumns
 from tests.soak.kill.load import (
     ACKNOWLEDGED,
     QUEUES,
@@ -89,7 +89,7 @@ def read_image(
     return Image(np.concatenate([empty, *parts]), end, changed)
 
 
-def _rows_of(columns: Columns, from_offset: int, others: Collection[str]) -> tuple[Ints, int]:
+def _rows_of(columns: RecordColumns, from_offset: int, others: Collection[str]) -> tuple[Ints, int]:
     rows = np.full((len(columns), len(STORED)), -1, np.int64)
     rows[:, 0] = columns.physical_offset
     rows[:, 2] = columns.queue_id

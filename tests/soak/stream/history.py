@@ -23,7 +23,7 @@ import psutil
 from client.client import connect
 from keelog.bench.node_process import ANY_DISK, START_S, Node, await_workers
 from node.runtime.settings import load_settings
-from pipeline.plan.offsets import Position, parse_position
+from pipeline.plan.offsets import StreamPosition, parse_position
 from protocol.errors import MqError
 from tests.soak.kill.load import ROW, read_rows
 from tests.soak.stream.check import Checked, check_copies, check_source, read_parquet, read_store
@@ -97,7 +97,7 @@ class Checkpoint:
         names = [path.name for path in (self._folder / kind).glob("[0-9]*")]
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
-    def position(self) -> Position:
+    def position(self) -> StreamPosition:
         """Where the last committed batch ends."""
         text = (self._folder / "offsets" / str(self.last("commits"))).read_text()
         return parse_position(json.loads(text.splitlines()[-1]))
