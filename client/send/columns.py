@@ -1,7 +1,7 @@
 """Messages that differ in body and keys alone, gathered as columns until they are encoded.
 
-To take one is to append to a list; `client_batches.BatchEncoder` encodes all of them in one pass of
-the kernel. What does not fit in here is an `EncodedMessage`, encoded by itself (`client.send.encode`).
+To take one is to append to a list; `BatchEncoder` encodes all of them in one pass of the
+kernel. What does not fit in here is an `EncodedMessage`, encoded by itself (`client.send.encode`).
 """
 
 from collections.abc import Sequence

@@ -6,11 +6,13 @@ last ten. So both say no more than what is synced. Our own recovery never reads 
 """
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime import disk
+from node.runtime.held_store import is_in_place
 from node.runtime.settings import Settings
 from node.runtime.state_page import WorkerPage, WorkerState, run_dir
 from node.store.indexes.listing import list_index_files
@@ -30,16 +32,22 @@ class _IndexState(NamedTuple):
 
 
 class BrokerCheckpoint:
-    """Writes the file in place; an older content stays true, so only a clean stop syncs it."""
+    """Writes the file in place; an older content stays true, so only a clean stop syncs it.
+
+    Bytes that somebody else has put there are written over, a file of that name too.
+    """
 
     def __init__(self, root: Path, settings: Settings) -> None:
         self._root = root
         self._settings = settings
-        self._written: StoreCheckpoint | None = None
-        path = root / CHECKPOINT_FILE
-        self._descriptor = disk.open_file(path, create=True, own=True)
-        if os.fstat(self._descriptor).st_size < CHECKPOINT_FILE_BYTES:
-            disk.allocate(self._descriptor, CHECKPOINT_FILE_BYTES)
+        self._path = root / CHECKPOINT_FILE
+        self._descriptor = self._open()
+
+    def _open(self) -> int:
+        descriptor = disk.open_file(self._path, create=True, own=True)
+        if os.fstat(descriptor).st_size < CHECKPOINT_FILE_BYTES:
+            disk.allocate(descriptor, CHECKPOINT_FILE_BYTES)
+        return descriptor
 
     def save_running(self) -> None:
         """What the workers have synced by now; without workers the file stays as it is."""
@@ -64,9 +72,23 @@ class BrokerCheckpoint:
         os.close(self._descriptor)
 
     def _write(self, checkpoint: StoreCheckpoint) -> None:
-        if checkpoint != self._written:
-            disk.write_all(self._descriptor, CHECKPOINT.pack(checkpoint), 0)
-            self._written = checkpoint
+        if self._is_spoilt():
+            os.close(self._descriptor)
+            self._descriptor = self._open()
+        data = CHECKPOINT.pack(checkpoint)
+        if os.pread(self._descriptor, len(data), 0) != data:
+            disk.write_all(self._descriptor, data, 0)
+
+    def _is_spoilt(self) -> bool:
+        """Whether the file is short, or another file, or none, has its name."""
+        status = os.fstat(self._descriptor)
+        if status.st_size < CHECKPOINT_FILE_BYTES:
+            return True
+        try:
+            named = self._path.lstat()
+        except FileNotFoundError:
+            return is_in_place()
+        return not os.path.samestat(named, status) and stat.S_ISREG(named.st_mode) and is_in_place()
 
     def _index_state(self, saved: int) -> _IndexState:
         """`saved`: the log offset below which the index is synced."""

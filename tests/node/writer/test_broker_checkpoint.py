@@ -1,5 +1,6 @@
 """The file from which a broker starts: it says no more than what is synced."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,30 @@ def test_without_workers_the_file_stays_as_it_is(golden_copy: GetStore) -> None:
     checkpoint.save_running()
     checkpoint.close()
     assert (root / "checkpoint").read_bytes() == before
+
+
+@pytest.mark.parametrize("way", ["in place", "emptied", "removed", "by rename"])
+def test_what_others_put_there_is_written_over_at_a_clean_stop(
+    golden_copy: GetStore, way: str
+) -> None:
+    root = golden_copy("small-clean")
+    path = root / "checkpoint"
+    checkpoint = BrokerCheckpoint(root, SETTINGS)
+    checkpoint.save_clean(7, 8, 9)
+    before = path.read_bytes()
+    if way == "in place":
+        path.write_bytes(os.urandom(4096))
+    elif way == "emptied":
+        os.truncate(path, 0)
+    elif way == "removed":
+        path.unlink()
+    else:
+        (root / "other").write_bytes(os.urandom(4096))
+        (root / "other").rename(path)
+    checkpoint.save_clean(7, 8, 9)
+    checkpoint.close()
+    assert path.read_bytes()[:48] == before[:48]
+    assert path.stat().st_size == 4096
 
 
 def test_a_page_that_is_being_made_is_no_worker(tmp_path: Path) -> None:
