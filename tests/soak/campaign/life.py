@@ -13,6 +13,7 @@ from keelog.bench.node_process import await_workers
 from keelog.bench.queue_checks import verify_deep
 from node.runtime.settings import ASYNC_FLUSH, SYNC_FLUSH, load_settings
 from protocol.errors import MqError
+from protocol.names import KEELOG_DIR
 from tests.soak.campaign.check import Checker, Found
 from tests.soak.campaign.files import (
     bells,
@@ -201,13 +202,19 @@ class Life:
             self._note(refusal, one)
             self.node.kill()
             cause = "" if refusal is None else refusal.cause
-            named = {path for path in self._planted if str(path) in cause}
-            if not named:
+            if not self._unplant(cause, one):
                 break
-            for path in named:
-                path.unlink(missing_ok=True)
-            self._planted -= named
         one.faults.append(f"the node does not start: {self.node.said()[-500:]}")
+
+    def _unplant(self, said: str, one: Round) -> bool:
+        """Removes the planted files of ours that a text names; whether there were any."""
+        ours = self.node.root / KEELOG_DIR
+        named = {path for path in self._planted if str(path) in said and ours in path.parents}
+        for path in named:
+            one.refused.append(f"named: {path.name}")
+            path.unlink(missing_ok=True)
+        self._planted -= named
+        return bool(named)
 
     def _await_health(self, deed: Deed, one: Round) -> None:
         deadline = time.monotonic() + RECOVER_S_MAX
@@ -311,6 +318,7 @@ class Life:
         if late := self.node.stop_or_kill():
             one.faults.append(f"the node {late}")
         settings, root = load_settings(self.node.pairs), self.node.root
+        self._unplant(verify_deep(root)[1], one)
         one.faults += check_files(root, settings)
         image = read_image(root, settings, others=(LARGE_TOPIC,))
         tally = check_outcomes(image, self._load.told(), [], promised=False, is_over=True)
