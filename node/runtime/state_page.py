@@ -152,6 +152,7 @@ class _Page:
         finally:
             os.close(descriptor)
         self._numbers = memoryview(self._map).cast("q")
+        self._beaten_ms = 0
         if not writable:
             try:
                 self._check()
@@ -192,11 +193,15 @@ class _Page:
         """Shows that the owner lives.
 
         Raises PageAbsent when somebody wrote over the page or took its name: nobody could see how
-        far the owner is, so its process must end and make the page anew.
+        far the owner is, so its process must end and make the page anew. An older copy of the page
+        itself shows by its heartbeat.
         """
         self._check()
+        if self._numbers[self.places["heartbeat_ms"]] != self._beaten_ms:
+            raise PageAbsent(f"{self.path} holds what its process did not write")
         if self.is_replaced:
             raise PageAbsent(f"{self.path} was removed, or is another file")
+        self._beaten_ms = now_ms
         self.publish(heartbeat_ms=now_ms)
 
     def publish(self, **numbers: int) -> None:
@@ -212,6 +217,7 @@ class _Page:
                 self._numbers[position] = 0
             self._numbers[0] = PAGE_MAGIC
             self._numbers[_IDENTITY_AT] = self._identity
+        self._beaten_ms = self._numbers[self.places["heartbeat_ms"]]
         self.publish(pid=os.getpid(), state=STARTING)
 
     def begin_epoch(self, epoch: int, **numbers: int) -> None:

@@ -74,7 +74,7 @@ from node.supervisor.plan import (
     summary,
     takes_appends_and_reads,
 )
-from node.supervisor.silence import SilenceWatch
+from node.supervisor.silence import SilenceWatch, waits_for_disk
 from node.supervisor.status import NodeView
 from node.supervisor.systemd import ServiceManager
 from protocol.errors import RefusedError, ServiceNotAvailable, StoreMoved
@@ -399,8 +399,10 @@ class Supervisor:
     def _kill_late(self) -> None:
         for number, process in self._processes.items():
             if self.children[number].state is ChildState.STOPPING:
-                told = fields(process=self.children[number].name)
-                log.error("process does not stop and is killed", extra=told)
+                extra = fields(process=self.children[number].name)
+                with suppress(OSError):
+                    extra |= fields(waits_for_disk=waits_for_disk(process.pid))
+                log.error("process does not stop and is killed", extra=extra)
                 process.signal(signal.SIGKILL)
                 self._killed = True
 

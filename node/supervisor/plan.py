@@ -119,6 +119,8 @@ class Child:
     """How long its heartbeat has not moved while it ran."""
     stalled_s: float = 0.0
     """How long it has given no other sign of life either."""
+    computing_s: float = 0.0
+    """How long it has given none but processor time."""
     is_killed_for_silence: bool = False
     waits_for_disk: bool = False
     """Whether it was silent at the last look because a call to the disk does not return."""
@@ -193,7 +195,7 @@ def note_start(child: Child, pid: int, now: float) -> None:
         child.restarts_by_reason[reason] = child.restarts_by_reason.get(reason, 0) + 1
     child.state, child.pid, child.started_at = ChildState.STARTING, pid, now
     child.last_words, child.recovered = "", None
-    child.sign, child.silent_s, child.stalled_s = None, 0.0, 0.0
+    child.sign, child.silent_s, child.stalled_s, child.computing_s = None, 0.0, 0.0, 0.0
     child.is_killed_for_silence = child.waits_for_disk = False
 
 
@@ -209,6 +211,11 @@ class Sign(NamedTuple):
     later: a loop without end takes processor time too."""
 
 
+COMPUTING_SILENCES = 30
+"""So many limits a start may take processor time and show nothing else: then it is a loop without
+end."""
+
+
 def note_sign(child: Child, sign: Sign, passed_s: float) -> None:
     """A look, `passed_s` after the last one. A moved heartbeat ends a silence."""
     before, child.sign = child.sign, sign
@@ -219,6 +226,8 @@ def note_sign(child: Child, sign: Sign, passed_s: float) -> None:
     beats = sign.heartbeat_ms != before.heartbeat_ms or child.state is not ChildState.RUNNING
     child.silent_s = 0.0 if beats else child.silent_s + passed_s
     child.stalled_s = 0.0 if sign != before else child.stalled_s + passed_s
+    is_same = sign._replace(cpu_s=0.0) == before._replace(cpu_s=0.0)
+    child.computing_s = child.computing_s + passed_s if is_same else 0.0
 
 
 def is_silent(child: Child, limits: RestartLimits) -> bool:
@@ -229,12 +238,14 @@ def is_silent(child: Child, limits: RestartLimits) -> bool:
 def is_stalled(child: Child, limits: RestartLimits) -> bool:
     """Whether it must end, as it gave no sign of life at all."""
     rounds = 1 if child.state is ChildState.RUNNING else STARTING_SILENCES
-    return child.is_alive and child.stalled_s > limits.silence_s_max * rounds
+    is_over = child.stalled_s > limits.silence_s_max * rounds
+    computes = child.computing_s > limits.silence_s_max * COMPUTING_SILENCES
+    return child.is_alive and (is_over or computes)
 
 
 def note_recovery(child: Child, recovered: float) -> None:
     """It recovers, and so takes its time: that is no sign of trouble."""
-    child.recovered = recovered
+    child.recovered, child.computing_s = recovered, 0.0
 
 
 def note_ready(child: Child, endpoint: str) -> None:

@@ -88,7 +88,7 @@ class SilenceWatch:
         """Kills it. One that waits in a call to the disk ends when that returns, and not before:
         until then no other is started, as the first may still write."""
         waits = waits_for_disk(process.pid)
-        told = fields(process=child.name, silent_s=round(child.stalled_s))
+        told = fields(process=child.name, silent_s=round(child.computing_s))
         if waits and not child.waits_for_disk:
             log.error("process is silent: a call to the disk does not return", extra=told)
         child.waits_for_disk = waits
@@ -96,7 +96,7 @@ class SilenceWatch:
             return
         log.error("process gives no sign of life and is killed", extra=told)
         child.is_killed_for_silence = True
-        note_last_words(child, f"it gave no sign of life for {child.stalled_s:.0f} s")
+        note_last_words(child, f"it gave no sign of life for {child.computing_s:.0f} s")
         process.signal(signal.SIGKILL)
 
 

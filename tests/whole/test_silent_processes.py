@@ -112,7 +112,7 @@ def send_until_answered(node: RunningNode) -> None:
 
 
 @pytest.mark.parametrize("slot", PAGES)
-@pytest.mark.parametrize("damage", ["random", "removed", "replaced"])
+@pytest.mark.parametrize("damage", ["random", "removed", "replaced", *seldom("older")])
 def test_a_state_page_that_is_lost_under_a_running_node_is_made_anew(
     tmp_path: Path, slot: str, damage: str
 ) -> None:
@@ -157,6 +157,11 @@ def spoil(page: Path, damage: str) -> None:
     if damage == "random":
         with page.open("r+b") as file:
             file.write(os.urandom(4096))
+    elif damage == "older":
+        older = page.read_bytes()
+        time.sleep(0.5)  # its owner has given other signs of life since
+        with page.open("r+b") as file:
+            file.write(older)
     elif damage == "removed":
         page.unlink()
     else:

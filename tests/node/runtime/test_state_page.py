@@ -8,6 +8,7 @@ import pytest
 
 from node.runtime import state_page
 from node.runtime.state_page import (
+    RUNNING,
     LogPage,
     LogState,
     PageAbsent,
@@ -109,3 +110,18 @@ def test_a_copied_page_counts_as_missing(root: Path, tmp_path: Path) -> None:
         LogPage.open(copy)
     with LogPage.open(root) as page:
         assert page.read().readable == 5_000
+
+
+def test_an_older_copy_in_its_own_file_ends_the_owner_and_is_not_kept(root: Path) -> None:
+    with WorkerPage.create(root, "index") as page:
+        page.beat(1_000)
+        older = page.path.read_bytes()
+        page.publish(state=RUNNING)
+        page.beat(1_100)
+        with page.path.open("r+b") as file:
+            file.write(older)
+        with pytest.raises(PageAbsent, match="did not write"):
+            page.beat(1_200)
+    with WorkerPage.create(root, "index") as again:
+        again.beat(1_300)
+        again.beat(1_400)

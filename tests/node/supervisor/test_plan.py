@@ -8,13 +8,17 @@ from node.supervisor.plan import (
     ChildRole,
     ChildState,
     RestartLimits,
+    Sign,
     backoff_s,
     has_settled,
     is_due,
+    is_stalled,
     must_end,
     next_due,
     note_exit,
     note_ready,
+    note_recovery,
+    note_sign,
     note_start,
     plan_children,
     summary,
@@ -182,3 +186,24 @@ def test_an_address_that_others_can_reach_is_known(bind: str, loopback: bool, lo
 def test_what_is_no_tcp_address_is_refused(bind: str) -> None:
     with pytest.raises(BadRequest):
         parse_bind(bind)
+
+
+def computing(seconds: int, recovered_at: int | None = None) -> Child:
+    """A process that starts, and of which nothing is seen but processor time."""
+    child = Child(ChildRole.WRITER, 0)
+    note_start(child, 1, 0.0)
+    for second in range(seconds + 1):
+        note_sign(child, Sign(7, 4096, float(second)), 1.0)
+        if second == recovered_at:
+            note_recovery(child, 0.5)
+    return child
+
+
+def test_a_start_may_compute_for_minutes_and_not_for_ever() -> None:
+    assert not is_stalled(computing(300), LIMITS)
+    assert is_stalled(computing(301), LIMITS)
+
+
+def test_a_recovery_that_goes_on_is_a_sign_of_life() -> None:
+    assert not is_stalled(computing(301, recovered_at=1), LIMITS)
+    assert not is_stalled(computing(600, recovered_at=300), LIMITS)
