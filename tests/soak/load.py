@@ -5,8 +5,10 @@ any moment. A body starts with its producer and number, and the whole message fo
 two: the checker needs no copy of what was sent.
 """
 
+import multiprocessing
 import os
 import random
+import signal
 import struct
 import threading
 import time
@@ -15,6 +17,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 from itertools import product
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -29,7 +32,6 @@ from client.transport.request import Retry
 from keelog.bench.node_process import CATCH_UP_S, await_workers
 from keelog.bench.queue_checks import Ints
 from protocol.errors import MqError, OutcomeUnknownError
-from scripts.helper_process import obey_the_parent_alone
 
 ACKNOWLEDGED, REFUSED, UNKNOWN = 0, 1, 2
 ROW = ("number", "outcome", "topic", "queue_id", "queue_offset", "physical_offset", "flushed", "ns")
@@ -159,6 +161,19 @@ def receipt_files(folder: Path, producers: int) -> dict[int, Path]:
 def told_in(files: Mapping[int, Path]) -> dict[int, Ints]:
     """What the senders know by now: rows of `ROW` by producer."""
     return {number: read_rows(path, ROW) for number, path in files.items()}
+
+
+def obey_the_parent_alone() -> None:
+    """Ctrl-C is for the parent, which ends this process in order; this one ends with the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "not a process of multiprocessing"
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def send(endpoint: str, traffic: Traffic, producer: int, path: Path, stop: Event) -> None:

@@ -17,11 +17,11 @@ import psutil
 from client.client import connect
 from keelog.bench.node_process import Node
 from protocol.errors import MqError
-from scripts.helper_process import obey_the_parent_alone
 from tests.soak.campaign.life import NEEDS_A_SMALL_DISK, Life
 from tests.soak.campaign.load import TRAFFIC
 from tests.soak.campaign.results import END_OF_STORE, Round
 from tests.soak.harness import LARGE_PULLS, OFTEN_SAVED, SMALL_FILES
+from tests.soak.load import obey_the_parent_alone
 
 FOLDERS = ("node", "other")
 """How the folders of stores begin, in the one of the campaign."""
