@@ -19,36 +19,30 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from keelog.bench.node_process import ANY_DISK, Node
-from node.runtime.process import now_ms
-from node.runtime.settings import Settings
 from node.runtime.state_page import RUNNING, LogPage, WorkerPage, queue_slot
-from node.store.identity.new_store import create_store
 from node.store.opening import open_store
 from node.writer.append_request import AppendRequest
-from node.writer.store import WriterStore, open_writer_store
 from protocol.kernel.loader import SWITCH
-from protocol.message_id import Host
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
-from protocol.record.encode import NewMessage, encode_batch
+from protocol.record.encode import NewMessage
+from scripts.bench.fill import BATCH_RECORDS, DIGITS, HOST, CountedRecords, fill, ranges
 from scripts.option_types import old_folder, whole_number
+from scripts.rivals.proc import cpu_seconds
 
-BATCH_RECORDS = 4096
-FLUSH_EVERY_BYTES = 512 << 20
 POLL_S = 0.004
 WAIT_S = 600
 MIB = 1 << 20
-_HOST = Host(b"\x7f\x00\x00\x01", 10911)
 _QUEUE_ID_AT = 12
 _TOPIC, _KEY, _UNIQUE = "topic-", "order-", "C0A8000100002A9F"
-_TOPIC_DIGITS, _DIGITS = 6, 12
+_TOPIC_DIGITS = 6
 
 
 @dataclass(slots=True)
@@ -77,72 +71,33 @@ class DispatchRow:
     workers: dict[str, Worker] = field(default_factory=dict)
 
 
-class DispatchSource:
-    """Batch after batch of records; topic, queue and keys of each are its number's."""
+def fill_log(root: Path, records: int, topics: int, queues: int, keys: int, body: int) -> float:
+    """Fills a new store; topic, queue and keys of a record follow from its number.
 
-    def __init__(self, topics: int, queues: int, keys: int, body_bytes: int) -> None:
-        self._topics, self._queues = topics, queues
-        zeros = "0" * _DIGITS
-        names = [f"{_KEY}{letter}{zeros}" for letter in "abcdefgh"[:keys]]
-        message = NewMessage(
-            _TOPIC + "0" * _TOPIC_DIGITS,
-            bytes(range(256)) * (body_bytes // 256) + bytes(range(body_bytes % 256)),
-            0,
-            tags="tag",
-            keys=tuple(names),
-            unique_key=_UNIQUE + zeros,
-            born_host=_HOST,
-        )
-        made = encode_batch([message] * BATCH_RECORDS, crc=True)
-        self._rows = np.frombuffer(bytearray(made.records), np.uint8).reshape(BATCH_RECORDS, -1)
-        first = made.records[: made.sizes[0]]
-        texts = [name[: -len(zeros)].encode() for name in (*names, _UNIQUE + zeros)]
-        self._key_places = [first.index(text) + len(text) for text in texts]
-        self._topic_place = first.rindex(_TOPIC.encode()) + len(_TOPIC)
+    Returns the records a second.
+    """
+    names = [f"{_KEY}{letter}" for letter in "abcdefgh"[:keys]]
+    message = NewMessage(
+        _TOPIC + "0" * _TOPIC_DIGITS,
+        bytes(range(256)) * (body // 256) + bytes(range(body % 256)),
+        0,
+        tags="tag",
+        keys=tuple(name + DIGITS for name in names),
+        unique_key=_UNIQUE + DIGITS,
+        born_host=HOST,
+    )
+    batch = CountedRecords([message] * BATCH_RECORDS, (*names, _UNIQUE))
+    topic_place = batch.place_after(_TOPIC)
 
-    def next(self, number: int, count: int) -> AppendRequest:
-        """The records of messages `number` and the following ones, `BATCH_RECORDS` at most."""
-        numbers, rows = np.arange(number, number + count), self._rows[:count]
-        topic, queue = np.divmod(numbers % (self._topics * self._queues), self._queues)
-        rows[:, self._topic_place : self._topic_place + _TOPIC_DIGITS] = _text(topic, _TOPIC_DIGITS)
-        rows[:, _QUEUE_ID_AT : _QUEUE_ID_AT + 4] = (
-            queue.astype(">i4").view(np.uint8).reshape(count, 4)
-        )
-        for place in self._key_places:
-            rows[:, place : place + _DIGITS] = _text(numbers, _DIGITS)
-        return AppendRequest(rows.tobytes(), count)
+    def requests() -> Iterator[AppendRequest]:
+        for numbers in ranges(records):
+            topic, queue = np.divmod(numbers % (topics * queues), queues)
+            batch.write(topic_place, topic, _TOPIC_DIGITS)
+            ids = queue.astype(">i4").view(np.uint8).reshape(-1, 4)
+            batch.rows[: len(numbers), _QUEUE_ID_AT : _QUEUE_ID_AT + 4] = ids
+            yield batch.request(numbers)
 
-
-def _text(numbers: NDArray[np.int64], digits: int) -> NDArray[np.int64]:
-    text: NDArray[np.int64] = numbers[:, None] // 10 ** np.arange(digits - 1, -1, -1) % 10
-    return text + ord("0")
-
-
-def fill(root: Path, batches: DispatchSource, records: int) -> float:
-    """Appends to a new store, in this process; answers the records a second."""
-    create_store(root)
-    store = open_writer_store(root, Settings(), _HOST, alone=True)
-    flushed, began = store.log.end, time.monotonic()
-    for number in range(0, records, BATCH_RECORDS):
-        request = batches.next(number, min(BATCH_RECORDS, records - number))
-        store.appender.append([request], now_ms())
-        if request.error is not None:
-            raise request.error
-        store.snapshot_if_due()
-        if store.log.end - flushed >= FLUSH_EVERY_BYTES:
-            flushed = _flush(store)
-    rate = records / (time.monotonic() - began)
-    _flush(store)
-    store.close_cleanly(workers_done=True)
-    return rate
-
-
-def _flush(store: WriterStore) -> int:
-    job = store.log.flush_job()
-    job.run()
-    store.after_flush(job.target)()
-    store.flushed_to(job.target)
-    return job.target
+    return records / fill(root, requests())
 
 
 def forget(root: Path) -> None:
@@ -185,7 +140,7 @@ class WorkerWatch:
                 state = self._pages[slot].read()
                 if self._log is not None and state.dispatched >= self._log.read().readable > 0:
                     done[slot] = now
-                    cpu = cpu_time(state.pid) - self._cpu_before.get(slot, 0.0)
+                    cpu = cpu_seconds([state.pid]) - self._cpu_before.get(slot, 0.0)
                     row.workers[slot] = _look_at(state.pid, now, cpu / row.records * 1e6)
             time.sleep(POLL_S)
         queues = max(seconds for slot, seconds in done.items() if slot != "index")
@@ -202,18 +157,12 @@ class WorkerWatch:
                     continue
             state = self._pages[slot].read()
             if not state.dispatched or slot not in self._cpu_before:
-                self._cpu_before[slot] = cpu_time(state.pid)
+                self._cpu_before[slot] = cpu_seconds([state.pid])
         if self._log is None:
             try:
                 self._log = LogPage.open(self._root)
             except FileNotFoundError:
                 return
-
-
-def cpu_time(pid: int) -> float:
-    """Seconds of processor time that a process has taken."""
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
 
 
 def _look_at(pid: int, seconds: float, cpu: float) -> Worker:
@@ -279,8 +228,9 @@ def main(arguments: list[str] | None = None) -> int:
         records, queues = options.records, options.topics * options.queues
         if root is None:
             root = Path(folder) / "store"
-            made = DispatchSource(options.topics, options.queues, options.keys, options.body)
-            rate = fill(root, made, options.records)
+            rate = fill_log(
+                root, records, options.topics, options.queues, options.keys, options.body
+            )
         else:
             with open_store(root) as store:
                 records = sum(len(columns) for columns in store.log.columns(store.log.min_offset))

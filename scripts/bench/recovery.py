@@ -19,15 +19,14 @@ import threading
 import time
 import zlib
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import psutil
 import zmq
 
 from client.client import connect
 from keelog.bench.node_process import ANY_DISK, Node, await_workers
-from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot
 from node.store.checkpoints import (
@@ -39,21 +38,18 @@ from node.store.checkpoints import (
     save_progress,
     save_tails,
 )
-from node.store.identity.new_store import create_store
 from node.writer.append_request import AppendRequest
-from node.writer.store import WriterStore, open_writer_store
-from protocol.message_id import Host
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, offset_file_name
 from protocol.record.encode import EncodedRecords, NewMessage, encode_batch
 from protocol.wire.frames import VERSION, pack, unpack_answer
+from scripts.bench.fill import fill
+from scripts.rivals.proc import cpu_seconds
 
 GIB = 1024**3
 QUEUES_PER_TOPIC = 8
 BATCH_RECORDS = 500
 BATCH_QUEUES_MAX = 100
-FLUSH_EVERY_BYTES = 256 * 1024 * 1024
 LOAD_S = 3.0
-_HOST = Host(b"\x7f\x00\x00\x01", 10911)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +84,10 @@ def batches(
     return made
 
 
-def fill(root: Path, size: int, prepared: list[EncodedRecords]) -> None:
-    """Appends until the log is `size` bytes long; the store is stopped in order."""
-    create_store(root)
-    store = open_writer_store(root, Settings(), _HOST, alone=True)
-    flushed = store.log.end
-    while store.log.end < size:
-        for batch in prepared:
-            append(store, batch)
-            if store.log.end - flushed >= FLUSH_EVERY_BYTES or store.log.end >= size:
-                job = store.log.flush_job()
-                job.run()
-                store.after_flush(job.target)()
-                store.flushed_to(job.target)
-                flushed = job.target
-            if store.log.end >= size:
-                break
-    store.close_cleanly(workers_done=True)
+def fill_with(root: Path, size: int, prepared: list[EncodedRecords]) -> None:
+    """Appends batch after batch until the log is `size` bytes long."""
+    requests = (AppendRequest(batch.records, len(batch.sizes)) for batch in cycle(prepared))
+    fill(root, requests, end=size)
 
 
 def hollow(root: Path, size: int) -> None:
@@ -124,15 +107,6 @@ def hollow(root: Path, size: int) -> None:
     save_tails(root, Tails(size, {}, last_record=size))
     for slot in ("index", queue_slot(0, 2), queue_slot(1, 2)):
         save_progress(root, slot, WorkerCheckpoint(1, size))
-
-
-def append(store: WriterStore, batch: EncodedRecords) -> None:
-    """One batch, as the writer's loop does it."""
-    request = AppendRequest(batch.records, len(batch.sizes))
-    store.appender.append([request], now_ms())
-    if request.error is not None:
-        raise request.error
-    store.snapshot_if_due()
 
 
 class Asker:
@@ -219,8 +193,8 @@ def measure(node: Node, gib: float, queues: int) -> RecoveryRow:
     with zmq.Context() as context:
         first_append(context, node.endpoint)
     first = time.monotonic() - begun
-    writers = [child for role, child in node.children() if role == "writer"]
-    cpu_s = sum(cpu_time(process) for process in (writers[0], *writers[0].parents()[:1]))
+    (writer,) = (child for role, child in node.children() if role == "writer")
+    cpu_s = cpu_seconds([writer.pid, writer.ppid()])
     node.await_ready()
     ready = time.monotonic() - begun
     with connect(node.endpoint) as client:
@@ -230,12 +204,6 @@ def measure(node: Node, gib: float, queues: int) -> RecoveryRow:
     node.stop()
     times = (round(first, 2), round(ready, 2), round(done, 2))
     return RecoveryRow(gib, queues, *times, round(cpu_s, 2), " ".join(said))
-
-
-def cpu_time(process: psutil.Process) -> float:
-    """Seconds of processor time that a process has taken."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -260,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
                 root = Path(folder) / f"store-{gib}" if options.hollow else Path(folder) / "store"
                 if options.hollow:
                     hollow(root, int(gib - 0.5) * GIB)
-                fill(root, int(gib * GIB), prepared)
+                fill_with(root, int(gib * GIB), prepared)
                 rows.append(timed_start(root, gib, queues, prepared, options.foreign))
                 show(rows[-1], options.json)
     return int(any(row.first_append_s > options.limit for row in rows))

@@ -16,7 +16,7 @@ from keelog.bench.workload import Workload
 from protocol.record.encode import EncodedRecords
 from scripts.bench.dispatch import DispatchRow
 from scripts.bench.dispatch import run as run_dispatch
-from scripts.bench.recovery import GIB, batches, fill, first_append
+from scripts.bench.recovery import GIB, batches, fill_with, first_append
 from scripts.bench.recovery import load as send_until
 from scripts.rivals.ours import wake_node
 from scripts.rivals.proc import family
@@ -121,7 +121,7 @@ class OurRestarts:
         self.close()
         self._folder.mkdir(parents=True)
         self._prepared = batches(RESTART_QUEUES, load.body)
-        fill(self._folder / "store", int(load.gib * GIB), self._prepared)
+        fill_with(self._folder / "store", int(load.gib * GIB), self._prepared)
         self._node = Node(self._folder / "store", ANY_DISK, readers=1)
         self._node.begin()
         self._node.await_ready()

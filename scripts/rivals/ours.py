@@ -6,10 +6,8 @@ store has grown beyond STORE_BYTES_MAX is replaced by a fresh one between two tu
 
 import random
 import shutil
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from keelog.bench.node_process import ANY_DISK, Node, await_workers
 from keelog.bench.results import Result, Summary
 from keelog.bench.running import run
 from keelog.bench.workload import Callers, Workload
-from scripts.rivals.proc import cpu_seconds, family, private_mib
+from scripts.rivals.proc import cpu_seconds, family, private_mib, read_once
 from scripts.rivals.results import Figures
 from scripts.rivals.rows import CRC_OFF, OBJECTS, Load
 from scripts.rivals.theirs import LOOKUPS, QUEUES, SAMPLE_AT, WAKE_MESSAGES, figures_of, topic_of
@@ -87,7 +85,9 @@ class Ours:
         """One turn; what it left behind is dispatched when this returns."""
         if self._store_bytes() > STORE_BYTES_MAX and self._prepared is not None:
             self.prepare(self._prepared)
-        with self._memory(seconds) as pss:
+        with read_once(
+            WARM_UP_S + seconds * SAMPLE_AT, lambda: private_mib(self.pids(), self.node.root)
+        ) as pss:
             if load.kind == "consume":
                 figures = self._consume(load, side)
             elif load.kind == "find":
@@ -108,24 +108,6 @@ class Ours:
     def wake(self) -> None:
         """A message, and its answer."""
         wake_node(self.node)
-
-    @contextmanager
-    def _memory(self, seconds: float) -> Iterator[list[float]]:
-        """Reads the node's memory once while the turn runs, if it takes so long."""
-        found: list[float] = []
-        over = threading.Event()
-
-        def look() -> None:
-            if not over.wait(WARM_UP_S + seconds * SAMPLE_AT):
-                found.append(private_mib(self.pids(), self.node.root))
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        try:
-            yield found
-        finally:
-            over.set()
-            thread.join()
 
     def _store_bytes(self) -> int:
         with keelog.connect(self.node.endpoint) as client:

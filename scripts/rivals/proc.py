@@ -7,8 +7,9 @@ import ctypes
 import os
 import re
 import signal
-from collections.abc import Iterable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -48,6 +49,25 @@ def private_mib(pids: Iterable[int], root: Path) -> float:
         with suppress(FileNotFoundError, ProcessLookupError):
             total += pss_bytes(Path(f"/proc/{pid}/smaps").read_bytes(), os.fsencode(root))
     return total / MIB
+
+
+@contextmanager
+def read_once(after_s: float, read: Callable[[], float]) -> Iterator[list[float]]:
+    """Reads a figure once while the inside runs, if it takes so long; the list then has it."""
+    found: list[float] = []
+    over = threading.Event()
+
+    def look() -> None:
+        if not over.wait(after_s):
+            found.append(read())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
 
 
 def pss_bytes(smaps: bytes, root: bytes) -> int:

@@ -5,7 +5,6 @@ ends. CPU seconds count from the first message until queues and index hold the l
 """
 
 import shutil
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from node.store.checkpoints import own_dir
-from scripts.bench.dispatch import DispatchSource
-from scripts.bench.dispatch import fill as fill_log
-from scripts.rivals.proc import cpu_seconds, private_mib
+from scripts.bench.dispatch import fill_log
+from scripts.rivals.proc import cpu_seconds, private_mib, read_once
 from scripts.rivals.results import Figures
 from scripts.rivals.rocketmq import HEAP, Addresses, NameServer, Program, RivalFailed, RocketMQ
 from scripts.rivals.rows import AUTO_BATCH, Load
@@ -105,7 +103,10 @@ class Theirs:
         if load.kind == "restart":
             return self._restart(load)
         before = self._cpu()
-        with self._memory(seconds) as pss:
+        servers = [self._broker.pid, self._bench.names.jvm.pid]
+        with read_once(
+            seconds * SAMPLE_AT, lambda: private_mib(servers, self._broker.store)
+        ) as pss:
             answer = self._workload(load, side, seconds)
         ended = time.monotonic()
         self.settle()
@@ -157,25 +158,6 @@ class Theirs:
             return self._ask("find", topic=topic, keys=load.messages, lookups=LOOKUPS,
                              seed=self._finds)  # fmt: skip
         return self._ask("send", topic=topic, seconds=int(seconds), **sending(load, side))
-
-    @contextmanager
-    def _memory(self, seconds: float) -> Iterator[list[float]]:
-        """Reads the servers' memory once while the turn runs, if it takes so long."""
-        found: list[float] = []
-        over = threading.Event()
-        pids, store = [self._broker.pid, self._bench.names.jvm.pid], self._broker.store
-
-        def look() -> None:
-            if not over.wait(seconds * SAMPLE_AT):
-                found.append(private_mib(pids, store))
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        try:
-            yield found
-        finally:
-            over.set()
-            thread.join()
 
     def _topic(self, topic: str) -> None:
         self._ask("topic", topic=topic, queues=QUEUES, broker=self._bench.addresses.broker)
@@ -254,7 +236,7 @@ class TheirStore:
 
 def keyed_log(root: Path, messages: int) -> None:
     """A log for dispatch, the same on both sides: one key in each record."""
-    fill_log(root, DispatchSource(DISPATCH_TOPICS, QUEUES, keys=1, body_bytes=128), messages)
+    fill_log(root, messages, DISPATCH_TOPICS, QUEUES, keys=1, body=128)
 
 
 def topic_of(load: Load) -> str:

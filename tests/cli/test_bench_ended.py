@@ -15,6 +15,7 @@ import pytest
 from keelog.cli.interrupts import ending_in_order
 from node.store.checkpoints import is_clean
 from tests.support.node import wait_until
+from tests.support.seldom import seldom
 
 SMALL = ("-X", "store.mapped_file_size_commit_log=16777216", "-X", "store.max_index_num=20000")
 NODE = {"keelog-serve", "keelog-writer", "keelog-queue-0", "keelog-index", "keelog-reader-0"}
@@ -63,7 +64,7 @@ def running(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, *seldom(signal.SIGTERM, signal.SIGHUP)])
 def test_a_bench_that_is_ended_by_a_signal_leaves_no_process_and_no_folder(
     tmp_path: Path, number: signal.Signals
 ) -> None:

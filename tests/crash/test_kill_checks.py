@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 
 from keelog.bench.queue_checks import Ints
-from tests.soak.kill.check import (
+from tests.soak.check import (
     Cut,
     Image,
+    check_followed,
     check_order,
     check_outcomes,
     check_passed_over,
     check_prefix,
     check_seen,
 )
+from tests.soak.harness import shape
 from tests.soak.kill.history import Figures
-from tests.soak.kill.load import ACKNOWLEDGED, REFUSED, UNKNOWN, message, sender_of
+from tests.soak.load import ACKNOWLEDGED, REFUSED, TRAFFIC, UNKNOWN, sender_of
 
 PRODUCER, COUNT = 2, 6
 END = 100 * COUNT
@@ -41,7 +43,7 @@ def image(rows: Ints) -> Image:
 
 def faults(rows: Ints, outcomes: Ints, cuts: list[Cut] | None = None, sync: bool = False) -> str:
     tally = check_outcomes(image(rows), {PRODUCER: outcomes}, cuts or [], sync, is_over=True)
-    return " ".join([*check_order(image(rows)), *tally.faults])
+    return " ".join([*check_order(image(rows), TRAFFIC), *tally.faults])
 
 
 def test_a_log_as_it_was_told_passes() -> None:
@@ -142,17 +144,26 @@ def test_a_reader_may_be_sent_back_and_not_past_a_message() -> None:
     assert len(check_passed_over(seen[1:])) == 1
 
 
+def test_a_follower_sees_each_message_once_and_in_order() -> None:
+    seen = stored()[:, [1, 2, 3, 0, 4, 5]]
+    assert check_followed(image(stored()), seen, 0) == []
+    for wrong in (seen[:-1], seen[[0, 1, 2, 2, 3, 4, 5]], seen[[0, 2, 1, 3, 4, 5]]):
+        assert check_followed(image(stored()), wrong, 0) == [
+            "queue 1: not each of 6 messages once, in order"
+        ]
+
+
 def test_figures_of_histories_are_summed_up_and_told_as_json() -> None:
     both = Figures(kills=Counter(writer=2), back_s_max=1.0, faults=["a"])
     both.add(Figures(kills=Counter(writer=1, node=1), lost=3, back_s_max=0.5, faults=["b"]))
-    shape = json.loads(json.dumps(both.shape()))
-    assert shape["kills"] == {"writer": 3, "node": 1}
-    assert (shape["lost"], shape["back_s_max"], shape["faults"]) == (3, 1.0, ["a", "b"])
+    found = json.loads(json.dumps(both, default=shape))
+    assert found["kills"] == {"writer": 3, "node": 1}
+    assert (found["lost"], found["back_s_max"], found["faults"]) == (3, 1.0, ["a", "b"])
 
 
 def test_a_message_follows_from_who_sent_it() -> None:
     for number in range(200):
-        sent = message(3, number)
+        sent = TRAFFIC.message(3, number)
         assert sender_of(sent.body) == (3, number)
-        assert sent == message(3, number) != message(4, number)
+        assert sent == TRAFFIC.message(3, number) != TRAFFIC.message(4, number)
         assert b"KEYS\x01p3-%d g%d\x02" % (number, number // 10) in sent.properties

@@ -7,11 +7,12 @@ import pytest
 
 from client.client import connect
 from keelog.bench.queue_checks import Ints
-from tests.soak.campaign.check import Checker, Place, Stored, acknowledged, judge
+from tests.soak.campaign.check import Checker, Place, Pulled, judge
 from tests.soak.campaign.node import tracebacks
 from tests.soak.campaign.results import Results, Round, table
 from tests.soak.campaign.watch import READY_BUT_FAILING_S_MAX, WatchedNotes, Witness
-from tests.soak.kill.load import ACKNOWLEDGED, QUEUES, REFUSED, TOPICS, UNKNOWN, keys_of, message
+from tests.soak.check import acknowledged
+from tests.soak.load import ACKNOWLEDGED, REFUSED, TRAFFIC, UNKNOWN, keys_of
 from tests.support.node import RunningNode
 
 PRODUCER, COUNT = 1, 8
@@ -20,20 +21,17 @@ PRODUCER, COUNT = 1, 8
 def rows() -> Ints:
     """What the sender of eight messages was told: all acknowledged, in queue 2 of their topics."""
     told = []
-    ends = [0] * len(TOPICS)
+    ends = [0] * len(TRAFFIC.topics)
     for number in range(COUNT):
-        topic = message(PRODUCER, number).topic
+        topic = TRAFFIC.message(PRODUCER, number).topic
         told.append((number, ACKNOWLEDGED, topic, 2, ends[topic], 100 * number, 0, number))
         ends[topic] += 1
     return np.array(told, np.int64)
 
 
-def handed_out(wanted: Ints) -> dict[Place, Stored]:
+def handed_out(wanted: Ints) -> Pulled:
     """All of it, as it was sent."""
-    return {
-        (topic, queue, offset): Stored(place, message(producer, number).body)
-        for topic, queue, offset, place, producer, number in wanted.tolist()
-    }
+    return {tuple(row[1:4]): tuple(row) for row in wanted.tolist()}
 
 
 def test_only_acknowledged_messages_are_asked_for() -> None:
@@ -45,15 +43,15 @@ def test_only_acknowledged_messages_are_asked_for() -> None:
 
 def test_a_node_that_hands_out_everything_passes() -> None:
     wanted = acknowledged({PRODUCER: rows()})
-    found = judge(wanted, handed_out(wanted), {})
+    found = judge(TRAFFIC, wanted, handed_out(wanted), {})
     assert (found.checked, found.lost, found.wrong, found.refused, found.faults) == (8, 0, 0, 0, [])
 
 
 def test_a_lost_message_is_found() -> None:
     wanted = acknowledged({PRODUCER: rows()})
     stored = handed_out(wanted)
-    del stored[tuple(wanted[5, :3].tolist())]
-    found = judge(wanted, stored, {})
+    del stored[tuple(wanted[5, 1:4].tolist())]
+    found = judge(TRAFFIC, wanted, stored, {})
     assert (found.lost, found.wrong) == (1, 0)
     assert "message 5" in found.faults[0]
 
@@ -61,29 +59,23 @@ def test_a_lost_message_is_found() -> None:
 def test_a_missing_message_is_refused_where_its_queue_says_why() -> None:
     wanted = acknowledged({PRODUCER: rows()})
     stored = handed_out(wanted)
-    topic, queue, offset = wanted[5, :3].tolist()
+    topic, queue, offset = wanted[5, 1:4].tolist()
     del stored[topic, queue, offset]
-    found = judge(wanted, stored, {(topic, queue): "StoreDamaged: so and so"})
+    found = judge(TRAFFIC, wanted, stored, {(topic, queue): "StoreDamaged: so and so"})
     assert (found.lost, found.refused) == (0, 1)
-    other = judge(wanted, stored, {(topic, queue + 1): "StoreDamaged: so and so"})
+    other = judge(TRAFFIC, wanted, stored, {(topic, queue + 1): "StoreDamaged: so and so"})
     assert (other.lost, other.refused) == (1, 0)
 
 
-@pytest.mark.parametrize("what", ["body", "place", "topic"])
-def test_another_message_in_its_place_is_found(what: str) -> None:
+@pytest.mark.parametrize("column", [0, 4, 5], ids=["place", "producer or body", "number"])
+def test_another_message_in_its_place_is_found(column: int) -> None:
     wanted = acknowledged({PRODUCER: rows()})
     stored = handed_out(wanted)
-    first: Place = tuple(wanted[0, :3].tolist())
-    physical, body = stored[first]
-    if what == "body":
-        stored[first] = Stored(physical, body[:-1] + bytes([body[-1] ^ 1]))
-    elif what == "place":
-        stored[first] = Stored(physical + 4, body)
-    else:
-        wanted[0, 0] = (first[0] + 1) % len(TOPICS)
-        wanted[0, 2] = 77
-        stored[tuple(wanted[0, :3].tolist())] = Stored(physical, body)
-    found = judge(wanted, stored, {})
+    first: Place = tuple(wanted[0, 1:4].tolist())
+    row = list(stored[first])
+    row[column] += 4
+    stored[first] = tuple(row)
+    found = judge(TRAFFIC, wanted, stored, {})
     assert (found.lost, found.wrong) == (0, 1)
     assert "not what was sent" in found.faults[0]
 
@@ -150,24 +142,31 @@ def test_results_of_several_runs_add_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_running_node_is_asked_and_a_message_that_it_never_got_is_lost(
+def test_a_running_node_is_asked_and_what_it_never_got_is_lost_or_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.soak.campaign.check.WAIT_S", 1.0)
     told = []
     with RunningNode(tmp_path / "store") as node, connect(node.endpoint) as client:
-        for topic in TOPICS:
-            client.create_topic(topic, QUEUES)
+        for topic in TRAFFIC.topics:
+            client.create_topic(topic, TRAFFIC.queues)
         for number in range(COUNT):
-            sent = message(PRODUCER, number)
-            receipt = client.send(TOPICS[sent.topic], sent.body, keys=keys_of(PRODUCER, number))
+            sent = TRAFFIC.message(PRODUCER, number)
+            receipt = client.send(
+                TRAFFIC.topics[sent.topic], sent.body, keys=keys_of(PRODUCER, number)
+            )
             place = (receipt.queue_id, receipt.queue_offset, receipt.physical_offset)
             told.append((number, ACKNOWLEDGED, sent.topic, *place, 0, 0))
-        checker = Checker(1)
+        checker = Checker(1, TRAFFIC)
         good = checker.check(client, {PRODUCER: np.array(told, np.int64)}, whole=False)
         assert (good.checked, good.lost, good.faults) == (COUNT, 0, [])
         _, _, first, queue, offset, *_ = told[0]
         told.append((COUNT, ACKNOWLEDGED, first, queue, offset + 50, 9, 0, 0))
+        sent = TRAFFIC.message(PRODUCER, COUNT + 1)
+        changed = sent.body[:-1] + bytes([sent.body[-1] ^ 1])
+        receipt = client.send(TRAFFIC.topics[sent.topic], changed)
+        place = (receipt.queue_id, receipt.queue_offset, receipt.physical_offset)
+        told.append((COUNT + 1, ACKNOWLEDGED, sent.topic, *place, 0, 0))
         again = checker.check(client, {PRODUCER: np.array(told, np.int64)}, whole=False)
-    assert (again.lost, again.wrong, again.refused) == (1, 0, 0)
-    assert again.checked == COUNT + 1
+    assert (again.lost, again.wrong, again.refused) == (1, 1, 0)
+    assert again.checked == COUNT + 2

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import multiprocessing, threading
-from scripts.helper_process import obey_the_parent_alone
+from tests.soak.load import obey_the_parent_alone
 
 def help_along(ready):
     obey_the_parent_alone()

@@ -5,5 +5,5 @@ from _pytest.mark import ParameterSet
 
 
 def seldom(*values: object) -> list[ParameterSet]:
-    """For `parametrize`, behind the cases that always run."""
+    """For `parametrize`, after the cases that always run."""
     return [pytest.param(value, marks=pytest.mark.faults) for value in values]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +18,15 @@ STOP_S = 60.0
 class SingleProcess:
     """`python -m MODULE DIR …`, with a pipe for its readiness, as a context."""
 
-    def __init__(self, module: str, root: Path, *arguments: object, wait: bool = True) -> None:
+    def __init__(
+        self,
+        module: str,
+        root: Path,
+        *arguments: object,
+        wait: bool = True,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`wait`: returns when it is ready. `env`: variables beside ours."""
         self.module = module
         self.endpoint = ""
         self._ready, write_end = os.pipe()
@@ -30,6 +38,7 @@ class SingleProcess:
             pass_fds=[write_end],
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, **(env or {})},
         )
         os.close(write_end)
         if wait:
@@ -42,22 +51,27 @@ class SingleProcess:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._ready], [], [], left)[0]:
                 raise AssertionError(f"{self.module} was not ready within {START_S} s")
-            said: dict[str, object] = {}
-            with os.fdopen(self._ready) as pipe:
-                # Lines about a recovery may come first, and one about the end instead.
-                while "ready" not in said and (line := pipe.readline()):
-                    said = json.loads(line)
-            self._ready = -1
-            assert "ready" in said, f"{self.module} ended with {self.wait()}: {self.stderr}"
-            self.endpoint = str(said.get("endpoint", ""))
+            is_ready = self.hear()
+            assert is_ready, f"{self.module} ended with {self.wait()}: {self.stderr}"
+
+    def hear(self) -> bool:
+        """Waits for as long as it takes; False when the process ends before it is ready."""
+        said: dict[str, object] = {}
+        with os.fdopen(self._ready) as pipe:
+            # Lines about a recovery may come first, and one about the end instead.
+            while "ready" not in said and (line := pipe.readline()):
+                said = json.loads(line)
+        self._ready = -1
+        self.endpoint = str(said.get("endpoint", ""))
+        return "ready" in said
 
     def stop(self) -> int:
-        """SIGTERM; answers the exit code."""
+        """SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> int:
-        """SIGKILL; answers the exit code."""
+        """SIGKILL; returns the exit code."""
         self.process.kill()
         return self.wait()
 

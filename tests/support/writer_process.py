@@ -1,10 +1,5 @@
 """A real writer process on a folder, and a raw socket to it."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,13 +10,13 @@ import zmq
 from node.store.identity.new_store import create_store
 from protocol.record.encode import EncodedRecords
 from protocol.wire.frames import VERSION, pack, unpack_answer
+from tests.support.single_process import SingleProcess
 
 START_S = 60
-STOP_S = 60
 
 
-class WriterProcess:
-    """`python -m node.writer.loop`, started with a pipe for its readiness, as a supervisor does."""
+class WriterProcess(SingleProcess):
+    """A writer; its `endpoint` is empty when it ends before it is ready."""
 
     def __init__(
         self,
@@ -34,52 +29,10 @@ class WriterProcess:
         self.root = root
         if creates:
             create_store(root)
-        read_end, write_end = os.pipe()
-        command = [
-            sys.executable,
-            "-m",
-            "node.writer.loop",
-            str(root),
-            "--bind",
-            "tcp://127.0.0.1:0",
-        ]
-        for pair in settings:
-            command += ["-X", pair]
-        self.process = subprocess.Popen(
-            [*command, "--ready-fd", str(write_end)],
-            pass_fds=[write_end],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(env or {})},
-        )
-        os.close(write_end)
-        self.endpoint = ""
-        with os.fdopen(read_end) as pipe:
-            # Lines about a recovery may come first, and one about the end instead.
-            while not self.endpoint and (line := pipe.readline()):
-                self.endpoint = json.loads(line).get("endpoint", "")
-
-    def stop(self) -> int:
-        """SIGTERM; answers the exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.wait()
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self.process.kill()
-        self.wait()
-
-    def wait(self) -> int:
-        """The exit code of a process that ends by itself."""
-        _, self.stderr = self.process.communicate(timeout=STOP_S)
-        return self.process.returncode
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.kill()
+        words = [word for pair in settings for word in ("-X", pair)]
+        bind = ("--bind", "tcp://127.0.0.1:0")
+        super().__init__("node.writer.loop", root, *bind, *words, wait=False, env=env)
+        self.hear()
 
 
 class RawClient:

@@ -9,6 +9,7 @@ from node.store.checkpoints import load_tails
 from node.store.verify.verify import verify
 from protocol.names import CONSUME_QUEUE_DIR
 from tests.support.node import RunningNode, wait_until
+from tests.support.seldom import seldom
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -67,7 +68,7 @@ def test_a_topics_queues_deleted_behind_a_kill_come_back_though_no_snapshot_know
     assert verify(tmp_path, deep=True).findings == []
 
 
-@pytest.mark.parametrize("ends", ["stop", "kill"])
+@pytest.mark.parametrize("ends", ["stop", *seldom("kill")])
 def test_the_first_file_of_one_queue_comes_back_at_the_next_start(
     tmp_path: Path, ends: str
 ) -> None:

@@ -198,6 +198,7 @@ def test_abandoned_stages_go_before_any_segment_and_live_ones_stay(node: Running
     assert live.exists()
 
 
+@pytest.mark.faults
 def test_young_messages_stay_on_a_full_disk_and_appends_wait_for_room(node: RunningNode) -> None:
     send(node, 0, COUNT)
     ballast = fill_to(node.root.parent, 93)

@@ -53,7 +53,8 @@ def test_a_thread_meets_the_exception(node: RunningNode, injector: Injector) -> 
     wait_until(lambda: "RuntimeError" in node.stderr, "the thread never met it")
 
 
-@pytest.mark.parametrize("kind", [HANGS[0], *seldom(*HANGS[1:])])
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", HANGS)
 def test_a_process_that_hangs_does_nothing_more(
     node: RunningNode, injector: Injector, kind: str
 ) -> None:

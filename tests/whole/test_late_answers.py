@@ -21,6 +21,7 @@ from client.operations import WAIT_S_MAX
 from node.reader.tail_cache import RETRY_S, TAIL_RECORDS_MAX, TURN_RECORDS_MAX
 from protocol.errors import ClientClosed
 from tests.support.node import RunningNode, wait_until
+from tests.support.seldom import seldom
 
 pytestmark = pytest.mark.process
 
@@ -69,13 +70,16 @@ class Traffic:
         self._thread.join()
 
 
-def test_a_message_is_not_missed_when_the_log_is_followed_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [8, *seldom(30)])
+def test_a_message_is_not_missed_when_the_log_is_followed_again(
+    tmp_path: Path, rounds: int
+) -> None:
     with (
         RunningNode(tmp_path / "store", queue_workers=1, readers=1) as node,
         Traffic(node) as traffic,
     ):
         producer = node.client.producer()
-        for _ in range(30):
+        for _ in range(rounds):
             # So many at once are left to the queue worker.
             producer.send_many("others", [b"x"] * 2 * TURN_RECORDS_MAX)
             end = time.monotonic() + 1.5 * RETRY_S
@@ -85,14 +89,17 @@ def test_a_message_is_not_missed_when_the_log_is_followed_again(tmp_path: Path) 
     assert sorted(traffic.got) == list(range(traffic.sent))
 
 
-def test_queue_workers_that_stand_still_make_nothing_later_than_that(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [2, *seldom(6)])
+def test_queue_workers_that_stand_still_make_nothing_later_than_that(
+    tmp_path: Path, rounds: int
+) -> None:
     chance = random.Random(1)
     with (
         RunningNode(tmp_path / "store", queue_workers=2, readers=1) as node,
         Traffic(node) as traffic,
     ):
         workers = node.pids()["queue"]
-        for _ in range(6):
+        for _ in range(rounds):
             for number in (signal.SIGSTOP, signal.SIGCONT):
                 for pid in workers:
                     os.kill(pid, number)

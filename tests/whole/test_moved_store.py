@@ -18,7 +18,6 @@ from client.client import Client, connect
 from client.results import Receipt
 from protocol.errors import MqError, OutcomeUnknownError
 from tests.support.node import RunningNode, wait_until
-from tests.support.seldom import seldom
 
 pytestmark = pytest.mark.process
 
@@ -191,6 +190,7 @@ def test_an_empty_directory_in_the_place_of_a_running_store_stays_empty(tmp_path
     check_all_there(tmp_path / "moved-away", load.acknowledged)
 
 
+@pytest.mark.faults
 def test_a_store_that_is_removed_is_not_made_anew(tmp_path: Path) -> None:
     root = tmp_path / "store"
 
@@ -226,7 +226,8 @@ def tmpfs(place: Path) -> Iterator[None]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount and unmount")
-@pytest.mark.parametrize("below", [".", *seldom("store")])
+@pytest.mark.faults
+@pytest.mark.parametrize("below", [".", "store"])
 def test_nothing_is_written_below_the_mount_point_of_a_volume_that_went(
     tmp_path: Path, below: str
 ) -> None:

@@ -221,7 +221,11 @@ def bodies_of_all(node: RunningNode, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("role", "index"), [("writer", 0), ("queue", 0), ("queue", 1), ("index", 0), ("reader", 0)]
+    ("role", "index"),
+    [
+        *(("writer", 0), ("queue", 0), ("index", 0), ("reader", 0)),
+        pytest.param("queue", 1, marks=pytest.mark.faults),
+    ],
 )
 def test_a_killed_process_comes_back_and_nothing_is_lost(
     node: RunningNode, role: str, index: int

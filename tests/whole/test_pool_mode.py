@@ -6,6 +6,7 @@ import pytest
 
 from node.store.verify.verify import verify
 from tests.support.node import RunningNode, wait_until
+from tests.support.seldom import seldom
 
 pytestmark = pytest.mark.process
 
@@ -33,10 +34,13 @@ def pulled(node: RunningNode) -> list[bytes]:
     return found
 
 
-def test_a_killed_writer_loses_a_suffix_and_queues_index_and_readers_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, *seldom(3)])
+def test_a_killed_writer_loses_a_suffix_and_queues_index_and_readers_go_on(
+    tmp_path: Path, kills: int
+) -> None:
     expected: list[bytes] = []
     with RunningNode(tmp_path / "store", SETTINGS) as node:
-        for start in range(3):
+        for start in range(kills):
             expected += send(node, 1000 * start, 150)
             epoch, committed = node.log_state().epoch, node.log_state().committed
             node.kill("writer")

@@ -64,6 +64,7 @@ def test_a_node_refuses_is_repaired_and_serves_all_but_the_lost_message(tmp_path
     assert keelog("store", "verify", str(root), "--deep").returncode == 0
 
 
+@pytest.mark.faults
 def test_who_reads_to_the_end_is_told_of_a_queue_that_damage_keeps_from_being_made(
     tmp_path: Path,
 ) -> None:

@@ -144,6 +144,7 @@ def test_above_the_forced_ratio_segments_go_before_their_time_but_not_young(tmp_
     assert verify(node.root, deep=True).ok
 
 
+@pytest.mark.faults
 def test_as_in_a_broker_segments_go_at_any_age_and_the_last_stays(tmp_path: Path) -> None:
     any_age = [*FORCED, "file_forced_reserved_minutes=0"]
     with RunningNode(tmp_path / "store", [*SMALL, *BRISK, *any_age]) as node:
@@ -164,6 +165,6 @@ def test_above_the_warning_ratio_appends_are_refused_and_reads_go_on(tmp_path: P
     with RunningNode(root, [*SMALL, *limits]) as full:
         full.wait_dispatched()
         with pytest.raises(keelog.ServiceNotAvailable, match="disk_full") as refused:
-            full.client.send("orders", b"one more", timeout=5.0)
+            full.client.send("orders", b"one more", timeout=1.0)
         assert "disk_space_warning_level_ratio" in str(refused.value)
         assert readable(full) == list(range(10))

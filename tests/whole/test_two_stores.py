@@ -12,7 +12,11 @@ from tests.support.node import RunningNode
 from tests.support.seldom import seldom
 from tests.support.two_stores import copy_store, put, take_ids_away
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("two-stores"),
+]
 
 SMALL = (
     "mapped_file_size_commit_log=262144",
@@ -66,7 +70,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Sent]:
     return folder / "a", folder / "b", sent
 
 
-@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("mix", ["tails", "keelog", *seldom("keelog and lock")])
 @pytest.mark.parametrize("version", ["now", *seldom("before ids")])
 def test_a_node_with_files_of_another_store_refuses_or_gives_no_number_twice(
     tmp_path: Path, stores: tuple[Path, Path, Sent], mix: str, version: str

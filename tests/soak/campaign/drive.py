@@ -17,12 +17,11 @@ import psutil
 from client.client import connect
 from keelog.bench.node_process import Node
 from protocol.errors import MqError
-from scripts.helper_process import obey_the_parent_alone
 from tests.soak.campaign.life import NEEDS_A_SMALL_DISK, Life
-from tests.soak.campaign.node import PULLS
+from tests.soak.campaign.load import TRAFFIC
 from tests.soak.campaign.results import END_OF_STORE, Round
-from tests.soak.kill.history import PACE, SIZES
-from tests.soak.kill.load import QUEUES, TOPICS, message
+from tests.soak.harness import LARGE_PULLS, OFTEN_SAVED, SMALL_FILES
+from tests.soak.load import obey_the_parent_alone
 
 FOLDERS = ("node", "other")
 """How the folders of stores begin, in the one of the campaign."""
@@ -151,15 +150,16 @@ class Driver:
 def _make_other(folder: Path, seed: int) -> None:
     """Another store of the same shape: its files are taken for those of a node under test."""
     folder.mkdir()
-    node = Node(folder / "store", [*SIZES, *PACE, *PULLS], readers=1)
+    node = Node(folder / "store", [*SMALL_FILES, *OFTEN_SAVED, *LARGE_PULLS], readers=1)
     try:
         node.begin()
         node.await_ready()
         with connect(node.endpoint, timeout=30.0) as client:
-            for topic in TOPICS:
-                client.create_topic(topic, QUEUES)
+            for topic in TRAFFIC.topics:
+                client.create_topic(topic, TRAFFIC.queues)
             for number in range(_OTHER_MESSAGES):
-                client.send(TOPICS[number % len(TOPICS)], message(seed + 100, number).body)
+                sent = TRAFFIC.message(seed + 100, number)
+                client.send(TRAFFIC.topics[sent.topic], sent.body)
             time.sleep(0.5)
         node.stop()
     finally:

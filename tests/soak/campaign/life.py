@@ -35,13 +35,12 @@ from tests.soak.campaign.kinds import (
     memory,
     stop,
 )
-from tests.soak.campaign.load import Load
+from tests.soak.campaign.load import TRAFFIC, Load
 from tests.soak.campaign.node import CampaignNode, Refusal, pairs_of, tracebacks
 from tests.soak.campaign.results import Round
 from tests.soak.campaign.scene import Deed, NoVictim, Scene, SmallDisk
 from tests.soak.campaign.watch import READY_BUT_FAILING_S_MAX, Watch, answers_http
-from tests.soak.kill.check import check_files, check_order, check_outcomes, read_image
-from tests.soak.kill.load import QUEUES, TOPICS
+from tests.soak.check import check_files, check_order, check_outcomes, read_image
 
 KINDS: Mapping[str, Callable[[Scene], Deed]] = {
     "exception": exception,
@@ -92,7 +91,7 @@ class Life:
         node = CampaignNode(root, folder / "node.log", pairs, injector.env)
         self.scene = Scene(node, rnd, injector, folder / "older", other, disk)
         self.node = node
-        self._checker = Checker(seed)
+        self._checker = Checker(seed, TRAFFIC)
         self._watch: Watch | None = None
         self._load: Load | None = None
         self._client: Client | None = None
@@ -106,8 +105,8 @@ class Life:
         self.node.begin()
         self.node.await_ready()
         self._client = connect(self.node.endpoint, timeout=5.0)
-        for topic in TOPICS:
-            self._client.create_topic(topic, QUEUES)
+        for topic in TRAFFIC.topics:
+            self._client.create_topic(topic, TRAFFIC.queues)
         self._watch = Watch(self.node.endpoint, self.node.http)
         self._load = Load(self.folder, self.node.endpoint, self._watch)
         copy_own_files(self.node.root, self.scene.older)
@@ -320,9 +319,9 @@ class Life:
         settings, root = load_settings(self.node.pairs), self.node.root
         self._unplant(verify_deep(root)[1], one)
         one.faults += check_files(root, settings)
-        image = read_image(root, settings, others=(LARGE_TOPIC,))
+        image = read_image(root, settings, TRAFFIC, others=(LARGE_TOPIC,))
         tally = check_outcomes(image, self._load.told(), [], promised=False, is_over=True)
-        one.faults += [*check_order(image), *tally.faults]
+        one.faults += [*check_order(image, TRAFFIC), *tally.faults]
         one.lost += tally.lost + tally.changed
         code, said = verify_deep(root)
         if code:

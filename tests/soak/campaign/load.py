@@ -12,11 +12,11 @@ from client.transport.request import Retry
 from keelog.bench.queue_checks import Ints
 from protocol.errors import MqError
 from tests.soak.campaign.watch import Watch, WatchedNotes
-from tests.soak.kill.load import QUEUES, ROW, TOPICS, Pace, keys_of, read_rows, send_until
+from tests.soak.load import Traffic, keys_of, receipt_files, send_until, told_in
 
 PRODUCERS = 3
 """One sends single messages, one batches, one batches that wait for the disk."""
-PACE = Pace(burst=6, pause_s=0.8, single_pause_s=0.15, timeout_s=3.0)
+TRAFFIC = Traffic(burst=6, pause_s=0.8, single_pause_s=0.15, timeout_s=3.0)
 _ASK_S = 0.5
 
 
@@ -28,7 +28,7 @@ class Load:
         """Exceptions that no client may raise."""
         self._endpoint = endpoint
         self._stop = threading.Event()
-        self._paths = {n: folder / f"producer-{n}.rows" for n in range(PRODUCERS)}
+        self._paths = receipt_files(folder, PRODUCERS)
         self._notes = {n: WatchedNotes(path, watch.witness) for n, path in self._paths.items()}
         works: list[Callable[[], None]] = [partial(self._send, n) for n in self._paths]
         self._threads = [
@@ -39,11 +39,11 @@ class Load:
             thread.start()
 
     def told(self) -> dict[int, Ints]:
-        """What the senders know by now, rows of `kill_load.ROW` by producer."""
-        return {number: read_rows(path, ROW) for number, path in self._paths.items()}
+        """What the senders know by now, rows of `ROW` by producer."""
+        return told_in(self._paths)
 
     def stop(self) -> None:
-        """Returns when everybody knows what became of what he sent. Harmless when repeated."""
+        """Returns when each sender knows what became of its messages. Harmless when repeated."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -59,16 +59,16 @@ class Load:
             self.failures.append(f"the load met:\n{traceback.format_exc()}")
 
     def _send(self, producer: int) -> None:
-        send_until(self._endpoint, producer, self._notes[producer], self._stop, PACE)
+        send_until(self._endpoint, TRAFFIC, producer, self._notes[producer], self._stop)
 
     def _ask(self) -> None:
         """Look-ups and offsets, of what may not be there."""
         attempts = Retry(max_attempts=1)
-        with connect(self._endpoint, timeout=PACE.timeout_s, retry=attempts) as client:
+        with connect(self._endpoint, timeout=TRAFFIC.timeout_s, retry=attempts) as client:
             turn = 0
             while not self._stop.wait(_ASK_S):
                 turn += 1
-                topic = TOPICS[turn % len(TOPICS)]
+                topic = TRAFFIC.topics[turn % len(TRAFFIC.topics)]
                 with suppress(MqError):
-                    client.offsets(topic, turn % QUEUES)
+                    client.offsets(topic, turn % TRAFFIC.queues)
                     list(client.find(topic, keys_of(1, turn)[1], limit=2))

@@ -15,14 +15,8 @@ from client.results import NodeStatus
 from client.transport.request import Retry
 from keelog.bench.node_process import ANY_DISK, Node, free_ports
 from protocol.errors import MqError
-from tests.soak.kill.history import PACE, SIZES
+from tests.soak.harness import LARGE_PULLS, OFTEN_SAVED, SMALL_FILES
 
-PULLS = (
-    "max_transfer_count_on_message_in_memory=4000",
-    "max_transfer_bytes_on_message_in_memory=1048576",
-    "max_transfer_count_on_message_in_disk=4000",
-    "max_transfer_bytes_on_message_in_disk=1048576",
-)
 SILENCE_S = 2
 """`node.silence_limit_s`: rounds with a silent process are short."""
 STOP_S_MAX = 45.0
@@ -51,7 +45,7 @@ class CampaignNode(Node):
     def __init__(
         self, root: Path, talk: Path, pairs: Sequence[str], env: Mapping[str, str]
     ) -> None:
-        self.pairs = (*SIZES, *PACE, *PULLS, *pairs)
+        self.pairs = (*SMALL_FILES, *OFTEN_SAVED, *LARGE_PULLS, *pairs)
         more = f"node.silence_limit_s={SILENCE_S}"
         super().__init__(root, [*self.pairs, more], queue_workers=1, readers=1, env=env)
         self.talk = talk
@@ -157,7 +151,7 @@ class CampaignNode(Node):
         return self.talk.stat().st_size if self.talk.exists() else 0
 
     def talk_since(self, place: int) -> str:
-        """What it has said behind that place."""
+        """What it has said after that place."""
         with self.talk.open("rb") as file:
             file.seek(place)
             return file.read().decode(errors="replace")

@@ -16,11 +16,9 @@ import argparse
 import multiprocessing
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,6 +35,7 @@ from keelog.bench.progress import progress
 from tests.soak.campaign.drive import FOLDERS, Work, drive, make_work
 from tests.soak.campaign.life import KINDS, NEEDS_A_SMALL_DISK
 from tests.soak.campaign.results import Results, Round, table
+from tests.soak.harness import folder_of, leave
 
 NODES = 10
 END_S_MAX = 300.0
@@ -199,9 +198,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Runs, prints, answers the exit code."""
     options = arguments()
-    folder = options.store or Path(tempfile.mkdtemp(prefix="keelog-campaign-"))
-    folder = folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder_of(options.store, "campaign")
     with progress(quiet=False) as options.tell:
         results = run(options, folder)
     print(table(results))
@@ -210,10 +207,8 @@ def main() -> int:
     pace = results.rounds * 60 / max(1, seconds)
     print(f"{results.rounds:,} rounds, {pace:.0f} a minute, {cpu_s:.2f} s of processor time each")
     if results.failed:
-        print(f"{len(results.failed)} rounds with faults; their stores are kept in {folder}")
-    elif options.store is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 1 if results.failed else 0
+        print(f"{len(results.failed)} rounds with faults")
+    return leave(folder, options.store, bool(results.failed))
 
 
 if __name__ == "__main__":

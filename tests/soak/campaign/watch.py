@@ -12,7 +12,7 @@ from pathlib import Path
 from client.client import connect
 from client.transport.request import Retry
 from protocol.errors import MqError
-from tests.soak.kill.load import ACKNOWLEDGED, Notes
+from tests.soak.load import ACKNOWLEDGED, Notes
 
 READY_BUT_FAILING_S_MAX = 15.0
 """So long a node may say that it is ready while no send succeeds."""

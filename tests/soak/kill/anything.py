@@ -1,13 +1,16 @@
 """Kills anything of a node with SIGKILL at random moments under load; nothing may be lost.
 
 Writer, workers, readers, the supervisor, the whole node, and a node that is just starting. After
-each end of the whole node the store is held, as it lies there, against what its senders were told:
-nothing acknowledged is lost or changed, nothing is there that nobody sent, each queue is in order,
-`store verify --deep` finds no error. With --power the disk loses its power instead of the node its
-life (root, ext4 in a file).
+each end of the whole node the store is checked, as it lies there, against what its senders were
+told: nothing acknowledged is lost or changed, nothing is there that nobody sent, each queue is in
+order, `store verify --deep` finds no error. At the end of a store everything is also pulled from
+the node, and looked up by key. With --power the disk loses its power instead of the node its
+life (root, ext4 in a file). With --turns each worker and reader is killed in turn, so often, while
+producers are at full speed and a follower of each topic sees every message once and in order.
 
     python -m tests.soak.kill.anything --kills 2000 --seed 1
     python -m tests.soak.kill.anything --power --kills 300 --flush SYNC_FLUSH
+    python -m tests.soak.kill.anything --turns 10 --producers 8
 
 Exit codes: 0 nothing was lost, 1 something was, 2 usage.
 """
@@ -16,13 +19,13 @@ import argparse
 import json
 import shutil
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
 from keelog.bench.progress import progress
 from node.runtime.settings import ASYNC_FLUSH, SYNC_FLUSH
+from tests.soak.harness import folder_of, leave, shape
 from tests.soak.kill.history import Figures, History, Plan
 from tests.soak.power_disk import power_disk, why_not
 
@@ -51,6 +54,8 @@ def _sockets(_folder: str, names: list[str]) -> list[str]:
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Figures]:
     """All histories, the flush modes in turn; the figures of each mode."""
     flushes = [options.flush] if options.flush else [ASYNC_FLUSH, SYNC_FLUSH]
+    if options.turns:
+        flushes = flushes[:1]
     found = {flush: Figures() for flush in flushes}
     per_store = CUTS_OF_A_STORE if options.power else KILLS_OF_A_STORE
     began, number, done = time.monotonic(), 0, 0
@@ -61,10 +66,14 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Figures]:
         share = -(-(options.kills - done) // max(1, len(flushes) - number))
         singles = {"singles_max": 2} if options.power else {}
         seed = options.seed * 10_000 + number
-        plan = Plan(min(share, per_store), seed, flush, options.producers, **singles)
+        plan = Plan(
+            min(share, per_store), seed, flush, options.producers, turns=options.turns, **singles
+        )
         figures = run_plan(plan, folder / f"history-{number}", options.power, options)
         found[flush].add(figures)
         done += figures.kills["power"] if options.power else figures.kills.total()
+        if options.turns:
+            break
         number += 1
     return found
 
@@ -76,8 +85,8 @@ def show(found: dict[str, Figures]) -> None:
         print(f"{flush}: {one.kills.total()} kills in {one.seconds:.0f} s ({kinds})")
         print(
             f"  {one.histories} stores, {one.checks} checks; {one.acknowledged:,} acknowledged,"
-            f" {one.stored:,} stored, {one.read:,} read along, {one.unknown_stored} stored with an"
-            f" unknown outcome, {one.twice} twice"
+            f" {one.stored:,} stored, {one.read + one.followed:,} read along,"
+            f" {one.unknown_stored} stored with an unknown outcome, {one.twice} twice"
         )
         print(
             f"  lost {one.lost}, invented {one.invented}, changed {one.changed};"
@@ -102,6 +111,7 @@ def arguments() -> argparse.Namespace:
     add("--seed", type=int, default=1, help="what is killed when follows from it (default 1)")
     add("--flush", choices=(ASYNC_FLUSH, SYNC_FLUSH), help="default: both in turn")
     add("--producers", type=int, default=3, help="processes that send (default 3)")
+    add("--turns", type=int, default=0, help="kill only workers and readers, each so often")
     add("--power", action="store_true", help="cut the power of the disk instead (root)")
     add("--seconds", type=float, default=0, help="start no new store after so long")
     add("--store", type=Path, help="an empty folder to work in, kept (default: temporary)")
@@ -117,19 +127,14 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Runs, prints, answers the exit code."""
     options = arguments()
-    folder = options.store or Path(tempfile.mkdtemp(prefix="keelog-kills-"))
+    folder = folder_of(options.store, "kills")
     with progress(options.json) as options.tell:
         found = run(options, folder)
     if options.json:
-        print(json.dumps({flush: one.shape() for flush, one in found.items()}))
+        print(json.dumps(found, default=shape))
     else:
         show(found)
-    faults = any(one.faults for one in found.values())
-    if faults:
-        print(f"the stores are kept in {folder}", file=sys.stderr)
-    elif options.store is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 1 if faults else 0
+    return leave(folder, options.store, any(one.faults for one in found.values()))
 
 
 if __name__ == "__main__":

@@ -5,16 +5,14 @@ back, and the query goes on from its checkpoint. At the end every message must b
 """
 
 import json
-import multiprocessing
 import random
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +23,26 @@ from keelog.bench.node_process import ANY_DISK, START_S, Node, await_workers
 from node.runtime.settings import load_settings
 from pipeline.plan.offsets import StreamPosition, parse_position
 from protocol.errors import MqError
-from tests.soak.kill.load import ROW, read_rows
-from tests.soak.stream.check import Checked, check_copies, check_source, read_parquet, read_store
-from tests.soak.stream.load import QUEUES, SINK_TOPIC, SOURCE_TOPIC, send
+from tests.soak.check import check_order, check_outcomes, read_image
+from tests.soak.harness import LoadedNode
+from tests.soak.stream.check import (
+    SINK_TOPIC,
+    SOURCE_TOPIC,
+    TRAFFIC,
+    Checked,
+    check_copies,
+    read_parquet,
+    read_sink,
+)
 
-SIZES = (
+SETTINGS = (
+    *ANY_DISK,
     "mapped_file_size_commit_log=8388608",
     "mapped_file_size_consume_queue=60000",
     "max_hash_slot_num=50000",
     "max_index_num=200000",
 )
-"""So small that each file rolls every minute."""
+"""Files so small that each rolls every minute."""
 KINDS = (
     "driver", "driver", "python worker", "python worker",
     "writer", "writer", "reader", "node",
@@ -64,11 +71,6 @@ class Plan:
     by_tcp: bool = True
     into: str = "keelog"
     """The sink: `keelog`, the node's other topic, or `parquet`."""
-
-    @property
-    def pairs(self) -> tuple[str, ...]:
-        """The node's settings."""
-        return (*SIZES, *ANY_DISK)
 
 
 @dataclass(slots=True)
@@ -110,80 +112,50 @@ class History:
         self, plan: Plan, folder: Path, tell: Callable[[str], None] = lambda _: None
     ) -> None:
         self.plan = plan
-        self.figures = Figures()
-        self.root = folder / "store"
-        self.sink_folder = folder / "rows"
+        self._rows = folder / "rows"
         self._folder = folder
-        self._tell = tell
         self._rnd = random.Random(plan.seed)
-        self._node = Node(self.root, plan.pairs)
+        traffic = TRAFFIC._replace(pause_s=plan.pace_s, single_pause_s=plan.pace_s)
+        node = Node(folder / "store", SETTINGS)
+        self._node = LoadedNode(folder, node, traffic, plan.producers, tell)
+        self._kills = self._node.kills
+        self._faults = self._node.faults
+        self.figures = Figures(self._kills, faults=self._faults)
         self._checkpoint = Checkpoint(folder / "checkpoint")
         self._driver: subprocess.Popen[bytes] | None = None
 
     def run(self) -> Figures:
         """The whole history."""
         began = time.monotonic()
-        self._node.begin()
+        self._node.start()
         try:
-            self._node.await_ready()
-            with connect(self._node.endpoint, timeout=START_S) as client:
-                for topic in (SOURCE_TOPIC, SINK_TOPIC):
-                    client.create_topic(topic, QUEUES)
+            self._node.create_topics(SINK_TOPIC)
             self._start_driver()
-            with self._load():
+            with self._node.load():
                 self._await_batch_after(-1)
                 self._kill_all(began + self.plan.seconds_max)
             self._drain()
             self._stop_driver()
-            if code := self._node.stop():
-                self.figures.faults.append(f"the node ended with {code}")
+            self._node.stop()
             self._check()
         finally:
             self._kill_driver_tree()
-            self._node.kill()
+            self._node.node.kill()
         self.figures.seconds = time.monotonic() - began
         return self.figures
 
-    # -- what sends -----------------------------------------------------------------------------
-
-    @contextmanager
-    def _load(self) -> Iterator[None]:
-        context = multiprocessing.get_context("spawn")
-        stop = context.Event()
-        senders = [
-            context.Process(
-                target=send,
-                args=(self._node.endpoint, number, path, self.plan.pace_s, stop),
-                daemon=True,
-            )
-            for number, path in self._receipts().items()
-        ]
-        for sender in senders:
-            sender.start()
-        try:
-            yield
-        finally:
-            self._end_load(senders, stop)
-
-    def _end_load(self, senders: list[Any], stop: Event) -> None:
-        stop.set()
-        for sender in senders:
-            sender.join(_JOIN_S)
-            if sender.exitcode != 0:
-                self.figures.faults.append(f"a sender ended with {sender.exitcode}")
-                sender.kill()
-
-    def _receipts(self) -> dict[int, Path]:
-        return {n: self._folder / f"producer-{n}.rows" for n in range(self.plan.producers)}
+    @property
+    def _endpoint(self) -> str:
+        return self._node.node.endpoint
 
     # -- the query ------------------------------------------------------------------------------
 
     def _told(self) -> dict[str, Any]:
         source = {"subscribe": SOURCE_TOPIC, "startingOffsets": "earliest"}
-        at = self._node.endpoint if self.plan.by_tcp else str(self.root)
-        into: dict[str, str] = {"path": str(self.sink_folder)}
+        at = self._endpoint if self.plan.by_tcp else str(self._node.node.root)
+        into: dict[str, str] = {"path": str(self._rows)}
         if self.plan.into == "keelog":
-            into = {"node": self._node.endpoint, "topic": SINK_TOPIC}
+            into = {"node": self._endpoint, "topic": SINK_TOPIC}
         return {
             "master": "local[2,3]",
             "scratch": str(self._folder / "scratch"),
@@ -217,7 +189,7 @@ class History:
         assert self._driver is not None
         self._driver.terminate()
         if code := self._driver.wait(_JOIN_S):
-            self.figures.faults.append(f"the driver ended with {code}")
+            self._faults.append(f"the driver ended with {code}")
 
     def _kill_driver_tree(self) -> None:
         if self._driver is None or self._driver.poll() is not None:
@@ -230,41 +202,32 @@ class History:
     # -- kills ----------------------------------------------------------------------------------
 
     def _kill_all(self, until: float) -> None:
-        while self.figures.kills.total() < self.plan.kills and time.monotonic() < until:
+        while self._kills.total() < self.plan.kills and time.monotonic() < until:
             self._wait(self._rnd.uniform(0.0, PAUSE_S_MAX))
             before = self._checkpoint.last("commits")
             kind = self._rnd.choice(KINDS)
-            if not self._kill(kind):
-                continue
-            self.figures.kills[kind] += 1
-            self._tell(f"{self.figures.kills.total()} kills, the last: {kind}; batch {before}")
-            if self._rnd.random() >= IMPATIENT:
+            if self._kill(kind) and self._rnd.random() >= IMPATIENT:
                 self._await_batch_after(before)
 
     def _kill(self, kind: str) -> bool:
         """Kills one of a kind; False when there is none just now."""
-        if kind == "node":
-            self._node.kill()
-            self._node.begin()
-            self._node.await_ready()
-            return True
         if kind in NODE_ROLES:
-            victims = [child for role, child in self._node.children() if role == kind]
-        else:
-            is_java = kind == "driver"
-            victims = [one for one in self._below_driver() if _is_java(one) == is_java]
+            return self._node.kill_one(self._rnd, kind)
+        if kind == "node":
+            self._node.kill_node()
+            self._node.start()
+            return True
+        below = self._below_driver()
+        victims = [one for one in below if _is_java(one) == (kind == "driver")]
         if not victims:
             return False
-        victim = self._rnd.choice(victims)
+        _kill([self._rnd.choice(victims)])
         if kind == "driver":
-            below = self._below_driver()
-            _kill([victim])
             # The program notices that its Java is gone; workers end with their sockets.
             assert self._driver is not None
             self._driver.wait(_JOIN_S)
             _kill(below)
-        else:
-            _kill([victim])
+        self._node.count(kind)
         return True
 
     def _wait(self, seconds: float) -> None:
@@ -297,7 +260,7 @@ class History:
     def _ends(self) -> dict[int, int]:
         while True:
             try:
-                with connect(self._node.endpoint, timeout=START_S) as client:
+                with connect(self._endpoint, timeout=START_S) as client:
                     await_workers(client)
                     return {one.queue_id: one.max_offset for one in client.offsets(SOURCE_TOPIC)}
             except MqError:
@@ -308,15 +271,23 @@ class History:
         figures.batches = self._checkpoint.last("commits") + 1
         log = (self._folder / "driver.log").read_text(errors="replace")
         figures.query_failures = log.count("the query failed: ")
-        sent, copied = read_store(self.root, load_settings(self.plan.pairs))
-        if self.plan.into == "parquet":
-            copied = read_parquet(self.sink_folder)
-        told = {number: read_rows(path, ROW) for number, path in self._receipts().items()}
-        check_source(sent, told, figures.checked)
-        check_copies(sent, copied, figures.checked)
-        if self.plan.into == "keelog" and figures.checked.disordered:
-            figures.faults.append(f"{figures.checked.disordered} out of their queue's order")
-        figures.faults += figures.checked.faults
+        root, settings = self._node.node.root, load_settings(SETTINGS)
+        source = read_image(root, settings, self._node.traffic, others=(SINK_TOPIC,))
+        told = self._node.told()
+        tally = check_outcomes(source, told, [], promised=False, is_over=True)
+        checked = figures.checked
+        checked.acknowledged, checked.stored = tally.acknowledged, len(source.rows)
+        checked.unknown_stored = tally.unknown_stored
+        into_keelog = self.plan.into == "keelog"
+        copies = read_sink(root, settings) if into_keelog else read_parquet(self._rows)
+        check_copies(source, copies, checked)
+        if into_keelog and checked.disordered:
+            self._faults.append(f"{checked.disordered} out of their queue's order")
+        self._faults += [
+            *check_order(source, self._node.traffic),
+            *tally.faults,
+            *checked.faults,
+        ]
 
 
 def _kill(processes: list[psutil.Process]) -> None:

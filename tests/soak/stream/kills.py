@@ -13,21 +13,12 @@ Exit codes: 0 each message once, 1 not, 2 usage.
 
 import argparse
 import json
-import shutil
 import sys
-import tempfile
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from keelog.bench.progress import progress
+from tests.soak.harness import folder_of, leave, shape
 from tests.soak.stream.history import Figures, History, Plan
-
-
-def shape(figures: Figures) -> dict[str, Any]:
-    """As JSON. (`asdict` cannot copy a Counter.)"""
-    values = {name: getattr(figures, name) for name in figures.__slots__}
-    return {**values, "kills": dict(figures.kills), "checked": asdict(figures.checked)}
 
 
 def show(figures: Figures) -> None:
@@ -74,8 +65,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Runs, prints, answers the exit code."""
     options = arguments()
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="keelog-streams-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder_of(options.folder, "streams")
     plan = Plan(
         options.kills,
         options.seed,
@@ -88,14 +78,10 @@ def main() -> int:
     with progress(options.json) as tell:
         figures = History(plan, folder, tell).run()
     if options.json:
-        print(json.dumps(shape(figures)))
+        print(json.dumps(figures, default=shape))
     else:
         show(figures)
-    if figures.faults:
-        print(f"everything is kept in {folder}", file=sys.stderr)
-    elif options.folder is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 1 if figures.faults else 0
+    return leave(folder, options.folder, bool(figures.faults))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Holds a store that nobody runs against what its senders and readers wrote down.
+"""Checks that a store has what its senders were told and its readers have seen.
 
-Tables are arrays of whole numbers, a row a message. Faults are sentences; none: nothing is lost.
+Tables are arrays of whole numbers with a row for each message. An `Image` is what is stored: read
+from the files of a store at rest, or pulled from a running node. Faults are sentences.
 """
 
 from collections import Counter
@@ -9,33 +10,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from keelog.bench.queue_checks import Ints
+from client.client import Client
+from keelog.bench.queue_checks import Ints, pull_queue
 from node.runtime.settings import Settings
 from node.store.opening import open_store
 from node.store.verify.verify import verify
 from protocol.record.columns import RecordColumns
-from tests.soak.kill.load import (
+from tests.soak.load import (
     ACKNOWLEDGED,
-    QUEUES,
     ROW,
     SEEN,
-    TOPICS,
     UNKNOWN,
+    Traffic,
     is_repeating,
-    message,
+    keys_of,
     sender_of,
 )
 
 STORED = ("physical_offset", "topic", "queue_id", "queue_offset", "producer", "number")
 """What is known of a record in the log."""
+_NO_ROWS = np.zeros((0, len(STORED)), np.int64)
 _EXAMPLES = 3
 _STAYS, _GONE, _RACED = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The log of a store at rest: a row of `STORED` for each record, and where it ends."""
+    """What is stored, in the log's order: a row of `STORED` for each record, and the log's end."""
 
     rows: Ints
     end: int
@@ -72,24 +75,29 @@ class Tally:
 
 
 def read_image(
-    root: Path, settings: Settings, from_offset: int = 0, others: Collection[str] = ()
+    root: Path,
+    settings: Settings,
+    traffic: Traffic,
+    from_offset: int = 0,
+    others: Collection[str] = (),
 ) -> Image:
-    """Reads the log; bodies, keys and tags are compared from `from_offset` on.
+    """Reads the log of a store at rest; compares bodies, keys and tags from `from_offset` on.
 
-    `others`: topics that nobody wrote down what was sent to.
+    `others`: topics for which nobody wrote down what was sent.
     """
-    parts, changed = [], 0
+    parts, changed = [_NO_ROWS], 0
     with open_store(root, settings) as store:
         for columns in store.log.columns(store.log.min_offset, store.log.end):
-            rows, wrong = _rows_of(columns, from_offset, others)
+            rows, wrong = _rows_of(columns, traffic, from_offset, others)
             parts.append(rows)
             changed += wrong
         end = store.log.end
-    empty = np.zeros((0, len(STORED)), np.int64)
-    return Image(np.concatenate([empty, *parts]), end, changed)
+    return Image(np.concatenate(parts), end, changed)
 
 
-def _rows_of(columns: RecordColumns, from_offset: int, others: Collection[str]) -> tuple[Ints, int]:
+def _rows_of(
+    columns: RecordColumns, traffic: Traffic, from_offset: int, others: Collection[str]
+) -> tuple[Ints, int]:
     rows = np.full((len(columns), len(STORED)), -1, np.int64)
     rows[:, 0] = columns.physical_offset
     rows[:, 2] = columns.queue_id
@@ -102,14 +110,29 @@ def _rows_of(columns: RecordColumns, from_offset: int, others: Collection[str]) 
         if topic in others:
             kept[row] = False
             continue
-        rows[row, 1] = TOPICS.index(topic) if topic in TOPICS else -1
+        rows[row, 1] = traffic.topics.index(topic) if topic in traffic.topics else -1
         rows[row, 4:] = producer, number = sender_of(body)
         if rows[row, 0] >= from_offset:
-            expected = message(producer, number)
+            expected = traffic.message(producer, number)
             properties = columns.piece(columns.properties_start, columns.properties_length, row)
-            same = expected.body == body and TOPICS[expected.topic] == topic
+            same = expected.body == body and traffic.topics[expected.topic] == topic
             wrong += not (same and expected.properties in properties)
     return rows[kept], wrong
+
+
+def pull_image(client: Client, traffic: Traffic) -> Image:
+    """Pulls everything from a running node, which has caught up; checksums are compared."""
+    parts = [_NO_ROWS]
+    for topic, name in enumerate(traffic.topics):
+        for queue_id in range(traffic.queues):
+            found = pull_queue(client, name, queue_id)
+            rows = np.full((len(found["number"]), len(STORED)), topic, np.int64)
+            rows[:, STORED.index("queue_id")] = queue_id
+            for what, column in found.items():
+                rows[:, STORED.index(what)] = column
+            parts.append(rows)
+    rows = np.concatenate(parts)
+    return Image(rows[np.argsort(rows[:, 0])], end=client.status().log.appended)
 
 
 def check_files(root: Path, settings: Settings) -> list[str]:
@@ -119,14 +142,14 @@ def check_files(root: Path, settings: Settings) -> list[str]:
     return [f"verify: {one}" for one in wrong[:_EXAMPLES]]
 
 
-def check_order(image: Image) -> list[str]:
+def check_order(image: Image, traffic: Traffic) -> list[str]:
     """Within each queue: no gap, and each pipelining producer's messages in the order sent."""
     faults = []
-    for topic in range(len(TOPICS)):
-        for queue_id in range(QUEUES):
+    for topic in range(len(traffic.topics)):
+        for queue_id in range(traffic.queues):
             mine = (image.rows[:, 1] == topic) & (image.rows[:, 2] == queue_id)
             rows = image.rows[mine]
-            name = f"{TOPICS[topic]} {queue_id}"
+            name = f"{traffic.topics[topic]} {queue_id}"
             if not np.array_equal(rows[:, 3], np.arange(len(rows))):
                 faults.append(f"{name}: queue offsets are not 0 to {len(rows) - 1}, each once")
             for producer in np.unique(rows[:, 4]):
@@ -137,7 +160,7 @@ def check_order(image: Image) -> list[str]:
 
 
 def check_prefix(before: Image, after: Image) -> list[str]:
-    """What a start has found stays: byte for byte is `verify`'s business, place and sender ours."""
+    """A start changes nothing of what it finds: places and senders here, bytes by `verify`."""
     kept = after.rows[after.rows[:, 0] < before.end]
     if np.array_equal(kept, before.rows):
         return []
@@ -147,9 +170,9 @@ def check_prefix(before: Image, after: Image) -> list[str]:
 def check_outcomes(
     image: Image, told: dict[int, Ints], cuts: list[Cut], promised: bool, is_over: bool
 ) -> Tally:
-    """`told`: by producer, rows of `ROW`. `promised`: each acknowledgement outlives a power loss.
+    """`told`: rows of `ROW` by producer. `promised`: acknowledgements outlive a power loss.
 
-    Only when all has been told (`is_over`) it can be said what nobody sent.
+    What nobody sent is only known once every sender has ended (`is_over`).
     """
     tally = Tally(changed=image.changed)
     if image.changed:
@@ -164,7 +187,14 @@ def check_outcomes(
         raced = good[fate == _RACED, 0]
         possible[producer] = np.concatenate([rows[outcome == UNKNOWN, 0], raced])
         tally.acknowledged += len(certain[producer])
-        _check_places(image, producer, certain[producer], tally)
+        wanted = acknowledged({producer: certain[producer]})
+        lost = wanted[differing(wanted, image.rows)]
+        if len(lost):
+            tally.lost += len(lost)
+            some = lost[:_EXAMPLES].tolist()
+            tally.faults.append(
+                f"{len(lost)} acknowledged messages of producer {producer} are lost: {some}"
+            )
         if is_repeating(producer) and not (np.diff(certain[producer][:, 0]) > 0).all():
             tally.faults.append(f"producer {producer} was told of one message twice")
     if is_over:
@@ -198,28 +228,28 @@ def _fate(rows: Ints, cuts: list[Cut], promised: bool, tally: Tally) -> Ints:
     return fate
 
 
-def _check_places(image: Image, producer: int, rows: Ints, tally: Tally) -> None:
-    """Every acknowledged message stands where it was said to stand."""
-    if not len(rows):
-        return
-    if not len(image.rows):
-        tally.lost += len(rows)
-        tally.faults.append(f"{len(rows)} acknowledged messages of producer {producer} are lost")
-        return
-    wanted = rows[:, [ROW.index(name) for name in STORED[:4]] + [0]]
-    found = np.searchsorted(image.rows[:, 0], wanted[:, 0]).clip(max=len(image.rows) - 1)
-    stored = image.rows[found]
-    same = (stored[:, :4] == wanted[:, :4]).all(axis=1)
-    same &= (stored[:, 4] == producer) & (stored[:, 5] == wanted[:, 4])
-    lost = int((~same).sum())
-    if lost:
-        tally.lost += lost
-        some = wanted[~same][:_EXAMPLES].tolist()
-        tally.faults.append(f"{lost} acknowledged messages of producer {producer} are lost: {some}")
+def acknowledged(told: dict[int, Ints]) -> Ints:
+    """All messages that were acknowledged, as rows of `STORED`."""
+    parts = [_NO_ROWS]
+    for producer, rows in told.items():
+        good = rows[rows[:, ROW.index("outcome")] == ACKNOWLEDGED]
+        columns = [good[:, ROW.index(name)] for name in STORED[:4]]
+        who = np.full(len(good), producer)
+        parts.append(np.stack([*columns, who, good[:, ROW.index("number")]], axis=1))
+    return np.concatenate(parts)
+
+
+def differing(wanted: Ints, stored: Ints) -> NDArray[np.bool_]:
+    """Which of the wanted rows are not stored as they are; `stored` is in the log's order."""
+    if not len(stored):
+        return np.ones(len(wanted), bool)
+    found = np.searchsorted(stored[:, 0], wanted[:, 0]).clip(max=len(stored) - 1)
+    is_other: NDArray[np.bool_] = np.any(stored[found] != wanted, axis=1)
+    return is_other
 
 
 def _check_sender(producer: int, stored: Ints, certain: Ints, possible: Ints, tally: Tally) -> None:
-    """What one producer has in the log was acknowledged there, or nobody could know."""
+    """Each stored message of a producer was acknowledged there, or its outcome was unknown."""
     told = set(
         zip(certain[:, ROW.index("physical_offset")].tolist(), certain[:, 0].tolist(), strict=True)
     )
@@ -237,18 +267,14 @@ def _check_sender(producer: int, stored: Ints, certain: Ints, possible: Ints, ta
 
 
 def check_seen(image: Image, seen: Ints) -> list[str]:
-    """What a reader has seen once stays where it was, whatever was killed."""
-    if not len(seen):
-        return []
-    order = np.searchsorted(image.rows[:, 0], seen[:, SEEN.index("physical_offset")])
-    stored = image.rows[order.clip(max=len(image.rows) - 1)]
+    """A message that a reader has seen stays where it was, whatever was killed."""
     columns = [SEEN.index(name) for name in STORED]
-    vanished = int((stored != seen[:, columns]).any(axis=1).sum())
+    vanished = int(differing(seen[:, columns], image.rows).sum())
     return [f"{vanished} messages that were read are not there any more"] if vanished else []
 
 
 def check_passed_over(seen: Ints) -> list[str]:
-    """A reader that goes where it is sent may see a message again, and never misses one."""
+    """A reader that goes where the node sends it may see a message again, and never misses one."""
     ends: dict[tuple[int, int], int] = {}
     missed = 0
     for topic, queue_id, queue_offset in seen[:, :3].tolist():
@@ -256,3 +282,49 @@ def check_passed_over(seen: Ints) -> list[str]:
         missed += queue_offset > end
         ends[topic, queue_id] = queue_offset + 1
     return [f"{missed} times a reader was sent past messages"] if missed else []
+
+
+def check_followed(image: Image, seen: Ints, topic: int) -> list[str]:
+    """A follower of a topic has seen each message once, and in order within its queue."""
+    faults = []
+    for queue_id in np.unique(image.rows[image.rows[:, 1] == topic, 2]).tolist():
+        stored = (image.rows[:, 1] == topic) & (image.rows[:, 2] == queue_id)
+        offsets = seen[seen[:, 1] == queue_id, 2]
+        if not np.array_equal(offsets, np.arange(stored.sum())):
+            faults.append(f"queue {queue_id}: not each of {stored.sum()} messages once, in order")
+    return faults
+
+
+def check_finds(client: Client, traffic: Traffic, image: Image, count: int) -> list[str]:
+    """The node finds messages by their own key; `count` of them, spread evenly."""
+    wrong = []
+    for topic, key, places in _keyed(image, count):
+        found = sorted(one.physical_offset for one in client.find(traffic.topics[topic], key))
+        if found != places:
+            wrong.append(f"{key} is at {places}, found at {found}")
+    return [f"{len(wrong)} messages not found by key: {wrong[:_EXAMPLES]}"] if wrong else []
+
+
+def check_index(
+    root: Path, settings: Settings, traffic: Traffic, image: Image, count: int
+) -> list[str]:
+    """The index files of a store at rest have messages by their own key, as `check_finds`."""
+    with open_store(root, settings) as store:
+        missing = sum(
+            not set(places) <= set(store.index.query(traffic.topics[topic], key))
+            for topic, key, places in _keyed(image, count)
+        )
+    return [f"{missing} messages are not found in the index files"] if missing else []
+
+
+def _keyed(image: Image, count: int) -> list[tuple[int, str, list[int]]]:
+    """Topic, own key and all places of stored messages."""
+    sample = image.rows[:: max(1, len(image.rows) // count)]
+    wanted = {
+        (producer, number): topic for topic, producer, number in sample[:, [1, 4, 5]].tolist()
+    }
+    places: dict[tuple[int, int], list[int]] = {who: [] for who in wanted}
+    for place, *who in image.rows[:, [0, 4, 5]].tolist():
+        if tuple(who) in places:
+            places[who[0], who[1]].append(place)
+    return [(topic, keys_of(*who)[0], places[who]) for who, topic in wanted.items()]
