@@ -25,7 +25,7 @@ from keelog.cli.node.state import show_status
 from keelog.cli.options import command, output_options
 from keelog.cli.output import Output, say
 from node.supervisor.child_process import environment
-from protocol.errors import MqError, RequestTimeout
+from protocol.errors import MqError, NotFound, RequestTimeout
 from protocol.ids import Queue
 from protocol.record.codec import Record
 
@@ -142,9 +142,16 @@ def _read(sources: Sequence[str], summary: DemoSummary) -> Input:
     with tempfile.TemporaryDirectory(prefix="keelog-demo-") as scratch:
         for name in sources:
             _tell(f"reading {name}, a store that a RocketMQ broker wrote")
-            read_store(find_store(name, Path(scratch)), found)
+            stop = read_store(find_store(name, Path(scratch)), found)
+            if stop is not None:
+                _tell(f"its log ends at offset {stop.position}: {stop.why}")
     summary.left_out = dict(found.left_out)
     skipped = ", ".join(f"{count} {why}" for why, count in found.left_out.items()) or "none"
+    if not found.records:
+        raise NotFound(
+            f"no message to send in {', '.join(sources)}; left out: {skipped}",
+            "keelog demo --from DIR with a store that has messages of ordinary topics",
+        )
     _tell(f"{len(found.records)} messages to send; left out: {skipped}")
     return found
 
