@@ -91,7 +91,7 @@ def kind_of(table: str) -> "type[Settings | ServeSettings | NodeSettings]":
 
 def from_environment(environment: Mapping[str, str]) -> list[Given]:
     """`KEELOG_STORE__FLUSH_DISK_TYPE=x` as `store.flush_disk_type=x`. Raises BadRequest, with the
-    variable's name, for one that is no setting or has no value of it."""
+    variable's name, for one that sets nothing or has a wrong value."""
     short = [
         Given(_checked(name, f"{setting}={environment[name]}"), "environment", name)
         for name, setting in SHORT_VARIABLES.items()
