@@ -247,7 +247,7 @@ class Producer:
     def send_oneway(
         self, topic: str, body: Body | OutgoingMessage, **options: Unpack[MessageOptions]
     ) -> None:
-        """As `send_nowait`, but nobody learns the outcome; `failed` counts."""
+        """As `send_nowait`, but without a future: `failed` counts what was not stored."""
         self._producer.send_oneway(topic, body, **options)
 
     def send_batch(

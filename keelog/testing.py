@@ -15,6 +15,7 @@ from typing import Self
 
 from client.client import Client, connect
 from keelog.bench.node_process import ANY_DISK, Node
+from keelog.cli.settings.given import value_text
 from protocol.errors import ServiceNotAvailable
 
 LOG_LINES_SHOWN = 100
@@ -60,7 +61,10 @@ class TestNode:
         self._is_ours = directory is None
         self._directory = None if directory is None else Path(directory)
         pairs = {**SMALL, **(settings or {})}
-        self._settings = [*ANY_DISK, *(f"{name}={_text(value)}" for name, value in pairs.items())]
+        self._settings = [
+            *ANY_DISK,
+            *(f"{name}={value_text(value)}" for name, value in pairs.items()),
+        ]
         self._queue_workers, self._readers = queue_workers, readers
         self._node: Node | None = None
 
@@ -169,8 +173,3 @@ class TestNode:
         if self._is_ours and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = self._node = None
-
-
-def _text(value: object) -> str:
-    """A setting's value as the command line takes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -41,13 +41,13 @@ from protocol.wire.frames import PAYLOAD_BYTES_MAX
 TURN_NS = 1_000_000
 """How often commits and flushes are looked after; the writer's loop does so at each turn."""
 LOG_BYTES_MAX = 4 << 30
-"""A measurement ends when its log has so many bytes."""
+"""A measurement ends when its log is this long."""
 WINDOW_BYTES = 8 << 20
 TOPIC = "bench-store"
 UNTIMED = 15
 """Single puts between two that are timed: the clock would cost more than it tells."""
 Append = Callable[[], int]
-"""Makes a request from bodies and appends it; answers their bytes."""
+"""Makes a request from bodies and appends it; returns their bytes."""
 _STEM = "7F0000010001000000010000FFFF"
 _HOST = Host(b"\x7f\x00\x00\x01", 10911)
 

@@ -28,7 +28,7 @@ class Killer:
         self._client = client
         self.kills: list[Kill] = []
         self.began = 0.0
-        """When the load began, by the monotonic clock, for who counts from there."""
+        """When the load began, by the monotonic clock."""
         self._since: float | None = None
         self.late: list[str] = []
         """Processes that did not come back in time."""

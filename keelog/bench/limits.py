@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keelog.bench.results import Result, Summary
-from keelog.bench.units import ms_text
+from keelog.text import ms_text
 from pipeline.report.text import count_text
 
 SAME = 0.05

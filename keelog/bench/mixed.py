@@ -25,7 +25,7 @@ from pipeline.report.text import count_text
 FULL_SPEED_S = 5.0
 """How long full speed is measured, where the rate is a part of it."""
 UNREACHED = 1e6
-"""A rate that nobody keeps up with: producers never wait, and time each message as at any rate."""
+"""A rate beyond any node: producers never wait, and time each message as at any rate."""
 
 
 def run_mixed(load: Workload, tell: Telling) -> Result:
@@ -60,7 +60,7 @@ def run_mixed(load: Workload, tell: Telling) -> Result:
 
 
 def _full_speed(load: Workload, client: keelog.Client, tell: Telling, place: BenchNode) -> float:
-    """What the whole of this load gets through, without kills: sent, and read by who follows."""
+    """Messages a second that this load both sends and follows without kills."""
     tell.phase("measuring full speed")
     all_at_once = replace(
         load, rate=UNREACHED, percent_of_full=None, kill_every=None, duration=FULL_SPEED_S

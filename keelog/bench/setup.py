@@ -1,4 +1,4 @@
-"""Where a load takes place: the node, the topics, who is told, the processes."""
+"""Where a load takes place: the node, the topics, the reports, the processes."""
 
 import contextlib
 import shutil
@@ -19,7 +19,7 @@ from keelog.bench.workload import Workload
 
 @dataclass(slots=True)
 class Telling:
-    """Who is told what goes on; nobody by default."""
+    """Where a load reports what goes on; nowhere by default."""
 
     phase: Callable[[str], None] = lambda _: None
     second: Callable[[float, dict[str, Second], dict[str, int]], None] = lambda *_: None

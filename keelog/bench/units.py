@@ -59,10 +59,3 @@ def share_of(text: str) -> float:
     if unit not in ("", "%"):
         raise BadRequest(f"{text!r} is no share", "write it as 10% or 0.1")
     return number / 100 if unit else number
-
-
-def ms_text(ms: float | None) -> str:
-    """Milliseconds with three digits that count; `-` for none."""
-    if ms is None:
-        return "-"
-    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"

@@ -127,7 +127,7 @@ class ProcessWatch:
         return anon
 
     def uses(self, messages: int) -> list[ProcessUse]:
-        """What each process took for so many messages."""
+        """What each process took for this number of messages."""
         return [_use(name, track, messages) for name, track in self._tracks.items()]
 
 

@@ -13,7 +13,7 @@ from protocol.printable import one_line
 
 SHELLS = ("bash", "zsh", "fish")
 TOPICS_S_MAX = 0.3
-"""Who presses TAB waits so long for a node at most."""
+"""The longest that a press of TAB waits for a node."""
 
 
 @command("completion")
@@ -41,7 +41,7 @@ def completion(shell: str) -> int:
 
 
 def complete_topics(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """The node's topics that begin so; nothing, in silence, where there is no node in time."""
+    """The node's topics that begin with the word; none where no node answers in time."""
     import keelog
 
     try:

@@ -27,7 +27,7 @@ _PLACE = "keelog.node"
 
 
 class NodeAddress(NamedTuple):
-    """A node, and who said so: flag, context, environment or default."""
+    """A node, and where it was given: flag, context, environment or default."""
 
     url: str
     origin: str

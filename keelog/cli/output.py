@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from keelog.text import aligned
 from protocol.printable import one_line, printable
 
 FORMATS = ("table", "json", "jsonl", "csv")
@@ -148,7 +149,7 @@ class Output:
                 least = _LIVE_WIDTH if live else 0
                 widths[name] = max(widths.get(name, least), longest)
             for row in ([heads] if head else []) + cells:
-                self._put(_aligned(row, [widths[name] for name in heads]))
+                self._put(aligned(row, [widths[name] for name in heads]) + "\n")
             self.stream.flush()
 
 
@@ -195,11 +196,6 @@ def _cell(value: object, chars_max: int | None) -> str:
     if chars_max is not None and len(text) > chars_max:
         text = text[: chars_max - 1] + "…"
     return one_line(text)
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-    return "  ".join(padded).rstrip() + "\n"
 
 
 def _rich_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

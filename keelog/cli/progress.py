@@ -12,7 +12,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from keelog.cli.sizes import size
+from keelog.text import duration_text, size_text
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Tell = Callable[[int, int], None]
@@ -41,7 +41,7 @@ def progress_option(function: Function) -> Function:
 
 
 class CommandProgress:
-    """What one command tells of its progress.
+    """Shows how far one command is.
 
     `with progress.shown(): work(progress.teller("checked"))`: after the block the line is gone.
     """
@@ -108,19 +108,11 @@ def progress_line(what: str, done: int, total: int, unit: str, elapsed_s: float)
     """How far, how much, and how long yet at the pace so far."""
     share = 100 * done // max(total, done, 1)
     amount = (
-        f"{size(done)} of {size(total)}" if unit == "bytes" else f"{done:,} of {total:,} {unit}"
+        f"{size_text(done)} of {size_text(total)}"
+        if unit == "bytes"
+        else f"{done:,} of {total:,} {unit}"
     )
     line = f"{what} {share}% ({amount})"
     if done <= 0 or elapsed_s < _ETA_FROM_S:
         return line
-    return f"{line}, about {duration((total - done) * elapsed_s / done)} left"
-
-
-def duration(seconds: float) -> str:
-    """For people: `12 s`, `3 min 20 s`, `2 h 5 min`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{line}, about {duration_text((total - done) * elapsed_s / done)} left"

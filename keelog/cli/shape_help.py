@@ -4,79 +4,23 @@ Adding a field is allowed, renaming or removing one is not.
 """
 
 import json
-from typing import Any
 
+from keelog.cli.shapes import (
+    ENTRY,
+    INDEX_HEADER,
+    MESSAGE,
+    MESSAGE_RAW,
+    PULL,
+    RECEIPT,
+    UNIT,
+    Shape,
+    integers,
+    texts,
+)
 from protocol.errors import BadRequest
 
-Shape = dict[str, Any]
-
-MESSAGE: Shape = {
-    "topic": "text",
-    "queue_id": "integer",
-    "queue_offset": "integer",
-    "physical_offset": "integer",
-    "store_size": "integer: bytes",
-    "msg_id": "text: store host and physical offset, upper-case hex",
-    "unique_key": "text",
-    "tags": "text, empty without one",
-    "keys": ["text"],
-    "properties": {"NAME": 'text, or {"b64": text} when it is not UTF-8'},
-    "flag": "integer",
-    "sys_flag": "integer",
-    "born_timestamp": "integer: ms since 1970",
-    "born_host": "text: 1.2.3.4:5",
-    "store_timestamp": "integer: ms since 1970",
-    "store_host": "text",
-    "body_crc": "integer",
-    "reconsume_times": "integer",
-    "prepared_transaction_offset": "integer",
-    "version": "1 or 2",
-    "body": "text; UTF-8 without NUL, else there is",
-    "body_b64": "text; forced by --raw-body, both left out by --no-body",
-}
-RECEIPT: Shape = {
-    "status": "PUT_OK, FLUSH_DISK_TIMEOUT, …",
-    "topic": "text",
-    "queue_id": "integer",
-    "queue_offset": "integer",
-    "physical_offset": "integer",
-    "msg_id": "text",
-    "unique_key": "text",
-    "flushed": "true or false: whether the disk has it",
-}
-UNIT: Shape = {
-    "topic": "text",
-    "queue_id": "integer",
-    "queue_offset": "integer",
-    "physical_offset": "integer",
-    "size": "integer: bytes of the record",
-    "tags_code": "integer",
-}
-ENTRY: Shape = {
-    "file": "text",
-    "slot": "integer",
-    "entry": "integer: counts from 1",
-    "key_hash": "integer",
-    "physical_offset": "integer",
-    "time_diff_s": "integer",
-    "prev": "integer",
-}
-INDEX_HEADER: Shape = {
-    "file": "text",
-    "begin_timestamp": "integer: ms since 1970",
-    "end_timestamp": "integer: ms since 1970",
-    "begin_physical_offset": "integer",
-    "end_physical_offset": "integer",
-    "slot_count": "integer",
-    "index_count": "integer",
-}
-PULL: Shape = {
-    "status": "FOUND, NO_MATCHED_MESSAGE, NO_MESSAGE_IN_QUEUE, OFFSET_FOUND_NULL, …",
-    "next_begin_offset": "integer",
-    "min_offset": "integer",
-    "max_offset": "integer",
-    "messages": [MESSAGE],
-}
+_TRUTH = "true or false"
+_FIGURES = "text, and its figures"
 FINDING: Shape = {
     "severity": "error or warning",
     "kind": "torn_tail, bad_magic, bad_size, bad_crc, wrong_place, gap, …",
@@ -88,16 +32,11 @@ FINDING: Shape = {
     "detail": "text",
 }
 VERIFY: Shape = {
-    "ok": "true or false",
-    "clean_shutdown": "true or false",
-    "commit_log": {
-        "min_offset": "integer",
-        "max_offset": "integer",
-        "records": "integer",
-        "bytes": "integer",
-    },
-    "queues": {"count": "integer", "units": "integer"},
-    "index": {"files": "integer", "entries": "integer"},
+    "ok": _TRUTH,
+    "clean_shutdown": _TRUTH,
+    "commit_log": integers("min_offset", "max_offset", "records", "bytes"),
+    "queues": integers("count", "units"),
+    "index": integers("files", "entries"),
     "findings": [FINDING],
 }
 AUDIT: Shape = VERIFY | {
@@ -105,34 +44,30 @@ AUDIT: Shape = VERIFY | {
     "seconds": "number",
 }
 STATS: Shape = {
-    "totals": {"messages": "integer", "queues": "integer", "topics": "integer"},
+    "totals": integers("messages", "queues", "topics"),
     "window_ms": "integer",
-    "topics": [{"topic": "text, and its figures"}],
+    "topics": [{"topic": _FIGURES}],
     "queues": [{"topic": "text", "queue_id": "integer, and its figures"}],
-    "sizes": [{"topic": "text, and its figures"}],
-    "tags": [{"topic": "text, and its figures"}],
-    "keys": [{"topic": "text, and its figures"}],
-    "rates": [{"topic": "text, and its figures"}],
-    "tag_rates": [{"topic": "text, and its figures"}],
+    "sizes": [{"topic": _FIGURES}],
+    "tags": [{"topic": _FIGURES}],
+    "keys": [{"topic": _FIGURES}],
+    "rates": [{"topic": _FIGURES}],
+    "tag_rates": [{"topic": _FIGURES}],
 }
 DEMO: Shape = {
     "sent": "integer",
     "left_out": {"REASON": "integer"},
-    "stored": "integer",
-    "dispatched": "integer",
-    "pulled_equal": "integer",
-    "found_by_key": "integer",
-    "found_by_time": "integer",
-    "looked_up": "integer",
+    **integers(
+        "stored", "dispatched", "pulled_equal", "found_by_key", "found_by_time", "looked_up"
+    ),
     "verified": "the shape of keelog store verify",
     "store": "text",
     "seconds": "number",
-    "spark_topics": [{"topic": "text, and its figures"}],
+    "spark_topics": [{"topic": _FIGURES}],
 }
 PROCESS: Shape = {
     "role": "writer, queue, index or reader",
-    "index": "integer",
-    "pid": "integer",
+    **integers("index", "pid"),
     "state": "text",
     "restarts": "integer",
     "uptime_s": "number",
@@ -146,25 +81,16 @@ PROCESS: Shape = {
     "recovered": "number, or null",
 }
 STATUS: Shape = {
-    "ready": "true or false",
+    "ready": _TRUTH,
     "mode": "normal, read_only, disk_full or no_resources",
     "cause": "text, or null",
-    "store": "text",
-    "kernel": "text",
+    **texts("store", "kernel"),
     "http": "text: where metrics and health pages are, or null",
     "log_file": "text: the file that the node's log goes to, or null",
     "settings": ["NAME=VALUE: those that differ from their defaults"],
     "origins": [{"setting": "text", "origin": "file, environment, -X or option", "where": "text"}],
     "processes": [PROCESS],
-    "log": {
-        "min": "integer",
-        "appended": "integer",
-        "committed": "integer",
-        "flushed": "integer",
-        "readable": "integer",
-        "epoch": "integer",
-        "records": "integer",
-    },
+    "log": integers("min", "appended", "committed", "flushed", "readable", "epoch", "records"),
     "disk": {"free_bytes": "integer", "used_ratio": "number: 0 to 1"},
     "operations": [
         {
@@ -195,67 +121,57 @@ TOP: Shape = STATUS | {
             "p99_ms": "number, or null: of the interval",
         }
     ],
-    "dispatch_lag_bytes": {"queues": "integer", "index": "integer"},
+    "dispatch_lag_bytes": integers("queues", "index"),
     "processes": [PROCESS | {"cpu_percent": "number: of one processor, or null"}],
 }
 EXPORT: Shape = {
     "out": "text",
     "version": "integer: of the manifest",
-    "rows": "integer",
-    "files": "integer",
-    "bytes": "integer",
-    "rows_in_all": "integer",
-    "files_in_all": "integer",
+    **integers("rows", "files", "bytes", "rows_in_all", "files_in_all"),
     "seconds": "number",
 }
 SQLITE: Shape = {
     "out": "text",
-    "rows": "integer",
-    "keys": "integer",
+    **integers("rows", "keys"),
     "damaged": "integer: places passed over",
 }
 REPAIR: Shape = {
-    "ok": "true or false",
-    "applied": "true or false",
+    "ok": _TRUTH,
+    "applied": _TRUTH,
     "steps": [{"step": "text, and what the step needs"}],
     "lost": {
-        "messages": "integer",
-        "unknown_bytes": "integer",
+        **integers("messages", "unknown_bytes"),
         "queues": [{"topic": "text", "queue_id": "integer", "from": "integer", "to": "integer"}],
     },
 }
 INFO: Shape = {
     "path": "text",
     "last_owner": "keelog or rocketmq",
-    "clean_shutdown": "true or false",
+    "clean_shutdown": _TRUTH,
     "commit_log": {
-        "min_offset": "integer",
-        "max_offset": "integer",
-        "segments": "integer",
-        "segment_bytes": "integer",
+        **integers("min_offset", "max_offset", "segments", "segment_bytes"),
         "torn_tail": "null, or offset, kind and why",
     },
-    "queues": {"topics": "integer", "count": "integer", "file_bytes": "integer"},
-    "index": {"files": "integer", "slots": "integer", "entries_max": "integer"},
+    "queues": integers("topics", "count", "file_bytes"),
+    "index": integers("files", "slots", "entries_max"),
     "checkpoint": {"NAME": "integer: ms since 1970, or an offset"},
     "keelog": "null for a broker's store, else epoch, floor, tails_at and progress",
     "disk_bytes": {"FOLDER": "integer"},
 }
 QUEUE: Shape = {
     "topic": "text",
-    "queue_id": "integer",
-    "min_offset": "integer",
+    **integers("queue_id", "min_offset"),
     "max_offset": "integer: of the next message",
 }
 
 SHAPES: dict[str, tuple[Shape, ...]] = {
     "health": (
         {
-            "ready": "true or false",
+            "ready": _TRUTH,
             "checks": [
                 {
                     "name": "text",
-                    "ok": "true or false",
+                    "ok": _TRUTH,
                     "detail": "text",
                     "needed": "true or false: whether ready asks for it",
                 }
@@ -277,9 +193,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "topic ls": (
         {
             "topic": "text",
-            "queues": "integer",
-            "read_queues": "integer",
-            "write_queues": "integer",
+            **integers("queues", "read_queues", "write_queues"),
             "perm": "integer: 2 write, 4 read",
             "messages": "integer",
         },
@@ -287,23 +201,16 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "topic describe": (
         {
             "topic": "text",
-            "perm": "integer",
-            "read_queues": "integer",
-            "write_queues": "integer",
+            **integers("perm", "read_queues", "write_queues"),
             "queues": [QUEUE],
         },
     ),
-    "topic create": ({"topic": "text", "queues": "integer", "created": "true or false"},),
+    "topic create": ({"topic": "text", "queues": "integer", "created": _TRUTH},),
     "topic rm": ({"topic": "text", "deleted": "true"},),
     "msg get": (MESSAGE,),
     "msg find": (MESSAGE,),
     "store info": (INFO,),
-    "store dump": (
-        MESSAGE | {"record_b64": "text: the record as stored, with --raw"},
-        UNIT,
-        ENTRY,
-        INDEX_HEADER,
-    ),
+    "store dump": (MESSAGE_RAW, UNIT, ENTRY, INDEX_HEADER),
     "store get": (PULL,),
     "store find": (MESSAGE, {"physical_offset": "integer: with --candidates"}),
     "store seek": ({"offset": "integer: of the queue"},),
@@ -313,10 +220,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
         {
             "start": "integer: log offset",
             "end": "integer: log offset",
-            "records": "integer",
-            "queues": "integer",
-            "queue_files": "integer",
-            "index_files": "integer",
+            **integers("records", "queues", "queue_files", "index_files"),
             "seconds": "number",
         },
     ),
@@ -334,15 +238,12 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
         {
             "setting": "text",
             "line": "integer, or null",
-            "problem": "text",
-            "hint": "text",
+            **texts("problem", "hint"),
         },
     ),
     "context ls": (
         {
-            "name": "text",
-            "node": "text",
-            "description": "text",
+            **texts("name", "node", "description"),
             "current": "true or false: whether it is in use",
         },
     ),
@@ -350,12 +251,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
         {
             "start": "integer: log offset",
             "end": "integer: log offset",
-            "records": "integer",
-            "queues": "integer",
-            "units": "integer",
-            "queue_files": "integer",
-            "index_files": "integer",
-            "index_entries": "integer",
+            **integers("records", "queues", "units", "queue_files", "index_files", "index_entries"),
             "ranges": "integer: parts of the log",
             "repaired": "true or false: whether ranges were cut anew",
             "seconds": "number",

@@ -1,26 +1,106 @@
-"""The JSON shapes that scripts rely on: messages, receipts, queue units, index entries, pulls.
+"""The JSON shapes of messages, receipts, queue units, index entries and pulls.
 
-A contract test pins each. Adding a field is allowed, renaming or removing one is not.
+Each field is declared once, with what `--format help` says of it. Scripts rely on them and a
+contract test pins the names: adding a field is allowed, renaming or removing one is not.
 """
 
 import base64
 from collections.abc import Iterable
-from typing import Any, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from protocol.derived import index_entry
 from protocol.derived.index_entry import IndexEntry, IndexHeader
-from protocol.derived.queue_unit import QueueUnit
+from protocol.derived.queue_unit import QUEUE_UNIT, QueueUnit
 from protocol.ids import Queue
 from protocol.record.codec import Record
 from protocol.record.properties import decode_raw_properties
 
+if TYPE_CHECKING:
+    from client.results import Receipt
+    from node.store.query.pull_types import PulledRecords
+    from protocol.layout import StructLayout
+
 Shape = dict[str, Any]
 
-MESSAGE_COLUMNS = (
-    *("topic", "queue_id", "queue_offset", "physical_offset", "store_size", "msg_id"),
-    *("unique_key", "tags", "keys", "properties", "flag", "sys_flag", "born_timestamp"),
-    *("born_host", "store_timestamp", "store_host", "body_crc", "reconsume_times"),
-    *("prepared_transaction_offset", "version", "body", "body_b64"),
+
+def integers(*names: str) -> Shape:
+    """Fields that are integers and need no explanation."""
+    return dict.fromkeys(names, "integer")
+
+
+def texts(*names: str) -> Shape:
+    """Fields that are texts and need no explanation."""
+    return dict.fromkeys(names, "text")
+
+
+def stored(layout: "StructLayout[Any]") -> Shape:
+    """The fields of a structure on disk, with what its layout says of each."""
+    return {name: f"integer: {wire.meaning}" for name, wire in layout.wires.items()}
+
+
+class RecordField(NamedTuple):
+    """A field of a message: its name, where a record has it, and its kind and meaning."""
+
+    name: str
+    source: str
+    kind: Any
+
+
+_RECORD_FIELDS = (
+    RecordField("topic", "topic", "text"),
+    RecordField("queue_id", "head.queue_id", "integer"),
+    RecordField("queue_offset", "head.queue_offset", "integer"),
+    RecordField("physical_offset", "head.physical_offset", "integer"),
+    RecordField("store_size", "head.total_size", "integer: bytes"),
+    RecordField("msg_id", "message_id", "text: store host and physical offset, upper-case hex"),
+    RecordField("unique_key", "unique_key", "text"),
+    RecordField("tags", "tags", "text, empty without one"),
+    RecordField("keys", "keys", ["text"]),
+    RecordField(
+        "properties", "properties_raw", {"NAME": 'text, or {"b64": text} when it is not UTF-8'}
+    ),
+    RecordField("flag", "head.flag", "integer"),
+    RecordField("sys_flag", "head.sys_flag", "integer"),
+    RecordField("born_timestamp", "head.born_timestamp", "integer: ms since 1970"),
+    RecordField("born_host", "born_host", "text: 1.2.3.4:5"),
+    RecordField("store_timestamp", "head.store_timestamp", "integer: ms since 1970"),
+    RecordField("store_host", "store_host", "text"),
+    RecordField("body_crc", "head.body_crc", "integer"),
+    RecordField("reconsume_times", "head.reconsume_times", "integer"),
+    RecordField("prepared_transaction_offset", "head.prepared_transaction_offset", "integer"),
+    RecordField("version", "version", "1 or 2"),
 )
+_RECORD_NAMES = tuple(field.name for field in _RECORD_FIELDS)
+_read_record = attrgetter(*(field.source for field in _RECORD_FIELDS))
+
+MESSAGE: Shape = {field.name: field.kind for field in _RECORD_FIELDS} | {
+    "body": "text; UTF-8 without NUL, else there is",
+    "body_b64": "text; forced by --raw-body, both left out by --no-body",
+}
+MESSAGE_RAW: Shape = MESSAGE | {"record_b64": "text: the record as stored, with --raw"}
+RECEIPT: Shape = {
+    "status": "PUT_OK, FLUSH_DISK_TIMEOUT, …",
+    "topic": "text",
+    **integers("queue_id", "queue_offset", "physical_offset"),
+    **texts("msg_id", "unique_key"),
+    "flushed": "true or false: whether the disk has it",
+}
+UNIT: Shape = {"topic": "text", **integers("queue_id", "queue_offset"), **stored(QUEUE_UNIT)}
+ENTRY: Shape = {
+    "file": "text",
+    "slot": "integer",
+    "entry": "integer: counts from 1",
+    **stored(index_entry.INDEX_ENTRY),
+}
+INDEX_HEADER: Shape = {"file": "text", **stored(index_entry.INDEX_HEADER)}
+PULL: Shape = {
+    "status": "FOUND, NO_MATCHED_MESSAGE, NO_MESSAGE_IN_QUEUE, OFFSET_FOUND_NULL, …",
+    **integers("next_begin_offset", "min_offset", "max_offset"),
+    "messages": [MESSAGE],
+}
+
+MESSAGE_COLUMNS = tuple(MESSAGE)
 """The columns of messages in CSV: both kinds of body, one of them empty."""
 MESSAGE_TABLE = ("topic", "queue_id", "queue_offset", "physical_offset", "tags", "keys", "body")
 """The columns of messages in a table for people."""
@@ -61,29 +141,10 @@ def message_shape(
     record: Record, raw_body: bool = False, no_body: bool = False, raw: bool = False
 ) -> Shape:
     """A message. `no_body` leaves the body out, `raw` adds the record as stored."""
-    head = record.head
-    shape: Shape = {
-        "topic": record.topic,
-        "queue_id": head.queue_id,
-        "queue_offset": head.queue_offset,
-        "physical_offset": head.physical_offset,
-        "store_size": head.total_size,
-        "msg_id": record.message_id,
-        "unique_key": record.unique_key,
-        "tags": record.tags,
-        "keys": record.keys,
-        "properties": properties_shape(record.properties_raw),
-        "flag": head.flag,
-        "sys_flag": head.sys_flag,
-        "born_timestamp": head.born_timestamp,
-        "born_host": str(record.born_host),
-        "store_timestamp": head.store_timestamp,
-        "store_host": str(record.store_host),
-        "body_crc": head.body_crc,
-        "reconsume_times": head.reconsume_times,
-        "prepared_transaction_offset": head.prepared_transaction_offset,
-        "version": record.version,
-    }
+    shape: Shape = dict(zip(_RECORD_NAMES, _read_record(record), strict=True))
+    shape["properties"] = properties_shape(shape["properties"])
+    shape["born_host"] = str(shape["born_host"])
+    shape["store_host"] = str(shape["store_host"])
     if not no_body:
         shape.update(body_shape(record.body, raw_body))
     if raw:
@@ -91,64 +152,19 @@ def message_shape(
     return shape
 
 
-class ReceiptShape(Protocol):
-    """What `send` answers."""
-
-    @property
-    def status(self) -> str: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def queue_id(self) -> int: ...
-    @property
-    def queue_offset(self) -> int: ...
-    @property
-    def physical_offset(self) -> int: ...
-    @property
-    def msg_id(self) -> str: ...
-    @property
-    def unique_key(self) -> str: ...
-    @property
-    def flushed(self) -> bool: ...
-
-
-def receipt_shape(receipt: ReceiptShape) -> Shape:
+def receipt_shape(receipt: "Receipt") -> Shape:
     """Where a message was stored, and whether it is on the disk."""
-    return {
-        "status": receipt.status,
-        "topic": receipt.topic,
-        "queue_id": receipt.queue_id,
-        "queue_offset": receipt.queue_offset,
-        "physical_offset": receipt.physical_offset,
-        "msg_id": receipt.msg_id,
-        "unique_key": receipt.unique_key,
-        "flushed": receipt.flushed,
-    }
+    return {name: getattr(receipt, name) for name in RECEIPT}
 
 
 def unit_shape(queue: Queue, queue_offset: int, unit: QueueUnit) -> Shape:
     """A queue unit."""
-    return {
-        "topic": queue.topic,
-        "queue_id": queue.queue_id,
-        "queue_offset": int(queue_offset),
-        "physical_offset": int(unit.physical_offset),
-        "size": int(unit.size),
-        "tags_code": int(unit.tags_code),
-    }
+    return {**queue._asdict(), "queue_offset": queue_offset, **unit._asdict()}
 
 
 def entry_shape(file: str, slot: int, number: int, entry: IndexEntry) -> Shape:
     """An index entry; `number` counts from 1 in its file."""
-    return {
-        "file": file,
-        "slot": int(slot),
-        "entry": int(number),
-        "key_hash": int(entry.key_hash),
-        "physical_offset": int(entry.physical_offset),
-        "time_diff_s": int(entry.time_diff_s),
-        "prev": int(entry.prev),
-    }
+    return {"file": file, "slot": slot, "entry": number, **entry._asdict()}
 
 
 def index_header_shape(file: str, header: IndexHeader) -> Shape:
@@ -156,18 +172,12 @@ def index_header_shape(file: str, header: IndexHeader) -> Shape:
     return {"file": file, **header._asdict()}
 
 
-def pull_shape(
-    status: str,
-    next_begin_offset: int,
-    min_offset: int,
-    max_offset: int,
-    messages: Iterable[Shape],
-) -> Shape:
+def pull_shape(result: "PulledRecords", messages: Iterable[Shape]) -> Shape:
     """One pull, as RocketMQ's getMessage answers it."""
     return {
-        "status": status,
-        "next_begin_offset": int(next_begin_offset),
-        "min_offset": int(min_offset),
-        "max_offset": int(max_offset),
+        "status": result.status.value,
+        "next_begin_offset": int(result.next_begin_offset),
+        "min_offset": int(result.min_offset),
+        "max_offset": int(result.max_offset),
         "messages": list(messages),
     }

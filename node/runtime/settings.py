@@ -6,7 +6,7 @@ Every limit of a loop or queue that an operator may want to move has its name he
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from protocol.errors import BadRequest
@@ -24,116 +24,180 @@ if TYPE_CHECKING:
     from protocol.derived.index_entry import IndexGeometry
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
+Value = TypeVar("Value", bound=int | str)
 
 STORE = "store"
 """The table of a settings file, and the word before a name: `-X store.name=value`."""
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
-_RATIOS = (
-    "disk_max_used_space_ratio",
-    "disk_space_clean_forcibly_ratio",
-    "disk_space_warning_level_ratio",
-)
-_MAY_BE_ZERO = ("file_forced_reserved_minutes", "staging_bytes_max")
 SEGMENT_BYTES_MIN = 1024
+"""A message must fit into a segment."""
 _MIB = 1024 * 1024
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DELAY = re.compile(r"([0-9]+)([smhd])")
+
+
+def setting(default: Value, meaning: str, least: int = 1, most: int | None = None) -> Value:
+    """A field of a settings class, with its bounds where it is a number.
+
+    `meaning` says in Markdown what it does, with the unit: for docs/settings.md, for the comments
+    of `keelog config init` and for the options of `keelog serve`.
+    """
+    metadata = {"meaning": meaning, "least": least, "most": most}
+    # A dataclass takes the place of the field by its default.
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Times in ms, sizes in bytes, unless the name says otherwise."""
 
-    mapped_file_size_commit_log: int = 1024 * _MIB
-    mapped_file_size_consume_queue: int = DEFAULT_QUEUE_FILE_BYTES
-    max_hash_slot_num: int = DEFAULT_SLOT_COUNT
-    max_index_num: int = DEFAULT_INDEX_NUM
-    message_index_enable: bool = True
-    index_tags_enable: bool = True
-    """Index TAGS too, as 5.4 and later do."""
-    flush_disk_type: str = ASYNC_FLUSH
-    flush_interval_commit_log: int = 500
-    flush_commit_log_least_pages: int = 4
-    flush_commit_log_thorough_interval: int = 10_000
-    flush_commit_log_timed: bool = True
-    """False: a commit, or an append by `wake_flush_when_put_message`, ends the interval early."""
-    wake_flush_when_put_message: bool = False
-    sync_flush_timeout: int = 5_000
-    transient_store_pool_enable: bool = False
-    """Counts in ASYNC_FLUSH only: `is_pool_enabled`."""
-    transient_store_pool_size: int = 5
-    """Buffers of 8 MiB, or of a segment where that is less; RocketMQ's have a segment's length."""
-    fast_fail_if_no_buffer_in_store_pool: bool = False
-    commit_interval_commit_log: int = 200
-    commit_commit_log_least_pages: int = 4
-    commit_commit_log_thorough_interval: int = 200
-    wake_commit_when_put_message: bool = True
-    flush_interval_consume_queue: int = 1_000
-    flush_consume_queue_least_pages: int = 2
-    flush_consume_queue_thorough_interval: int = 60_000
-    file_reserved_time: int = 72
-    """Hours that a segment is kept after it was last written."""
-    delete_when: str = "04"
-    """Hours of the local day in which old segments go, whatever the disk: `04`, `04;16`."""
-    disk_max_used_space_ratio: int = 75
-    """Percent. Above it old segments go at any hour."""
-    disk_space_clean_forcibly_ratio: int = 85
-    """Percent. Above it segments go before their time, the oldest first, and abandoned staged
-    batches before them."""
-    disk_space_warning_level_ratio: int = 90
-    """Percent. Above it appends are refused, reason disk_full."""
-    clean_file_forcibly_enable: bool = True
-    file_forced_reserved_minutes: int = 60
-    """What was written within so many minutes stays on a disk above the forced ratio too. 0: as in
-    a broker, nothing does."""
-    clean_resource_interval: int = 10_000
-    delete_commit_log_files_interval: int = 100
-    delete_file_batch_max: int = 10
-    max_message_size: int = DEFAULT_MAX_MESSAGE_BYTES
-    enabled_append_prop_crc: bool = True
-    """RocketMQ's default is false; ours is true (docs/decisions)."""
-    auto_create_topic_enable: bool = True
-    default_topic_queue_nums: int = 8
-    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    max_transfer_bytes_on_message_in_memory: int = 262_144
-    max_transfer_count_on_message_in_memory: int = 32
-    max_transfer_bytes_on_message_in_disk: int = 65_536
-    max_transfer_count_on_message_in_disk: int = 8
-    access_message_in_memory_max_ratio: int = 40
-    max_filter_message_size: int = 16_000
-    travel_cq_file_num_when_get_message: int = 1
-    send_thread_pool_queue_capacity: int = 10_000
-    waiting_bytes_max: int = 64 * _MIB
-    long_polling_ms_max: int = 30_000
-    staging_retention_hours: int = 24
-    """Hours that staged batches are kept which nobody publishes."""
-    staging_abandoned_minutes: int = 30
-    """A staged batch that nobody has touched for so long goes when the disk needs room."""
-    staging_bytes_max: int = 0
-    """Records that are staged and not published yet, of all queries together. 0: what the disk
-    allows, which is the bound in any case."""
+    mapped_file_size_commit_log: int = setting(
+        1024 * _MIB,
+        "length of a log segment; its disk space is taken at once",
+        least=SEGMENT_BYTES_MIN,
+    )
+    mapped_file_size_consume_queue: int = setting(
+        DEFAULT_QUEUE_FILE_BYTES, "length of a queue file (sparse)"
+    )
+    max_hash_slot_num: int = setting(DEFAULT_SLOT_COUNT, "hash slots of an index file (sparse)")
+    max_index_num: int = setting(DEFAULT_INDEX_NUM, "entries of an index file, one is never used")
+    message_index_enable: bool = setting(True, "whether there is an index of keys at all")
+    index_tags_enable: bool = setting(
+        True, "index the tag of a message too, as RocketMQ 5.4 and later do"
+    )
+    flush_disk_type: str = setting(
+        ASYNC_FLUSH, "`ASYNC_FLUSH`, or `SYNC_FLUSH`: every answer waits for the disk"
+    )
+    flush_interval_commit_log: int = setting(500, "ASYNC_FLUSH: ms between two flushes")
+    flush_commit_log_least_pages: int = setting(
+        4, "ASYNC_FLUSH: pages of 4 KiB that a flush must be worth", least=0
+    )
+    flush_commit_log_thorough_interval: int = setting(
+        10_000, "ASYNC_FLUSH: after so many ms even one byte is flushed"
+    )
+    flush_commit_log_timed: bool = setting(
+        True, "ASYNC_FLUSH: sleep it out; false: a commit or wake-up ends it early"
+    )
+    wake_flush_when_put_message: bool = setting(
+        False, "ASYNC_FLUSH, not timed: each append is such a wake-up"
+    )
+    sync_flush_timeout: int = setting(
+        5_000, "ms that an answer waits for the disk; then `FLUSH_DISK_TIMEOUT`"
+    )
+    transient_store_pool_enable: bool = setting(
+        False,
+        "ASYNC_FLUSH: appends go to memory first, and are [lost with the "
+        "process](operations.md#flush-modes) until committed",
+    )
+    transient_store_pool_size: int = setting(
+        5, "its buffers, of 8 MiB or one segment, whichever is less"
+    )
+    fast_fail_if_no_buffer_in_store_pool: bool = setting(
+        False, "pool full: SYSTEM_BUSY; false: wait for the disk"
+    )
+    commit_interval_commit_log: int = setting(
+        200, "pool: ms between two commits, the writes into the segment"
+    )
+    commit_commit_log_least_pages: int = setting(
+        4, "pool: pages of 4 KiB that a commit must be worth", least=0
+    )
+    commit_commit_log_thorough_interval: int = setting(
+        200, "pool: after so many ms even one byte is committed"
+    )
+    wake_commit_when_put_message: bool = setting(True, "pool: each append ends the interval early")
+    flush_interval_consume_queue: int = setting(
+        1_000, "ms between two syncs of queue files, and of index files"
+    )
+    flush_consume_queue_least_pages: int = setting(
+        2, "pages of 4 KiB of new units that a sync is worth", least=0
+    )
+    flush_consume_queue_thorough_interval: int = setting(
+        60_000, "after so many ms even one unit is synced"
+    )
+    file_reserved_time: int = setting(72, "hours that a segment is kept after it was last written")
+    delete_when: str = setting(
+        "04", "hours of the local day in which older segments go: `04`, or `04;16`"
+    )
+    disk_max_used_space_ratio: int = setting(
+        75, "% of the disk; above it they go at any hour", most=100
+    )
+    disk_space_clean_forcibly_ratio: int = setting(
+        85,
+        "% of the disk; above it segments go before their time, and [abandoned staged "
+        "batches](operations.md#what-goes-when-the-disk-fills) before them",
+        most=100,
+    )
+    disk_space_warning_level_ratio: int = setting(
+        90, "% of the disk; above it appends are refused, `disk_full`", most=100
+    )
+    clean_file_forcibly_enable: bool = setting(
+        True, "whether segments may go before their time at all"
+    )
+    file_forced_reserved_minutes: int = setting(
+        60,
+        "minutes after its last write that a segment stays, however full the disk is; 0: "
+        "none, [as in a broker](operations.md#old-segments)",
+        least=0,
+    )
+    clean_resource_interval: int = setting(10_000, "ms between two rounds of deleting")
+    delete_commit_log_files_interval: int = setting(100, "ms between two deleted segments")
+    delete_file_batch_max: int = setting(10, "segments that one round deletes at most")
+    max_message_size: int = setting(DEFAULT_MAX_MESSAGE_BYTES, "largest body")
+    enabled_append_prop_crc: bool = setting(
+        True,
+        "seal each record with a checksum over all of it "
+        "([why](decisions/0002-whole-record-checksum.md)); off in RocketMQ",
+    )
+    auto_create_topic_enable: bool = setting(
+        True, "make a topic when the first message for it comes"
+    )
+    default_topic_queue_nums: int = setting(8, "queues of a topic made so")
+    message_delay_level: str = setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "delays of the levels of DELAY, for reading delayed messages",
+    )
+    max_transfer_bytes_on_message_in_memory: int = setting(
+        262_144, "bytes of one pull, recent messages"
+    )
+    max_transfer_count_on_message_in_memory: int = setting(
+        32, "messages of one pull, recent messages"
+    )
+    max_transfer_bytes_on_message_in_disk: int = setting(65_536, "bytes of one pull, old messages")
+    max_transfer_count_on_message_in_disk: int = setting(8, "messages of one pull, old messages")
+    access_message_in_memory_max_ratio: int = setting(
+        40, "% of memory; messages further back in the log are old"
+    )
+    max_filter_message_size: int = setting(
+        16_000, "bytes of queue units that a pull with tags looks through"
+    )
+    travel_cq_file_num_when_get_message: int = setting(1, "queue files that one pull looks into")
+    send_thread_pool_queue_capacity: int = setting(
+        10_000, "requests that may wait for the disk; then SYSTEM_BUSY"
+    )
+    waiting_bytes_max: int = setting(
+        64 * _MIB, "bytes of records that may wait for the disk; then SYSTEM_BUSY"
+    )
+    long_polling_ms_max: int = setting(30_000, "longest wait of a pull that finds nothing")
+    staging_retention_hours: int = setting(
+        24, "hours that staged batches are kept which nobody publishes"
+    )
+    staging_abandoned_minutes: int = setting(
+        30, "minutes without a write after which a staged batch may go when the disk needs room"
+    )
+    staging_bytes_max: int = setting(
+        0,
+        "bytes of staged batches, of all queries together; then NO_PERMISSION; 0: [what the "
+        "disk allows](operations.md#what-goes-when-the-disk-fills)",
+        least=0,
+    )
 
     def __post_init__(self) -> None:
         if self.flush_disk_type not in (SYNC_FLUSH, ASYNC_FLUSH):
             raise BadRequest(
                 f"flush_disk_type is {self.flush_disk_type!r}", f"use {SYNC_FLUSH} or {ASYNC_FLUSH}"
             )
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                continue
-            may_be_zero = field.name.endswith("_least_pages") or field.name in _MAY_BE_ZERO
-            if value < 0 or (value == 0 and not may_be_zero):
-                raise BadRequest(f"{field.name} is {value}", "use a positive number")
-        if self.mapped_file_size_commit_log < SEGMENT_BYTES_MIN:
-            raise BadRequest(
-                f"mapped_file_size_commit_log is {self.mapped_file_size_commit_log}",
-                f"use at least {SEGMENT_BYTES_MIN}: a message must fit into a segment",
-            )
-        for name in _RATIOS:
-            if getattr(self, name) > 100:
-                raise BadRequest(f"{name} is {getattr(self, name)}", "use percent, 100 at most")
+        check_bounds(self)
         self.delete_hours  # noqa: B018  (a bad text is refused at the start)
         self.delay_levels_ms  # noqa: B018  (a bad text is refused at the start)
 
@@ -180,6 +244,20 @@ class Settings:
         return tuple(levels)
 
 
+def check_bounds(settings: "DataclassInstance") -> None:
+    """Raises BadRequest for a number outside the bounds of its setting."""
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        least, most = one.metadata["least"], one.metadata["most"]
+        if not isinstance(value, int) or isinstance(value, bool):
+            continue
+        if most is not None and not least <= value <= most:
+            raise BadRequest(f"{one.name} is {value}, outside [{least}, {most}]")
+        if value < least:
+            hint = "a positive number" if least == 1 else f"at least {least}"
+            raise BadRequest(f"{one.name} is {value}", f"use {hint}")
+
+
 def load_settings(pairs: Iterable[str], base: Settings | None = None) -> Settings:
     """Applies `name=value` texts (`store.` in front is allowed) to `base` or the defaults.
 
@@ -193,7 +271,7 @@ def changed(settings: Kind, pairs: Iterable[str], table: str) -> Kind:
 
     Raises BadRequest as `load_settings`.
     """
-    kinds = {field.name: type(getattr(settings, field.name)) for field in fields(settings)}
+    kinds = {one.name: type(getattr(settings, one.name)) for one in fields(settings)}
     changes: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -208,7 +286,7 @@ def changed(settings: Kind, pairs: Iterable[str], table: str) -> Kind:
 
 def unknown_setting(name: str, kind: "type[DataclassInstance]" = Settings) -> BadRequest:
     """The error for a name that is no setting's, with the nearest one that is."""
-    near = difflib.get_close_matches(name, [field.name for field in fields(kind)], 1)
+    near = difflib.get_close_matches(name, [one.name for one in fields(kind)], 1)
     hint = f"did you mean {near[0]}?" if near else "see them all with: keelog config init"
     return BadRequest(f"there is no setting {name[:80]!a}", hint)
 

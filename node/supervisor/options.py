@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from node.runtime.settings import check_bounds, setting
 from node.supervisor.bind import parse_bind, parse_http
 from node.supervisor.plan import ChildRole, RestartLimits
-from protocol.errors import BadRequest
 from protocol.modules import module_name
 
 SERVE = "serve"
@@ -22,40 +22,41 @@ READERS_MAX = 64
 class ServeSettings:
     """Checked when it is made: BadRequest for what cannot be."""
 
-    bind: str = "tcp://127.0.0.1:9870"
-    """The control socket; the writer listens one port above, the readers above it."""
-    queue_workers: int = 1
-    readers: int = 1
-    http: str = ""
-    """Where /metrics and the health pages are; empty: nowhere."""
-    restart_limit: int = 5
-    """A process that ends so often within a minute is given up; 0: never."""
+    bind: str = setting(
+        "tcp://127.0.0.1:9870",
+        "the control socket; the writer listens one port above, the readers above it; port 0 "
+        "takes free ones",
+    )
+    queue_workers: int = setting(
+        1, "processes that write the queues; each reads the whole log", most=QUEUE_WORKERS_MAX
+    )
+    readers: int = setting(1, "processes that answer pulls and look-ups", most=READERS_MAX)
+    http: str = setting(
+        "",
+        "where /metrics, /livez, /readyz and /healthz are, as 9875 or 0.0.0.0:9875; empty: nowhere",
+    )
+    restart_limit: int = setting(
+        5, "a process that ends so often within a minute is given up; 0: never", least=0
+    )
 
     def __post_init__(self) -> None:
         parse_bind(self.bind)
         parse_http(self.http)
-        for name, value, most in (
-            ("queue_workers", self.queue_workers, QUEUE_WORKERS_MAX),
-            ("readers", self.readers, READERS_MAX),
-        ):
-            if not 1 <= value <= most:
-                raise BadRequest(f"{name} is {value}, outside [1, {most}]")
-        if self.restart_limit < 0:
-            raise BadRequest(f"restart_limit is {self.restart_limit}", "0 is never, 5 is usual")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     """How a node watches its processes. Checked when it is made: BadRequest for what cannot be."""
 
-    silence_limit_s: int = 10
-    """A process that gave no sign of life for so long is killed, and started again."""
+    silence_limit_s: int = setting(
+        10,
+        "a process that gave no sign of life for so long is killed and started again; after "
+        "half of it the node is not ready",
+    )
 
     def __post_init__(self) -> None:
-        if self.silence_limit_s < 1:
-            raise BadRequest(
-                f"silence_limit_s is {self.silence_limit_s}", "1 s at least, 10 are usual"
-            )
+        check_bounds(self)
 
 
 MODULES: Mapping[ChildRole, str] = {

@@ -7,7 +7,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from keelog.cli.settings.meanings import MEANINGS, shown
+from keelog.cli.settings.given import value_text
 from node.runtime.settings import Settings
 from scripts.docs.generated_page import write_or_check
 
@@ -16,9 +16,9 @@ _PART = re.compile(r"(<!-- generated: settings -->\n).*?(<!-- end -->)", re.DOTA
 
 
 def table() -> str:
-    """One row a setting, in the order of the code. Raises KeyError for one without a meaning."""
+    """Returns one row for each setting, in the order of the code."""
     rows = [
-        f"| `{field.name}` | {shown(field.default)} | {MEANINGS[field.name]} |"
+        f"| `{field.name}` | {value_text(field.default)} | {field.metadata['meaning']} |"
         for field in dataclasses.fields(Settings)
     ]
     return "\n".join(("| setting | default | what it does |", "|---|---|---|", *rows))

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,16 @@ from keelog.cli.contexts import DEFAULT_NODE
 from keelog.cli.main import run
 from keelog.cli.settings import broker_conf
 from keelog.cli.settings.broker_conf import import_conf, properties, reason
-from keelog.cli.settings.config_file import whole_file
+from keelog.cli.settings.config_file import plain_meaning, whole_file
 from keelog.cli.settings.given import (
+    SERVE,
+    STORE,
     from_environment,
     from_file,
     read_file,
-    serve_settings,
-    store_pairs,
+    settings_of,
 )
-from keelog.cli.settings.meanings import MEANINGS, NODE_MEANINGS, SERVE_MEANINGS, plain_meaning
-from node.runtime.settings import Settings, load_settings
+from node.runtime.settings import Settings
 from node.supervisor import loop as supervisor
 from node.supervisor.options import NodeSettings, Options, ServeSettings
 from protocol.errors import BadRequest
@@ -32,7 +33,7 @@ def no_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-ALL_MEANINGS = MEANINGS | SERVE_MEANINGS | NODE_MEANINGS
+FIELDS = [field for kind in (Settings, ServeSettings, NodeSettings) for field in fields(kind)]
 
 
 def test_each_value_is_shown_with_who_said_it_and_the_last_of_them_wins(
@@ -52,7 +53,7 @@ def test_each_value_is_shown_with_who_said_it_and_the_last_of_them_wins(
     assert said["store.flush_disk_type"] == ("ASYNC_FLUSH", "default", "")
     assert said["node"] == ("tcp://127.0.0.1:9870", "default", "")
     assert rows["store.max_index_num"]["default"] == Settings().max_index_num
-    assert len(rows) == len(ALL_MEANINGS) + 1
+    assert len(rows) == len(FIELDS) + 1
 
 
 def test_serve_takes_options_before_all_else_then_the_last_of_x_variables_and_file(
@@ -112,14 +113,9 @@ def test_a_node_listens_where_commands_look_for_one() -> None:
     assert ServeSettings().bind == DEFAULT_NODE
 
 
-def test_every_setting_of_serve_has_a_meaning_and_no_meaning_is_left_over() -> None:
-    assert list(SERVE_MEANINGS) == list(ServeSettings.__dataclass_fields__)
-    assert list(NODE_MEANINGS) == list(NodeSettings.__dataclass_fields__)
-
-
 def test_the_long_variable_of_a_setting_goes_before_the_short_one() -> None:
     given = from_environment({"KEELOG_SERVE__HTTP": "2", "KEELOG_HTTP": "1"})
-    assert serve_settings(given).http == "2"
+    assert settings_of(SERVE, given).http == "2"
     with pytest.raises(BadRequest, match="the variable KEELOG_HTTP: http 'x' is no address"):
         from_environment({"KEELOG_HTTP": "x"})
 
@@ -153,6 +149,9 @@ def test_the_long_variable_of_a_setting_goes_before_the_short_one() -> None:
         ("[serve]\nhttp = '99999'\n", 2, "http", "no address", "write 9875"),
         ("[serve]\nreaders = 65\n", 2, "readers", "outside [1, 64]", ""),
         ("[serve]\nmax_index_num = 9\n", 2, "max_index_num", "no setting", "config init"),
+        ("[serve]\nhttp = ''\n[store]\nhttp = ''\n", 4, "http", "no setting", "config init"),
+        ("[store] # a = b\n\n'max_index_num' = 0\n", 3, "max_index_num", "is 0", "positive"),
+        ("store.max_index_num = 0\n", 1, "max_index_num", "is 0", "positive"),
         ("[store\n", 1, "", "no TOML", "keelog config init"),
         ("[store]\nmax_index_num 9\n", 2, "", "no TOML", "keelog config init"),
     ],
@@ -193,20 +192,20 @@ def test_a_made_file_holds_every_setting_and_changes_none(tmp_path: Path) -> Non
     file = tmp_path / "keelog.toml"
     file.write_text(whole_file(commented=False))
     pairs = [one.pair for one in from_file(file)]
-    assert len(pairs) == len(ALL_MEANINGS)
-    assert load_settings(store_pairs(from_file(file))) == Settings()
-    assert serve_settings(from_file(file)) == ServeSettings()
+    assert len(pairs) == len(FIELDS)
+    assert settings_of(STORE, from_file(file)) == Settings()
+    assert settings_of(SERVE, from_file(file)) == ServeSettings()
     file.write_text(whole_file(commented=True))
     assert from_file(file) == []
     awake = whole_file(commented=True).replace("\n# ", "\n")
-    for name in ALL_MEANINGS:
-        assert f"\n{name} = " in awake
+    for field in FIELDS:
+        assert f"\n{field.name} = " in awake
 
 
 def test_no_meaning_has_markdown_left_in_a_made_file() -> None:
-    for name in MEANINGS:
-        assert not set(plain_meaning(name)) & set("`[]"), name
-        assert "docs/" not in plain_meaning(name)
+    for field in FIELDS:
+        assert not set(plain_meaning(field)) & set("`[]"), field.name
+        assert "docs/" not in plain_meaning(field)
 
 
 def test_a_brokers_properties_become_settings_and_the_rest_is_told_with_a_reason(

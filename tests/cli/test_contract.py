@@ -12,7 +12,7 @@ import pytest
 from keelog.cli import failures, shapes
 from keelog.cli.help import TOPICS
 from keelog.cli.output import FORMATS
-from keelog.cli.shape_help import SHAPES, Shape
+from keelog.cli.shape_help import SHAPES
 from tests.cli.tree import help_of, leaves
 
 COMMANDS = """\
@@ -146,7 +146,7 @@ def test_every_field_of_the_contract_is_in_the_shape_of_the_command(path: str) -
 
 
 def test_units_entries_and_headers_have_the_fields_of_the_contract() -> None:
-    dumped: list[Shape] = list(SHAPES["store dump"][1:])
+    dumped: list[shapes.Shape] = list(SHAPES["store dump"][1:])
     for contract, shape in zip(OTHER_FIELDS.values(), dumped, strict=True):
         assert named_in(contract) == fields_of(shape)
 

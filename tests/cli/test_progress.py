@@ -8,8 +8,8 @@ import pytest
 
 from keelog.cli.main import run
 from keelog.cli.messages.produce import input_teller
-from keelog.cli.progress import CommandProgress, duration, progress_line
-from keelog.cli.sizes import size
+from keelog.cli.progress import CommandProgress, progress_line
+from keelog.text import duration_text, size_text
 from tests.cli.tree import leaves
 from tests.support.golden import GetStore
 
@@ -58,8 +58,13 @@ def test_nothing_to_do_is_no_division_by_zero() -> None:
 
 
 def test_durations_and_sizes_are_for_people() -> None:
-    assert [duration(s) for s in (0.4, 59, 200, 7500)] == ["0 s", "59 s", "3 min 20 s", "2 h 5 min"]
-    assert [size(n) for n in (None, 7, 3 << 10, 5 << 40)] == ["", "7 B", "3.0 KiB", "5.0 TiB"]
+    assert [duration_text(s) for s in (0.4, 59, 200, 7500)] == [
+        "0 s",
+        "59 s",
+        "3 min 20 s",
+        "2 h 5 min",
+    ]
+    assert [size_text(n) for n in (None, 7, 3 << 10, 5 << 40)] == ["", "7 B", "3.0 KiB", "5.0 TiB"]
 
 
 def test_a_log_gets_a_plain_line_each_five_seconds() -> None:

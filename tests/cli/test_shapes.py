@@ -3,9 +3,11 @@
 import base64
 from typing import Any
 
+import numpy as np
 import pytest
 
 from keelog.cli import shapes
+from node.store.query.pull_types import PulledRecords, PullStatus
 from protocol.derived.index_entry import IndexEntry, IndexHeader
 from protocol.derived.queue_unit import QueueUnit
 from protocol.ids import Queue
@@ -82,6 +84,8 @@ def test_units_entries_and_pulls_have_the_fields_of_the_contract() -> None:
         *("file", "begin_timestamp", "end_timestamp", "begin_physical_offset"),
         *("end_physical_offset", "slot_count", "index_count"),
     ]
-    assert list(shapes.pull_shape("FOUND", 1, 0, 2, [])) == [
+    none = np.zeros(0, np.int64)
+    pulled = PulledRecords(PullStatus.FOUND, 1, 0, 2, none, none, none, b"")
+    assert list(shapes.pull_shape(pulled, [])) == [
         *("status", "next_begin_offset", "min_offset", "max_offset", "messages")
     ]

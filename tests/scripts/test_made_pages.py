@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from keelog.cli.settings.meanings import MEANINGS
-from node.runtime.settings import Settings
 from scripts.docs import readme_numbers, recording, settings_table
 from scripts.docs.recording import Event, Piece, as_cast, draw, from_cast, pieces
 from tests.cli.tree import leaves
@@ -19,10 +17,6 @@ def test_the_settings_table_is_what_the_code_says() -> None:
     text = settings_table.PAGE.read_text(encoding="utf-8")
     assert text.count("<!-- generated: settings -->") == 1
     assert settings_table.render(text) == text, "stale: python -m scripts.docs.settings_table"
-
-
-def test_every_setting_has_a_meaning_and_no_meaning_is_left_over() -> None:
-    assert list(MEANINGS) == list(Settings.__dataclass_fields__)
 
 
 def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:

@@ -13,7 +13,7 @@ POOL_BODIES = 4096
 POOL_BYTES = 64 << 20
 _LOGNORMAL_SIGMA = 1.0
 _LOGNORMAL_TIMES_MAX = 64
-"""No body is longer than so many times the median."""
+"""The longest body, in medians."""
 
 
 class Sizes(NamedTuple):

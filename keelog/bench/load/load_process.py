@@ -38,7 +38,7 @@ class Talk:
         self._lock = threading.Lock()
 
     def say(self, what: str, **fields: Any) -> None:
-        """One line. That nobody hears it any more is for who reads stdin to find."""
+        """Writes one line. A closed pipe does not matter: `_hear` then ends the process."""
         with self._lock, suppress(BrokenPipeError):
             self._out.write(json.dumps({"say": what, **fields}) + "\n")
             self._out.flush()

@@ -1,4 +1,4 @@
-"""The first bytes of a body whose way is followed: when it was to go out, when it did, who sent it.
+"""The first bytes of a body that is followed: intended and real send time, producer, number.
 
 All times are of the monotonic clock, which all processes of a machine share.
 """

@@ -31,7 +31,6 @@ class Member:
     process: subprocess.Popen[str]
     generator: float | None = None
     is_done: bool = False
-    rows: int = 0
 
     @property
     def pid(self) -> int:
@@ -51,7 +50,7 @@ class SecondFigures:
 
 @dataclass(slots=True)
 class Fleet:
-    """All of them, as a context: none is left behind it."""
+    """All of them, as a context: at its end none is left."""
 
     members: list[Member] = field(default_factory=list)
     _said: "queue.SimpleQueue[tuple[Member, dict[str, Any]]]" = field(
@@ -115,7 +114,6 @@ class Fleet:
             if said["say"] == "done":
                 member.is_done = True
             elif said["say"] == "row":
-                member.rows += 1
                 yield SecondFigures(member.name, said["start"], said["end"], said["streams"])
 
     def _check(self, member: Member, said: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a load process counts, and how it tells: a row of figures each second, as a line of JSON.
+"""What a load process counts and reports: a row of figures each second, as a line of JSON.
 
 Callers note latencies from any thread. Each note is an append to an array, which needs no lock;
 whoever takes a row copies what is there and deletes as much.
@@ -37,7 +37,7 @@ class Recorder:
         self._latencies.append(latency_ns)
 
     def fail(self, kind: str, messages: int = 1) -> None:
-        """Messages were not stored, or nobody knows."""
+        """Counts messages that were not stored, or whose outcome is unknown."""
         self._failures[kind] += messages
 
     def count_by(self, counted: Callable[[], tuple[int, int]]) -> None:

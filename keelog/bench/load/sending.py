@@ -19,7 +19,7 @@ from keelog.bench.load.recorder import Recorder
 from protocol.errors import MqError
 
 SAMPLE_EVERY = 128
-"""At full speed one message of so many is timed where one producer has many in flight."""
+"""At full speed one message of this number is timed where a producer has many in flight."""
 PAUSE_S = 0.01
 """After a failure: a node that refuses everything is not asked at full speed."""
 _now = time.monotonic_ns
@@ -126,7 +126,6 @@ class Handed:
     """What was handed to a producer so far, answered or not."""
 
     messages: int = 0
-    bytes: int = 0
 
 
 def keep_in_flight(
@@ -134,7 +133,7 @@ def keep_in_flight(
 ) -> None:
     """One producer that waits only for room.
 
-    Who calls counts the answers (`Recorder.count_by`). At a rate each message is timed, at full
+    The caller counts the answers (`Recorder.count_by`). At a rate each message is timed, at full
     speed one of SAMPLE_EVERY.
     """
     every = 1 if streams.lateness is not None else SAMPLE_EVERY
@@ -147,7 +146,6 @@ def keep_in_flight(
         if handed.messages % every == 0:
             future.add_done_callback(partial(_timed, streams.sends, due, every))
         handed.messages += 1
-        handed.bytes += request.size
 
 
 def keep_batches_in_flight(

@@ -5,7 +5,7 @@ from typing import Any
 
 from keelog.bench.report.text_report import NAMES, last_lines, process_rows, summary_rows
 from keelog.bench.results import Result
-from keelog.bench.units import ms_text
+from keelog.text import ms_text
 from pipeline.report.page import page as frame
 from pipeline.report.page import section, table
 from pipeline.report.text import count_text, size_text
@@ -25,7 +25,7 @@ class PicturesMissing(RefusedError):
 
 
 def check_pictures() -> None:
-    """Raises PicturesMissing where matplotlib is not installed: before a load, not behind it."""
+    """Raises PicturesMissing where matplotlib is not installed: before a load, not after it."""
     if importlib.util.find_spec("matplotlib") is None:
         raise PicturesMissing(
             "--html needs matplotlib, which is not installed", "pip install 'keelog[bench]'"

@@ -12,7 +12,7 @@ from pipeline.report.picture import COLOURS, INK, in_bytes, legend, svg
 from pipeline.report.text import count_text
 
 LOG_FROM = 30.0
-"""Latencies whose largest is so many times the least are drawn on a logarithmic axis."""
+"""From this ratio of the largest to the least on, latencies get a logarithmic axis."""
 ROLES = ("send", "writer", "queue", "index", "reader", "follow", "find", "supervisor", "consume")
 """Each has a colour; those of one load differ."""
 _WARM_UP = "#eef1f4"
@@ -101,7 +101,7 @@ def percentiles(result: Result) -> str:
 
 
 def lag(result: Result) -> str:
-    """Bytes that each worker is behind."""
+    """The lag of each worker in bytes."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -137,7 +137,7 @@ def cpu(result: Result) -> str:
 
 
 def memory(result: Result) -> str:
-    """Memory of each process that no file stands behind."""
+    """Memory of each process that is not backed by files."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()

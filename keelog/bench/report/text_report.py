@@ -5,14 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
+from keelog.bench.progress import status_line
 from keelog.bench.results import Result, Second, Summary
 from keelog.bench.setup import Telling
-from keelog.bench.units import ms_text
+from keelog.text import ms_text
 from pipeline.report.text import count_text, size_text
-from protocol.printable import printable
 
 NAMES = {
     "send": "sent",
@@ -45,26 +42,11 @@ def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> s
 
 @contextmanager
 def telling() -> Iterator[Telling]:
-    """Lines on stderr, below them what goes on, where a person looks."""
-    if not sys.stderr.isatty():
-        yield Telling(
-            phase=lambda text: print_line(text),
-            second=lambda *figures: print_line(second_line(*figures)),
-        )
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting a node")
-        yield Telling(
-            phase=lambda text: bar.update(task, description=text),
-            second=lambda *figures: bar.console.print(second_line(*figures), highlight=False),
-        )
-
-
-def print_line(text: str) -> None:
-    """One line to who watches a log."""
-    sys.stderr.write(printable(text) + "\n")
-    sys.stderr.flush()
+    """Shows what goes on, and a line each second, on stderr."""
+    with status_line() as shown:
+        if sys.stderr.isatty():
+            shown.phase("starting a node")
+        yield Telling(shown.phase, lambda *figures: shown.line(second_line(*figures)))
 
 
 def summary_rows(result: Result) -> list[dict[str, Any]]:

@@ -14,7 +14,9 @@ from typing import Any
 import click
 
 import keelog
-from keelog.cli.demo.node import DemoNode
+from keelog.bench.node_process import Node
+from keelog.bench.setup import node_for
+from keelog.bench.workload import Workload
 from keelog.cli.demo.spark import INSTALL, is_spark_there, spark_topics
 from keelog.cli.demo.store import Input, find_store, outgoing, read_store, same
 from keelog.cli.failures import OK, doing
@@ -25,7 +27,7 @@ from keelog.cli.node.state import show_status
 from keelog.cli.options import command, output_options
 from keelog.cli.output import Output, say
 from node.supervisor.child_process import environment
-from protocol.errors import MqError, RequestTimeout
+from protocol.errors import MqError, NotFound, RequestTimeout
 from protocol.ids import Queue
 from protocol.record.codec import Record
 
@@ -94,36 +96,41 @@ def demo(sources: Sequence[str], directory: Path | None, spark: bool | None, out
     differences: list[str] = []
     with doing("the demo failed"), ending_in_order():
         found = _read(sources, summary)
-        with DemoNode(place / "store", SETTINGS) as node:
-            with keelog.connect(node.endpoint(), timeout=_TIMEOUT_S) as client:
+        with node_for(Workload(directory=str(place), settings=SETTINGS)) as (endpoint, _, node):
+            assert node is not None, "a node was started"
+            _show_lines(_said(node))
+            with keelog.connect(endpoint, timeout=_TIMEOUT_S) as client:
                 stored = _send(client, found, summary)
                 _wait_until_dispatched(client, summary)
                 _compare(client, found, stored, summary, differences)
                 show_status(client, Output("table", sys.stderr.buffer))
+            before = len(_said(node))
             code = node.stop()
+            _show_lines(_said(node)[before:])
             if code:
                 differences.append(f"the node ended with {code}")
         summary.verified = _verify(place / "store", differences)
         summary.seconds = round(time.monotonic() - started, 1)
         is_for_people = output.format == "table"
         if spark and not is_for_people:
-            summary.spark_topics = spark_topics(summary.store, _tell)
+            summary.spark_topics = spark_topics(summary.store, say)
         output.document(asdict(summary), table=_table(summary))
         if differences:
             raise DemoFailed("; ".join(differences[:5]), f"keelog store verify {place / 'store'}")
         if is_for_people and spark is not False:
             _show_spark(summary.store, bool(spark), output)
-    _tell("", *_commands(place / "store"))
+    _show_lines(["", *_commands(place / "store")])
     return OK
 
 
 def _show_spark(store: str, is_asked_for: bool, output: Output) -> None:
     """The last table, or the line that says how to get it."""
     if not is_asked_for and not is_spark_there():
-        _tell("", f"Spark is not installed; with it the demo ends with a Spark job: {INSTALL}")
+        say("")
+        say(f"Spark is not installed; with it the demo ends with a Spark job: {INSTALL}")
         return
-    _tell("")
-    rows = spark_topics(store, _tell)
+    say("")
+    rows = spark_topics(store, say)
     # Imported here: it comes with the jobs.
     from pipeline.report.text import topic_rows
 
@@ -132,20 +139,31 @@ def _show_spark(store: str, is_asked_for: bool, output: Output) -> None:
     output.document({}, table, "\nwhat a Spark job counts in the store")
 
 
-def _tell(*lines: str) -> None:
+def _show_lines(lines: Sequence[str]) -> None:
     for line in lines:
         say(line)
+
+
+def _said(node: Node) -> list[str]:
+    return [f"  node: {line}" for line in node.said().splitlines()]
 
 
 def _read(sources: Sequence[str], summary: DemoSummary) -> Input:
     found = Input()
     with tempfile.TemporaryDirectory(prefix="keelog-demo-") as scratch:
         for name in sources:
-            _tell(f"reading {name}, a store that a RocketMQ broker wrote")
-            read_store(find_store(name, Path(scratch)), found)
+            say(f"reading {name}, a store that a RocketMQ broker wrote")
+            stop = read_store(find_store(name, Path(scratch)), found)
+            if stop is not None:
+                say(f"its log ends at offset {stop.position}: {stop.why}")
     summary.left_out = dict(found.left_out)
     skipped = ", ".join(f"{count} {why}" for why, count in found.left_out.items()) or "none"
-    _tell(f"{len(found.records)} messages to send; left out: {skipped}")
+    if not found.records:
+        raise NotFound(
+            f"no message to send in {', '.join(sources)}; left out: {skipped}",
+            "keelog demo --from DIR with a store that has messages of ordinary topics",
+        )
+    say(f"{len(found.records)} messages to send; left out: {skipped}")
     return found
 
 
@@ -165,7 +183,7 @@ def _send(client: keelog.Client, found: Input, summary: DemoSummary) -> list[kee
     took = time.monotonic() - began
     summary.sent = len(messages)
     summary.stored = sum(receipt.status == "PUT_OK" for receipt in receipts)
-    _tell(f"sent {summary.sent} in {took:.1f} s, {summary.stored} stored")
+    say(f"sent {summary.sent} in {took:.1f} s, {summary.stored} stored")
     return receipts
 
 
@@ -185,7 +203,7 @@ def _wait_until_dispatched(client: keelog.Client, summary: DemoSummary) -> None:
         for topic in client.topics()
         for queue in client.offsets(topic.topic)
     )
-    _tell(f"{summary.dispatched} dispatched to queues and index")
+    say(f"{summary.dispatched} dispatched to queues and index")
 
 
 def _compare(
@@ -207,7 +225,7 @@ def _compare(
     offsets = {record.physical_offset for records in pulled.values() for record in records}
     if offsets != {receipt.physical_offset for receipt in receipts}:
         differences.append("the receipts name other log offsets than the queues")
-    _tell(f"{summary.pulled_equal} pulled back equal, field by field")
+    say(f"{summary.pulled_equal} pulled back equal, field by field")
     _look_up(client, pulled, summary, differences)
 
 
@@ -234,7 +252,7 @@ def _look_up(
             f"of {len(chosen)} looked up, {summary.found_by_key} were found by key and "
             f"{summary.found_by_time} by time"
         )
-    _tell(
+    say(
         f"{summary.found_by_key} found by key and {summary.found_by_time} by store time,"
         f" of {len(chosen)} looked up"
     )
@@ -242,7 +260,7 @@ def _look_up(
 
 def _verify(store: Path, differences: list[str]) -> dict[str, Any]:
     """`keelog store verify --deep` on what was stored, in a process of its own."""
-    _tell("verifying the store")
+    say("verifying the store")
     command_line = [sys.executable, "-P", "-m", "keelog", "store", "verify", str(store)]
     done = subprocess.run(
         [*command_line, "--deep", "--json"], capture_output=True, env=environment(), check=False

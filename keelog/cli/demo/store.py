@@ -8,10 +8,10 @@ from pathlib import Path
 
 import keelog
 from node.store.opening import DeadStore, open_store
-from protocol.errors import NotAStore, PropertiesTooLarge
+from protocol.errors import NotAStore, PropertiesTooLarge, StoreDamaged
 from protocol.ids import Queue
 from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX
-from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6, Record
+from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6, Record, Torn
 from protocol.record.columns import RecordColumns
 from protocol.record.encode import FORBIDDEN_SYS_FLAGS, encode_message
 from protocol.record.properties import CRC32, UNIQUE_KEY, decode_raw_properties
@@ -62,15 +62,32 @@ def find_store(name: str, into: Path) -> Path:
     return into / name
 
 
-def read_store(path: Path, found: Input) -> None:
-    """Adds the messages of a store. Raises NotAStore, StoreDamaged, StorePermission."""
+def read_store(path: Path, found: Input) -> Torn | None:
+    """Adds the messages of a store. Returns what ends its log, where that is not a proper end.
+
+    Raises StoreDamaged for a log that breaks off before its first record, and what `open_store`
+    raises.
+    """
     with open_store(path) as store:
+        count = 0
         for record in _records(store.log.columns(store.log.min_offset), store):
+            count += 1
             reason = why_not(record)
             if reason:
                 found.left_out[reason] += 1
             else:
                 found.records.append(record)
+        stop = store.log.stopped or store.tail.stop
+        if stop is None or stop.kind == "end":
+            return None
+        if not count:
+            raise StoreDamaged(
+                str(store.log.segments.folder),
+                stop.position,
+                f"no message can be read: {stop.why}",
+                f"keelog store verify {path} --deep",
+            )
+        return stop
 
 
 def _records(columns: Iterator[RecordColumns], store: DeadStore) -> Iterator[Record]:

@@ -156,7 +156,7 @@ class _ProduceRun:
 
 
 def input_teller(progress: CommandProgress, descriptor: int) -> Callable[[], None]:
-    """Tells how much of a file has been read; of a pipe nobody knows the end."""
+    """Shows how much of a file has been read. A pipe has no known end, so it shows nothing."""
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode):
         return lambda: None

@@ -20,7 +20,7 @@ from protocol.errors import BadRequest
 
 
 class _Rest(CliCommand):
-    """A command that hands every word behind NAME on, -h too."""
+    """A command that passes on every word after NAME, -h too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Splits nothing: mqadmin's flags are not click's."""

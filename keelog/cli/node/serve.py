@@ -9,8 +9,8 @@ import click
 
 from keelog.cli.failures import doing
 from keelog.cli.options import command, settings_given_options, version
-from keelog.cli.settings.given import SERVE, Given, node_settings, serve_settings, store_pairs
-from keelog.cli.settings.meanings import SERVE_MEANINGS
+from keelog.cli.settings.config_file import plain_meaning
+from keelog.cli.settings.given import NODE, SERVE, Given, settings_of, store_pairs
 from node.supervisor.options import ServeSettings
 
 _METAVARS = {"bind": "URL", "http": "ADDRESS", "readers": "M"}
@@ -19,7 +19,7 @@ _METAVARS = {"bind": "URL", "http": "ADDRESS", "readers": "M"}
 def serve_options(function: Callable[..., int]) -> Callable[..., int]:
     """Adds an option for each of ServeSettings; None where it is not given."""
     for field in reversed(fields(ServeSettings)):
-        text = SERVE_MEANINGS[field.name]
+        text = plain_meaning(field)
         shown = f"  [default: {field.default}]" if field.default != "" else ""
         function = click.option(
             f"--{field.name.replace('_', '-')}",
@@ -31,7 +31,7 @@ def serve_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, str]]:
-    """Who said what, for the node's status; the last of a name counts, an option before all."""
+    """Where each setting was given, for the node's status; options win, then the last of a name."""
     said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
     for name in options:
         said[f"{SERVE}.{name}"] = ("option", f"--{name.replace('_', '-')}")
@@ -70,7 +70,7 @@ def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **op
 
     with doing(f"cannot serve {directory}"):
         said = {name: value for name, value in options.items() if value is not None}
-        asked = replace(serve_settings(given), **said)
+        asked: ServeSettings = replace(settings_of(SERVE, given), **said)
         return serve(
             Options(
                 root=directory.resolve(),
@@ -79,7 +79,7 @@ def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **op
                 origins=origins(given, said),
                 limits=RestartLimits(
                     crashes_max=asked.restart_limit,
-                    silence_s_max=node_settings(given).silence_limit_s,
+                    silence_s_max=settings_of(NODE, given).silence_limit_s,
                 ),
                 version=version(),
                 while_pid=while_pid,

@@ -11,7 +11,7 @@ import keelog
 from keelog.cli.failures import OK, UNREACHABLE, doing, report
 from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output
-from keelog.cli.sizes import size
+from keelog.text import size_text
 from protocol.errors import MqError, NotConnected
 
 _ASK_S = 2.0
@@ -106,7 +106,7 @@ def _title(answer: dict[str, Any]) -> str:
         f"{unfit if ': ' in kernel else ''}"
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
         f"flushed {log['flushed']}, readable {log['readable']}\n"
-        f"disk: {size(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used\n"
+        f"disk: {size_text(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used\n"
     )
 
 
@@ -122,7 +122,7 @@ def _table(processes: Iterable[dict[str, Any]], wide: bool) -> list[dict[str, An
             "lag": row["lag_bytes"],
             "restarts": row["restarts"],
             "uptime": f"{row['uptime_s']:.0f} s",
-            "memory": size(row["rss_bytes"]),
+            "memory": size_text(row["rss_bytes"]),
             "cpu": "" if row["cpu_s"] is None else f"{row['cpu_s']:.1f} s",
             **({"endpoint": row["endpoint"]} if wide or width >= _WIDTH_FOR_ENDPOINTS else {}),
         }

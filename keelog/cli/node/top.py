@@ -154,9 +154,9 @@ class Screen:
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits so many seconds at most for a key; "" when none came.
+    """Yields a function that waits up to a number of seconds for a key; "" when none came.
 
-    Where stdin is no terminal there are none.
+    Where stdin is not a terminal no key ever comes.
     """
     if not sys.stdin.isatty():
 

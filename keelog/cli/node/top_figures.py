@@ -53,7 +53,7 @@ def rates(before: Fields, after: Fields, seconds: float) -> dict[str, float]:
 
 
 def _operations(before: Fields, after: Fields, seconds: float) -> list[Fields]:
-    """Requests a second and their times, of the interval alone. An older node tells none."""
+    """Requests a second and their times, of the interval alone. An older node reports none."""
     earlier = {row["op"]: row for row in before.get("operations", ())}
     rows = []
     for row in after.get("operations", ()):

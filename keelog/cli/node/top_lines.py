@@ -3,16 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from keelog.cli.sizes import size
+from keelog.text import age_text, aligned, size_text, widths_of
 from protocol.printable import one_line
 
 Fields = dict[str, Any]
 
-_GAP = "  "
-
 
 def lines(shown: Fields, sort: str, hint: str = "") -> list[str]:
-    """How the node is, what it does, who does it. Fits into 80 columns but for a long path."""
+    """Returns state, rates and processes of the node, within 80 columns but for a long path."""
     log, disk, rates, lag = (shown[name] for name in ("log", "disk", "rates", "dispatch_lag_bytes"))
     ready = "ready" if shown["ready"] else "not ready"
     found = [
@@ -20,9 +18,9 @@ def lines(shown: Fields, sort: str, hint: str = "") -> list[str]:
         *([f"appends are refused, reads go on. {shown['cause']}"] if shown["cause"] else []),
         f"in     {rates['records_per_s']:,.0f} messages/s, "
         f"{rates['appended_bytes_per_s'] / 1e6:,.2f} MB/s",
-        f"behind {size(log['appended'] - log['flushed'])} not flushed, queues "
-        f"{size(lag['queues'])}, index {size(lag['index'])}",
-        f"disk   {size(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used",
+        f"behind {size_text(log['appended'] - log['flushed'])} not flushed, queues "
+        f"{size_text(lag['queues'])}, index {size_text(lag['index'])}",
+        f"disk   {size_text(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used",
         "",
     ]
     if shown["operations"]:
@@ -62,10 +60,10 @@ def _process_rows(processes: Iterable[Fields]) -> list[list[str]]:
             "" if row["pid"] is None else str(row["pid"]),
             row["state"],
             "" if row["cpu_percent"] is None else f"{row['cpu_percent']:.0f}%",
-            size(row["rss_bytes"]),
+            size_text(row["rss_bytes"]),
             str(row["restarts"]),
-            size(row["lag_bytes"]),
-            _age(row["uptime_s"]),
+            size_text(row["lag_bytes"]),
+            age_text(row["uptime_s"]),
         ]
         for row in processes
     ]
@@ -75,23 +73,7 @@ def _time(value_ms: float | None) -> str:
     return "" if value_ms is None else f"{value_ms:,.2f}"
 
 
-def _age(seconds: float) -> str:
-    """`47 s`, `12 m`, `3.2 h`, `5.1 d`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} m"
-    hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} d"
-
-
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Names to the left, all else to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        _GAP.join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    """The lines of a table, names to the left and all else to the right."""
+    widths = widths_of(rows)
+    return [aligned(row, widths, numbers_from=1) for row in rows]

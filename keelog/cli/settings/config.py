@@ -18,19 +18,7 @@ from keelog.cli.options import (
 from keelog.cli.output import Output
 from keelog.cli.settings.broker_conf import import_conf
 from keelog.cli.settings.config_file import some_lines, whole_file
-from keelog.cli.settings.given import (
-    NODE,
-    SERVE,
-    STORE,
-    TABLES,
-    Given,
-    kind_of,
-    node_settings,
-    read_file,
-    serve_settings,
-    store_pairs,
-)
-from node.runtime.settings import load_settings
+from keelog.cli.settings.given import TABLES, Given, kind_of, read_file, settings_of
 from protocol.addresses import without_credentials
 from protocol.errors import MqError
 
@@ -67,11 +55,7 @@ def show(origin: bool, node: str, given: tuple[Given, ...], output: Output) -> i
     Example: keelog config show --origin -X store.flush_disk_type=SYNC_FLUSH -X serve.http=9875
     """
     with doing("cannot show the settings"):
-        settings = {
-            SERVE: serve_settings(given),
-            NODE: node_settings(given),
-            STORE: load_settings(store_pairs(given)),
-        }
+        settings = {table: settings_of(table, given) for table in TABLES}
     by_name = {(one.table, one.name): one for one in given}
     place = contexts.chosen(click.get_current_context(), node)
     rows = [

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import re
 import textwrap
 from collections.abc import Mapping
+from typing import Any
 
 from keelog.cli.settings.given import TABLES, kind_of
-from keelog.cli.settings.meanings import plain_meaning
 
 _WIDTH = 96
+_LINK = re.compile(r" ?\(\[[^]]*\]\([^)]*\)\)|\[([^]]*)\]\([^)]*\)")
 _HEAD = """\
 # Settings of a Keelog node: keelog serve DIR --config FILE
 # Times are in ms, sizes in bytes. KEELOG_STORE__NAME and -X store.name=value go before this file,
@@ -23,13 +25,18 @@ def whole_file(commented: bool) -> str:
     for table in TABLES:
         lines += [f"[{table}]", ""]
         for field in dataclasses.fields(kind_of(table)):
-            text = plain_meaning(field.name)
+            text = plain_meaning(field)
             lines += [
                 textwrap.fill(text, _WIDTH, initial_indent="# ", subsequent_indent="# "),
                 f"{'# ' if commented else ''}{line_of(field.name, field.default)}",
                 "",
             ]
     return "\n".join(lines)
+
+
+def plain_meaning(field: "dataclasses.Field[Any]") -> str:
+    """What a setting does, without Markdown."""
+    return _LINK.sub(r"\1", field.metadata["meaning"]).replace("`", "")
 
 
 def some_lines(values: Mapping[str, object], head: str) -> str:

@@ -68,25 +68,30 @@ def store_pairs(given: Sequence[Given]) -> tuple[str, ...]:
     return tuple(one.pair for one in given if one.table == STORE)
 
 
-def serve_settings(given: Sequence[Given]) -> "ServeSettings":
-    """What was given for `keelog serve`. Raises BadRequest."""
+def settings_of(table: str, given: Sequence[Given]) -> Any:
+    """The settings of one table, of the class `kind_of` it. Raises BadRequest."""
+    # Imported here: most command lines have neither file nor variable.
     from node.runtime.settings import changed
-    from node.supervisor.options import ServeSettings
 
-    return changed(ServeSettings(), (one.pair for one in given if one.table == SERVE), SERVE)
+    return changed(kind_of(table)(), (one.pair for one in given if one.table == table), table)
 
 
-def node_settings(given: Sequence[Given]) -> "NodeSettings":
-    """What was given for the processes of a node. Raises BadRequest."""
-    from node.runtime.settings import changed
-    from node.supervisor.options import NodeSettings
+def kind_of(table: str) -> "type[Settings | ServeSettings | NodeSettings]":
+    """Names, defaults and meanings of a table."""
+    from node.runtime.settings import Settings
+    from node.supervisor.options import NodeSettings, ServeSettings
 
-    return changed(NodeSettings(), (one.pair for one in given if one.table == NODE), NODE)
+    kinds: dict[str, type[Settings | ServeSettings | NodeSettings]] = {
+        SERVE: ServeSettings,
+        NODE: NodeSettings,
+        STORE: Settings,
+    }
+    return kinds[table]
 
 
 def from_environment(environment: Mapping[str, str]) -> list[Given]:
     """`KEELOG_STORE__FLUSH_DISK_TYPE=x` as `store.flush_disk_type=x`. Raises BadRequest, with the
-    variable's name, for one that is no setting or has no value of it."""
+    variable's name, for one that sets nothing or has a wrong value."""
     short = [
         Given(_checked(name, f"{setting}={environment[name]}"), "environment", name)
         for name, setting in SHORT_VARIABLES.items()
@@ -102,36 +107,16 @@ def from_environment(environment: Mapping[str, str]) -> list[Given]:
 def _checked(variable: str, pair: str) -> str:
     """The pair that a variable says."""
     try:
-        _try([pair])
+        _try(pair)
     except BadRequest as error:
         raise BadRequest(f"the variable {variable}: {error.reason}", error.hint) from None
     return pair
 
 
-def _try(pairs: Sequence[str]) -> None:
-    """Raises BadRequest for pairs that are no settings."""
-    # Imported here: most command lines have neither file nor variable.
-    from node.runtime.settings import load_settings
-
-    given = [Given(pair, "", "") for pair in pairs]
-    load_settings(store_pairs(given))
-    if any(one.table == SERVE for one in given):
-        serve_settings(given)
-    if any(one.table == NODE for one in given):
-        node_settings(given)
-
-
-def kind_of(table: str) -> "type[Settings | ServeSettings | NodeSettings]":
-    """Names and defaults of a table."""
-    from node.runtime.settings import Settings
-    from node.supervisor.options import NodeSettings, ServeSettings
-
-    kinds: dict[str, type[Settings | ServeSettings | NodeSettings]] = {
-        SERVE: ServeSettings,
-        NODE: NodeSettings,
-        STORE: Settings,
-    }
-    return kinds[table]
+def _try(pair: str) -> None:
+    """Raises BadRequest for a pair that sets nothing."""
+    one = Given(pair, "", "")
+    settings_of(one.table, [one])
 
 
 def from_file(path: Path) -> list[Given]:
@@ -140,7 +125,7 @@ def from_file(path: Path) -> list[Given]:
     for wrong in problems:
         place = f"{path}, line {wrong.line}" if wrong.line else str(path)
         raise BadRequest(f"{place}: {wrong.problem}", wrong.hint)
-    return [Given(f"{name}={_text(value)}", "file", str(path)) for name, value in found]
+    return [Given(f"{name}={value_text(value)}", "file", str(path)) for name, value in found]
 
 
 def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[SettingProblem]]:
@@ -160,28 +145,61 @@ def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[SettingProblem]]:
         return [], [
             SettingProblem("", line, f"it is no TOML: {error}", "keelog config init  shows one")
         ]
-    problems = list(_strangers(data, text.decode()))
+    lines = _lines(text.decode())
+    problems = list(_strangers(data, lines))
     found: list[tuple[str, Any]] = []
     for name in TABLES:
         table = data.get(name, {})
         if isinstance(table, dict):
-            problems += _faults_of(name, table, text.decode())
+            problems += _faults_of(name, table, lines)
             found += [(f"{name}.{key}", value) for key, value in table.items()]
         else:
-            line, hint = _line_of(text.decode(), name), f"write [{name}] above the settings"
-            problems.append(SettingProblem(name, line, f"{name} is no table", hint))
+            hint = f"write [{name}] above the settings"
+            problems.append(SettingProblem(name, lines.get((name,)), f"{name} is no table", hint))
     return found, problems
 
 
-def _faults_of(table: str, values: Mapping[str, Any], text: str) -> Iterator[SettingProblem]:
+def _lines(text: str) -> dict[tuple[str, ...], int]:
+    """The first line of each table and setting, by its names from the outermost table inwards.
+
+    tomllib does not report lines, so each line up to its first `=` is parsed as a document of its
+    own. A setting that is not the first of its line is missing.
+    """
+    import tomllib
+
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        key, equals, _ = line.partition("=")
+        try:
+            inner: Any = tomllib.loads(f"{key}=0" if equals else line)
+        except tomllib.TOMLDecodeError:
+            continue
+        names: tuple[str, ...] = ()
+        while inner and isinstance(inner, dict | list):
+            name, inner = next(iter(inner.items())) if isinstance(inner, dict) else ("", inner[0])
+            names += (name,) if name else ()
+        if isinstance(inner, dict) and names:
+            table = names
+            found.setdefault(names, number)
+        elif names:
+            found.setdefault(table + names, number)
+    return found
+
+
+def _faults_of(
+    table: str, values: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]
+) -> Iterator[SettingProblem]:
     for name, value in values.items():
         fault = _fault_of(table, name, value)
         if fault is not None:
-            yield SettingProblem(name, _line_of(text, name), fault.reason, fault.hint)
+            yield SettingProblem(name, lines.get((table, name)), fault.reason, fault.hint)
 
 
-def _strangers(data: Mapping[str, Any], text: str) -> Iterator[SettingProblem]:
-    """What stands outside the tables."""
+def _strangers(
+    data: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]
+) -> Iterator[SettingProblem]:
+    """Yields a problem for each name outside the tables."""
     import difflib
 
     from node.runtime.settings import snake_case
@@ -193,14 +211,13 @@ def _strangers(data: Mapping[str, Any], text: str) -> Iterator[SettingProblem]:
         home = [one for one in TABLES if snake_case(name) in kind_of(one).__dataclass_fields__]
         if isinstance(value, dict):
             near = difflib.get_close_matches(name, TABLES, 1)
+            problem = f"there is no table [{name}]"
             hint = f"did you mean [{near[0]}]?" if near else f"the tables are {names}"
-            yield SettingProblem(name, _line_of(text, name), f"there is no table [{name}]", hint)
         elif home:
-            hint = f"put it below a line [{home[0]}]"
-            yield SettingProblem(name, _line_of(text, name), f"{name} stands in no table", hint)
+            problem, hint = f"{name} stands in no table", f"put it below a line [{home[0]}]"
         else:
-            hint = f"put settings into a table: {names}"
-            yield SettingProblem(name, _line_of(text, name), f"there is no {name!r}", hint)
+            problem, hint = f"there is no {name!r}", f"put settings into a table: {names}"
+        yield SettingProblem(name, lines.get((name,)), problem, hint)
 
 
 def _fault_of(table: str, name: str, value: object) -> BadRequest | None:
@@ -214,25 +231,16 @@ def _fault_of(table: str, name: str, value: object) -> BadRequest | None:
     if type(value) is not kind:
         return BadRequest(f"{name} is {_toml(value)}", f"write {_KINDS[kind]}")
     try:
-        _try([f"{table}.{name}={_text(value)}"])
+        _try(f"{table}.{name}={value_text(value)}")
     except BadRequest as error:
         return error
     return None
 
 
-def _line_of(text: str, name: str) -> int | None:
-    """The first line that sets `name`, or heads its table; None when it is written otherwise."""
-    word = re.escape(name)
-    pattern = rf"""^\s*(?:\[\s*|(?:{"|".join(TABLES)})\s*\.\s*)?["']?{word}["']?\s*[\]=.]"""
-    found = re.search(pattern, text, re.MULTILINE)
-    if found is None:
-        return None
-    return text.count("\n", 0, found.end()) + 1
-
-
 def _toml(value: object) -> str:
-    return _text(value) if isinstance(value, bool | int | float) else repr(value)
+    return value_text(value) if isinstance(value, bool | int | float) else repr(value)
 
 
-def _text(value: object) -> str:
+def value_text(value: object) -> str:
+    """A setting's value as people write it: `true`, not `True`."""
     return str(value).lower() if isinstance(value, bool) else str(value)

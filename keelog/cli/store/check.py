@@ -1,5 +1,6 @@
 """`keelog store info`, `verify` and `rebuild`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -90,17 +91,7 @@ def rebuild(path: Path, queues: bool, index: bool, output: Output, **options: An
             settings=load_settings(options["pairs"]),
             progress=told,
         )
-    output.document(
-        {
-            "start": report.start,
-            "end": report.end,
-            "records": report.records,
-            "queues": report.queues,
-            "queue_files": report.queue_files,
-            "index_files": report.index_files,
-            "seconds": round(report.seconds, 3),
-        }
-    )
+    output.document({**asdict(report), "seconds": round(report.seconds, 3)})
 
 
 def _fields(document: Shape, prefix: str = "") -> list[Shape]:

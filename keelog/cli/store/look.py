@@ -68,13 +68,7 @@ def get(
         queue = store.queue(options["topic"], options["queue"])
         result = get_message(store.log, queue, offset, request)
         shapes = _shapes(store, result, options["raw_body"], options["no_body"])
-        document = pull_shape(
-            result.status.value,
-            result.next_begin_offset,
-            result.min_offset,
-            result.max_offset,
-            shapes,
-        )
+        document = pull_shape(result, shapes)
     title = f"{result.status.value}, next {result.next_begin_offset}"
     output.document(document, _table(document["messages"]), title)
     return failures.OK if result.status is PullStatus.FOUND else failures.NOT_FOUND

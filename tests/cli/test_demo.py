@@ -1,4 +1,4 @@
-"""The last table of `keelog demo`: from a Spark job, or a line that says how to get it."""
+"""`keelog demo`: what it cannot send, and its last table, from a Spark job."""
 
 import io
 import sys
@@ -10,9 +10,43 @@ import pytest
 import keelog.cli.demo.command
 from keelog.cli.demo.command import _show_spark
 from keelog.cli.demo.spark import SparkJobFailed, is_spark_there, spark_topics
+from keelog.cli.failures import DAMAGED, NOT_FOUND
+from keelog.cli.main import run
 from keelog.cli.output import Output
 from tests.pipeline.test_stats_report import topic
 from tests.support.golden import GetStore, facts
+
+
+def ended(store: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code and stderr of a demo with the messages of a store."""
+    code = run(["demo", "--from", str(store), "--directory", str(store.with_name("new"))])
+    told = capsys.readouterr()
+    assert told.out == ""
+    return code, told.err
+
+
+def test_a_store_whose_log_is_rubbish_is_an_error_and_no_demo_of_nothing(
+    golden_copy: GetStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = golden_copy("small-clean")
+    for segment in (store / "commitlog").iterdir():
+        segment.write_bytes(b"rubbish!" * (segment.stat().st_size // 8))
+    code, told = ended(store, capsys)
+    assert code == DAMAGED
+    assert "cause: " in told
+    assert "no message can be read" in told
+    assert not store.with_name("new").exists(), "no node was started for nothing"
+
+
+def test_a_store_without_messages_to_send_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    (store / "commitlog").mkdir(parents=True)
+    (store / "commitlog" / "00000000000000000000").write_bytes(bytes(4096))
+    code, told = ended(store, capsys)
+    assert code == NOT_FOUND
+    assert "no message to send" in told
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, is_there: bool, is_asked_for: bool = False) -> str:
