@@ -11,7 +11,7 @@ import keelog.cli.demo.command
 from keelog.cli.demo.command import _show_spark
 from keelog.cli.demo.spark import SparkJobFailed, is_spark_there, spark_topics
 from keelog.cli.output import Output
-from tests.pipeline.test_stats_report import topic
+from tests.pipeline.jobs.stats.test_report import topic
 from tests.support.golden import GetStore, facts
 
 

@@ -19,7 +19,7 @@ from pipeline.stores.opening import open_planned
 from pipeline.task_spec import Part
 from protocol.names import offset_file_name
 from tests.pipeline.facts_as_rows import options_for, plain_rows, read_rows
-from tests.pipeline.stream_engine import Engine
+from tests.pipeline.stream.stream_engine import Engine
 from tests.support.golden import GetStore, Row, facts, unpack
 from tests.support.node import RunningNode, wait_until
 

@@ -22,8 +22,8 @@ from pipeline.jobs.scan import ScanRange
 from pipeline.task_spec import LogAt
 from tests.node.store import test_verify as planting
 from tests.node.store.test_verify import DAMAGE, Planted
-from tests.pipeline.forged_log import forged_log
-from tests.pipeline.plain_engine import PlainEngine
+from tests.pipeline.jobs.forged_log import forged_log
+from tests.pipeline.jobs.plain_engine import PlainEngine
 from tests.support.golden import STORES, GetStore, facts
 from tests.support.golden_view import size_settings
 from tests.workers.living_log import SETTINGS, LivingLog

@@ -35,9 +35,9 @@ from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.encode import NewMessage
 from tests.pipeline.facts_as_rows import read_rows
-from tests.pipeline.forged_log import forged_log
-from tests.pipeline.plain_engine import PlainEngine
-from tests.pipeline.test_jobs_rebuild import grown, tree
+from tests.pipeline.jobs.forged_log import forged_log
+from tests.pipeline.jobs.plain_engine import PlainEngine
+from tests.pipeline.jobs.rebuild.test_rebuild import grown, tree
 from tests.support.golden import GetStore
 from tests.workers.living_log import SETTINGS, LivingLog
 from tests.workers.test_rebuild import settings_of

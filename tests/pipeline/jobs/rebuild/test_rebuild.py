@@ -30,8 +30,8 @@ from pipeline.task_spec import LogAt
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.encode import NewMessage
-from tests.pipeline.forged_log import FORGED_TOPIC, forged_log
-from tests.pipeline.plain_engine import PlainEngine
+from tests.pipeline.jobs.forged_log import FORGED_TOPIC, forged_log
+from tests.pipeline.jobs.plain_engine import PlainEngine
 from tests.support.golden import GetStore
 from tests.workers.living_log import SETTINGS, LivingLog
 from tests.workers.test_rebuild import settings_of

@@ -17,7 +17,7 @@ from pipeline.stores import follow_store
 from pipeline.stream import follow
 from protocol.record.encode import NewMessage
 from tests.pipeline.facts_as_rows import read_rows
-from tests.pipeline.stream_engine import Engine
+from tests.pipeline.stream.stream_engine import Engine
 from tests.support.golden import GetStore, Row, facts
 from tests.support.living_store import LivingStore
 from tests.support.node import RunningNode

@@ -21,8 +21,8 @@ from pipeline.jobs.locations import place_of
 from pipeline.jobs.rebuild.object_folder import ObjectFolder, read_rebuild
 from pipeline.jobs.rebuild.run import rebuild
 from tests.pipeline.facts_as_rows import options_for, read_rows
-from tests.pipeline.plain_engine import PlainEngine
-from tests.pipeline.test_jobs_rebuild import tree
+from tests.pipeline.jobs.plain_engine import PlainEngine
+from tests.pipeline.jobs.rebuild.test_rebuild import tree
 from tests.support.golden import STORES, GetStore, Row, facts
 from tests.support.node import wait_until
 from tests.workers.test_rebuild import settings_of

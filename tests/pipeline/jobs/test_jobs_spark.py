@@ -12,7 +12,7 @@ from pipeline.jobs.audit.report import findings_frame
 from pipeline.jobs.audit.run import audit
 from pipeline.jobs.rebuild.run import Plan, rebuild
 from tests.node.store.test_verify import DAMAGE, Planted, change_a_unit
-from tests.pipeline.test_jobs_rebuild import tree
+from tests.pipeline.jobs.rebuild.test_rebuild import tree
 from tests.support.golden import STORES, GetStore
 from tests.workers.test_rebuild import settings_of
 from workers.rebuild import rebuild as rebuild_by_workers
