@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from pipeline.errors import BadOption, DataLoss, OffsetOutOfRange, UnknownTopic
+from pipeline.errors import BadOption, DataLoss
+from protocol.errors import OffsetOutOfRange, UnknownTopic
 
 EARLIEST_OFFSET = -2
 LATEST_OFFSET = -1

@@ -18,7 +18,7 @@ def run_tasks(
     """`function` of each item, one task each, in their order.
 
     A task may run twice, also at the same time, so `function` must be harmless then. It and the
-    items are pickled. Raises the SourceError that a task raised, else EngineFailed.
+    items are pickled. Raises the MqError that a task raised, else EngineFailed.
     """
     if not items:
         return []

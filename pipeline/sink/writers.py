@@ -43,7 +43,7 @@ class KeelogWriter(DataSourceArrowWriter):
         self._query = f"batch-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator["RecordBatch"]) -> TaskCommit:
-        """In a task. Raises BadRow, NodeUnreachable, NodeBusyError, NodeRefused."""
+        """In a task. Raises BadRow, NotConnected, BusyError, RefusedError."""
         return _stage(self._options, self._query, 0, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

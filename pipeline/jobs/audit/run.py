@@ -79,8 +79,8 @@ def audit(
 ) -> AuditResult:
     """Checks a store that nobody runs: every record, unit and entry, from both sides.
 
-    Every task must see the path. Raises BadOption for an address, NotAStoreError,
-    StoreDamagedError for what the disk cannot read, StoreUnreadable, EngineFailed; all other damage
+    Every task must see the path. Raises BadOption for an address, NotAStore,
+    StoreDamaged for what the disk cannot read, StoreUnreadable, EngineFailed; all other damage
     is what it reports.
     """
     began = time.monotonic()
@@ -92,7 +92,7 @@ def audit(
 
 
 def check_audit(path: Path | str) -> Path:
-    """The folder of a store that can be audited. Raises BadOption, NotAStoreError."""
+    """The folder of a store that can be audited. Raises BadOption, NotAStore."""
     at = place_of(path)
     if at.way is Way.OBJECTS:
         raise BadOption(

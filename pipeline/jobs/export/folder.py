@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from pipeline.errors import BadOption, ExportBusy, ExportMismatch, ExportUnwritable
+from pipeline.errors import BadOption, ExportMismatch, ExportUnwritable
 from pipeline.jobs.export.manifest import MANIFEST, NEXT_MANIFEST, Manifest, parse_manifest
+from protocol.errors import StoreLocked
 
 Publish = Literal["rename", "manifest"]
 
@@ -82,7 +83,7 @@ class OpenExportFolder:
         """Makes the folder and holds it against other exports of this machine.
 
         Object stores know no locks: there it is the caller's to run one at a time. Raises
-        ExportBusy, ExportUnwritable.
+        StoreLocked, ExportUnwritable.
         """
         with writing(self.folder.out):
             self.system.create_dir(self.root, recursive=True)
@@ -94,8 +95,10 @@ class OpenExportFolder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ExportBusy(
-                    f"another export writes to {self.folder.out}", "again when it has ended"
+                raise StoreLocked.worded(
+                    "KEELOG_EXPORT_BUSY",
+                    f"another export writes to {self.folder.out}",
+                    "again when it has ended",
                 ) from None
             yield
         finally:

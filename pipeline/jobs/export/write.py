@@ -100,7 +100,7 @@ def escape(text: str) -> str:
 def write_part(part: Part, number: int, order: WriteOrder) -> Written:
     """Writes the part's rows. `number` is the part's among those of the run.
 
-    Raises SourceError: what reading raises, and ExportUnwritable.
+    Raises MqError: what reading raises, and ExportUnwritable.
     """
     writer = PartWriter(order, number)
     tails: dict[str, LastExported] = {}

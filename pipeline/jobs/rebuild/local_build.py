@@ -17,8 +17,8 @@ from node.runtime import disk
 from node.store.checkpoints import WorkerCheckpoint, load_epochs, load_floor
 from node.store.replay.rebuilding import UNFINISHED_DIR, clear_unfinished, forget, vouch
 from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX
-from pipeline.errors import StoreLockedError
 from pipeline.log import log
+from protocol.errors import StoreLocked
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 
 BUILDING_SUFFIX = ".building"
@@ -47,7 +47,7 @@ class Building:
     def held(self) -> Iterator[None]:
         """Holds a new folder against other jobs; a store's own lock does that for a store.
 
-        A file beside it, as NFS has no locks on folders. Raises StoreLockedError, OSError.
+        A file beside it, as NFS has no locks on folders. Raises StoreLocked, OSError.
         """
         if self._out is None:
             yield
@@ -71,7 +71,8 @@ class Building:
                         return handle
             except BlockingIOError:
                 os.close(handle)
-                raise StoreLockedError(
+                raise StoreLocked.worded(
+                    "KEELOG_STORE_LOCKED",
                     f"another job writes to {self._out}",
                     "again when it has ended, or another --out",
                 ) from None

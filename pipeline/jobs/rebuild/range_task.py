@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.store.file_cache import OpenFiles
-from pipeline.errors import StoreDamagedError, StoreUnreadable, naming_conditions
+from pipeline.errors import StoreUnreadable, naming_conditions
 from pipeline.jobs.rebuild.key_spill import FileKeySpill, KeySpill, StreamKeySpill
 from pipeline.jobs.rebuild.object_folder import ObjectFolder
 from pipeline.jobs.rebuild.unit_files import UnitFiles
@@ -16,6 +16,7 @@ from pipeline.stores.access import Access
 from pipeline.stores.opening import job_files
 from pipeline.task_spec import LogAt
 from protocol.derived.dispatch_request import dispatch_requests
+from protocol.errors import StoreDamaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,10 @@ class RangeJob:
         try:
             with naming_conditions():
                 yield
-        except StoreDamagedError as error:
-            if "://" not in self.log.root:
-                raise
-            raise StoreDamagedError(error.reason, "the same again, with a store at rest") from None
+        except StoreDamaged as error:
+            if "://" in self.log.root:
+                error.hint = "the same again, with a store at rest"
+            raise
         except OSError as error:
             if self.out is None:
                 raise
@@ -80,7 +81,7 @@ class RangeReport:
 
 
 def rebuild_range(job: RangeJob, span: ScanRange) -> RangeReport:
-    """Puts the range's units at their places and spills its keys. Raises SourceError, OSError.
+    """Puts the range's units at their places and spills its keys. Raises MqError, OSError.
 
     Harmless when done twice: units of the same bytes at the same places, files by rename.
     """

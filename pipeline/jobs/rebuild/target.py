@@ -31,7 +31,7 @@ class Target(ABC):
 
     @abstractmethod
     def held(self) -> AbstractContextManager[None]:
-        """Holds the place against other jobs, as far as that can be. Raises StoreLockedError."""
+        """Holds the place against other jobs, as far as that can be. Raises StoreLocked."""
 
     @abstractmethod
     def begin(self) -> None:
