@@ -18,6 +18,7 @@ from pipeline.jobs.export.plan import (
     with_tails,
 )
 from pipeline.jobs.export.write import WriteOrder, Written, write_part
+from pipeline.jobs.publication import TEMPORARY
 from pipeline.tables import ddl
 from pipeline.task_spec import Part
 
@@ -114,7 +115,7 @@ def run_export(
             kept = before.files if before else ()
             before = _manifest(plan, stores, version, (*kept, *files))
             opened.publish(before)
-        opened.remove_temporary()
+        opened.remove_folder(TEMPORARY)
     return _result(folder.out, before, files, began)
 
 

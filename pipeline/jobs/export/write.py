@@ -231,7 +231,7 @@ class PartWriter:
         )
         self._started += 1
         file.path = f"{folder}/{name}"
-        file.stream = self._folder.create_file(self._written_to(file.path))
+        file.stream = self._folder.create(self._written_to(file.path))
         file.parquet = pq.ParquetWriter(
             file.stream,
             self._schema,

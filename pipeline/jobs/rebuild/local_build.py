@@ -6,7 +6,6 @@ gone, and fails.
 """
 
 import errno
-import fcntl
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from node.runtime import disk
 from node.store.checkpoints import WorkerCheckpoint, load_epochs, load_floor
 from node.store.replay.rebuilding import UNFINISHED_DIR, clear_unfinished, forget, vouch
 from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX
+from pipeline.jobs.publication import rename_in, try_lock
 from pipeline.log import log
 from protocol.errors import StoreLocked
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
@@ -65,25 +65,24 @@ class Building:
         while True:
             handle = disk.open_file(path, create=True)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_held = try_lock(handle)
                 with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(handle), path.stat()):
+                    if is_held and os.path.samestat(os.fstat(handle), path.stat()):
                         return handle
-            except BlockingIOError:
-                os.close(handle)
-                raise StoreLocked.worded(
-                    "KEELOG_STORE_LOCKED",
-                    f"another job writes to {self._out}",
-                    "again when it has ended, or another --out",
-                ) from None
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     os.close(handle)
                     raise
                 log.warning("%s cannot be locked: run one job at a time into it", self._out)
                 return handle
-            # The job that had it has just ended, and has removed it.
             os.close(handle)
+            if not is_held:
+                raise StoreLocked.worded(
+                    "KEELOG_STORE_LOCKED",
+                    f"another job writes to {self._out}",
+                    "again when it has ended, or another --out",
+                )
+            # The job that had it has just ended, and has removed it.
 
     def begin(self) -> None:
         """Throws away what an earlier attempt left, and makes the folders of a new one."""
@@ -123,9 +122,7 @@ class Building:
         """
         disk.remove_tree(self.folder(KEYS_DIR))
         if self._out is not None:
-            disk.sync_dir(self.attempt)
-            disk.rename(self.attempt, self._out)
-            disk.sync_dir(self._out.parent)
+            rename_in(self.attempt, self._out)
             self.clear()
             return
         old = self.folder(_OLD_DIR)

@@ -20,11 +20,12 @@ from pipeline.errors import (
     ExportUnwritable,
     UnknownColumn,
 )
-from pipeline.jobs.export.folder import TEMPORARY, OpenExportFolder, Publish
+from pipeline.jobs.export.folder import OpenExportFolder, Publish
 from pipeline.jobs.export.manifest import MANIFEST, NEXT_MANIFEST
 from pipeline.jobs.export.options import ExportOptions
 from pipeline.jobs.export.run import ExportResult, export_here
 from pipeline.jobs.export.write import date_folder, escape, topic_folder
+from pipeline.jobs.publication import TEMPORARY
 from protocol.errors import MqError, NotAStore, StoreLocked
 from tests.pipeline.facts_as_rows import (
     comparable,
@@ -224,7 +225,12 @@ class MortalSystem:
             self._left[0] -= 1
             if self._left[0] == 0 and not self._behind:
                 raise Killed
-            answer = call(*args, **keywords)
+            try:
+                answer = call(*args, **keywords)
+            except FileNotFoundError:
+                # It changed nothing: a file whose folder is made next.
+                self._left[0] += 1
+                raise
             if self._left[0] == 0:
                 raise Killed
             return answer
@@ -267,7 +273,7 @@ def test_a_run_that_dies_at_any_change_leaves_neither_holes_nor_duplicates(
         assert not (out / TEMPORARY).exists()
         assert not (out / NEXT_MANIFEST).exists()
         shutil.rmtree(out)
-    assert deaths > 8
+    assert deaths > 5
 
 
 def test_a_first_run_that_dies_can_be_run_again(

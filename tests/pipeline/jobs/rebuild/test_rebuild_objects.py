@@ -214,7 +214,7 @@ def test_where_there_are_no_locks_a_rebuild_warns_and_goes_on(
         raise OSError(errno.ENOLCK, "No locks available")
 
     grown(tmp_path / "a")
-    monkeypatch.setattr("pipeline.jobs.rebuild.local_build.fcntl.flock", refuse)
+    monkeypatch.setattr("pipeline.jobs.publication.fcntl.flock", refuse)
     run(tmp_path / "a", out=tmp_path / "out")
     assert "cannot be locked" in caplog.text
     assert {path.name for path in tmp_path.iterdir()} == {"a", "out"}
@@ -231,7 +231,7 @@ def test_a_lock_that_its_job_has_just_removed_is_taken_anew(
         if len(calls) == 1:
             path.unlink()
 
-    monkeypatch.setattr("pipeline.jobs.rebuild.local_build.fcntl.flock", remove_once)
+    monkeypatch.setattr("pipeline.jobs.publication.fcntl.flock", remove_once)
     with Building(tmp_path / "a", tmp_path / "out", []).held():
         assert len(calls) == 2
         assert path.exists()
