@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.read import kafka_rows
 from pipeline.read.arrays import (
+    HEADERS,
     PAIRS,
     TEXTS,
     arrow_schema,
@@ -40,6 +40,8 @@ _V4_BYTES = IPV4_BYTES + PORT_BYTES
 _V6_BYTES = IPV6_BYTES + PORT_BYTES
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _ID_BYTES = _V4_BYTES + 8
+KAFKA_LOG_APPEND_TIME = 1
+"""Kafka's number for a timestamp that the broker gave."""
 
 
 class MessageRows:
@@ -123,6 +125,20 @@ class MessageRows:
             plain = [list(decode_properties(item).items()) for item in self._properties.to_pylist()]
             return pa.array(plain, PAIRS)
         return pa.MapArray.from_arrays(offsets, names, values)
+
+    @property
+    def headers(self) -> pa.ListArray:
+        """All properties; NULL for a message without any, as Kafka's source has it."""
+        pairs = self.properties
+        struct = pa.StructArray.from_arrays(
+            [pairs.keys, pairs.items.cast(pa.binary())], fields=list(HEADERS.value_type)
+        )
+        none = np.diff(pairs.offsets.to_numpy()) == 0
+        return pa.ListArray.from_arrays(pairs.offsets, struct, type=HEADERS, mask=pa.array(none))
+
+    def repeated(self, value: object, kind: pa.DataType) -> pa.Array:
+        """The same value in each row."""
+        return pa.repeat(pa.scalar(value, kind), len(self))
 
     @property
     def _pairs(self) -> tuple[Bytes, pa.Array, tuple[Ints, Ints, Ints]]:
@@ -249,14 +265,14 @@ MAKERS: dict[str, Maker] = {
     "msgId": lambda rows: rows.message_ids,
     "physicalOffset": _number("physical_offset", "int64"),
     "storeSize": _number("size", "int32"),
-    "node": lambda rows: pa.repeat(pa.scalar(rows.node, pa.string()), len(rows)),
+    "node": lambda rows: rows.repeated(rows.node, pa.string()),
     "damage": lambda rows: pa.nulls(len(rows), pa.string()),
     "key": lambda rows: rows.property_text(b"KEYS").cast(pa.binary()),
     "value": lambda rows: rows.bodies,
     "partition": _number("queue_id", "int32"),
     "offset": _number("queue_offset", "int64"),
     "timestamp": lambda rows: times(rows.columns.store_timestamp),
-    "timestampType": lambda rows: kafka_rows.timestamp_types(len(rows)),
-    "headers": lambda rows: kafka_rows.headers(rows.properties),
+    "timestampType": lambda rows: rows.repeated(KAFKA_LOG_APPEND_TIME, pa.int32()),
+    "headers": lambda rows: rows.headers,
 }
 """How each column is made; a test holds it against the table."""
