@@ -70,11 +70,9 @@ class UnitGatherer:
         self._batches: list[tuple[Ints, Ints, NDArray[Any]]] = []
         self._rows = self._runs = 0
         self.runs: Runs = {}
-        self.records = 0
 
     def add(self, requests: DispatchRequests) -> Iterator[RebuiltRun]:
         """Takes a window's records; gives rows when enough have been gathered."""
-        self.records += len(requests)
         rows = np.flatnonzero(requests.is_queued)
         if not len(rows):
             return
