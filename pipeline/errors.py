@@ -48,7 +48,7 @@ class DataLoss(RefusedError):
 
 
 class BadCheckpoint(RefusedError):
-    """The offsets of a stream's checkpoint are none of this source."""
+    """A stream's checkpoint holds offsets of another source."""
 
     condition = "KEELOG_BAD_CHECKPOINT"
 
@@ -60,7 +60,7 @@ class TargetMoved(RefusedError):
 
 
 class CorruptRecord(RefusedError):
-    """Bytes within the log are no record, or a queue unit leads to none."""
+    """Bytes within the log form no record, or a queue unit leads to none."""
 
     condition = "KEELOG_CORRUPT_RECORD"
 
@@ -78,7 +78,7 @@ class BadMode(RefusedError):
 
 
 class BadRow(RefusedError):
-    """A row is no message that can be stored."""
+    """A row cannot be stored as a message."""
 
     condition = "KEELOG_BAD_ROW"
 

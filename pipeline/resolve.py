@@ -27,9 +27,9 @@ from protocol.errors import UnknownTopic
 from protocol.ids import Queue
 
 BORDER_SEARCH_BYTES = 16 << 20
-"""How far behind the wished place of a border a record is looked for."""
+"""How far after the wished place of a border a record is looked for."""
 SAMPLE_UNITS = 64
-"""How many units of a queue, at three places, tell the size of its records."""
+"""How many units of a queue, at three places, give the size of its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def plan_parts(options: SourceOptions) -> list[Part]:
 
 
 def check_read(options: SourceOptions) -> None:
-    """Raises what can be told without planning: no store, no such topic, a node that is away.
+    """Raises what is known without planning: no store, no such topic, a node that is away.
 
     Object stores are not looked into.
     """

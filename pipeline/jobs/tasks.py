@@ -1,4 +1,4 @@
-"""Runs a function over items as Spark tasks: each does its own reading and writing, and answers
+"""Runs a function over items as Spark tasks: each does its own reading and writing, and returns
 a small summary."""
 
 from collections.abc import Callable, Sequence

@@ -45,7 +45,7 @@ KAFKA_LOG_APPEND_TIME = 1
 
 
 class MessageRows:
-    """Some records of one store, in log order. What several columns need is made once."""
+    """Some records of one store, in log order. Parts that several columns need are made once."""
 
     def __init__(self, columns: RecordColumns, node: str) -> None:
         self.columns = columns
@@ -119,7 +119,7 @@ class MessageRows:
         names = pieces(data, start, middle - start)
         values = pieces(data, middle + 1, end - middle - 1)
         try:
-            # Names that are no UTF-8 may become one and the same text.
+            # Names that are not UTF-8 may become one and the same text.
             names, values = names.cast(pa.string()), values.cast(pa.string())
         except pa.ArrowInvalid:
             plain = [list(decode_properties(item).items()) for item in self._properties.to_pylist()]
@@ -175,12 +175,12 @@ class MessageRows:
 
     @property
     def born_host_at(self) -> Ints:
-        """Where BORNHOST stands in the data."""
+        """Where BORNHOST begins in the data."""
         return self.columns.start + SHORT_HEAD.offsets["born_ip"]
 
     @property
     def store_host_at(self) -> Ints:
-        """Where STOREHOST stands in the data."""
+        """Where STOREHOST begins in the data."""
         is_v6 = self.columns.sys_flag & BORN_HOST_V6 != 0
         shift = np.where(is_v6, _V6_BYTES - _V4_BYTES, 0)
         return self.columns.start + SHORT_HEAD.offsets["store_ip"] + shift
@@ -218,7 +218,7 @@ def last_of_each_name(flat: Bytes, pairs: PropertyPairs) -> Bools:
     name = pairs.row << 32 | codes.view(np.uint32).astype(np.int64)
     order = np.argsort(name, kind="stable")
     again = np.flatnonzero(np.diff(name[order]) == 0)
-    # Two names of one hash are told apart here.
+    # Two names with one hash are kept apart here.
     for row in np.unique(pairs.row[order[again]]).tolist():
         seen: dict[bytes, int] = {}
         for place in np.flatnonzero(pairs.row == row).tolist():

@@ -1,8 +1,7 @@
 """Where a rebuild writes, and how what it wrote comes into its place.
 
 All is written below a folder of one attempt, `<name>.building/<attempt>`, which only the driver
-makes. A task that lags behind an attempt that has been given up, or switched in, finds the folder
-gone, and fails.
+makes. A task of an attempt that was given up, or switched in, finds the folder gone, and fails.
 """
 
 import errno
@@ -94,7 +93,7 @@ class Building:
     def clear(self) -> None:
         """Removes everything below the folder, and it. Raises OSError."""
         for _ in range(_CLEAR_TRIES):
-            # A task that lags behind may be making a file at this moment.
+            # A late task of an earlier attempt may be making a file at this moment.
             with suppress(OSError):
                 if self.base.is_dir():
                     disk.remove_tree(self.base)

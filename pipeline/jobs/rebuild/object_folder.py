@@ -1,7 +1,7 @@
 """The folder of a rebuild in an object store, where nothing is renamed and objects are whole.
 
 Tasks write objects where they stay, and a manifest publishes them (publication.py). A marker names
-the attempt that the folder belongs to: a task that lags behind another attempt, or another job,
+the attempt that the folder belongs to: a task of an earlier attempt, or of another job,
 finds another name in it and writes nothing. The marker goes after the manifest. Object stores know
 no locks: of two jobs that write to one folder the later one has it, and the earlier one fails.
 """

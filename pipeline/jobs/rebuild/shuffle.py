@@ -1,7 +1,7 @@
 """The plan that sorts units and writes whole files, where files cannot be written in places.
 
 Tasks read ranges and give their units as rows; Spark brings those of one file together, in order.
-What a task says of its range travels as a row too, to a task that does nothing but hand it on.
+A task's report on its range travels as a row too, to a task that only hands it on.
 """
 
 import itertools
@@ -146,7 +146,7 @@ def _answer_row(file: OutFile) -> pa.RecordBatch:
 
 
 class _FilesOf:
-    """Writes the files whose units come, sorted; hands reports on, and tells of objects."""
+    """Writes the files whose units come, sorted; hands on reports, and reports its objects."""
 
     def __init__(self, job: RangeJob) -> None:
         self._job = job
@@ -174,7 +174,7 @@ class _FilesOf:
 
 
 class _UnitRun(NamedTuple):
-    """Units that stand one after the other, from a byte of their file on."""
+    """Units that follow one another, from a byte of their file on."""
 
     position: int
     units: NDArray[Any]
@@ -236,7 +236,7 @@ class _FileWriter(_Writer):
 class _ObjectWriter(_Writer):
     """Whole in memory, with the fillers in front of a queue that begins within its first file.
 
-    Units that stand behind others but not next to them get fillers too: the driver fails the job.
+    A gap between units is filled too: the driver fails such a job.
     """
 
     def __init__(self, job: RangeJob) -> None:

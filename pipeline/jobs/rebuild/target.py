@@ -23,7 +23,7 @@ class IndexMade(NamedTuple):
 
 
 class Target(ABC):
-    """One place. `job` is what tasks of the present attempt are told."""
+    """One place. `job` is what tasks of the present attempt get."""
 
     def __init__(self, spark: SparkSession, job: RangeJob) -> None:
         self.spark = spark
