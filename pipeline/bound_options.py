@@ -22,14 +22,14 @@ Use = Literal["batch", "stream", "any"]
 
 
 def starting_bound(options: Options, use: Use) -> ReadBound:
-    """Batches begin at the earliest row unless told otherwise, streams after the latest."""
+    """Batches begin at the earliest row by default, streams after the latest."""
     default = LATEST if use == "stream" else EARLIEST
     forbidden = LATEST if use == "batch" else None
     return _bound(options, "starting", default, forbidden)
 
 
 def ending_bound(options: Options) -> ReadBound:
-    """All that there is, unless told otherwise."""
+    """All that there is, by default."""
     return _bound(options, "ending", LATEST, EARLIEST)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from pipeline.errors import BadOption, DataLoss, OffsetOutOfRange, UnknownTopic
+from pipeline.errors import BadOption, DataLoss
+from protocol.errors import OffsetOutOfRange, UnknownTopic
 
 EARLIEST_OFFSET = -2
 LATEST_OFFSET = -1
@@ -53,7 +54,7 @@ def parse_offsets(
 ) -> ReadBound:
     """`{"topic": {"0": 23}}`, or with several stores `{"topic": {"node": {"0": 23}}}`.
 
-    -2 stands for the earliest and -1 for the latest offset, as in Kafka's, unless it is
+    -2 means the earliest and -1 the latest offset, as in Kafka's, unless it is
     `forbidden`. Raises BadOption.
     """
     offsets = _of_queues(name, value, "23", EARLIEST_OFFSET)
@@ -156,7 +157,7 @@ def offsets_at_times(
 ) -> dict[QueueAt, int]:
     """The first offset at or after each queue's time, for bounds of kind `time` and `times`.
 
-    `find` answers it for one queue, and the end of the queue where there is none. Raises
+    `find` returns it for one queue, and the end of the queue where there is none. Raises
     UnknownTopic, BadOption, OffsetOutOfRange.
     """
     if bound.kind == "times":

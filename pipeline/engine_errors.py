@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.errors import EngineFailed, SourceError
+from pipeline.errors import KINDS, EngineFailed
+from protocol.errors import MqError, RefusedError
 
 _OURS = re.compile(r"\[(KEELOG_[A-Z_]+)\] ([^\n]*)")
 _TRY = ". Try: "
@@ -12,7 +13,7 @@ _TRY = ". Try: "
 
 @contextmanager
 def naming_engine_failures(what: str) -> Iterator[None]:
-    """Raises the SourceError that a task raised, else EngineFailed: `what`, and Spark's words."""
+    """Raises the error of ours that a task raised, else EngineFailed: `what`, and Spark's words."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -22,20 +23,13 @@ def naming_engine_failures(what: str) -> Iterator[None]:
         raise named(str(error), what) from None
 
 
-def named(text: str, what: str) -> SourceError:
-    """The error of ours in Spark's text, of its own class; without one an EngineFailed."""
+def named(text: str, what: str) -> MqError:
+    """Returns the error of ours in Spark's text, of its own kind; without one an EngineFailed."""
     found = _OURS.search(text)
     if found is None:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return EngineFailed(
             f"{what}: {' '.join(lines[:2])[:500]}", "the same with --debug, and Spark's own log"
         )
-    kinds = {kind.condition: kind for kind in _kinds(SourceError)}
     reason, _, hint = found[2].partition(_TRY)
-    return kinds.get(found[1], SourceError)(reason, hint)
-
-
-def _kinds(kind: type[SourceError]) -> Iterator[type[SourceError]]:
-    yield kind
-    for leaf in kind.__subclasses__():
-        yield from _kinds(leaf)
+    return KINDS.get(found[1], RefusedError).worded(found[1], reason, hint)

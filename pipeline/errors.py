@@ -1,182 +1,145 @@
 """What the Spark sources raise: of an error only the text survives the way through Spark.
 
-So each begins with a condition in brackets that never changes, `[KEELOG_…]`, says what is wrong and
-where, and ends with what to try.
+So the text begins with a condition in brackets that never changes, `[KEELOG_…]`, says what is wrong
+and where, and ends with what to try. Errors of the store and of the client keep their kinds, and
+get a condition where they leave for Spark; the kinds below are of Spark's sources and jobs alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar
 
 from protocol.errors import (
     BadRequest,
-    CorruptError,
+    BusyError,
     MqError,
     NotAStore,
     NotConnected,
+    OffsetOutOfRange,
     RefusedError,
     RequestTimeout,
+    StoreDamaged,
+    StoreLocked,
+    UnknownTopic,
 )
 
 
-class SourceError(RefusedError):
-    """The base of all of them. `condition` is what stands in the brackets."""
-
-    condition: ClassVar[str] = "KEELOG_FAILED"
-
-    def __str__(self) -> str:
-        tail = f". Try: {self.hint}" if self.hint else ""
-        return f"[{self.condition}] {self.reason}{tail}"
-
-
-class NotAStoreError(SourceError):
-    """The path does not exist, is a file, or holds no `commitlog/`."""
-
-    condition = "KEELOG_NOT_A_STORE"
-
-
-class UnknownOption(SourceError):
+class UnknownOption(BadRequest):
     """There is no option of that name, or the table does not take it."""
 
     condition = "KEELOG_UNKNOWN_OPTION"
 
 
-class BadOption(SourceError):
+class BadOption(BadRequest):
     """An option has a value that it does not take, or two contradict each other."""
 
     condition = "KEELOG_BAD_OPTION"
 
 
-class UnknownColumn(SourceError):
+class UnknownColumn(BadRequest):
     """The table has no column of that name, or one of another type."""
 
     condition = "KEELOG_UNKNOWN_COLUMN"
 
 
-class UnknownTopic(SourceError):
-    """No store that is read has the topic, or the queue."""
-
-    condition = "KEELOG_UNKNOWN_TOPIC"
-
-
-class OffsetOutOfRange(SourceError):
-    """A starting or ending offset lies beyond the end of its queue, or they are in wrong order."""
-
-    condition = "KEELOG_OFFSET_OUT_OF_RANGE"
-
-
-class DataLoss(SourceError):
+class DataLoss(RefusedError):
     """Messages that were asked for are not there any more."""
 
     condition = "KEELOG_DATA_LOSS"
 
 
-class BadCheckpoint(SourceError):
-    """The offsets of a stream's checkpoint are none of this source."""
+class BadCheckpoint(RefusedError):
+    """A stream's checkpoint holds offsets of another source."""
 
     condition = "KEELOG_BAD_CHECKPOINT"
 
 
-class TargetMoved(SourceError):
+class TargetMoved(RefusedError):
     """What an availableNow query set out to read is not what is there any more."""
 
     condition = "KEELOG_TARGET_MOVED"
 
 
-class CorruptRecord(SourceError):
-    """Bytes within the log are no record, or a queue unit leads to none."""
+class CorruptRecord(RefusedError):
+    """Bytes within the log form no record, or a queue unit leads to none."""
 
     condition = "KEELOG_CORRUPT_RECORD"
 
 
-class StoreDamagedError(SourceError):
-    """Files of the store are missing, short or unreadable."""
-
-    condition = "KEELOG_STORE_DAMAGED"
-
-
-class StoreUnreadable(SourceError):
+class StoreUnreadable(RefusedError):
     """The operating system refuses the files, or they are not on a file system."""
 
     condition = "KEELOG_STORE_UNREADABLE"
 
 
-class NodeUnreachable(SourceError):
-    """A node did not answer for as long as it was given."""
-
-    condition = "KEELOG_NODE_UNREACHABLE"
-
-
-class NodeBusyError(SourceError):
-    """A node cannot take what is written now: it is full, stopping or starting."""
-
-    condition = "KEELOG_NODE_BUSY"
-
-
-class NodeRefused(SourceError):
-    """A node does not take what is written."""
-
-    condition = "KEELOG_NODE_REFUSED"
-
-
-class BadMode(SourceError):
+class BadMode(RefusedError):
     """The save mode or output mode is none that a log can have."""
 
     condition = "KEELOG_BAD_MODE"
 
 
-class BadRow(SourceError):
-    """A row is no message that can be stored."""
+class BadRow(RefusedError):
+    """A row cannot be stored as a message."""
 
     condition = "KEELOG_BAD_ROW"
 
 
-class JavaMissing(SourceError):
+class JavaMissing(RefusedError):
     """No Java that Spark runs on was found."""
 
     condition = "KEELOG_JAVA_MISSING"
 
 
-class IncompatiblePyspark(SourceError):
+class IncompatiblePyspark(RefusedError):
     """pyspark is missing, or of a release that these sources do not run on."""
 
     condition = "KEELOG_INCOMPATIBLE_PYSPARK"
 
 
-class ExportMismatch(SourceError):
+class ExportMismatch(RefusedError):
     """The folder holds something else than an earlier part of this very export."""
 
     condition = "KEELOG_EXPORT_MISMATCH"
 
 
-class ExportBusy(SourceError):
-    """Another export writes to the folder."""
-
-    condition = "KEELOG_EXPORT_BUSY"
-
-
-class ExportUnwritable(SourceError):
+class ExportUnwritable(RefusedError):
     """The operating system, or the object store, refuses what an export writes."""
 
     condition = "KEELOG_EXPORT_UNWRITABLE"
 
 
-class EngineFailed(SourceError):
+class EngineFailed(RefusedError):
     """Spark itself failed: it did not start, or lost its executors."""
 
     condition = "KEELOG_ENGINE_FAILED"
 
 
-class StoreLockedError(SourceError):
-    """A node, a broker or another job owns the store, or the folder that a job writes."""
-
-    condition = "KEELOG_STORE_LOCKED"
-
-
-class JobFailed(SourceError):
+class JobFailed(RefusedError):
     """A job of ours found what it cannot go on with; nothing was switched in."""
 
     condition = "KEELOG_JOB_FAILED"
+
+
+_OF_STORES: Mapping[str, type[MqError]] = {
+    "KEELOG_NOT_A_STORE": NotAStore,
+    "KEELOG_UNKNOWN_TOPIC": UnknownTopic,
+    "KEELOG_OFFSET_OUT_OF_RANGE": OffsetOutOfRange,
+    "KEELOG_STORE_DAMAGED": StoreDamaged,
+    "KEELOG_BAD_OPTION": BadRequest,
+}
+KINDS: Mapping[str, type[MqError]] = {
+    **_OF_STORES,
+    "KEELOG_STORE_LOCKED": StoreLocked,
+    "KEELOG_EXPORT_BUSY": StoreLocked,
+    "KEELOG_NODE_UNREACHABLE": NotConnected,
+    "KEELOG_NODE_BUSY": BusyError,
+    "KEELOG_NODE_REFUSED": RefusedError,
+    **{
+        kind.condition: kind
+        for kind in tuple(vars().values())
+        if isinstance(kind, type) and issubclass(kind, MqError) and kind.condition
+    },
+}
+"""Every condition that users may see, and the kind of error that has it."""
 
 
 @contextmanager
@@ -184,17 +147,31 @@ def naming_conditions() -> Iterator[None]:
     """Gives errors of the store, raised inside, the condition that users see."""
     try:
         yield
-    except SourceError:
-        raise
-    except NotAStore as error:
-        raise NotAStoreError(error.reason, error.hint) from None
-    except BadRequest as error:
-        raise BadOption(error.reason, error.hint) from None
-    except CorruptError as error:
-        raise StoreDamagedError(error.reason, error.hint) from None
-    except (NotConnected, RequestTimeout) as error:
-        raise NodeUnreachable(
-            error.reason, "start the node, or a larger fetch.timeoutMs; see keelog health"
-        ) from None
     except MqError as error:
+        if error.condition:
+            raise
+        if isinstance(error, NotConnected | RequestTimeout):
+            hint = "start the node, or a larger fetch.timeoutMs; see keelog health"
+            raise NotConnected.worded("KEELOG_NODE_UNREACHABLE", error.reason, hint) from None
+        for condition, kind in _OF_STORES.items():
+            if isinstance(error, kind):
+                error.condition = condition
+                raise error from None
         raise StoreUnreadable(error.reason, error.hint) from None
+
+
+@contextmanager
+def naming_node(node: str) -> Iterator[None]:
+    """Gives errors of the client, raised inside, a condition and the node's address."""
+    try:
+        yield
+    except MqError as error:
+        if error.condition:
+            raise
+        what = f"node {node}: {error.reason}"
+        if isinstance(error, NotConnected | RequestTimeout):
+            raise NotConnected.worded("KEELOG_NODE_UNREACHABLE", what, error.hint) from None
+        if isinstance(error, BusyError):
+            raise BusyError.worded("KEELOG_NODE_BUSY", what, error.hint) from None
+        what = f"node {node}: {type(error).__name__}: {error.reason}"
+        raise RefusedError.worded("KEELOG_NODE_REFUSED", what, error.hint) from None

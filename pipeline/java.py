@@ -86,7 +86,7 @@ def launcher_home(java: Path, cache: Path) -> Path:
     if launcher.exists() and launcher.read_text() == text and os.access(launcher, os.X_OK):
         return home
     launcher.parent.mkdir(parents=True, exist_ok=True)
-    # Another process may do the same at this moment: the name always stands for a whole file.
+    # Another process may do the same at this moment: a whole file always has the name.
     with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
         file.write(text)
     Path(file.name).chmod(0o755)

@@ -33,7 +33,7 @@ OnCorrupt = Literal["fail", "skip", "report"]
 PARTITION_BYTES = 128 << 20
 """maxPartitionBytes, as Spark's own `spark.sql.files.maxPartitionBytes`."""
 PARTITIONS_MIN_MAX = 100_000
-"""minPartitions: planning takes seconds, and the driver 150 MB, for so many."""
+"""minPartitions: planning takes seconds, and the driver 150 MB, for this many."""
 SETTING_PREFIX = "store."
 
 _FETCH = tuple(f"{FETCH_PREFIX}{name}" for name in FETCH_OPTIONS)
@@ -105,7 +105,7 @@ class QueueSelection:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Everything that a read was told. `columns` are those of `offered` that it gives."""
+    """All options of a read. `columns` are those of `offered` that it gives."""
 
     table: Table
     offered: tuple[Column, ...]

@@ -12,7 +12,7 @@ from node.store.log.damage import next_record
 from node.store.log.reader import Bounds, LogReader
 from node.store.queues.reader import QueueReader
 from pipeline.bounds import Extent, QueueAt, ReadBound, check_offsets, offsets_at_times, offsets_for
-from pipeline.errors import UnknownTopic, naming_conditions
+from pipeline.errors import naming_conditions
 from pipeline.log import log
 from pipeline.options import SourceOptions
 from pipeline.plan.partitions import PartitionLimits, Range, log_borders, plan_partitions, share
@@ -23,12 +23,13 @@ from pipeline.tables import INDEX, MESSAGES
 from pipeline.task_spec import IndexPart, LogPart, Part, QueuePart, Task
 from protocol.derived.index_entry import INDEX_ENTRY
 from protocol.derived.queue_unit import FILLER_SIZE
+from protocol.errors import UnknownTopic
 from protocol.ids import Queue
 
 BORDER_SEARCH_BYTES = 16 << 20
-"""How far behind the wished place of a border a record is looked for."""
+"""How far after the wished place of a border a record is looked for."""
 SAMPLE_UNITS = 64
-"""How many units of a queue, at three places, tell the size of its records."""
+"""How many units of a queue, at three places, give the size of its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class QueueSpan:
 def plan_parts(options: SourceOptions) -> list[Part]:
     """The parts of a read, none of them empty.
 
-    Raises NotAStoreError, StoreDamagedError, StoreUnreadable, UnknownTopic, OffsetOutOfRange,
+    Raises NotAStore, StoreDamaged, StoreUnreadable, UnknownTopic, OffsetOutOfRange,
     DataLoss, BadOption.
     """
     with naming_conditions(), ExitStack() as stack:
@@ -59,7 +60,7 @@ def plan_parts(options: SourceOptions) -> list[Part]:
 
 
 def check_read(options: SourceOptions) -> None:
-    """Raises what can be told without planning: no store, no such topic, a node that is away.
+    """Raises what is known without planning: no store, no such topic, a node that is away.
 
     Object stores are not looked into.
     """

@@ -71,7 +71,7 @@ def open_session(name: str, master: str, conf: Mapping[str, str] | None = None) 
 
 
 def _not_said_already(conf: Mapping[str, str]) -> dict[str, str]:
-    """Without what `spark-submit` was told: setting it here would undo that."""
+    """Leaves out what `spark-submit` has set: setting it here would undo that."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()

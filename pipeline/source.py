@@ -41,7 +41,7 @@ class KeelogSource(DataSource):
         return "keelog" if cls.table is None else f"keelog_{cls.table}"
 
     def schema(self) -> str:
-        """The asked columns. Raises UnknownOption, BadOption, UnknownColumn, NotAStoreError."""
+        """The asked columns. Raises UnknownOption, BadOption, UnknownColumn, NotAStore."""
         from pipeline.stores.opening import check_stores
         from pipeline.tables import ddl
 

@@ -1,4 +1,4 @@
-"""What a task is told: where its files are and which rows of them are its. Plain data, pickled."""
+"""What a task gets: where its files are, and which of their rows it reads. Plain data, pickled."""
 
 from dataclasses import dataclass
 

@@ -5,7 +5,7 @@ Four families: `RefusedError` (do not repeat it as it is), `BusyError` (repeat i
 Codes are RocketMQ's response codes, so that its users recognise them.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from protocol.addresses import without_credentials
 
@@ -15,16 +15,33 @@ class MqError(Exception):
 
     `code` is RocketMQ's response code, `status` its PutMessageStatus where one fits,
     `hint` one sentence that says what to try. Neither shows credentials of addresses in them.
+    `condition` names the error for Spark's users. Only the text of an error survives the way
+    through Spark, so the text then shows condition and hint too; else it is the reason alone.
     """
 
     code: ClassVar[int] = 1
     status: ClassVar[str] = "UNKNOWN_ERROR"
     retriable: ClassVar[bool] = False
+    condition: str = ""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         self.reason = without_credentials(reason)
         self.hint = without_credentials(hint)
         super().__init__(self.reason)
+
+    @classmethod
+    def worded(cls, condition: str, reason: str, hint: str = "") -> Self:
+        """Returns an error of this kind for Spark from its text; what the kind adds is not set."""
+        error = cls.__new__(cls)
+        MqError.__init__(error, reason, hint)
+        error.condition = condition
+        return error
+
+    def __str__(self) -> str:
+        if not self.condition:
+            return self.reason
+        tail = f". Try: {self.hint}" if self.hint else ""
+        return f"[{self.condition}] {self.reason}{tail}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own way calls the class with `args`, which are not those that it was made of.

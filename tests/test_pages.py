@@ -40,7 +40,7 @@ LEFT_OUT = (
     (r"keelog spark ", "a Spark job: tests/cli/test_examples.py, tests/pipeline run them"),
     (r"pip (install|wheel) ", "asks a package index; tests/whole/test_wheel.py builds the wheel"),
     (r"spark\.read\.format.*s3://", "needs an object store; tests/pipeline have one of their own"),
-    (r"map_filter\(", "an expression of SQL, run by tests/pipeline/test_sink_spark.py"),
+    (r"map_filter\(", "an expression of SQL, run by tests/pipeline/sink/test_sink_spark.py"),
     (r"error: cannot serve", "needs a low limit: tests/whole/test_faults_descriptors.py"),
     (r"error: the writer of", "needs a disk that fails: tests/whole/test_faults_disk_errors.py"),
     (

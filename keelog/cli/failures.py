@@ -12,8 +12,7 @@ from types import TracebackType
 import click
 
 from keelog.cli.output import say
-from pipeline import errors as spark_errors
-from pipeline.errors import SourceError
+from pipeline.errors import CorruptRecord
 from protocol.addresses import without_credentials
 from protocol.errors import (
     BadRequest,
@@ -53,16 +52,7 @@ _CODES: tuple[tuple[type[MqError], int], ...] = (
     (StoreLocked, LOCKED),
     (BusyError, LOCKED),
     (BadRequest, USAGE),
-    (spark_errors.UnknownTopic, NOT_FOUND),
-    (spark_errors.NodeUnreachable, UNREACHABLE),
-    (spark_errors.CorruptRecord, DAMAGED),
-    (spark_errors.StoreDamagedError, DAMAGED),
-    (spark_errors.StoreLockedError, LOCKED),
-    (spark_errors.ExportBusy, LOCKED),
-    (spark_errors.NodeBusyError, LOCKED),
-    (spark_errors.BadOption, USAGE),
-    (spark_errors.UnknownOption, USAGE),
-    (spark_errors.UnknownColumn, USAGE),
+    (CorruptRecord, DAMAGED),
 )
 _HINTS: tuple[tuple[type[MqError], str], ...] = (
     (NotConnected, "keelog serve DIR  (or name another node with --node)"),
@@ -170,10 +160,8 @@ def unforeseen(before: Hook, debug: Callable[[], bool]) -> Hook:
 
 
 def _cause(error: BaseException) -> str:
-    if isinstance(error, SourceError):
-        return f"[{error.condition}] {error.reason}"
     if isinstance(error, MqError):
-        return error.reason
+        return f"[{error.condition}] {error.reason}" if error.condition else error.reason
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, OSError) and error.strerror:

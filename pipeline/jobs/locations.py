@@ -1,4 +1,4 @@
-"""What a job is told to read and to write: a folder, or an address in an object store."""
+"""Where a job reads and writes: a folder, or an address in an object store."""
 
 import errno
 import os

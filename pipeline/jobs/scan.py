@@ -20,7 +20,7 @@ from protocol.record.codec import Torn
 from protocol.record.columns import RecordColumns
 
 RANGE_BYTES = 64 << 20
-"""About so many bytes of the log are one task."""
+"""One task reads about this many bytes of the log."""
 WINDOW_BYTES = 2 << 20
 _DEFAULT_ACCESS = Access()
 
@@ -29,7 +29,7 @@ _DEFAULT_ACCESS = Access()
 class ScanRange:
     """Records that start in [`start`, `stop`), all in one segment.
 
-    `is_proven`: what stands at `start` is known to be a record, or the end of the segment.
+    `is_proven`: `start` is known to be where a record, or the end of the segment, begins.
     """
 
     number: int

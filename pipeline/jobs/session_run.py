@@ -1,4 +1,4 @@
-"""Runs a job in a session of its own, and tells how far it is."""
+"""Runs a job in a session of its own, and reports how far it is."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from pipeline.session import open_session
 Answer = TypeVar("Answer")
 
 _CONF = {"spark.ui.showConsoleProgress": "false"}
-"""Spark's own bar, for which `tell` stands."""
+"""Spark's own bar, which `tell` replaces."""
 _QUIET_S = 2.0
 """What takes no longer than this says nothing of how far it is."""
 _TELL_EVERY_S = 1.0
@@ -26,7 +26,7 @@ def run_job(
     conf: Mapping[str, str],
     tell: Callable[[str], None],
 ) -> Answer:
-    """What `job` answers. `tell` gets a line a second on how far the running stages are.
+    """Returns what `job` returns. `tell` gets a line a second on how far the running stages are.
 
     Raises JavaMissing, IncompatiblePyspark, EngineFailed, and what the job or its tasks raise.
     """

@@ -1,4 +1,4 @@
-"""Runs a function over items as Spark tasks: each does its own reading and writing, and answers
+"""Runs a function over items as Spark tasks: each does its own reading and writing, and returns
 a small summary."""
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ def run_tasks(
     """`function` of each item, one task each, in their order.
 
     A task may run twice, also at the same time, so `function` must be harmless then. It and the
-    items are pickled. Raises the SourceError that a task raised, else EngineFailed.
+    items are pickled. Raises the MqError that a task raised, else EngineFailed.
     """
     if not items:
         return []

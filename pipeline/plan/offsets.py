@@ -1,4 +1,4 @@
-"""Where a stream stands: the next offset of each queue, and the only JSON form that it has.
+"""The position of a stream: the next offset of each queue, and the only JSON form that it has.
 
 Spark compares offsets as text, so one position must have one text: with two, an idle query would
 make batches without end. Queues are named topic, node, number, each level sorted by its text.

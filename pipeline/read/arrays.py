@@ -83,7 +83,7 @@ def flat_and_ends(joined: pa.BinaryArray) -> tuple[Bytes, Ints]:
 
 
 def texts(raw: pa.BinaryArray, decode: Callable[[bytes], str]) -> pa.StringArray:
-    """Bytes as text; where some are no UTF-8, all through `decode`."""
+    """Bytes as text; where some are not UTF-8, all through `decode`."""
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
@@ -105,7 +105,7 @@ def offsets_of(row: Ints, rows: int) -> pa.Array:
 
 
 def offsets_of_counts(counts: Any) -> pa.Array:
-    """Where each row's items begin, when `counts` tells how many it has."""
+    """Where each row's items begin, when `counts` says how many it has."""
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     return pa.array(offsets)

@@ -1,4 +1,4 @@
-"""What happens at damage and at loss: an error, nothing, or a row that tells of it."""
+"""What happens at damage and at loss: an error, nothing, or a row that reports it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _INT_MAX = 2**31 - 1
 
 
 class DamagedPlace(NamedTuple):
-    """Bytes that are no record; topic, queue and offset are known where a queue unit led there."""
+    """Bytes that form no record; topic, queue and offset are known where a queue unit led there."""
 
     where: str
     physical_offset: int

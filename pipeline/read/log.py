@@ -7,18 +7,18 @@ import pyarrow as pa
 from node.store.file_cache import FileVanished
 from node.store.log.damage import Damage, columns_past_damage
 from node.store.log.reader import Bounds, LogReader
-from pipeline.errors import StoreDamagedError
 from pipeline.read.damage_rows import DamagedPlace, on_damage, on_loss
 from pipeline.read.message_rows import MessageRows
 from pipeline.stores.opening import task_files
 from pipeline.task_spec import LogPart
+from protocol.errors import StoreDamaged
 
 WINDOW_BYTES = 4 << 20
 """Bytes of one read, and about those of one batch of rows."""
 
 
 def read_log(part: LogPart) -> Iterator[pa.RecordBatch]:
-    """Batches of the part's records. Raises CorruptRecord, DataLoss, StoreDamagedError.
+    """Batches of the part's records. Raises CorruptRecord, DataLoss, StoreDamaged.
 
     The segments are opened before the first one is read: retention does not cut a read short.
     """
@@ -93,7 +93,8 @@ def _read_segment(
         for row in on_damage(task, place):
             yield row, end
     if last_end > end:
-        raise StoreDamagedError(
+        raise StoreDamaged.worded(
+            "KEELOG_STORE_DAMAGED",
             f"{segment.path}: the record that ends at {last_end} reaches over {end}, where the"
             " body of a message imitates a record",
             f"maxPartitionBytes={part.log.segment_bytes} without minPartitions, which cuts at"

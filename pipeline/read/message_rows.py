@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.read import kafka_rows
 from pipeline.read.arrays import (
+    HEADERS,
     PAIRS,
     TEXTS,
     arrow_schema,
@@ -40,10 +40,12 @@ _V4_BYTES = IPV4_BYTES + PORT_BYTES
 _V6_BYTES = IPV6_BYTES + PORT_BYTES
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _ID_BYTES = _V4_BYTES + 8
+KAFKA_LOG_APPEND_TIME = 1
+"""Kafka's number for a timestamp that the broker gave."""
 
 
 class MessageRows:
-    """Some records of one store, in log order. What several columns need is made once."""
+    """Some records of one store, in log order. Parts that several columns need are made once."""
 
     def __init__(self, columns: RecordColumns, node: str) -> None:
         self.columns = columns
@@ -117,12 +119,26 @@ class MessageRows:
         names = pieces(data, start, middle - start)
         values = pieces(data, middle + 1, end - middle - 1)
         try:
-            # Names that are no UTF-8 may become one and the same text.
+            # Names that are not UTF-8 may become one and the same text.
             names, values = names.cast(pa.string()), values.cast(pa.string())
         except pa.ArrowInvalid:
             plain = [list(decode_properties(item).items()) for item in self._properties.to_pylist()]
             return pa.array(plain, PAIRS)
         return pa.MapArray.from_arrays(offsets, names, values)
+
+    @property
+    def headers(self) -> pa.ListArray:
+        """All properties; NULL for a message without any, as Kafka's source has it."""
+        pairs = self.properties
+        struct = pa.StructArray.from_arrays(
+            [pairs.keys, pairs.items.cast(pa.binary())], fields=list(HEADERS.value_type)
+        )
+        none = np.diff(pairs.offsets.to_numpy()) == 0
+        return pa.ListArray.from_arrays(pairs.offsets, struct, type=HEADERS, mask=pa.array(none))
+
+    def repeated(self, value: object, kind: pa.DataType) -> pa.Array:
+        """The same value in each row."""
+        return pa.repeat(pa.scalar(value, kind), len(self))
 
     @property
     def _pairs(self) -> tuple[Bytes, pa.Array, tuple[Ints, Ints, Ints]]:
@@ -159,12 +175,12 @@ class MessageRows:
 
     @property
     def born_host_at(self) -> Ints:
-        """Where BORNHOST stands in the data."""
+        """Where BORNHOST begins in the data."""
         return self.columns.start + SHORT_HEAD.offsets["born_ip"]
 
     @property
     def store_host_at(self) -> Ints:
-        """Where STOREHOST stands in the data."""
+        """Where STOREHOST begins in the data."""
         is_v6 = self.columns.sys_flag & BORN_HOST_V6 != 0
         shift = np.where(is_v6, _V6_BYTES - _V4_BYTES, 0)
         return self.columns.start + SHORT_HEAD.offsets["store_ip"] + shift
@@ -202,7 +218,7 @@ def last_of_each_name(flat: Bytes, pairs: PropertyPairs) -> Bools:
     name = pairs.row << 32 | codes.view(np.uint32).astype(np.int64)
     order = np.argsort(name, kind="stable")
     again = np.flatnonzero(np.diff(name[order]) == 0)
-    # Two names of one hash are told apart here.
+    # Two names with one hash are kept apart here.
     for row in np.unique(pairs.row[order[again]]).tolist():
         seen: dict[bytes, int] = {}
         for place in np.flatnonzero(pairs.row == row).tolist():
@@ -249,14 +265,14 @@ MAKERS: dict[str, Maker] = {
     "msgId": lambda rows: rows.message_ids,
     "physicalOffset": _number("physical_offset", "int64"),
     "storeSize": _number("size", "int32"),
-    "node": lambda rows: pa.repeat(pa.scalar(rows.node, pa.string()), len(rows)),
+    "node": lambda rows: rows.repeated(rows.node, pa.string()),
     "damage": lambda rows: pa.nulls(len(rows), pa.string()),
     "key": lambda rows: rows.property_text(b"KEYS").cast(pa.binary()),
     "value": lambda rows: rows.bodies,
     "partition": _number("queue_id", "int32"),
     "offset": _number("queue_offset", "int64"),
     "timestamp": lambda rows: times(rows.columns.store_timestamp),
-    "timestampType": lambda rows: kafka_rows.timestamp_types(len(rows)),
-    "headers": lambda rows: kafka_rows.headers(rows.properties),
+    "timestampType": lambda rows: rows.repeated(KAFKA_LOG_APPEND_TIME, pa.int32()),
+    "headers": lambda rows: rows.headers,
 }
 """How each column is made; a test holds it against the table."""

@@ -12,7 +12,7 @@ from pipeline.task_spec import IndexPart, LogPart, Part
 
 
 def read_part(part: Part) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, none of the batches empty. Raises SourceError."""
+    """The rows of a part, none of the batches empty. Raises MqError."""
     with naming_conditions():
         yield from _batches(part)
 

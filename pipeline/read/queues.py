@@ -79,7 +79,7 @@ def _unit_batch(part: QueuePart, found: QueueSlice, first: int, units: Units) ->
 def read_messages(part: QueuePart) -> Iterator[pa.RecordBatch]:
     """Batches of the messages that the part's units lead to. Within a queue they come in its order.
 
-    A filler stands before a queue's first message, where nothing is read, or for one that was lost.
+    A filler lies before a queue's first message, where nothing is read, or marks one that was lost.
     Raises CorruptRecord, DataLoss, and what OpenFile raises.
     """
     assert part.log is not None
@@ -130,7 +130,7 @@ def _queue_files(part: QueuePart, found: QueueSlice, files: OpenFiles) -> QueueF
 
 
 def _wanted(part: QueuePart, log: LogReader, files: OpenFiles) -> tuple[_Wanted, _Wanted]:
-    """The messages to read, sorted as they stand in the log, and units that name none."""
+    """The messages to read, in the order of the log, and units that name none."""
     columns: list[_Wanted] = []
     for place, found in enumerate(part.slices):
         units = _units_of(part, found, files)

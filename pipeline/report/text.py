@@ -47,7 +47,7 @@ def _scaled(value: float, base: int, units: Sequence[str], space: str) -> str:
 
 
 def rate_text(value: float | None) -> str:
-    """A count a second; a dash where there is no time to divide by."""
+    """A count a second; a dash where no time has passed."""
     return "-" if value is None else count_text(value)
 
 
@@ -57,7 +57,7 @@ def percent_text(part: int, whole: int) -> str:
 
 
 def time_text(ms: int | None) -> str:
-    """A time in UTC, to the second; ms where it is behind the year 9999."""
+    """A time in UTC, to the second; ms where it is after the year 9999."""
     if ms is None:
         return "-"
     try:

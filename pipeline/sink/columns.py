@@ -1,4 +1,4 @@
-"""The columns that a write takes, by name and type, and where each stands in what is written."""
+"""The columns that a write takes, by name and type, and the place of each in the rows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

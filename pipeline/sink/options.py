@@ -18,7 +18,7 @@ PUBLISH_TIMEOUT_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Everything that a write was told. `places`: which column of its rows is which of ours."""
+    """All options of a write. `places`: which column of its rows is which of ours."""
 
     node: str
     topic: str | None

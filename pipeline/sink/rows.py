@@ -27,7 +27,7 @@ from protocol.record.java_hash import hash_pieces
 from protocol.record.properties import PROPERTIES_BYTES_MAX
 
 ROWS_MAX = 65_536
-"""Rows that are encoded at once: a unique key counts so far within a millisecond."""
+"""Rows that are encoded at once: a unique key counts up to this within a millisecond."""
 _HEX4 = np.frombuffer("".join(f"{n:04X}" for n in range(ROWS_MAX)).encode(), np.uint8)
 _KEY_BYTES = 32
 _INT32_MAX = 2**31 - 1
@@ -44,7 +44,7 @@ class Encoded:
 class RowEncoder:
     """Encodes the rows of one task, in their order. Errors name the partition and the row.
 
-    `write_queues` answers how many queues a topic has.
+    `write_queues` returns how many queues a topic has.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from client.send.staging import StageClient, StagedPart, StageWriter
-from pipeline.sink.errors import naming_node
+from pipeline.errors import naming_node
 from pipeline.sink.options import SinkOptions
 from pipeline.sink.rows import ROWS_MAX, Encoded, NodeRules, RowEncoder
 from protocol.errors import MqError, RequestTimeout, ServiceNotAvailable, UnknownTopic
@@ -49,7 +49,7 @@ class StagedRows(NamedTuple):
 
 
 def client_of(options: SinkOptions) -> StageClient:
-    """This process's connection to the node. Raises NodeUnreachable."""
+    """This process's connection to the node. Raises NotConnected."""
     key = os.getpid(), options.node, options.timeout_s
     client = _clients.get(key)
     if client is None:
@@ -61,7 +61,7 @@ def client_of(options: SinkOptions) -> StageClient:
 def stage_rows(
     options: SinkOptions, place: StageId, batches: Iterable[pa.RecordBatch]
 ) -> StagedRows:
-    """Stages all rows of a task. Raises BadRow, NodeUnreachable, NodeBusyError, NodeRefused."""
+    """Stages all rows of a task. Raises BadRow, NotConnected, BusyError, RefusedError."""
     client = client_of(options)
     stage = f"{place.partition}-{place.attempt}-{secrets.token_hex(8)}"
     with naming_node(options.node):
@@ -109,7 +109,7 @@ def publish(
 ) -> None:
     """Publishes what the tasks staged, in the order of the partitions.
 
-    Raises NodeUnreachable, NodeBusyError, NodeRefused: it may be done again.
+    Raises NotConnected, BusyError, RefusedError: it may be done again.
     """
     parts = [one.part for one in staged if one is not None and one.part is not None]
     with naming_node(options.node):

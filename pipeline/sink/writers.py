@@ -30,7 +30,7 @@ _BATCH = "streaming.sql.batchId"
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
-    """What a task tells the commit."""
+    """What a task reports to the commit."""
 
     rows: "StagedRows"
 
@@ -43,7 +43,7 @@ class KeelogWriter(DataSourceArrowWriter):
         self._query = f"batch-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator["RecordBatch"]) -> TaskCommit:
-        """In a task. Raises BadRow, NodeUnreachable, NodeBusyError, NodeRefused."""
+        """In a task. Raises BadRow, NotConnected, BusyError, RefusedError."""
         return _stage(self._options, self._query, 0, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -104,5 +104,5 @@ def _stage(
 
 
 def _rows(messages: list[WriterCommitMessage | None]) -> list["StagedRows"]:
-    """Of a task that was lost there is no message."""
+    """A task that was lost reports nothing."""
     return [message.rows for message in messages if isinstance(message, TaskCommit)]

@@ -63,7 +63,7 @@ class StoreAt(NamedTuple):
 
 
 def scheme_of(root: str) -> str:
-    """What stands before `://`; empty for a folder."""
+    """Returns the part before `://`; empty for a folder."""
     scheme, separator, _ = root.partition("://")
     return scheme.lower() if separator else ""
 
@@ -105,8 +105,8 @@ def _number(options: Mapping[str, str], name: str, default: int, bounds: tuple[i
 def parse_address(address: object) -> str:
     """A folder as an absolute path, or an address as it is. Raises BadOption, StoreUnreadable.
 
-    A relative path counts from here; `file:` in front of a folder is allowed. What has credentials
-    is no folder's address: as a path it would be shown with them.
+    A relative path counts from here; `file:` in front of a folder is allowed. An address with
+    credentials is refused as a path, which would be shown with them.
     """
     if not isinstance(address, str) or not address or "\0" in address:
         raise BadOption(f"{address!r} is no path", "a path or an address for each store, as text")

@@ -193,7 +193,7 @@ def missing_segments(root: Path) -> str:
 
 
 def open_running(root: Path, settings: Settings, flushed_only: bool = False) -> LiveStore:
-    """A store that somebody holds the lock of. Raises StoreUnreadable when no pages tell its ends.
+    """A store whose lock is held. Raises StoreUnreadable when no state pages give its ends.
 
     A writer that is starting is waited for: until it has recovered the log, its predecessor's page
     may name more than will be left. One that stays away, for want of room on the disk, leaves a

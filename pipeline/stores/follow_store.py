@@ -18,7 +18,7 @@ GRACE_S = 2.0
 """How long a running node's queue must be shorter than it was before that is believed: of several
 readers one may be a moment after another."""
 OBJECTS_S = 10.0
-"""How often a store on object storage is opened again: nothing tells that it has changed."""
+"""How often a store on object storage is opened again: nothing reports that it has changed."""
 LIST_S = 1.0
 """How often folders are listed for new queues, and a store at rest is looked at for changes."""
 SETTLE_S = 1.0

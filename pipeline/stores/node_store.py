@@ -101,7 +101,7 @@ def _fields(path: Path, position: int) -> dict[str, object]:
 
 
 class _NodeQueue(QueueReader):
-    """A queue whose bounds the node has told."""
+    """A queue whose bounds the node has reported."""
 
     def __init__(self, files: QueueFiles, told: QueueAtNode) -> None:
         super().__init__(files, told.max_offset, lambda: 0)

@@ -1,6 +1,6 @@
 """A store in an object store, or on whatever else pyarrow.fs reads: listed once, read by ranges.
 
-What is there must be at rest: nobody tells where a growing log ends.
+The store must be at rest: nothing there says where a growing log ends.
 """
 
 import os
@@ -98,7 +98,7 @@ class _Objects:
         return found
 
     def refuse(self, below: str, error: OSError) -> NoReturn:
-        """Raises what an error of the file system stands for."""
+        """Raises our error for one of the file system."""
         where = str(RemotePath(self.at.root, below))
         if isinstance(error, FileNotFoundError):
             raise FileVanished(where, 0, "the object is gone", "load() again") from None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_stores(stores: Iterable[StoreAt]) -> None:
-    """Raises NotAStoreError, StoreUnreadable; no more than a look at the folders."""
+    """Raises NotAStore, StoreUnreadable; no more than a look at the folders."""
     with naming_conditions():
         for at in stores:
             if at.way is Way.FILES:

@@ -73,7 +73,7 @@ class PlannedStore(ABC):
 
     @abstractmethod
     def queue_slice(self, reader: QueueReader, start: int, end: int) -> QueueSlice:
-        """Units [start, end) of a queue as a task is told of them."""
+        """Units [start, end) of a queue, as a task gets them."""
 
     @abstractmethod
     def index_tables(self) -> Sequence[IndexTable]:
@@ -81,7 +81,7 @@ class PlannedStore(ABC):
 
     @abstractmethod
     def index_slice(self, name: str, start: int, end: int) -> IndexSlice:
-        """Entries [start, end) of an index file, from number 1 on, as a task is told of them."""
+        """Entries [start, end) of an index file, from number 1 on, as a task gets them."""
 
     @abstractmethod
     def tear(self) -> str:
@@ -92,7 +92,7 @@ class PlannedStore(ABC):
         """Closes all files and sockets."""
 
     def log_at(self) -> LogAt:
-        """The log as a task is told of it."""
+        """The log, as a task gets it."""
         reader = self.log
         segments = tuple(segment.start for segment in reader.segments.segments)
         return LogAt(self.at.root, reader.segment_bytes, segments, reader.min_offset, reader.end)

@@ -41,7 +41,7 @@ class RebuildManifest:
     updated_at: int = 0
 
     def to_json(self) -> bytes:
-        """As it stands in the object, with the format's name in front, and the time, ms."""
+        """Returns the object's bytes: the format's name first, and the time in ms."""
         document = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -55,7 +55,7 @@ class RebuildManifest:
 
 
 def parse_manifest(data: bytes, where: str) -> RebuildManifest:
-    """Raises JobFailed for what is no whole manifest, or one of a later release."""
+    """Raises JobFailed unless it is a whole manifest of this format version."""
     try:
         found: dict[str, Any] = json.loads(data)
         if (found["format"], found["format_version"]) != (FORMAT, FORMAT_VERSION):

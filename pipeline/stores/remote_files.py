@@ -24,7 +24,7 @@ class FetchUnderWay(Protocol):
     def result(self) -> bytes:
         """Its bytes, fewer where the file or what may be read of it ends.
 
-        Raises FileVanished, StoreDamaged, NodeUnreachable, StoreUnreadable.
+        Raises FileVanished, StoreDamaged, NotConnected, StoreUnreadable.
         """
 
 

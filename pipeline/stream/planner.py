@@ -107,7 +107,7 @@ class StreamPlanner:
         return ends
 
     def _is_to_wait(self, limits: TriggerLimits, rows: int) -> bool:
-        """Notes when a batch with rows was made. Who reads up to a target never waits."""
+        """Notes when a batch with rows was made. A query that reads up to a target never waits."""
         now = self._clock()
         since = None if self._triggered_at is None else (now - self._triggered_at) * 1000
         if self._target is None and is_to_wait(limits, rows, since):

@@ -1,4 +1,4 @@
-"""How far a streaming query is behind, from the progress that Spark reports of it.
+"""The lag of a streaming query, from the progress that Spark reports of it.
 
 For `query.lastProgress`, for the event of a `StreamingQueryListener`, and for the JSON of either.
 """

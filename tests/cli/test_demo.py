@@ -13,7 +13,7 @@ from keelog.cli.demo.spark import SparkJobFailed, is_spark_there, spark_topics
 from keelog.cli.failures import DAMAGED, NOT_FOUND
 from keelog.cli.main import run
 from keelog.cli.output import Output
-from tests.pipeline.test_stats_report import topic
+from tests.pipeline.jobs.stats.test_report import topic
 from tests.support.golden import GetStore, facts
 
 

@@ -29,7 +29,7 @@ from node.supervisor.options import Options
 from pipeline.jobs import session_run as spark_jobs
 from tests.cli.conftest import SMALL
 from tests.cli.tree import commands, help_of, leaves
-from tests.pipeline.plain_engine import PlainEngine
+from tests.pipeline.jobs.plain_engine import PlainEngine
 from tests.support.golden import GetStore
 from tests.support.node import RunningNode, wait_until
 

@@ -11,8 +11,8 @@ from keelog.cli.main import run
 from node.runtime.locks import StoreLock
 from pipeline.jobs import session_run as module
 from pipeline.jobs.rebuild.local_build import Building
-from tests.pipeline.plain_engine import PlainEngine
-from tests.pipeline.test_jobs_rebuild import tree
+from tests.pipeline.jobs.plain_engine import PlainEngine
+from tests.pipeline.jobs.rebuild.test_rebuild import tree
 from tests.workers.living_log import SETTING_OPTIONS, SETTINGS, LivingLog
 from workers.rebuild import rebuild as rebuild_by_workers
 

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import SourceError
 from pipeline.options import TAKEN, parse_options
 from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
 from pipeline.stores.access import StoreAt
+from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import read_rows
 from tests.support.golden import GetStore, Row, facts
 
 NAME = "small-clean"
 
 
-def condition_of(error: SourceError) -> str:
+def condition_of(error: MqError) -> str:
     assert str(error).startswith(f"[{error.condition}] ")
     assert ". Try: " in str(error)
     return error.condition
@@ -93,7 +93,7 @@ def test_a_wrong_option_is_refused_with_what_would_be_right(
 ) -> None:
     topics = {fact["topic"] for fact in facts(NAME).state["queues"]}
     given_ = {name: value.replace("unicode", min(topics)) for name, value in options.items()}
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(MqError) as caught:
         read_rows(**{"path": str(golden(NAME)), **given_})
     assert condition_of(caught.value) == f"KEELOG_{condition}"
     assert words in str(caught.value)
@@ -113,7 +113,7 @@ def test_a_wrong_option_is_refused_with_what_would_be_right(
     ],
 )
 def test_which_store_must_be_said_once(options: dict[str, str]) -> None:
-    with pytest.raises(SourceError, match=r"KEELOG_BAD_OPTION"):
+    with pytest.raises(MqError, match=r"KEELOG_BAD_OPTION"):
         parse_options(options)
 
 
@@ -130,7 +130,7 @@ def test_what_is_no_store_is_refused_with_its_path(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for path in (tmp_path, file):
-        with pytest.raises(SourceError, match=rf"\[KEELOG_NOT_A_STORE\] {path}"):
+        with pytest.raises(MqError, match=rf"\[KEELOG_NOT_A_STORE\] {path}"):
             read_rows(path=str(path))
 
 
@@ -138,7 +138,7 @@ def test_a_read_that_names_some_queues_must_say_each_of_their_offsets(golden: Ge
     topic, (first, *rest) = queues_of_one_topic()
     options = {"path": str(golden(NAME)), "subscribe": topic}
     offsets = json.dumps({topic: {str(first): 0}})
-    with pytest.raises(SourceError, match=rf"BAD_OPTION.*{topic}/{rest[0]} of {NAME}"):
+    with pytest.raises(MqError, match=rf"BAD_OPTION.*{topic}/{rest[0]} of {NAME}"):
         read_rows(**options, startingOffsets=offsets)
     assert read_rows(**options, queueIds=str(first), startingOffsets=offsets)
 
@@ -155,7 +155,7 @@ def test_any_options_at_all_are_taken_or_refused_with_an_error_of_ours(
 ) -> None:
     try:
         parsed = parse_options(options)
-    except SourceError as error:
+    except MqError as error:
         assert condition_of(error).startswith("KEELOG_")
     else:
         assert parsed.stores and parsed.columns
@@ -220,7 +220,7 @@ def test_offsets_bound_each_queue(golden: GetStore) -> None:
     end = max(all_of_it) + 1
     assert offsets(end) == []
     for bad in ((end + 1, None), (None, end + 1), (6, 5)):
-        with pytest.raises(SourceError, match=r"\[KEELOG_OFFSET_OUT_OF_RANGE\]"):
+        with pytest.raises(MqError, match=r"\[KEELOG_OFFSET_OUT_OF_RANGE\]"):
             offsets(*bad)
 
 
@@ -233,7 +233,7 @@ def test_offsets_that_retention_has_removed_are_a_loss_with_its_count(golden: Ge
         "assign": json.dumps({topic: [queue]}),
         "startingOffsets": json.dumps({topic: {str(queue): low - 2}}),
     }
-    with pytest.raises(SourceError, match=rf"\[KEELOG_DATA_LOSS\] {topic}/{queue} .*: 2 messages"):
+    with pytest.raises(MqError, match=rf"\[KEELOG_DATA_LOSS\] {topic}/{queue} .*: 2 messages"):
         read_rows(**options)
     rows = read_rows(**options, failOnDataLoss="false")
     assert [row["queueOffset"] for row in rows] == list(range(low, fact["maxOffset"]))
@@ -285,7 +285,7 @@ def test_a_time_that_no_message_has_reached_is_an_error_or_the_end(golden: GetSt
     of_each = {"startingOffsetsByTimestamp": json.dumps({topic: {str(queue): late}})}
     of_all = {"startingTimestamp": str(late)}
     for asked in (of_each, {**of_all, "startingOffsetsByTimestampStrategy": "error"}):
-        with pytest.raises(SourceError, match=rf"OFFSET_OUT_OF_RANGE.*{topic}/{queue} .*{late}"):
+        with pytest.raises(MqError, match=rf"OFFSET_OUT_OF_RANGE.*{topic}/{queue} .*{late}"):
             read_rows(**options, **asked)
     for asked in (of_all, {**of_each, "startingOffsetsByTimestampStrategy": "latest"}):
         assert read_rows(**options, **asked) == []
@@ -350,5 +350,5 @@ def test_several_stores_are_one_table_with_their_names(golden: GetStore) -> None
     }
     paths = json.dumps(list(nodes.values()))
     assert {row["node"] for row in read_rows(paths=paths, columns="node")} == {NAME, "trimmed"}
-    with pytest.raises(SourceError, match=r"KEELOG_BAD_OPTION.*nodes"):
+    with pytest.raises(MqError, match=r"KEELOG_BAD_OPTION.*nodes"):
         read_rows(paths=json.dumps([str(golden(NAME))] * 2))

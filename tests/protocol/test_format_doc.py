@@ -9,7 +9,7 @@ from protocol.record.codec import Record, decode
 from protocol.record.properties import CRC_PROPERTY_BYTES
 from scripts.docs import format as make_format_doc
 from scripts.docs.format import PAGE, PARTS, example_record, index_image, parts_of, render
-from tests.protocol.test_record import EXAMPLE
+from tests.protocol.record.test_codec import EXAMPLE
 
 
 def test_the_committed_page_is_what_the_generator_makes() -> None:

@@ -19,10 +19,9 @@ from node.store.staging_files import (
 )
 from node.store.verify.verify import verify
 from node.writer.retention import used_percent
-from pipeline.errors import NodeBusyError, NodeUnreachable
 from pipeline.sink.options import SinkOptions
 from pipeline.sink.stage import StageId, stage_rows
-from protocol.errors import BusyError, ServiceNotAvailable
+from protocol.errors import BusyError, NotConnected, ServiceNotAvailable
 from protocol.record.encode import NewMessage, encode_message
 from tests.support.faults.small_disk import fill_to, small_tmpfs
 from tests.support.node import RunningNode, wait_until
@@ -167,7 +166,7 @@ def test_a_spark_task_without_room_fails_with_the_nodes_reason(node: RunningNode
     rows = pa.record_batch([pa.array([os.urandom(100_000)] * 50, pa.binary())], ["body"])
     options = SinkOptions(node.endpoint, "orders", 2.0, 2.0, {"body": 0})
     # The second where the time is up amid the last attempt.
-    with pytest.raises((NodeBusyError, NodeUnreachable), match="disk_full: ") as failed:
+    with pytest.raises((BusyError, NotConnected), match="disk_full: ") as failed:
         stage_rows(options, StageId("job", 0, 0, "0"), [rows])
     assert "below 85 % of the disk" in str(failed.value)
     folder = staging_dir(node.root)

@@ -25,9 +25,9 @@ from node.store.shutdown_state import check_is_store
 from node.store.verify.verify import verify
 from node.supervisor.directory import open_directory
 from node.writer.store import open_writer_store
-from pipeline.errors import StoreDamagedError
 from pipeline.stores.access import StoreAt
 from pipeline.stores.opening import check_stores
+from protocol.errors import StoreDamaged
 from protocol.message_id import Host
 from tests.support.damaged_store import make_store, read_records
 from tests.support.seldom import seldom
@@ -147,7 +147,7 @@ def test_what_is_no_own_file_is_named_by_all_and_moved_aside_and_no_link_is_foll
         assert caught.value.where == str(root / name)
         assert caught.value.hint
         assert tree(root) == before
-    with pytest.raises(StoreDamagedError, match=re.escape(str(root / name))):
+    with pytest.raises(StoreDamaged, match=re.escape(str(root / name))):
         check_stores([StoreAt("", str(root))])
     found = verify(root, settings=SETTINGS).findings
     assert ("error", "foreign_file", str(root / name)) in [

@@ -27,7 +27,7 @@ class Asked:
         """What `job` answers, called with a session; `what` is what cannot be done, for errors.
 
         `check` raises what can be told without Spark, whose start takes ten seconds. Raises
-        SourceError: JavaMissing, IncompatiblePyspark, EngineFailed, or the job's own.
+        MqError: JavaMissing, IncompatiblePyspark, EngineFailed, or the job's own.
         """
         with doing(what):
             check_pyspark()

@@ -116,7 +116,7 @@ class RangeStore:
         return {queue: queue_folder(self.root, queue) for queue in self._job.queues}
 
     def files_of(self, queue: Queue) -> QueueFiles:
-        """A queue's files as they stand. Raises StoreDamaged, StorePermission."""
+        """A queue's files as they are. Raises StoreDamaged, StorePermission."""
         return open_queue_files(queue_folder(self.root, queue), self.queue_file_bytes, self.files)
 
     def index_check(self, findings: Findings) -> IndexCheck:

@@ -79,8 +79,8 @@ def audit(
 ) -> AuditResult:
     """Checks a store that nobody runs: every record, unit and entry, from both sides.
 
-    Every task must see the path. Raises BadOption for an address, NotAStoreError,
-    StoreDamagedError for what the disk cannot read, StoreUnreadable, EngineFailed; all other damage
+    Every task must see the path. Raises BadOption for an address, NotAStore,
+    StoreDamaged for what the disk cannot read, StoreUnreadable, EngineFailed; all other damage
     is what it reports.
     """
     began = time.monotonic()
@@ -92,7 +92,7 @@ def audit(
 
 
 def check_audit(path: Path | str) -> Path:
-    """The folder of a store that can be audited. Raises BadOption, NotAStoreError."""
+    """The folder of a store that can be audited. Raises BadOption, NotAStore."""
     at = place_of(path)
     if at.way is Way.OBJECTS:
         raise BadOption(
@@ -117,7 +117,7 @@ class _Audit:
         self.repaired = False
 
     def run(self, range_bytes: int) -> VerifyReport:
-        """Structure here, contents in tasks, and what only the whole tells here again."""
+        """Checks structure here, contents in tasks, and here again what needs all of both."""
         store, log, queues, index = self._store, self._log, self._queues, self._index
         log.structure()
         queues.structure()
@@ -153,7 +153,7 @@ class _Audit:
         try:
             file_bytes = store.queue_file_bytes
         except StoreDamaged:
-            file_bytes = 0  # told of by the structure; no queue is opened then
+            file_bytes = 0  # the check of the structure has reported it; no queue is opened then
         return AuditJob(
             log=LogAt(str(store.root), reader.segment_bytes, starts, reader.min_offset, reader.end),
             settings=store.settings,
@@ -197,7 +197,7 @@ class _Audit:
         self._index.odd_firsts |= notes.odd_firsts
 
     def _chains(self, job: AuditJob) -> None:
-        """Each file's order and chains, in tasks; order that a range has told of is not told."""
+        """Checks each file's order and chains in tasks; skips order errors that ranges reported."""
         names = [file.name for file in self._index.opened]
         for findings, notes in run_tasks(self._spark, "chains", partial(audit_chain, job), names):
             for name, rows in notes.disorder.items():
@@ -207,7 +207,7 @@ class _Audit:
 
 
 def _indexes_tags(store: DeadStore, files: list[IndexFile]) -> bool:
-    """Whether the index holds entries for TAGS, as the setting says unless the files tell.
+    """True if the index holds entries for TAGS; the setting decides where the files do not show it.
 
     A guess that saves work: what differs from it is looked at record by record.
     """
@@ -216,7 +216,7 @@ def _indexes_tags(store: DeadStore, files: list[IndexFile]) -> bool:
         offsets = file.entries()["physical_offset"][:_PROBED_ENTRIES].astype(np.int64)
         if not len(offsets) or not store.log.min_offset <= offsets[0] < store.log.end:
             continue
-        # Of the first record some entries may be in the file before, of the last one behind.
+        # Some entries of the first and of the last record may be in the files next to this one.
         inner = offsets[(offsets > offsets[0]) & (offsets < offsets[-1])]
         for columns in store.log.columns(int(offsets[0]), int(offsets[-1]), verify=False):
             requests = dispatch_requests(columns, store.settings.delay_levels_ms)

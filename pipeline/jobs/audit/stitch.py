@@ -69,7 +69,7 @@ class AuditStitch:
         where = str(self._log.segment_at(self._torn.position).path)
         self._check.add_damage(Damage(where, self._torn, first))
         self._torn = None
-        # What stands before the first record is part of the same damage.
+        # The bytes before the first record are part of the same damage.
         found.damages = [one for one in found.damages if one.torn.position > first]
         self._keep(found)
 

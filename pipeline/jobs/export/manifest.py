@@ -56,7 +56,7 @@ class ExportPosition:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A version of an export. `selection` is what every run of it must be told alike."""
+    """A version of an export. `selection` is the same in every run of it."""
 
     version: int
     updated_at: int
@@ -66,7 +66,7 @@ class Manifest:
     files: tuple[ExportedFile, ...]
 
     def to_json(self) -> bytes:
-        """As it stands in the file, with the format's name in front."""
+        """Returns the file's bytes, with the format's name first."""
         document = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}
         document["stores"] = {
             node: asdict(at) | {"tail": at.tail._asdict() if at.tail else None}
@@ -77,7 +77,7 @@ class Manifest:
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
-    """Raises ExportMismatch for what is no manifest, or one of a later release."""
+    """Raises ExportMismatch unless it is a manifest of this format version."""
     try:
         found = json.loads(data)
         if found["format"] != FORMAT or found["format_version"] != FORMAT_VERSION:

@@ -1,4 +1,4 @@
-"""What an export is told. Light: no Arrow is needed to know it."""
+"""The options of an export. Light: this module imports no Arrow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

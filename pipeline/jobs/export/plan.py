@@ -24,7 +24,7 @@ TOPIC, DATE = "topic", "date"
 class ExportPlan(NamedTuple):
     """The parts to write, and how far the export is when they are written.
 
-    `columns` are those of the files; `selection` is what the next run must be told alike.
+    `columns` are those of the files; `selection` must be the same in the next run.
     """
 
     parts: list[Part]
@@ -34,7 +34,7 @@ class ExportPlan(NamedTuple):
 
 
 def check_source(path: str | Mapping[str, str], options: ExportOptions) -> None:
-    """Raises what can be told before the export's folder is made: options, and what is no store."""
+    """Raises what is known before the folder is made: bad options, a path without a store."""
     _file_columns(options)
     check_stores(parse_options(_source_options(path, options, options.by_queues)).stores)
 

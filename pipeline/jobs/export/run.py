@@ -18,6 +18,7 @@ from pipeline.jobs.export.plan import (
     with_tails,
 )
 from pipeline.jobs.export.write import WriteOrder, Written, write_part
+from pipeline.jobs.publication import TEMPORARY
 from pipeline.tables import ddl
 from pipeline.task_spec import Part
 
@@ -53,7 +54,7 @@ def export(
 
     `out` is a folder that all executors see, or a URL for `pyarrow.fs`, where nothing is renamed
     (`publish="manifest"`) and readers take the files that the manifest names. Safe to run again
-    after any end. Raises SourceError.
+    after any end. Raises MqError.
     """
 
     def engine(parts: list[Part], order: WriteOrder) -> Iterable[Written]:
@@ -83,7 +84,7 @@ def export_here(
 def run_export(
     path: str | Mapping[str, str], folder: ExportFolder, options: ExportOptions, engine: Engine
 ) -> ExportResult:
-    """Plans, lets `engine` write the parts, publishes. Raises SourceError."""
+    """Plans, lets `engine` write the parts, publishes. Raises MqError."""
     began = time.monotonic()
     if options.file_bytes_max < 1:
         raise BadOption(f"file_bytes_max is {options.file_bytes_max}", "a size from 1 byte on")
@@ -114,7 +115,7 @@ def run_export(
             kept = before.files if before else ()
             before = _manifest(plan, stores, version, (*kept, *files))
             opened.publish(before)
-        opened.remove_temporary()
+        opened.remove_folder(TEMPORARY)
     return _result(folder.out, before, files, began)
 
 

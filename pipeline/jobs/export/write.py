@@ -48,13 +48,13 @@ _DAY_US = 86_400_000_000
 _NO_TIME = -(2**63)
 _EPOCH = date(1970, 1, 1).toordinal()
 _ONE_VALUE_EACH = frozenset(("body", "msgId", "uniqKey", "physicalOffset", "queueOffset"))
-# Hive's list, which Spark and Arrow undo: everything else stands for itself.
+# Hive's list, which Spark and Arrow undo: they keep everything else.
 _ESCAPED = {chr(code) for code in range(1, 32)} | set("\"#%'*/:=?\\\x7f{[]^")
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOrder:
-    """What every task of one run is told. `columns` are those of the files.
+    """What every task of one run gets. `columns` are those of the files.
 
     `by_topic`: folders by topic and day, and the topic is in no file; else by day alone.
     """
@@ -68,7 +68,7 @@ class WriteOrder:
 
 
 class Written(NamedTuple):
-    """What a task answers: its files, and the last record in log order, by node."""
+    """What a task returns: its files, and the last record in log order, by node."""
 
     files: list[ExportedFile]
     tails: dict[str, LastExported]
@@ -100,7 +100,7 @@ def escape(text: str) -> str:
 def write_part(part: Part, number: int, order: WriteOrder) -> Written:
     """Writes the part's rows. `number` is the part's among those of the run.
 
-    Raises SourceError: what reading raises, and ExportUnwritable.
+    Raises MqError: what reading raises, and ExportUnwritable.
     """
     writer = PartWriter(order, number)
     tails: dict[str, LastExported] = {}
@@ -231,7 +231,7 @@ class PartWriter:
         )
         self._started += 1
         file.path = f"{folder}/{name}"
-        file.stream = self._folder.create_file(self._written_to(file.path))
+        file.stream = self._folder.create(self._written_to(file.path))
         file.parquet = pq.ParquetWriter(
             file.stream,
             self._schema,

@@ -129,7 +129,7 @@ def _fill(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHea
 
 
 def _write_entries(descriptor: int, plan: IndexFilePlan, open_file: OpenKeys) -> IndexHeader:
-    """Writes entries and slots; returns the header as it is behind them."""
+    """Writes entries and slots; returns the header that belongs to them."""
     header, geometry = plan.header, plan.geometry
     slots = np.zeros(geometry.slot_count, _SLOTS_DTYPE)
     for batch in read_keys(plan.keys, open_file):

@@ -1,6 +1,6 @@
 """Index entries on their way: each range of the log leaves its keys in a file, in log order.
 
-Which entry of which index file a key becomes depends on how many keys stand before it, and that
+Which entry of which index file a key becomes depends on how many keys come before it, and that
 is known when all ranges have been read.
 """
 

@@ -1,12 +1,10 @@
 """Where a rebuild writes, and how what it wrote comes into its place.
 
 All is written below a folder of one attempt, `<name>.building/<attempt>`, which only the driver
-makes. A task that lags behind an attempt that has been given up, or switched in, finds the folder
-gone, and fails.
+makes. A task of an attempt that was given up, or switched in, finds the folder gone, and fails.
 """
 
 import errno
-import fcntl
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,8 +15,9 @@ from node.runtime import disk
 from node.store.checkpoints import WorkerCheckpoint, load_epochs, load_floor
 from node.store.replay.rebuilding import UNFINISHED_DIR, clear_unfinished, forget, vouch
 from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX
-from pipeline.errors import StoreLockedError
+from pipeline.jobs.publication import rename_in, try_lock
 from pipeline.log import log
+from protocol.errors import StoreLocked
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 
 BUILDING_SUFFIX = ".building"
@@ -47,7 +46,7 @@ class Building:
     def held(self) -> Iterator[None]:
         """Holds a new folder against other jobs; a store's own lock does that for a store.
 
-        A file beside it, as NFS has no locks on folders. Raises StoreLockedError, OSError.
+        A file beside it, as NFS has no locks on folders. Raises StoreLocked, OSError.
         """
         if self._out is None:
             yield
@@ -65,24 +64,24 @@ class Building:
         while True:
             handle = disk.open_file(path, create=True)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_held = try_lock(handle)
                 with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(handle), path.stat()):
+                    if is_held and os.path.samestat(os.fstat(handle), path.stat()):
                         return handle
-            except BlockingIOError:
-                os.close(handle)
-                raise StoreLockedError(
-                    f"another job writes to {self._out}",
-                    "again when it has ended, or another --out",
-                ) from None
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     os.close(handle)
                     raise
                 log.warning("%s cannot be locked: run one job at a time into it", self._out)
                 return handle
-            # The job that had it has just ended, and has removed it.
             os.close(handle)
+            if not is_held:
+                raise StoreLocked.worded(
+                    "KEELOG_STORE_LOCKED",
+                    f"another job writes to {self._out}",
+                    "again when it has ended, or another --out",
+                )
+            # The job that had it has just ended, and has removed it.
 
     def begin(self) -> None:
         """Throws away what an earlier attempt left, and makes the folders of a new one."""
@@ -94,7 +93,7 @@ class Building:
     def clear(self) -> None:
         """Removes everything below the folder, and it. Raises OSError."""
         for _ in range(_CLEAR_TRIES):
-            # A task that lags behind may be making a file at this moment.
+            # A late task of an earlier attempt may be making a file at this moment.
             with suppress(OSError):
                 if self.base.is_dir():
                     disk.remove_tree(self.base)
@@ -122,9 +121,7 @@ class Building:
         """
         disk.remove_tree(self.folder(KEYS_DIR))
         if self._out is not None:
-            disk.sync_dir(self.attempt)
-            disk.rename(self.attempt, self._out)
-            disk.sync_dir(self._out.parent)
+            rename_in(self.attempt, self._out)
             self.clear()
             return
         old = self.folder(_OLD_DIR)

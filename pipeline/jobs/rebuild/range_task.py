@@ -1,12 +1,12 @@
 """What one task of a rebuild does: reads a range of the log, writes units and keys."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.store.file_cache import OpenFiles
-from pipeline.errors import StoreDamagedError, StoreUnreadable, naming_conditions
+from pipeline.errors import StoreUnreadable, naming_conditions
 from pipeline.jobs.rebuild.key_spill import FileKeySpill, KeySpill, StreamKeySpill
 from pipeline.jobs.rebuild.object_folder import ObjectFolder
 from pipeline.jobs.rebuild.unit_files import UnitFiles
@@ -16,6 +16,7 @@ from pipeline.stores.access import Access
 from pipeline.stores.opening import job_files
 from pipeline.task_spec import LogAt
 from protocol.derived.dispatch_request import dispatch_requests
+from protocol.errors import StoreDamaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,10 @@ class RangeJob:
         try:
             with naming_conditions():
                 yield
-        except StoreDamagedError as error:
-            if "://" not in self.log.root:
-                raise
-            raise StoreDamagedError(error.reason, "the same again, with a store at rest") from None
+        except StoreDamaged as error:
+            if "://" in self.log.root:
+                error.hint = "the same again, with a store at rest"
+            raise
         except OSError as error:
             if self.out is None:
                 raise
@@ -79,38 +80,54 @@ class RangeReport:
     keys: int
 
 
+class RangeUnits:
+    """The units that a range's records call for, to iterate over once; its keys are spilled.
+
+    `report` says what was read, when all units are taken.
+    """
+
+    def __init__(self, job: RangeJob, span: ScanRange) -> None:
+        self._job = job
+        self._span = span
+        self.report: RangeReport
+
+    def __iter__(self) -> Generator[RebuiltRun, None, None]:
+        job, span, gatherer, records = self._job, self._span, UnitGatherer(), 0
+        with ExitStack() as stack:
+            files = stack.enter_context(closing(job.files()))
+            spill = job.open_spill(span.number)
+            if spill is not None:
+                stack.enter_context(spill)
+            scan = RangeScan(job.log.open(files), span)
+            for columns in scan:
+                requests = dispatch_requests(columns, job.delay_levels_ms)
+                records += len(requests)
+                if spill is not None:
+                    spill.add(requests)
+                if job.queues is not None:
+                    yield from _placed(gatherer.add(requests))
+            yield from _placed(gatherer.flush())
+            if spill is not None:
+                spill.keep()
+            keys = 0 if spill is None else spill.count
+            self.report = RangeReport(scan.ends(), records, gatherer.runs, keys)
+
+
 def rebuild_range(job: RangeJob, span: ScanRange) -> RangeReport:
-    """Puts the range's units at their places and spills its keys. Raises SourceError, OSError.
+    """Puts the range's units at their places and spills its keys. Raises MqError, OSError.
 
     Harmless when done twice: units of the same bytes at the same places, files by rename.
     """
+    units = RangeUnits(job, span)
     with job.naming(), ExitStack() as stack:
-        files = stack.enter_context(closing(job.files()))
-        units = None
         if job.queues is not None:
             target = UnitFiles(Path(job.queues), job.queue_file_bytes, job.syncs)
-            units = stack.enter_context(closing(target))
-        spill = job.open_spill(span.number)
-        if spill is not None:
-            stack.enter_context(spill)
-        gatherer = UnitGatherer()
-        scan = RangeScan(job.log.open(files), span)
-        records = 0
-        for columns in scan:
-            requests = dispatch_requests(columns, job.delay_levels_ms)
-            records += len(requests)
-            if spill is not None:
-                spill.add(requests)
-            if units is not None:
-                _write(units, gatherer.add(requests))
-        if units is not None:
-            _write(units, gatherer.flush())
-        if spill is not None:
-            spill.keep()
-        return RangeReport(scan.ends(), records, gatherer.runs, 0 if spill is None else spill.count)
-
-
-def _write(files: UnitFiles, found: Iterable[RebuiltRun]) -> None:
-    for rows in found:
-        if rows.start >= 0:  # else the driver names it, from the runs
+            files = stack.enter_context(closing(target))
+        for rows in stack.enter_context(closing(iter(units))):
             files.write(*rows)
+        return units.report
+
+
+def _placed(found: Iterable[RebuiltRun]) -> Iterator[RebuiltRun]:
+    """Those that have a place; the driver names the others, from the runs."""
+    return (rows for rows in found if rows.start >= 0)

@@ -25,9 +25,6 @@ from node.store.stopped_store import DeadStore
 from pipeline.errors import (
     BadOption,
     JobFailed,
-    NotAStoreError,
-    StoreDamagedError,
-    StoreLockedError,
     StoreUnreadable,
     naming_conditions,
 )
@@ -53,7 +50,7 @@ from pipeline.stores.access import StoreAt, Way
 from pipeline.stores.opening import planning_files, resting_root
 from pipeline.task_spec import LogAt
 from protocol.derived.index_entry import IndexGeometry
-from protocol.errors import StoreLocked
+from protocol.errors import NotAStore, StoreDamaged, StoreLocked
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 
 Plan = Literal["inplace", "shuffle"]
@@ -104,7 +101,7 @@ def rebuild(  # noqa: PLR0913  (as many choices as the command has)
     sorts them and writes whole files, where a file system cannot do the former. Both paths may be
     addresses in an object store; `out` then needs the plan `shuffle`, and holds a rebuild when
     `read_rebuild` finds its manifest.
-    Raises NotAStoreError, StoreLockedError, StoreDamagedError (the log itself), JobFailed (queue
+    Raises NotAStore, StoreLocked, StoreDamaged (the log itself), JobFailed (queue
     offsets that are missing or there twice), BadOption, StoreUnreadable, EngineFailed. The old
     files are untouched then.
     """
@@ -177,12 +174,14 @@ def _check_is_new(target: StoreAt | None) -> None:
 
 
 def _find_store(store: StoreAt) -> Path:
-    """The store's root. Raises NotAStoreError, StoreUnreadable."""
+    """The store's root. Raises NotAStore, StoreUnreadable."""
     with naming_conditions():
         root = resting_root(store)
         check_is_store(root)
     if not (root / COMMIT_LOG_DIR).is_dir():
-        raise NotAStoreError(f"{store.root} holds no commitlog/", "the folder that holds it")
+        raise NotAStore.worded(
+            "KEELOG_NOT_A_STORE", f"{store.root} holds no commitlog/", "the folder that holds it"
+        )
     return root
 
 
@@ -209,7 +208,8 @@ class _LockedTarget:
         try:
             self._lock = StoreLock.acquire(root)
         except StoreLocked as error:
-            raise StoreLockedError(error.reason, error.hint) from None
+            error.condition = "KEELOG_STORE_LOCKED"
+            raise error from None
 
     def close(self) -> None:
         self._lock.release()
@@ -257,7 +257,7 @@ class _SparkRebuild:
         return replace(result, seconds=seconds())
 
     def _attempt(self, ranges: list[ScanRange]) -> tuple[Shuffled, Stitched]:
-        """Reads all ranges and writes, from nothing on. Raises StoreDamagedError."""
+        """Reads all ranges and writes, from nothing on. Raises StoreDamaged."""
         self.target.begin()
         job = self.target.job
         if self.plan == "shuffle" and job.queues is not None:
@@ -270,7 +270,8 @@ class _SparkRebuild:
         stitched = stitch(job.log, ranges, ends, partial(self._rescan, job))
         if stitched.torn is not None:
             position, why = stitched.torn.position, stitched.torn.why
-            raise StoreDamagedError(
+            raise StoreDamaged.worded(
+                "KEELOG_STORE_DAMAGED",
                 f"{job.log.root}, log offset {position}: {why}; queues and index were left as"
                 " they are",
                 "keelog store verify --deep, keelog store repair",

@@ -1,7 +1,7 @@
 """The plan that sorts units and writes whole files, where files cannot be written in places.
 
 Tasks read ranges and give their units as rows; Spark brings those of one file together, in order.
-What a task says of its range travels as a row too, to a task that does nothing but hand it on.
+A task's report on its range travels as a row too, to a task that only hands it on.
 """
 
 import itertools
@@ -10,7 +10,7 @@ import pickle
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,13 +22,13 @@ from node.runtime import disk
 from pipeline.engine_errors import naming_engine_failures
 from pipeline.jobs.rebuild.local_build import KEYS_DIR
 from pipeline.jobs.rebuild.object_folder import OpenTargetFolder
-from pipeline.jobs.rebuild.range_task import RangeJob, RangeReport
+from pipeline.jobs.rebuild.range_task import RangeJob, RangeReport, RangeUnits
 from pipeline.jobs.rebuild.unit_files import make_one
-from pipeline.jobs.rebuild.unit_runs import RebuiltRun, UnitGatherer
-from pipeline.jobs.scan import RangeScan, ScanRange
-from pipeline.read.arrays import numbers
+from pipeline.jobs.rebuild.unit_runs import RebuiltRun
+from pipeline.jobs.scan import ScanRange
+from pipeline.read.arrays import arrow_schema, numbers
 from pipeline.stores.rebuild_manifest import OutFile
-from protocol.derived.dispatch_request import dispatch_requests
+from pipeline.tables import QUEUES, Column, ddl
 from protocol.derived.queue_build import filler_units, unit_array
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.names import offset_file_name
@@ -36,22 +36,12 @@ from protocol.names import offset_file_name
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SCHEMA = (
-    "topic string, queueId int, file bigint, queueOffset bigint, physicalOffset bigint,"
-    " storeSize int, tagsCode bigint, report binary"
+_COLUMNS = (
+    *(column for column in QUEUES.columns if column.name != "node"),
+    Column("file", "BIGINT", "number of the queue file"),
+    Column("report", "BINARY", "of a range, in a row of its own"),
 )
-_ARROW = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("queueId", pa.int32()),
-        ("file", pa.int64()),
-        ("queueOffset", pa.int64()),
-        ("physicalOffset", pa.int64()),
-        ("storeSize", pa.int32()),
-        ("tagsCode", pa.int64()),
-        ("report", pa.binary()),
-    ]
-)
+_ARROW = arrow_schema(_COLUMNS)
 _FILE_KEY = ("topic", "queueId", "file")
 _BATCH_ROWS = 1 << 14
 
@@ -89,7 +79,7 @@ def unit_rows(spark: "SparkSession", job: RangeJob, ranges: list[ScanRange]) -> 
     """The units that the ranges' records call for; the ranges' reports where topic is NULL."""
     rows = [(bytearray(pickle.dumps(span)),) for span in ranges]
     parallel = spark.sparkContext.parallelize(rows, max(len(rows), 1))
-    return spark.createDataFrame(parallel, "span binary").mapInArrow(_UnitsOf(job), _SCHEMA)
+    return spark.createDataFrame(parallel, "span binary").mapInArrow(_UnitsOf(job), ddl(_COLUMNS))
 
 
 class _UnitsOf:
@@ -104,30 +94,16 @@ class _UnitsOf:
                 yield from self._range(pickle.loads(span))
 
     def _range(self, span: ScanRange) -> Iterator[pa.RecordBatch]:
-        job, gatherer = self._job, UnitGatherer()
-        with job.naming(), ExitStack() as stack:
-            files = stack.enter_context(closing(job.files()))
-            spill = job.open_spill(span.number)
-            if spill is not None:
-                stack.enter_context(spill)
-            scan = RangeScan(job.log.open(files), span)
-            for columns in scan:
-                requests = dispatch_requests(columns, job.delay_levels_ms)
-                if spill is not None:
-                    spill.add(requests)
-                yield from self._rows(gatherer.add(requests))
-            yield from self._rows(gatherer.flush())
-            if spill is not None:
-                spill.keep()
-            keys = 0 if spill is None else spill.count
-            yield _report_row(RangeReport(scan.ends(), gatherer.records, gatherer.runs, keys))
+        units = RangeUnits(self._job, span)
+        with self._job.naming(), closing(iter(units)) as runs:
+            yield from self._rows(runs)
+            yield _report_row(units.report)
 
     def _rows(self, found: Iterable[RebuiltRun]) -> Iterator[pa.RecordBatch]:
         """The units as batches, each of about `_BATCH_ROWS`."""
         waiting: list[RebuiltRun] = []
         for rows in found:
-            if rows.start >= 0:  # else the driver names it, from the runs
-                waiting.append(rows)
+            waiting.append(rows)
             if sum(len(one.units) for one in waiting) >= _BATCH_ROWS:
                 yield self._batch(waiting)
                 waiting = []
@@ -147,11 +123,11 @@ class _UnitsOf:
         arrays = [
             pa.array([rows.queue.topic for rows in runs]).take(pa.array(which)),
             numbers(np.array([rows.queue.queue_id for rows in runs])[which], "i4"),
-            numbers(offsets // (self._job.queue_file_bytes // UNIT_BYTES), "i8"),
             numbers(offsets, "i8"),
             numbers(units["physical_offset"], "i8"),
             numbers(units["size"], "i4"),
             numbers(units["tags_code"], "i8"),
+            numbers(offsets // (self._job.queue_file_bytes // UNIT_BYTES), "i8"),
             pa.nulls(len(offsets), pa.binary()),
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
@@ -170,7 +146,7 @@ def _answer_row(file: OutFile) -> pa.RecordBatch:
 
 
 class _FilesOf:
-    """Writes the files whose units come, sorted; hands reports on, and tells of objects."""
+    """Writes the files whose units come, sorted; hands on reports, and reports its objects."""
 
     def __init__(self, job: RangeJob) -> None:
         self._job = job
@@ -198,7 +174,7 @@ class _FilesOf:
 
 
 class _UnitRun(NamedTuple):
-    """Units that stand one after the other, from a byte of their file on."""
+    """Units that follow one another, from a byte of their file on."""
 
     position: int
     units: NDArray[Any]
@@ -207,7 +183,7 @@ class _UnitRun(NamedTuple):
 def _runs(base: int, parts: list[pa.RecordBatch]) -> list[_UnitRun]:
     """The units of one file, whose first unit would be number `base`, in order."""
     rows = pa.Table.from_batches(parts)
-    column = {name: rows.column(name).to_numpy() for name in _ARROW.names[3:7]}
+    column = {name: rows.column(name).to_numpy() for name in _ARROW.names[2:6]}
     units = unit_array(column["physicalOffset"], column["storeSize"], column["tagsCode"])
     offset = column["queueOffset"]
     breaks = np.flatnonzero(np.diff(offset) != 1) + 1
@@ -260,7 +236,7 @@ class _FileWriter(_Writer):
 class _ObjectWriter(_Writer):
     """Whole in memory, with the fillers in front of a queue that begins within its first file.
 
-    Units that stand behind others but not next to them get fillers too: the driver fails the job.
+    A gap between units is filled too: the driver fails such a job.
     """
 
     def __init__(self, job: RangeJob) -> None:

@@ -23,7 +23,7 @@ class IndexMade(NamedTuple):
 
 
 class Target(ABC):
-    """One place. `job` is what tasks of the present attempt are told."""
+    """One place. `job` is what tasks of the present attempt get."""
 
     def __init__(self, spark: SparkSession, job: RangeJob) -> None:
         self.spark = spark
@@ -31,7 +31,7 @@ class Target(ABC):
 
     @abstractmethod
     def held(self) -> AbstractContextManager[None]:
-        """Holds the place against other jobs, as far as that can be. Raises StoreLockedError."""
+        """Holds the place against other jobs, as far as that can be. Raises StoreLocked."""
 
     @abstractmethod
     def begin(self) -> None:

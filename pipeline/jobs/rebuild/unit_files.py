@@ -62,7 +62,7 @@ class UnitFiles:
         try:
             descriptor = disk.open_file(path, create=True)
         except FileNotFoundError:
-            # Never the folder of all: whoever lags behind must not bring it back.
+            # Never the folder of all: a late task of an earlier attempt must not bring it back.
             for part in (folder.parent, folder):
                 make_one(part)
             descriptor = disk.open_file(path, create=True)

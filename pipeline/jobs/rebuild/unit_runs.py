@@ -49,7 +49,7 @@ class RebuiltRun(NamedTuple):
 
 
 class RunProblem(NamedTuple):
-    """Where a queue's units do not follow each other; log offsets tell the records."""
+    """Where a queue's units do not follow each other; log offsets name the records."""
 
     queue: Queue
     queue_offset: int
@@ -70,11 +70,9 @@ class UnitGatherer:
         self._batches: list[tuple[Ints, Ints, NDArray[Any]]] = []
         self._rows = self._runs = 0
         self.runs: Runs = {}
-        self.records = 0
 
     def add(self, requests: DispatchRequests) -> Iterator[RebuiltRun]:
         """Takes a window's records; gives rows when enough have been gathered."""
-        self.records += len(requests)
         rows = np.flatnonzero(requests.is_queued)
         if not len(rows):
             return
@@ -160,7 +158,7 @@ class UnitGatherer:
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """Not np.concatenate, which answers in the machine's byte order."""
+    """Not np.concatenate, which returns the machine's byte order."""
     joined = np.empty(sum(map(len, parts)), parts[0].dtype)
     at = 0
     for part in parts:

@@ -20,7 +20,7 @@ from pipeline.jobs.stats.run import (
 WINDOWS_MAX = 120
 """Rates get windows of the shortest length of which no more than this span the store."""
 OTHER = "(other)"
-"""What stands for all topics beyond the first ones."""
+"""The name for all topics after the first ones."""
 
 Row = dict[str, Any]
 

@@ -14,16 +14,16 @@ import pytest
 from node.runtime.settings import Settings
 from node.store.verify.findings import ALIKE_MAX, Finding, Findings
 from node.store.verify.verify import verify
-from pipeline.errors import NotAStoreError
 from pipeline.jobs.audit import run as module
 from pipeline.jobs.audit.report import SCHEMA, write_report
 from pipeline.jobs.audit.run import AuditResult, audit
 from pipeline.jobs.scan import ScanRange
 from pipeline.task_spec import LogAt
+from protocol.errors import NotAStore
 from tests.node.store import test_verify as planting
 from tests.node.store.test_verify import DAMAGE, Planted
-from tests.pipeline.forged_log import forged_log
-from tests.pipeline.plain_engine import PlainEngine
+from tests.pipeline.jobs.forged_log import forged_log
+from tests.pipeline.jobs.plain_engine import PlainEngine
 from tests.support.golden import STORES, GetStore, facts
 from tests.support.golden_view import size_settings
 from tests.workers.living_log import SETTINGS, LivingLog
@@ -160,5 +160,5 @@ def test_findings_of_many_tasks_are_counted_like_those_of_one() -> None:
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotAStoreError, match="commitlog"):
+    with pytest.raises(NotAStore, match="commitlog"):
         run(tmp_path)

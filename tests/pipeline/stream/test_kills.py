@@ -14,14 +14,14 @@ import pytest
 from tests.support.node import wait_until
 from tests.workers.living_log import LivingLog
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 KILLS = 6
 
 pytestmark = [pytest.mark.spark_long, pytest.mark.process]
 
 
 def query(store: LivingLog, folder: Path, dies_in: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.pipeline.dying_query"]
+    command = [sys.executable, "-m", "tests.pipeline.stream.dying_query"]
     return subprocess.Popen([*command, str(store.root), str(folder), str(dies_in)], cwd=ROOT)
 
 

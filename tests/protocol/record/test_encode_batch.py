@@ -14,7 +14,7 @@ from protocol.record.encode_batch import (
     encode_columns_plain,
 )
 from protocol.record.patch import AppendRules, check_plain
-from tests.protocol.test_encode import TOPICS, WORDS
+from tests.protocol.record.test_encode import TOPICS, WORDS
 
 pytestmark = pytest.mark.usefixtures("way")
 

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from pipeline.errors import SourceError
 from pipeline.jobs.export.folder import file_name
 from pipeline.jobs.export.manifest import MANIFEST
 from pipeline.jobs.export.run import export_here
 from pipeline.jobs.locations import place_of
 from pipeline.jobs.rebuild.object_folder import ObjectFolder, read_rebuild
 from pipeline.jobs.rebuild.run import rebuild
+from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import options_for, read_rows
-from tests.pipeline.plain_engine import PlainEngine
-from tests.pipeline.test_jobs_rebuild import tree
+from tests.pipeline.jobs.plain_engine import PlainEngine
+from tests.pipeline.jobs.rebuild.test_rebuild import tree
 from tests.support.golden import STORES, GetStore, Row, facts
 from tests.support.node import wait_until
 from tests.workers.test_rebuild import settings_of
@@ -88,7 +88,7 @@ def test_rows_are_those_of_the_files(golden: GetStore, endpoint: dict[str, str],
 
 def test_what_is_not_there_is_named(endpoint: dict[str, str]) -> None:
     through = {f"fs.{key}": value for key, value in endpoint.items()}
-    with pytest.raises(SourceError, match=r"\[KEELOG_STORE_UNREADABLE\] s3://none/x.*NO_SUCH"):
+    with pytest.raises(MqError, match=r"\[KEELOG_STORE_UNREADABLE\] s3://none/x.*NO_SUCH"):
         read_rows(path="s3://none/x", **through)
 
 

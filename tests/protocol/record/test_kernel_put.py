@@ -13,8 +13,8 @@ from protocol.record.encode import FORBIDDEN_SYS_FLAGS, NewMessage, check_messag
 from protocol.record.kernel_put import Put, PutKernel
 from protocol.record.patch import AppendRules, PlainRow, patch_plain
 from protocol.record.properties import PROPERTIES_BYTES_MAX
-from tests.protocol.test_encode import messages
-from tests.protocol.test_patch import RULES, STAMP
+from tests.protocol.record.test_encode import messages
+from tests.protocol.record.test_patch import RULES, STAMP
 
 OFFSETS = st.integers(0, 2**62)
 

@@ -10,14 +10,14 @@ import pytest
 
 from node.runtime.locks import StoreLock
 from node.runtime.state_page import RUNNING, STARTING
-from pipeline.errors import SourceError
 from pipeline.options import parse_options
 from pipeline.plan.offsets import INITIAL_KEY
 from pipeline.stores import follow_store
 from pipeline.stream import follow
+from protocol.errors import MqError
 from protocol.record.encode import NewMessage
 from tests.pipeline.facts_as_rows import read_rows
-from tests.pipeline.stream_engine import Engine
+from tests.pipeline.stream.stream_engine import Engine
 from tests.support.golden import GetStore, Row, facts
 from tests.support.living_store import LivingStore
 from tests.support.node import RunningNode
@@ -170,7 +170,7 @@ def test_available_now_says_that_its_target_is_gone(store: LivingLog) -> None:
     engine.plan()
     store.begin_epoch(cut_at=store.starts[20])
     store.publish()
-    with pytest.raises(SourceError, match=r"\[KEELOG_TARGET_MOVED\].* should end at \d+ or later"):
+    with pytest.raises(MqError, match=r"\[KEELOG_TARGET_MOVED\].* should end at \d+ or later"):
         engine.drain()
 
 
@@ -208,7 +208,7 @@ def test_messages_that_retention_took_are_counted_by_queue(
     engine.plan()
     count = lost_head(store)
     assert 0 < count < 40
-    with pytest.raises(SourceError, match=rf"\[KEELOG_DATA_LOSS\].*; {count} messages in all"):
+    with pytest.raises(MqError, match=rf"\[KEELOG_DATA_LOSS\].*; {count} messages in all"):
         engine.plan()
     engine = engine.restarted(failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
@@ -231,7 +231,7 @@ def test_a_log_that_became_shorter_is_a_loss_with_its_offsets(
     now = next(n for queue, n in store.next_offset.items() if queue == ("orders", 0))
     assert now < end
     text = f"orders/0 of store: {end - now} messages, {now} to {end - 1}: it ended at {end}"
-    with pytest.raises(SourceError, match=rf"\[KEELOG_DATA_LOSS\] {text}"):
+    with pytest.raises(MqError, match=rf"\[KEELOG_DATA_LOSS\] {text}"):
         engine.plan()
     engine = engine.restarted(failOnDataLoss="false")
     assert flat(engine.drain()) == []
@@ -271,7 +271,7 @@ def test_a_new_query_begins_at_a_time(store: LivingLog) -> None:
 def test_a_stream_that_cannot_begin_says_why(
     store: LivingLog, options: dict[str, str], condition: str
 ) -> None:
-    with pytest.raises(SourceError, match=rf"\[KEELOG_{condition}\]"):
+    with pytest.raises(MqError, match=rf"\[KEELOG_{condition}\]"):
         query(store, **options).plan()
 
 
@@ -319,7 +319,7 @@ def test_only_flushed_rows_are_read_where_that_is_asked_for(
     assert len(flat(engine.drain())) == len(read_rows(**options, **by)) == 4000
     running.log.publish(flushed=known[5000]["physicalOffset"])
     assert len(flat(engine.drain())) == 1000
-    with pytest.raises(SourceError, match=r"\[KEELOG_BAD_OPTION\].*SYNC_FLUSH"):
+    with pytest.raises(MqError, match=r"\[KEELOG_BAD_OPTION\].*SYNC_FLUSH"):
         parse_options({"path": "tcp://127.0.0.1:1", "isolation": "flushed"})
 
 
@@ -335,7 +335,7 @@ def test_queues_of_a_worker_that_starts_again_are_late_and_not_lost(
     engine = engine.restarted()
     assert engine.latest() == end
     monkeypatch.setattr(follow, "COME_BACK_S_MAX", 0.1)
-    with pytest.raises(SourceError, match=r"\[KEELOG_STORE_UNREADABLE\].*still being made"):
+    with pytest.raises(MqError, match=r"\[KEELOG_STORE_UNREADABLE\].*still being made"):
         engine.rows()
     worker.begin_epoch(epoch, dispatched=0, saved=0)
     worker.publish(state=RUNNING)
@@ -353,11 +353,11 @@ def test_a_running_log_that_became_shorter_is_believed_after_a_moment(
     running.begin_epoch(facts("small-clean").messages[3000]["physicalOffset"])
     assert not engine.plan()
     monkeypatch.setattr(follow_store, "GRACE_S", 0.0)
-    with pytest.raises(SourceError, match=r"\[KEELOG_DATA_LOSS\].*; 500 messages in all"):
+    with pytest.raises(MqError, match=r"\[KEELOG_DATA_LOSS\].*; 500 messages in all"):
         engine.plan()
     again = engine.restarted()
     again.reader.prepareForTriggerAvailableNow()
-    with pytest.raises(SourceError, match=r"\[KEELOG_DATA_LOSS\].*; 500 messages in all"):
+    with pytest.raises(MqError, match=r"\[KEELOG_DATA_LOSS\].*; 500 messages in all"):
         again.plan()
 
 

@@ -7,12 +7,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from node.store.verify.verify import verify
-from pipeline.errors import StoreDamagedError
 from pipeline.jobs.audit.report import findings_frame
 from pipeline.jobs.audit.run import audit
 from pipeline.jobs.rebuild.run import Plan, rebuild
+from protocol.errors import StoreDamaged
 from tests.node.store.test_verify import DAMAGE, Planted, change_a_unit
-from tests.pipeline.test_jobs_rebuild import tree
+from tests.pipeline.jobs.rebuild.test_rebuild import tree
 from tests.support.golden import STORES, GetStore
 from tests.workers.test_rebuild import settings_of
 from workers.rebuild import rebuild as rebuild_by_workers
@@ -52,7 +52,7 @@ def test_damage_is_told_through_spark_and_what_was_there_stays(
         file.seek(120)
         file.write(b"\xff")
     for plan in PLANS:
-        with pytest.raises(StoreDamagedError, match=r"KEELOG_STORE_DAMAGED.*log offset 0"):
+        with pytest.raises(StoreDamaged, match=r"KEELOG_STORE_DAMAGED.*log offset 0"):
             rebuild(spark, root, plan=plan, settings=settings_of("crc32-property"))
     assert tree(root) == before
 

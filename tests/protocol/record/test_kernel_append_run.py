@@ -14,9 +14,9 @@ from protocol.record.encode import NewMessage, encode_batch
 from protocol.record.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG
 from protocol.record.kernel_append_run import SealedRuns
 from protocol.record.patch import AppendRules, PlainRow, patch_plain
-from tests.protocol.test_encode import messages
-from tests.protocol.test_kernel_append import count_of, plain_rows
-from tests.protocol.test_patch import BAD, BAD_IDS, GOOD, RULES, STAMP
+from tests.protocol.record.test_encode import messages
+from tests.protocol.record.test_kernel_append import count_of, plain_rows
+from tests.protocol.record.test_patch import BAD, BAD_IDS, GOOD, RULES, STAMP
 
 OFFSETS = st.integers(0, 2**62)
 SIZES = struct.pack("<2I", len(GOOD), len(GOOD))

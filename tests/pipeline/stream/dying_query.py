@@ -1,6 +1,6 @@
 """A streaming query whose Java is killed in the middle of a batch: a program for a process.
 
-    python -m tests.pipeline.dying_query STORE FOLDER DIES_IN
+    python -m tests.pipeline.stream.dying_query STORE FOLDER DIES_IN
 
 Rows of each batch go to `FOLDER/rows-<batch>.json` when the batch is over. In batch `DIES_IN` (-1:
 in none) Java gets SIGKILL before that. After batch 0 it waits for `FOLDER/grown`.

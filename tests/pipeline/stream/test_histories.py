@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.stores import follow_store
 from protocol.record.encode import NewMessage
-from tests.pipeline.stream_engine import Engine
+from tests.pipeline.stream.stream_engine import Engine
 from tests.workers.living_log import LivingLog
 
 STEPS = st.lists(

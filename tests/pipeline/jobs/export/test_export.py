@@ -16,18 +16,17 @@ from pipeline.errors import (
     BadOption,
     CorruptRecord,
     DataLoss,
-    ExportBusy,
     ExportMismatch,
     ExportUnwritable,
-    NotAStoreError,
-    SourceError,
     UnknownColumn,
 )
-from pipeline.jobs.export.folder import TEMPORARY, OpenExportFolder, Publish
+from pipeline.jobs.export.folder import OpenExportFolder, Publish
 from pipeline.jobs.export.manifest import MANIFEST, NEXT_MANIFEST
 from pipeline.jobs.export.options import ExportOptions
 from pipeline.jobs.export.run import ExportResult, export_here
 from pipeline.jobs.export.write import date_folder, escape, topic_folder
+from pipeline.jobs.publication import TEMPORARY
+from protocol.errors import MqError, NotAStore, StoreLocked
 from tests.pipeline.facts_as_rows import (
     comparable,
     message_row,
@@ -226,7 +225,12 @@ class MortalSystem:
             self._left[0] -= 1
             if self._left[0] == 0 and not self._behind:
                 raise Killed
-            answer = call(*args, **keywords)
+            try:
+                answer = call(*args, **keywords)
+            except FileNotFoundError:
+                # It changed nothing: a file whose folder is made next.
+                self._left[0] += 1
+                raise
             if self._left[0] == 0:
                 raise Killed
             return answer
@@ -269,7 +273,7 @@ def test_a_run_that_dies_at_any_change_leaves_neither_holes_nor_duplicates(
         assert not (out / TEMPORARY).exists()
         assert not (out / NEXT_MANIFEST).exists()
         shutil.rmtree(out)
-    assert deaths > 8
+    assert deaths > 5
 
 
 def test_a_first_run_that_dies_can_be_run_again(
@@ -356,7 +360,7 @@ def test_two_exports_into_one_folder_are_one_too_many(store: Path, out: Path) ->
     handle = os.open(out, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        with pytest.raises(ExportBusy):
+        with pytest.raises(StoreLocked):
             run(store, out)
     finally:
         os.close(handle)
@@ -412,7 +416,7 @@ def test_damage_is_what_the_source_makes_of_it(golden_copy: GetStore, tmp_path: 
 
 @pytest.mark.parametrize("out_name", ["", "a\0b", "nowhere://x/y"])
 def test_a_place_that_is_none_is_refused(store: Path, out_name: str) -> None:
-    with pytest.raises(SourceError, match=r"\[KEELOG_BAD_OPTION\]"):
+    with pytest.raises(MqError, match=r"\[KEELOG_BAD_OPTION\]"):
         export_here(str(store), out_name)
 
 
@@ -420,7 +424,7 @@ def test_what_is_no_store_or_no_column_is_refused_before_a_folder_is_made(
     store: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "never"
-    with pytest.raises(NotAStoreError, match="does not exist"):
+    with pytest.raises(NotAStore, match="does not exist"):
         export_here(str(tmp_path / "nowhere"), str(out))
     with pytest.raises(UnknownColumn, match="colour"):
         export_here(str(store), str(out), ExportOptions(columns="colour"))

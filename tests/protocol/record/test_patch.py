@@ -25,8 +25,8 @@ from protocol.record.patch import (
     patch_plain,
 )
 from protocol.record.properties import EMPTY_CRC_PROPERTY
+from tests.protocol.record.test_encode import messages
 from tests.protocol.records import Draft, drafts, pack_draft
-from tests.protocol.test_encode import messages
 
 pytestmark = pytest.mark.usefixtures("way")
 

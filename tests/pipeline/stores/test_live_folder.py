@@ -10,13 +10,13 @@ import pytest
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.runtime.state_page import RUNNING, STARTING
-from pipeline.errors import SourceError
 from pipeline.options import parse_options
 from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
 from pipeline.stores import folder_store
 from pipeline.stores.access import StoreAt
 from pipeline.stores.opening import open_planned
+from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import plain_rows, read_rows
 from tests.support.golden import GetStore, facts
 from tests.support.living_store import LivingStore
@@ -125,7 +125,7 @@ def test_a_store_that_is_locked_by_something_else_is_refused(
     monkeypatch.setattr(folder_store, "OPEN_S_MAX", 0.05)
     root = golden_copy(NAME)
     lock = StoreLock.acquire(root)
-    with pytest.raises(SourceError, match=r"\[KEELOG_STORE_UNREADABLE\].*rebuilt.*tcp://"):
+    with pytest.raises(MqError, match=r"\[KEELOG_STORE_UNREADABLE\].*rebuilt.*tcp://"):
         read_rows(path=str(root))
     lock.release()
 

@@ -13,14 +13,7 @@ import pytest
 from pyarrow import fs
 
 from node.runtime.settings import Settings
-from pipeline.errors import (
-    BadOption,
-    JobFailed,
-    NotAStoreError,
-    StoreDamagedError,
-    StoreLockedError,
-    StoreUnreadable,
-)
+from pipeline.errors import BadOption, JobFailed, StoreUnreadable
 from pipeline.jobs.locations import place_of
 from pipeline.jobs.rebuild import run as module
 from pipeline.jobs.rebuild.local_build import Building
@@ -31,13 +24,14 @@ from pipeline.stores import object_store
 from pipeline.stores.access import Access
 from pipeline.stores.rebuild_manifest import MANIFEST, MARKER, RebuildManifest, parse_manifest
 from pipeline.task_spec import LogAt
+from protocol.errors import NotAStore, StoreDamaged, StoreLocked
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.encode import NewMessage
 from tests.pipeline.facts_as_rows import read_rows
-from tests.pipeline.forged_log import forged_log
-from tests.pipeline.plain_engine import PlainEngine
-from tests.pipeline.test_jobs_rebuild import grown, tree
+from tests.pipeline.jobs.forged_log import forged_log
+from tests.pipeline.jobs.plain_engine import PlainEngine
+from tests.pipeline.jobs.rebuild.test_rebuild import grown, tree
 from tests.support.golden import GetStore
 from tests.workers.living_log import SETTINGS, LivingLog
 from tests.workers.test_rebuild import settings_of
@@ -152,7 +146,7 @@ def test_a_run_that_died_before_its_manifest_is_no_rebuild_and_the_next_replaces
     assert (out / MARKER).exists()
     with pytest.raises(JobFailed, match="no finished rebuild"):
         read_rebuild(address(out))
-    with pytest.raises(NotAStoreError, match="has not finished"):
+    with pytest.raises(NotAStore, match="has not finished"):
         read_rows(path=address(out), table="queues")
     left = out / CONSUME_QUEUE_DIR / "gone" / "0" / ("0" * 20)
     left.parent.mkdir(parents=True)
@@ -206,7 +200,7 @@ def test_two_jobs_into_one_folder_do_not_meet(tmp_path: Path) -> None:
     grown(store)
     with Building(store, out, [CONSUME_QUEUE_DIR]).held():
         (tmp_path / "out.building" / "attempt").mkdir(parents=True)
-        with pytest.raises(StoreLockedError, match=f"another job writes to {out}"):
+        with pytest.raises(StoreLocked, match=f"another job writes to {out}"):
             run(store, out=out)
         assert (tmp_path / "out.building" / "attempt").is_dir()
     run(store, out=out)
@@ -220,7 +214,7 @@ def test_where_there_are_no_locks_a_rebuild_warns_and_goes_on(
         raise OSError(errno.ENOLCK, "No locks available")
 
     grown(tmp_path / "a")
-    monkeypatch.setattr("pipeline.jobs.rebuild.local_build.fcntl.flock", refuse)
+    monkeypatch.setattr("pipeline.jobs.publication.fcntl.flock", refuse)
     run(tmp_path / "a", out=tmp_path / "out")
     assert "cannot be locked" in caplog.text
     assert {path.name for path in tmp_path.iterdir()} == {"a", "out"}
@@ -237,7 +231,7 @@ def test_a_lock_that_its_job_has_just_removed_is_taken_anew(
         if len(calls) == 1:
             path.unlink()
 
-    monkeypatch.setattr("pipeline.jobs.rebuild.local_build.fcntl.flock", remove_once)
+    monkeypatch.setattr("pipeline.jobs.publication.fcntl.flock", remove_once)
     with Building(tmp_path / "a", tmp_path / "out", []).held():
         assert len(calls) == 2
         assert path.exists()
@@ -263,7 +257,7 @@ def test_faults_of_the_log_are_told_and_nothing_is_finished(
             file.seek(at % log.segment_bytes + 89)
             file.write(b"\xff\xff")
     kind, told = {
-        "damage": (StoreDamagedError, f"log offset {at}"),
+        "damage": (StoreDamaged, f"log offset {at}"),
         "gap": (JobFailed, "orders/0: queue offsets .* are missing"),
     }[fault]
     with pytest.raises(kind, match=told):
@@ -285,7 +279,7 @@ def test_an_object_that_is_lost_while_it_is_read_is_named(
         return plan_ranges(*arguments)
 
     monkeypatch.setattr(module, "plan_ranges", lose)
-    with pytest.raises(StoreDamagedError, match=f"{segment.name}.*is gone.*store at rest"):
+    with pytest.raises(StoreDamaged, match=f"{segment.name}.*is gone.*store at rest"):
         run(address(store), out=address(tmp_path / "out"))
 
 

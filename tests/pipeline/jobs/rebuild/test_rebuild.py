@@ -15,23 +15,17 @@ import pytest
 from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.store.checkpoints import WorkerCheckpoint, load_progress, save_progress
-from pipeline.errors import (
-    BadOption,
-    JobFailed,
-    NotAStoreError,
-    SourceError,
-    StoreDamagedError,
-    StoreLockedError,
-)
+from pipeline.errors import BadOption, JobFailed
 from pipeline.jobs.rebuild import run as module
 from pipeline.jobs.rebuild.run import RebuildResult, rebuild
 from pipeline.jobs.scan import ScanRange
 from pipeline.task_spec import LogAt
+from protocol.errors import MqError, NotAStore, StoreDamaged, StoreLocked
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.encode import NewMessage
-from tests.pipeline.forged_log import FORGED_TOPIC, forged_log
-from tests.pipeline.plain_engine import PlainEngine
+from tests.pipeline.jobs.forged_log import FORGED_TOPIC, forged_log
+from tests.pipeline.jobs.plain_engine import PlainEngine
 from tests.support.golden import GetStore
 from tests.workers.living_log import SETTINGS, LivingLog
 from tests.workers.test_rebuild import settings_of
@@ -109,7 +103,7 @@ def test_a_forged_record_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_store_in_use_is_locked_and_stays_as_it_is(tmp_path: Path) -> None:
     grown(tmp_path)
     lock = StoreLock.acquire(tmp_path)
-    with pytest.raises(StoreLockedError, match="KEELOG_STORE_LOCKED"):
+    with pytest.raises(StoreLocked, match="KEELOG_STORE_LOCKED"):
         run(tmp_path)
     lock.release()
     assert tree(tmp_path) == {}
@@ -194,7 +188,7 @@ def test_damage_in_the_log_is_named_and_what_was_built_stays(tmp_path: Path) -> 
     with path.open("r+b") as file:
         file.seek(at % log.segment_bytes + 89)
         file.write(b"\xff\xff")
-    with pytest.raises(StoreDamagedError, match=f"log offset {at}"):
+    with pytest.raises(StoreDamaged, match=f"log offset {at}"):
         run(tmp_path, range_bytes=2000)
     assert load_progress(tmp_path, "index") == WorkerCheckpoint(1, log.end)
     assert tree(tmp_path) == before
@@ -224,7 +218,7 @@ def test_an_aborted_job_leaves_the_old_files_and_the_next_one_clears_up(
     grown(tmp_path)
     run(tmp_path)
     before = tree(tmp_path)
-    with failing_in_the_middle(monkeypatch), pytest.raises(SourceError, match="No space left"):
+    with failing_in_the_middle(monkeypatch), pytest.raises(MqError, match="No space left"):
         run(tmp_path)
     assert tree(tmp_path) == before
     assert (tmp_path / "rebuild.building").is_dir()
@@ -236,7 +230,7 @@ def test_an_aborted_job_leaves_the_old_files_and_the_next_one_clears_up(
 def test_a_folder_without_a_log_is_refused_and_stays(tmp_path: Path) -> None:
     (tmp_path / CONSUME_QUEUE_DIR).mkdir()
     (tmp_path / CONSUME_QUEUE_DIR / "mine").touch()
-    with pytest.raises(NotAStoreError, match="commitlog"):
+    with pytest.raises(NotAStore, match="commitlog"):
         run(tmp_path)
     assert list(tree(tmp_path)) == [CONSUME_QUEUE_DIR, f"{CONSUME_QUEUE_DIR}/mine"]
 

@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 
 from node.reader import requests as reader_requests
 from node.runtime.settings import Settings
-from pipeline.errors import SourceError
 from pipeline.options import parse_options
 from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
@@ -17,9 +16,10 @@ from pipeline.stores import access
 from pipeline.stores.access import StoreAt
 from pipeline.stores.opening import open_planned
 from pipeline.task_spec import Part
+from protocol.errors import MqError
 from protocol.names import offset_file_name
 from tests.pipeline.facts_as_rows import options_for, plain_rows, read_rows
-from tests.pipeline.stream_engine import Engine
+from tests.pipeline.stream.stream_engine import Engine
 from tests.support.golden import GetStore, Row, facts, unpack
 from tests.support.node import RunningNode, wait_until
 
@@ -148,7 +148,7 @@ def test_a_named_topic_is_all_that_a_node_is_asked_for(nodes: dict[str, RunningN
     with open_planned(StoreAt("n", node.endpoint), Settings(), topics=[topic]) as store:
         assert {queue.topic for queue in store.queues()} == {topic}
         assert len(store.topics()) > 1
-    with pytest.raises(SourceError, match=rf"\[KEELOG_UNKNOWN_TOPIC\].*nosuch.*one of.*{topic}"):
+    with pytest.raises(MqError, match=rf"\[KEELOG_UNKNOWN_TOPIC\].*nosuch.*one of.*{topic}"):
         read_rows(**named(node.endpoint, subscribe="nosuch"))
 
 
@@ -211,7 +211,7 @@ def test_the_writer_may_start_anew_between_plan_and_read(nodes: dict[str, Runnin
 
 def test_a_node_that_is_not_there_is_named(tmp_path: Path) -> None:
     options = named("tcp://127.0.0.1:9", **{"fetch.timeoutMs": "300"})
-    with pytest.raises(SourceError, match=r"\[KEELOG_NODE_UNREACHABLE\].*127.0.0.1:9"):
+    with pytest.raises(MqError, match=r"\[KEELOG_NODE_UNREACHABLE\].*127.0.0.1:9"):
         read_rows(**options)
 
 
@@ -222,7 +222,7 @@ def test_a_node_that_dies_in_a_read_is_waited_for_and_then_named(golden_copy: Ge
         batches = read_part(part)
         next(batches)
         node.kill_all()
-        with pytest.raises(SourceError, match=r"\[KEELOG_NODE_UNREACHABLE\].*fetch.timeoutMs"):
+        with pytest.raises(MqError, match=r"\[KEELOG_NODE_UNREACHABLE\].*fetch.timeoutMs"):
             list(batches)
 
 
@@ -241,7 +241,7 @@ def test_what_is_deleted_under_a_read_is_a_loss_that_is_told(golden_copy: GetSto
         }
         first.unlink()
         for plan in plans["true"]:
-            with pytest.raises(SourceError, match=r"\[KEELOG_DATA_LOSS\].*deleted"):
+            with pytest.raises(MqError, match=r"\[KEELOG_DATA_LOSS\].*deleted"):
                 rows_of(plan)
         left = [fact for fact in facts(NAME).messages if fact["physicalOffset"] >= end]
         for plan in plans["false"]:

@@ -15,10 +15,10 @@ from protocol.names import check_topic_for_send
 from protocol.record.encode import NewMessage, encode_batch, pack_record
 from protocol.record.kernel_append import ANY_QUEUE_FLAG, CHECKED_FLAG, AppendGroup, AppendPart
 from protocol.record.patch import AppendRules, PlainRow, check_plain, patch_plain
+from tests.protocol.kernel.test_kernel import array
+from tests.protocol.record.test_encode import messages
+from tests.protocol.record.test_patch import BAD, BAD_IDS, GOOD, PIECES, RULES, STAMP
 from tests.protocol.records import Draft, drafts, pack_draft
-from tests.protocol.test_encode import messages
-from tests.protocol.test_kernel import array
-from tests.protocol.test_patch import BAD, BAD_IDS, GOOD, PIECES, RULES, STAMP
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import SourceError
 from pipeline.options import parse_options
 from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
+from protocol.errors import MqError
 from protocol.names import offset_file_name
 from tests.pipeline.facts_as_rows import plain_rows, read_rows
 from tests.support.golden import GetStore, facts
@@ -38,9 +38,9 @@ def holed(golden_copy: GetStore) -> Path:
 @WAYS
 def test_missing_segments_are_a_loss_that_names_its_place(holed: Path, way: dict[str, str]) -> None:
     place = re.escape(f"log offsets {GONE.start} to {GONE.stop - 1}")
-    with pytest.raises(SourceError, match=rf"\[KEELOG_DATA_LOSS\].*{place}.*failOnDataLoss=false"):
+    with pytest.raises(MqError, match=rf"\[KEELOG_DATA_LOSS\].*{place}.*failOnDataLoss=false"):
         read_rows(path=str(holed), **way)
-    with pytest.raises(SourceError, match="KEELOG_DATA_LOSS"):
+    with pytest.raises(MqError, match="KEELOG_DATA_LOSS"):
         read_rows(path=str(holed), onCorruptRecord="skip", **way)
 
 
@@ -61,7 +61,7 @@ def test_without_fail_on_data_loss_everything_else_is_read(
 def test_a_foreign_file_is_no_loss_and_stays_an_error(golden_copy: GetStore) -> None:
     root = golden_copy(NAME)
     (root / "commitlog" / "notes").write_text("x")
-    with pytest.raises(SourceError, match=r"\[KEELOG_STORE_DAMAGED\].*notes"):
+    with pytest.raises(MqError, match=r"\[KEELOG_STORE_DAMAGED\].*notes"):
         read_rows(path=str(root), failOnDataLoss="false")
 
 
@@ -120,7 +120,7 @@ def test_what_was_cut_or_written_over_under_the_read_gives_no_row(
             for part in parts:
                 for batch in read_part(part):
                     found += [row["physicalOffset"] for row in plain_rows(batch)]
-        except SourceError as error:
+        except MqError as error:
             assert not options or change is _cut, error
             assert set(found) <= set(rest)
         else:

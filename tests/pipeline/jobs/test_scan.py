@@ -12,7 +12,7 @@ from node.store.opening import open_store
 from pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange, plan_ranges, scan_ends, stitch
 from pipeline.task_spec import LogAt
 from protocol.record.codec import SHORT_HEAD
-from tests.pipeline.forged_log import forged_log
+from tests.pipeline.jobs.forged_log import forged_log
 from tests.support.golden import GetStore
 from tests.workers.living_log import SETTINGS, LivingLog
 

@@ -15,18 +15,10 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 import pipeline.sink.stage
 from client.send.staging import StageClient, StageWriter
 from node.store.staging_files import StagedBatch, journal_path, list_stages
-from pipeline.errors import (
-    BadMode,
-    BadOption,
-    NodeRefused,
-    NodeUnreachable,
-    SourceError,
-    UnknownColumn,
-    UnknownOption,
-)
+from pipeline.errors import BadMode, BadOption, UnknownColumn, UnknownOption
 from pipeline.sink.writers import KeelogStreamWriter, KeelogWriter, TaskCommit
 from pipeline.source import IndexSource, KeelogSource
-from protocol.errors import ClientClosed, MqError
+from protocol.errors import ClientClosed, MqError, NotConnected, RefusedError
 from tests.support.node import RunningNode, wait_until
 
 pytestmark = pytest.mark.process
@@ -217,7 +209,7 @@ def test_an_aborted_batch_leaves_nothing(engine: Engine) -> None:
     query = staged.rows.query
     writer.abort([staged, None])
     assert not list_stages(engine.node.root, StagedBatch(query, 0))
-    with pytest.raises(NodeRefused, match=r"\[KEELOG_NODE_REFUSED\].*NotFound: stage 0-"):
+    with pytest.raises(RefusedError, match=r"\[KEELOG_NODE_REFUSED\].*NotFound: stage 0-"):
         writer.commit([staged])
     assert engine.topic not in {found.topic for found in engine.node.client.topics()}
 
@@ -312,7 +304,7 @@ def test_errors_of_options_modes_and_columns_have_conditions(node: RunningNode) 
         KeelogSource(merged).writer(schema=schema_of(ddl), overwrite=overwrite)
 
     make({"checkpointLocation": "/x", "queryName": "q"}, "Value string, queueid long, TAGS string")
-    cases: list[tuple[type[SourceError], str, dict[str, str], str, bool]] = [
+    cases: list[tuple[type[MqError], str, dict[str, str], str, bool]] = [
         (BadMode, "KEELOG_BAD_MODE", {}, "body string", True),
         (UnknownOption, "takes no option 'subscribe'", {"subscribe": "t"}, "body string", False),
         (BadOption, "which node to write to", {"node": ""}, "body string", False),
@@ -339,9 +331,7 @@ def test_a_node_that_is_not_there_is_named_within_the_timeout(
     writer = source.writer(schema=schema_of("body binary"), overwrite=False)
     batch = pa.record_batch([pa.array([b"x"])], ["body"])
     monkeypatch.setattr(TaskContext, "get", lambda: Task(0, 0))
-    with pytest.raises(
-        NodeUnreachable, match=r"\[KEELOG_NODE_UNREACHABLE\] node tcp://127.0.0.1:9"
-    ):
+    with pytest.raises(NotConnected, match=r"\[KEELOG_NODE_UNREACHABLE\] node tcp://127.0.0.1:9"):
         writer.write(iter([batch]))
     writer.abort([])
 

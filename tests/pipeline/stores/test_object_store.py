@@ -9,12 +9,12 @@ from pyarrow import fs
 
 from node.store.file_cache import OpenFile
 from node.store.stopped_store import DeadStore
-from pipeline.errors import SourceError
 from pipeline.options import parse_options
 from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
 from pipeline.stores import object_store
 from pipeline.stores.access import Access
+from protocol.errors import MqError
 from tests.pipeline.facts_as_rows import options_for, plain_rows, read_rows
 from tests.support.golden import GetStore, Row, facts
 
@@ -84,7 +84,7 @@ def test_errors_name_the_object(golden_copy: GetStore, put: Put) -> None:
     segment = sorted((root / "commitlog").iterdir())[1]
     parts = plan_parts(parse_options({"path": address}))
     segment.unlink()
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(MqError) as caught:
         [plain_rows(batch) for part in parts for batch in read_part(part)]
     assert str(caught.value).startswith(
         f"[KEELOG_DATA_LOSS] {address}/commitlog/{segment.name} was deleted"
@@ -98,14 +98,14 @@ def test_an_object_that_became_shorter_is_named(golden_copy: GetStore, put: Put)
     parts = plan_parts(parse_options({"path": address}))
     with segment.open("r+b") as file:
         file.truncate(1000)
-    with pytest.raises(SourceError, match=rf"\[KEELOG_STORE_DAMAGED\] {address}/commitlog/"):
+    with pytest.raises(MqError, match=rf"\[KEELOG_STORE_DAMAGED\] {address}/commitlog/"):
         [plain_rows(batch) for part in parts for batch in read_part(part)]
 
 
 def test_a_prefix_without_a_store_is_refused(tmp_path: Path, put: Put) -> None:
     (tmp_path / "empty").mkdir()
     for folder, words in ((tmp_path / "empty", "holds no commitlog/"), (tmp_path / "no", "exist")):
-        with pytest.raises(SourceError, match=rf"\[KEELOG_NOT_A_STORE\].*{words}"):
+        with pytest.raises(MqError, match=rf"\[KEELOG_NOT_A_STORE\].*{words}"):
             read_rows(path=put(folder))
 
 
@@ -133,7 +133,7 @@ def test_small_reads_of_a_plan_come_from_blocks(
     [("s3://", "BAD_OPTION"), ("hdfs://nowhere.invalid:1/x", "STORE_UNREADABLE")],
 )
 def test_what_pyarrow_refuses_is_said_with_the_address(address: str, condition: str) -> None:
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(MqError) as caught:
         read_rows(**named(address))
     text = str(caught.value)
     assert text.startswith(f"[KEELOG_{condition}]")
@@ -169,7 +169,7 @@ def test_credentials_in_an_address_open_it_and_are_shown_nowhere(
     assert asked[:1] == [torn]
     assert asked[-1:] == [clean]
     as_read(path=clean, onCorruptRecord="skip")
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(MqError) as caught:
         as_read(path=clean)
     for text in (shown, str(caught.value)):
         assert "SeCrEt" not in text

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.pipeline.test_jobs_rebuild import tree
+from tests.pipeline.jobs.rebuild.test_rebuild import tree
 from tests.workers.living_log import SETTING_OPTIONS, SETTINGS, LivingLog
 from workers.rebuild import rebuild as rebuild_by_workers
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.errors import SourceError
 from pipeline.options import parse_options
 from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
 from pipeline.task_spec import LogPart
+from protocol.errors import MqError
 from protocol.names import offset_file_name
 from tests.pipeline.facts_as_rows import plain_rows, read_rows
 from tests.protocol.records import Draft, pack_draft
@@ -53,7 +53,7 @@ def damaged(golden_copy: GetStore) -> Path:
 @WAYS
 def test_a_bad_checksum_ends_the_read_and_is_named(damaged: Path, way: dict[str, str]) -> None:
     offset = facts(NAME).messages[HIT[0]]["physicalOffset"]
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(MqError) as caught:
         read_rows(path=str(damaged), **way)
     text = str(caught.value)
     assert text.startswith(f"[KEELOG_CORRUPT_RECORD] {log_file(damaged, offset)}, offset {offset}:")
@@ -113,7 +113,7 @@ def test_a_unit_that_leads_to_another_message_is_damage(golden_copy: GetStore) -
     data = bytearray(place.read_bytes())
     data[20 * fact["index"] : 20 * fact["index"] + 20] = data[20 * (fact["index"] + 1) :][:20]
     place.write_bytes(data)
-    with pytest.raises(SourceError, match=r"KEELOG_CORRUPT_RECORD.*leads to another message"):
+    with pytest.raises(MqError, match=r"KEELOG_CORRUPT_RECORD.*leads to another message"):
         read_rows(path=str(root), subscribe=fact["topic"])
     rows = read_rows(path=str(root), subscribe=fact["topic"], onCorruptRecord="skip")
     assert fact["index"] not in {
@@ -142,7 +142,7 @@ def test_a_segment_deleted_after_planning_is_a_loss_that_is_told(
 ) -> None:
     root = golden_copy(NAME)
     options = {"path": str(root), **way}
-    with pytest.raises(SourceError, match=r"\[KEELOG_DATA_LOSS\].*delete"):
+    with pytest.raises(MqError, match=r"\[KEELOG_DATA_LOSS\].*delete"):
         read_with_a_change(options, deleting(root, 0))
 
 
@@ -185,7 +185,7 @@ def test_a_truncated_log_is_named_with_its_length(
 ) -> None:
     root = golden_copy(NAME)
     change = truncating(root, SEGMENT_BYTES)
-    with pytest.raises(SourceError, match=r"\[KEELOG_STORE_DAMAGED\].*has 1000 bytes, 262144"):
+    with pytest.raises(MqError, match=r"\[KEELOG_STORE_DAMAGED\].*has 1000 bytes, 262144"):
         read_with_a_change({"path": str(root), **way}, change)
 
 
@@ -199,7 +199,7 @@ def test_derived_files_deleted_after_planning_are_a_loss(golden_copy: GetStore, 
             file.unlink()
         yield
 
-    with pytest.raises(SourceError, match=r"\[KEELOG_DATA_LOSS\]"):
+    with pytest.raises(MqError, match=r"\[KEELOG_DATA_LOSS\]"):
         read_with_a_change({"path": str(root), "table": table}, delete())
     rows = read_with_a_change_of_nothing(root, table)
     assert rows, "planned anew the rows come from the log"
@@ -222,7 +222,7 @@ def test_a_damaged_message_without_a_unit_is_not_passed_over_in_silence(damaged:
         "columns": "queueOffset",
         "store.mapped_file_size_consume_queue": "4000",
     }
-    with pytest.raises(SourceError, match=r"KEELOG_CORRUPT_RECORD.*the message is lost"):
+    with pytest.raises(MqError, match=r"KEELOG_CORRUPT_RECORD.*the message is lost"):
         read_rows(**options)
     rows = read_rows(**options, onCorruptRecord="report")
     known = facts(NAME).messages
@@ -269,7 +269,7 @@ def test_a_body_that_imitates_a_record_at_a_border_is_found_out(tmp_path: Path) 
     caught = [parts for parts, starts in borders.items() if len(front) + body_at in starts]
     assert caught, borders
     for parts in caught:
-        with pytest.raises(SourceError, match=r"imitates a record.*maxPartitionBytes=4096"):
+        with pytest.raises(MqError, match=r"imitates a record.*maxPartitionBytes=4096"):
             read_rows(**options, minPartitions=parts)
     whole = read_rows(**options, maxPartitionBytes="4096")
     assert [row["topic"] for row in whole] == ["t", "t", "t"]
