@@ -15,14 +15,14 @@ from zmq.utils.monitor import parse_monitor_message
 
 from client.transport.request import Call, NodeAnswer
 from protocol.errors import BadRequest, MqError, NotConnected
+from protocol.wire import zmtp
 from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """The largest frame that is taken from a node."""
 HIGH_WATER_MARK = 1_000
 HANDSHAKE_MS = 2_000
-HEARTBEAT_MS = 2_000
-HEARTBEAT_TIMEOUT_MS = 8_000
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = int(zmtp.PING_S * 1_000), int(zmtp.PONG_S * 1_000)
 RECONNECT_MS = 50
 RECONNECT_MS_MAX = 500
 LINGER_MS = 1_000

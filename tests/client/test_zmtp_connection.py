@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import zmq
 
-from client.transport import zmtp_connection
 from client.transport.request import Call, NodeAnswer, NodeRole
 from client.transport.zmtp_connection import BareLink
 from protocol.wire import frames as wire
@@ -142,7 +141,7 @@ def test_a_peer_that_pings_hears_something_while_answers_are_awaited(
 def test_who_was_silent_for_long_is_stale(
     router: "zmq.Socket[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zmtp_connection, "STALE_S", 0.3)
+    monkeypatch.setattr(zmtp, "STALE_S", 0.3)
     begun = time.monotonic()
     link = up(bound(router))
     later = time.monotonic() + 0.4
@@ -171,8 +170,8 @@ def test_a_peer_that_has_gone_is_noticed_with_its_calls(router: "zmq.Socket[byte
 
 
 def test_a_peer_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmtp_connection, "_PING_S", 0.1)
-    monkeypatch.setattr(zmtp_connection, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(zmtp, "PING_S", 0.1)
+    monkeypatch.setattr(zmtp, "PONG_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         link = BareLink(f"tcp://127.0.0.1:{server.getsockname()[1]}")
         peer, _ = server.accept()
