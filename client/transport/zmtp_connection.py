@@ -12,12 +12,14 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
+from itertools import count
 from time import monotonic
 from typing import Any
 
 import msgpack
 
-from client.transport.request import Call, NodeAnswer
+from client.transport.exchange import Decision, Exchange
+from client.transport.request import Call
 from client.transport.zmq_connection import ANSWER_BYTES_MAX
 from protocol.errors import BadRequest
 from protocol.wire import zmtp
@@ -33,7 +35,7 @@ A timeout of Python's own socket would ask `poll` before each receive."""
 _NOW = socket.MSG_DONTWAIT
 _SEND_NOW = _NOW | socket.MSG_NOSIGNAL
 
-Take = Callable[[Call, NodeAnswer], None]
+Take = Callable[[Call, Decision], None]
 
 
 class _State(Enum):
@@ -44,14 +46,15 @@ class _State(Enum):
 
 
 class BareLink:
-    """The calls that wait for answers, by id. For one thread at a time."""
+    """A socket, and the exchange of its requests. For one thread at a time."""
 
-    def __init__(self, endpoint: str, local: str = "") -> None:
+    def __init__(self, endpoint: str, exchange: Exchange, local: str = "") -> None:
         """Starts to connect, without waiting, over `local` where it is given: another way to the
         same process. Raises OSError, ValueError for what it cannot.
         """
         self.endpoint = endpoint
-        self.in_flight: dict[int, Call] = {}
+        self.exchange = exchange
+        self._ids = count(1)
         self.closed = False
         self._state = _State.CONNECTING
         self._pack = HeaderPacker()
@@ -82,7 +85,7 @@ class BareLink:
     def is_stale(self, now: float) -> bool:
         """Whether nothing is under way, and it was silent for so long that the node may be about to
         end it."""
-        return not self.in_flight and self._zmtp.is_stale(now)
+        return not self.exchange.under_way and self._zmtp.is_stale(now)
 
     def wait_at_most(self, seconds: float) -> None:
         """How long `receive` waits, where it is told to."""
@@ -93,14 +96,17 @@ class BareLink:
         value = _TIMEVAL.pack(whole, max(1, int((seconds - whole) * 1e6)))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
 
-    def send(self, call: Call) -> bool:
-        """Sends a call; False when it is not taken: nothing of it was sent then."""
+    def send(self, call: Call, is_stream: bool = False) -> bool:
+        """Sends a call; False when it is not taken: nothing of it was sent then. `is_stream`: it
+        may have several answers."""
         if self._state is not _State.UP or self._unsent.bytes >= UNSENT_BYTES_MAX:
             return False
-        header = self._pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
-        call.sent = True
-        call.attempts += 1
-        self.in_flight[call.id] = call
+        number = next(self._ids)
+        fields = {"v": VERSION, "op": call.op, "id": number, **call.fields}
+        if is_stream:
+            fields["stream"] = True
+        header = self._pack(fields)
+        self.exchange.sent(call, number)
         try:
             self._put(zmtp.message(header, call.payload))
         except BaseException:
@@ -110,7 +116,8 @@ class BareLink:
         return True
 
     def receive(self, take: Take, wait: bool = False) -> None:
-        """Gives each answer that has come, with its call, to `take`; look at `is_lost` after it.
+        """Gives each call that was answered, and what follows, to `take`; look at `is_lost` after
+        it.
 
         With `wait` it waits until something comes, as long as `wait_at_most` said.
         """
@@ -133,9 +140,9 @@ class BareLink:
             size = self._receive_into(room, flags)
             if not size:
                 break
-            waiting = len(self.in_flight)
+            waiting = len(self.exchange.under_way)
             self._take_in(size, take)
-            if size < len(room) and len(self.in_flight) < waiting:
+            if size < len(room) and len(self.exchange.under_way) < waiting:
                 break  # what else there may be has time
             flags = _NOW
 
@@ -149,12 +156,6 @@ class BareLink:
         else:
             if ping:
                 self._put((ping,))
-
-    def take_lost(self) -> list[Call]:
-        """The calls whose answers can come no more; the received ones must be taken first."""
-        lost = list(self.in_flight.values())
-        self.in_flight.clear()
-        return lost
 
     def close(self) -> None:
         """Ends the connection. What the network has taken is still delivered."""
@@ -175,8 +176,9 @@ class BareLink:
         return size
 
     def _take_in(self, size: int, take: Take) -> None:
+        now = monotonic()
         try:
-            messages = self._zmtp.received(size, monotonic())
+            messages = self._zmtp.received(size, now)
         except zmtp.NotZmtp:
             self._state = _State.LOST
             return
@@ -185,17 +187,13 @@ class BareLink:
         if self._state is _State.GREETED and self._zmtp.is_ready:
             self._state = _State.UP
         for parts in messages:
-            self._take_answer(parts, take)
-
-    def _take_answer(self, parts: list[zmtp.Payload], take: Take) -> None:
-        """What is no answer is passed over: its call ends at its deadline."""
-        try:
-            header = unpack_answer(bytes(parts[0]))
-        except (ValueError, msgpack.UnpackException, BadRequest):
-            return
-        call = self.in_flight.pop(header.get("id", 0), None)
-        if call is not None:
-            take(call, NodeAnswer(header, parts[-1] if len(parts) > 1 else b""))
+            try:
+                header = unpack_answer(bytes(parts[0]))
+            except (ValueError, msgpack.UnpackException, BadRequest):
+                continue  # It is not an answer. Its call ends at its deadline.
+            payload = parts[-1] if len(parts) > 1 else b""
+            if found := self.exchange.answered(header, payload, now):
+                take(*found)
 
     def _go_on(self, wait: bool) -> None:
         """Goes on with what waits for the network: the connection, or what is kept."""
@@ -221,13 +219,14 @@ class BareLink:
     def _put(self, parts: Sequence[zmtp.Sendable]) -> None:
         """Sends what is unsent and then this, and keeps what the network does not take."""
         unsent = self._unsent
-        if unsent.kept and parts:
-            unsent.keep(parts, 0)
-            parts = ()
         try:
-            while unsent.kept:
-                unsent.took(self._socket.sendmsg(unsent.kept[0].parts, (), _SEND_NOW))
-                self._zmtp.spoke_at = monotonic()
+            if unsent.kept:
+                if parts:
+                    unsent.keep(parts, 0)
+                    parts = ()
+                while unsent.kept:
+                    unsent.took(self._socket.sendmsg(unsent.kept[0].parts, (), _SEND_NOW))
+                    self._zmtp.spoke_at = monotonic()
             sent = self._socket.sendmsg(parts, (), _SEND_NOW) if parts else 0
         except BlockingIOError:
             sent = 0
