@@ -34,7 +34,7 @@ Decision = NodeAnswer | MqError | RepeatAfter
 
 
 class Exchange:
-    """The requests of one connection that wait for answers, by id."""
+    """The requests under way on one connection, by id."""
 
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
@@ -60,14 +60,14 @@ class Exchange:
         return call, refused(call, refusal_error(header), self._retry, now)
 
     def goes_on(self, call: Call, change: Mapping[str, Any]) -> None:
-        """Puts a call of which more answers come back under way. `change` is what its fields would
+        """Puts a call that has yet another answer back under way. `change` is what its fields would
         have to be for the rest alone, should that be lost."""
         call.fields = {**call.fields, **change}
         call.sent = True
         self.under_way[call.id] = call
 
     def lost(self, why: str, now: float) -> list[tuple[Call, Decision]]:
-        """The connection is gone: returns what follows for each call. Take the answers that came
+        """The connection is gone: returns what follows for each call. Take what came
         before it first."""
         calls = list(self.under_way.values())
         self.under_way.clear()

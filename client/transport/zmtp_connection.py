@@ -2,7 +2,7 @@
 
 ZeroMQ hands each frame to a thread of its own and back. With one request after the other these are
 two of the three changes of threads on the client's side, and most of the time of a request. Nothing
-runs beside the owner here, so nobody answers PINGs while it does something else: a connection that
+runs beside the owner here, so no PING gets its PONG while it does something else: a connection that
 was silent for long is replaced by a new one.
 """
 

@@ -121,7 +121,7 @@ class LocalEnd:
         return self._peers.get(peer)
 
     def is_full(self, connection: LocalConnection) -> bool:
-        """Returns whether no more answers are kept for the connection."""
+        """Returns whether nothing more is kept for the connection."""
         return len(connection.unsent.kept) >= self._answers_max
 
     def receive(self) -> Request | None:
