@@ -58,6 +58,7 @@ QUEUES = {
     "node/serving/unix_server.py": "node/serving/request_server.py::SEND_HIGH_WATER_MARK",
     "node/serving/request_server.py": "node/serving/request_server.py::UNSENT_MAX",
     "node/serving/send_quota.py": "node/serving/send_quota.py::OWED_BYTES_MAX",
+    "protocol/wire/zmtp.py": "node/serving/request_server.py::SEND_HIGH_WATER_MARK",
     "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
     "client/send/unique_key.py": "client/transport/io_thread.py::CALLS_MAX",
 }

@@ -6,13 +6,14 @@ them waits for the interpreter's lock. Here the loop watches the connection.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 
 from client.transport.channel import OwnLink
+from client.transport.exchange import Decision
 from client.transport.io_thread import IoThread
-from client.transport.request import Call, NodeRole, at_deadline, when_closed
+from client.transport.request import Call, NodeRole
 from client.transport.zmtp_connection import BareLink
 
 LOOK_S = 2.0
@@ -35,10 +36,7 @@ class LoopLink(OwnLink):
         """Begins a call; its `done` will be called once, in the loop, or on the I/O thread where
         that goes on with it. False, at once, when it is for the I/O thread from the beginning."""
         link = self._link_up()
-        if link is None:
-            return False
-        call.id = next(self._ids)
-        if not link.send(call):
+        if link is None or not link.send(call):
             return False
         if link.wants_to_send:
             self._watch_room(link)
@@ -83,27 +81,21 @@ class LoopLink(OwnLink):
         if link.is_lost:
             self._lose_all(link)
             return
-        for call in [call for call in link.in_flight.values() if call.deadline <= now]:
-            del link.in_flight[call.id]
-            call.done(at_deadline(call, link.endpoint))
-        if link.in_flight:
-            first = min(call.deadline for call in link.in_flight.values())
+        super()._end_all(link.exchange.expired(now, link.endpoint))
+        if calls := link.exchange.under_way.values():
+            first = min(call.deadline for call in calls)
             self._wake_at(min(first, now + LOOK_S))
 
     def _lose_all(self, link: BareLink) -> None:
         self._unwatch(link)
-        lost = link.take_lost()
+        ended = link.exchange.closed() if self._closing else ()
         super()._lose_all(link)
-        if self._closing:
-            for call in lost:
-                call.done(when_closed(call, failed=False))
-        elif lost:
-            # Soon: who learns an outcome may send the next message, and so come back to here.
-            self._loop.call_soon(self._settle, link, lost)
+        super()._end_all(ended)
 
-    def _settle(self, link: BareLink, lost: list[Call]) -> None:
-        for call in lost:
-            self._lose(link, call)
+    def _end_all(self, ended: Sequence[tuple[Call, Decision]]) -> None:
+        if ended:
+            # Soon: a caller that learns an outcome may send the next message, and come back here.
+            self._loop.call_soon(super()._end_all, ended)
 
     def _unwatch(self, link: BareLink) -> None:
         if not self._loop.is_closed() and not link.closed:
@@ -115,7 +107,7 @@ class LoopLink(OwnLink):
         link = self._link
         if link is not None:
             # What has come counts.
-            link.receive(self._answered)
+            link.receive(self._act)
             self._lose_all(link)
 
     def close(self) -> None:

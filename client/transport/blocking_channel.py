@@ -12,7 +12,7 @@ from time import monotonic
 
 from client.transport.channel import OwnLink
 from client.transport.io_thread import IoThread
-from client.transport.request import Call, NodeRole, at_deadline, when_closed
+from client.transport.request import Call, NodeRole
 from client.transport.zmtp_connection import BareLink
 
 AWAKE_S = 0.0006
@@ -64,30 +64,28 @@ class Direct(OwnLink):
             link = self._link_up()
             if link is None:
                 return False
-            call.id = next(self._ids)
             if not link.send(call):
                 return False
             try:
                 self._wait(link, call)
             finally:
                 # An answer that comes later finds nobody.
-                link.in_flight.pop(call.id, None)
+                link.exchange.under_way.pop(call.id, None)
             return True
         finally:
             self._lock.release()
 
     def _wait(self, link: BareLink, call: Call) -> None:
         self._look_awake(link, call)
-        while call.id in link.in_flight:
+        while call.id in link.exchange.under_way:
             now = monotonic()
-            left_s = call.deadline - now
-            if left_s <= 0:
-                call.done(at_deadline(call, link.endpoint))
+            if call.deadline <= now:
+                self._end_all(link.exchange.expired(now, link.endpoint))
                 return
             if self._closing:
-                call.done(when_closed(call, failed=False))
+                self._end_all(link.exchange.closed())
                 return
-            link.wait_at_most(min(left_s, SLICE_S))
+            link.wait_at_most(min(call.deadline - now, SLICE_S))
             self._take_answers(link, wait=True)
             link.keep_alive(now)
 
@@ -97,7 +95,7 @@ class Direct(OwnLink):
             self._asleep_calls -= 1
             return
         end = monotonic() + AWAKE_S
-        while call.id in link.in_flight:
+        while call.id in link.exchange.under_way:
             os.sched_yield()
             self._take_answers(link)
             if monotonic() > end:

@@ -1,32 +1,22 @@
-"""A connection to the writer, or a reader, beside those of the I/O thread: who waits for an answer
-carries the request itself.
+"""A connection to the writer, or a reader, beside those of the I/O thread: the caller that waits
+for an answer carries the request itself.
 
-Everything out of the ordinary (no connection yet, a refusal that may be repeated, another process)
-is left to the I/O thread, whose rules hold. How to wait is the business of the three kinds:
+Everything out of the ordinary (no connection yet, another process, an attempt that is repeated) is
+left to the I/O thread. The three kinds differ in how they wait:
 `client.transport.blocking_channel`, `client.transport.pull_channel` and `client.aio.channel`.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import count
 from time import monotonic
 
+from client.transport.exchange import Decision, Exchange, RepeatAfter
 from client.transport.io_thread import IoThread
-from client.transport.request import (
-    Call,
-    GiveUp,
-    NodeAnswer,
-    NodeRole,
-    RepeatAfter,
-    after_loss,
-    after_refusal,
-)
+from client.transport.request import Call, NodeRole
 from client.transport.routes import Routes
 from client.transport.zmq_connection import RECONNECT_MS
 from client.transport.zmtp_connection import BareLink
-from protocol.errors import MqError
-from protocol.wire.frames import raise_refusal
 
 
 class OwnLink:
@@ -36,14 +26,13 @@ class OwnLink:
         self._io = io
         self._role = role
         self._link: BareLink | None = None
-        self._ids = count(1)
         self._again_at = 0.0
         self._closing = False
 
     def _link_up(self) -> BareLink | None:
         """The link to the process that the routes name, when it is up; begins one otherwise."""
         link, usable, now = self._link, self._usable(), monotonic()
-        if link is not None and not link.in_flight:
+        if link is not None and not link.exchange.under_way:
             self._take_answers(link)  # a connection that was lost meanwhile is found so
             link = self._link
         if link is None or link.endpoint not in usable or link.is_stale(now):
@@ -53,7 +42,7 @@ class OwnLink:
 
     def _take_answers(self, link: BareLink, wait: bool = False) -> None:
         """Takes what has come, and in the end that it was lost."""
-        link.receive(self._answered, wait)
+        link.receive(self._act, wait)
         if link.is_lost:
             self._lose_all(link)
 
@@ -63,8 +52,12 @@ class OwnLink:
             self._link = None
             self._again_at = monotonic() + RECONNECT_MS / 1_000
         link.close()
-        for call in link.take_lost():
-            self._lose(link, call)
+        why = f"the connection to {link.endpoint} was lost"
+        self._end_all(link.exchange.lost(why, monotonic()))
+
+    def _end_all(self, ended: Sequence[tuple[Call, Decision]]) -> None:
+        for call, decision in ended:
+            self._act(call, decision)
 
     def _usable(self) -> Sequence[str]:
         """Any reader answers any question, so one is kept as long as it is there."""
@@ -91,11 +84,12 @@ class OwnLink:
         """Over a local socket where there is one: a fraction of a round trip over the network."""
         routes = self._io.routes
         local = "" if routes is None else self._local(routes).get(endpoint, "")
+        exchange = Exchange(self._io.retry)
         if local:
-            # Another machine's, behind a tunnel, or of a process that is being started again.
+            # It may be of another machine, beyond a tunnel, or of a process that starts again.
             with suppress(OSError, ValueError):
-                return BareLink(endpoint, local)
-        return BareLink(endpoint)
+                return BareLink(endpoint, exchange, local)
+        return BareLink(endpoint, exchange)
 
     def _local(self, routes: Routes) -> Mapping[str, str]:
         """Which local sockets it takes."""
@@ -109,31 +103,15 @@ class OwnLink:
         if link is not None:
             link.close()
 
-    def _answered(self, call: Call, answer: NodeAnswer) -> None:
-        """Ends the call with its answer, or does what follows from a refusal."""
-        call.sent = False
-        try:
-            raise_refusal(answer.header)
-        except MqError as error:
-            call.last_error = error
-            self._act(call, after_refusal(call, error, self._io.retry, monotonic()))
-        else:
-            call.done(answer)
-
-    def _lose(self, link: BareLink, call: Call) -> None:
-        call.sent = False
-        call.maybe_done = not call.repeatable
-        why = f"the connection to {link.endpoint} was lost"
-        self._act(call, after_loss(call, why, self._io.retry, monotonic()))
-
-    def _act(self, call: Call, decision: RepeatAfter | GiveUp) -> None:
-        if isinstance(decision, GiveUp):
-            call.done(decision.error)
-        else:
+    def _act(self, call: Call, decision: Decision) -> None:
+        """Ends the call, or leaves the next attempt to the I/O thread."""
+        if isinstance(decision, RepeatAfter):
             self._io.resume(call, decision.delay)
+        else:
+            call.done(decision)
 
     def give_way(self) -> None:
-        """Before `close`, where many are closed: they let go at the same time."""
+        """Prepares `close`, so that many channels let go at the same time."""
 
     def close(self) -> None:
         """Ends the calls that are under way, and the connection. Harmless when repeated."""

@@ -14,23 +14,21 @@ from typing import Any
 
 import zmq
 
-from client.transport.request import (
-    Call,
-    GiveUp,
-    NodeRole,
-    Outcome,
+from client.transport.exchange import (
+    Decision,
+    Exchange,
     RepeatAfter,
-    Retry,
-    after_loss,
-    after_refusal,
     at_deadline,
+    begin,
+    finish,
+    refused_unsent,
     when_closed,
 )
+from client.transport.request import Call, NodeAnswer, NodeRole, Outcome, Retry
 from client.transport.routes import Routes
 from client.transport.timers import Action, Timer, Timers
 from client.transport.zmq_connection import Link, wake_fd
 from protocol.errors import MqError, NodeBusy, NotConnected
-from protocol.wire.frames import raise_refusal
 
 CALLS_MAX = 65_536
 """Calls without an answer, at most; more are refused before anything is sent."""
@@ -139,7 +137,7 @@ class IoThread:
         if len(self._live) >= CALLS_MAX and call.role is not NodeRole.CONTROL:
             call.done(NodeBusy(f"{CALLS_MAX} requests wait for answers", "send in batches"))
             return False
-        call.id = next(self._ids)
+        begin(call, next(self._ids))
         self._live[call.id] = call
         self._deadlines[call.id] = self.at(call.deadline, lambda: self._expire(call))
         return True
@@ -165,9 +163,7 @@ class IoThread:
         error = self.routes.writer_error if self.routes else None
         known = monotonic() < self._learned_at + ROUTES_INTERVAL_S and not self._stale
         if call.role is NodeRole.WRITER and error is not None and known:
-            call.attempts += 1
-            call.last_error = error
-            self._act(call, after_refusal(call, error, self.retry, monotonic()))
+            self._act(call, refused_unsent(call, error, self.retry, monotonic()))
         else:
             self._unrouted.append(call)
             self._ask_routes()
@@ -204,7 +200,7 @@ class IoThread:
     def _link(self, endpoint: str) -> Link:
         link = self._links.get(endpoint)
         if link is None:
-            link = self._links[endpoint] = Link(self._context, endpoint)
+            link = self._links[endpoint] = Link(self._context, endpoint, Exchange(self.retry))
             self._poller.register(link.socket, zmq.POLLIN)
             self._poller.register(link.monitor, zmq.POLLIN)
         return link
@@ -252,11 +248,11 @@ class IoThread:
             link = self._links[endpoint]
             self._take_answers(link)
             waiting = link.take_pending()
-            lost = link.take_lost()
+            lost = link.exchange.lost("its process has another address now", monotonic())
             self._drop(link)
             for call in waiting:
                 self._dispatch(call)
-            self._lose(lost, "its process has another address now")
+            self._act_all(lost)
 
     def _run(self) -> None:
         self.ident = threading.get_ident()
@@ -317,7 +313,8 @@ class IoThread:
         news = link.news()
         if news.lost:
             self._take_answers(link)
-            self._lose(link.take_lost(), f"the connection to {link.endpoint} was lost")
+            why = f"the connection to {link.endpoint} was lost"
+            self._act_all(link.exchange.lost(why, monotonic()))
         if link.endpoint == self.control:
             if news.refused:
                 self._refused_at_first(link)
@@ -343,32 +340,19 @@ class IoThread:
             self._finish(call, error)
 
     def _take_answers(self, link: Link) -> None:
-        for call, answer in link.receive():
-            call.sent = False
-            try:
-                raise_refusal(answer.header)
-            except MqError as error:
-                call.last_error = error
-                self._act(call, after_refusal(call, error, self.retry, monotonic()))
-            else:
-                if call.op == "routes":
-                    self._learn(Routes.of(answer.header))
-                self._finish(call, answer)
+        for call, decision in link.receive(monotonic()):
+            if call.op == "routes" and isinstance(decision, NodeAnswer):
+                self._learn(Routes.of(decision.header))
+            self._act(call, decision)
 
-    def _lose(self, calls: list[Call], why: str) -> None:
-        for call in calls:
-            if call.finished:
-                continue
-            call.sent = False
-            call.maybe_done = not call.repeatable
-            self._act(call, after_loss(call, why, self.retry, monotonic()))
+    def _act_all(self, ended: list[tuple[Call, Decision]]) -> None:
+        for call, decision in ended:
+            self._act(call, decision)
 
-    def _act(self, call: Call, decision: RepeatAfter | GiveUp) -> None:
-        if call.finished:
-            return
-        if isinstance(decision, GiveUp):
-            self._finish(call, decision.error)
-        else:
+    def _act(self, call: Call, decision: Decision) -> None:
+        if not isinstance(decision, RepeatAfter):
+            self._finish(call, decision)
+        elif not call.finished:
             self.at(monotonic() + decision.delay, lambda: self._dispatch(call))
 
     def _expire(self, call: Call) -> None:
@@ -377,16 +361,15 @@ class IoThread:
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
         """Ends the call; an answer that comes later finds nobody."""
-        if call.finished:
+        if not finish(call):
             return
-        call.finished = True
         self._live.pop(call.id, None)
         timer = self._deadlines.pop(call.id, None)
         if timer is not None:
             timer.cancel()
         if call.sent:
             for link in self._links.values():
-                link.in_flight.pop(call.id, None)
+                link.exchange.under_way.pop(call.id, None)
         call.done(outcome)
 
     def _release(self) -> None:

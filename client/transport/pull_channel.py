@@ -12,18 +12,9 @@ from functools import partial
 from time import monotonic
 
 from client.transport.channel import OwnLink
+from client.transport.exchange import Decision, lost
 from client.transport.io_thread import IoThread
-from client.transport.request import (
-    Call,
-    GiveUp,
-    NodeAnswer,
-    NodeRole,
-    Outcome,
-    RepeatAfter,
-    after_loss,
-    at_deadline,
-    when_closed,
-)
+from client.transport.request import Call, NodeAnswer, NodeRole, Outcome
 from client.transport.routes import Routes
 from client.transport.zmtp_connection import BareLink
 
@@ -50,13 +41,8 @@ class Pulls(OwnLink):
         call.done = partial(self._put, queue_id)
         with self._lock:
             link = None if self._closing else self._link_up()
-            if link is not None:
-                call.id = next(self._ids)
-                asked = call.fields
-                call.fields = {**asked, "stream": True}
-                if link.send(call):
-                    return
-                call.fields = asked
+            if link is not None and link.send(call, is_stream=True):
+                return
         self._io.call(call)
 
     def next(self, seconds: float) -> tuple[int, Outcome] | None:
@@ -67,7 +53,7 @@ class Pulls(OwnLink):
             if now >= deadline:
                 return None
             link = self._link
-            if link is None or not link.in_flight or self._closing:
+            if link is None or not link.exchange.under_way or self._closing:
                 try:
                     return self._arrived.get(timeout=deadline - now)
                 except queue.Empty:
@@ -93,7 +79,7 @@ class Pulls(OwnLink):
         link.wait_at_most(CONNECT_S)
         deadline = monotonic() + CONNECT_S
         while not link.is_up and not link.is_lost and monotonic() < deadline:
-            link.receive(self._answered, wait=True)
+            link.receive(self._act, wait=True)
         if link.is_lost:
             self._lose_all(link)
 
@@ -102,31 +88,19 @@ class Pulls(OwnLink):
         if now >= self._looked_at + SLICE_S:
             self._looked_at = now
             link.keep_alive(now)
-            for call in [call for call in link.in_flight.values() if call.deadline <= now]:
-                del link.in_flight[call.id]
-                call.done(at_deadline(call, link.endpoint))
+            self._end_all(link.exchange.expired(now, link.endpoint))
         link.wait_at_most(seconds)
         self._take_answers(link, wait=True)
 
-    def _answered(self, call: Call, answer: NodeAnswer) -> None:
-        offset = call.fields["offset"]
-        if answer.header.get("offset", offset) != offset:
-            # The node gave up some that nobody took for long.
-            call.sent = False
-            self._act(call, after_loss(call, "a part was lost", self._io.retry, monotonic()))
-            return
-        link = self._link
-        goes_on = bool(answer.header.get("more")) and link is not None
-        if goes_on and link is not None:
-            # Where it is repeated from, should the rest not come.
-            call.fields = {**call.fields, "offset": answer.header["next_begin_offset"]}
-            link.in_flight[call.id] = call
-        super()._answered(call, answer)
-        if goes_on:
-            call.sent = True
-
-    def _act(self, call: Call, decision: RepeatAfter | GiveUp) -> None:
-        call.fields = {k: value for k, value in call.fields.items() if k != "stream"}
+    def _act(self, call: Call, decision: Decision) -> None:
+        """Looks for the next answer of a stream. The first one that is missing ends it."""
+        if isinstance(decision, NodeAnswer):
+            header, offset = decision.header, call.fields["offset"]
+            if header.get("offset", offset) != offset:
+                # The node gave up some that nobody took for long.
+                decision = lost(call, "a part was lost", self._io.retry, monotonic())
+            elif header.get("more") and self._link is not None:
+                self._link.exchange.goes_on(call, {"offset": header["next_begin_offset"]})
         super()._act(call, decision)
 
     def _drop(self) -> None:
@@ -144,6 +118,5 @@ class Pulls(OwnLink):
         with self._lock:
             link, self._link = self._link, None
             if link is not None:
-                for call in link.take_lost():
-                    call.done(when_closed(call, failed=False))
+                self._end_all(link.exchange.closed())
                 link.close()

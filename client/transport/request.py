@@ -1,10 +1,8 @@
-"""One request to the node with all its attempts, and the rules for repeating it.
+"""One request to the node with all its attempts, its answer, and how its caller waits for it.
 
-What was certainly not stored is repeated; what may have been stored is not, unless the user says
-that duplicates do no harm. No sockets and no clock here: the I/O thread acts on the decisions.
+`client.transport.exchange` decides what becomes of it.
 """
 
-import random
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -13,15 +11,7 @@ from enum import Enum
 from math import inf
 from typing import Any, Generic, TypeVar
 
-from protocol.errors import (
-    BadRequest,
-    ClientClosed,
-    MqError,
-    NotConnected,
-    OutcomeUnknownError,
-    RequestTimeout,
-    SendTimeout,
-)
+from protocol.errors import BadRequest, MqError
 
 T = TypeVar("T")
 
@@ -75,8 +65,9 @@ Outcome = NodeAnswer | MqError
 class Call:
     """One request. `deadline` is in seconds of the monotonic clock, for all attempts together.
 
-    `repeatable` says that carrying it out twice changes no more than once. `done` is called once,
-    on the I/O thread. `affinity` keeps the pulls of one queue at one reader.
+    `repeatable`: carrying it out twice changes no more than once. `done` is called once with the
+    outcome, on the thread that carries the request. `affinity` keeps the pulls of one queue at one
+    reader. Only `client.transport.exchange` writes what follows `done`, and a stream's `fields`.
     """
 
     role: NodeRole
@@ -95,73 +86,8 @@ class Call:
     id: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatAfter:
-    """Try again in so many seconds."""
-
-    delay: float
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """The caller gets this error."""
-
-    error: MqError
-
-
-def after_refusal(
-    call: Call, error: MqError, retry: Retry, now: float, chance: float | None = None
-) -> RepeatAfter | GiveUp:
-    """What to do when the node has answered with an error: nothing was stored by this attempt."""
-    if error.retriable and call.attempts < retry.max_attempts:
-        delay = max(_jitter(call.attempts, retry, chance), float(getattr(error, "retry_after", 0)))
-        if now + delay < call.deadline:
-            return RepeatAfter(delay)
-    return GiveUp(_unknown(call, str(error)) if call.maybe_done else error)
-
-
-def after_loss(
-    call: Call, why: str, retry: Retry, now: float, chance: float | None = None
-) -> RepeatAfter | GiveUp:
-    """What to do when the connection went away after the request was sent, before its answer."""
-    if call.repeatable or retry.duplicates_ok:
-        delay = _jitter(call.attempts, retry, chance)
-        if call.attempts < retry.max_attempts and now + delay < call.deadline:
-            return RepeatAfter(delay)
-    if call.repeatable:
-        return GiveUp(NotConnected(f"{call.op}: {why}", "see keelog health"))
-    return GiveUp(_unknown(call, why))
-
-
-def at_deadline(call: Call, where: str) -> MqError:
-    """The error of a call whose time is up; `where` names the node or process."""
-    if not call.repeatable and (call.sent or call.maybe_done):
-        return _unknown(call, f"no answer from {where} in time")
-    if call.sent:
-        before = f"; before that: {call.last_error.reason}" if call.last_error else ""
-        return RequestTimeout(
-            f"{call.op}: no answer from {where} in time{before}",
-            "raise the timeout, see keelog status",
-        )
-    if call.last_error is not None:
-        return call.last_error
-    return NotConnected(
-        f"{call.op}: {where} was not reached in time",
-        "look whether the node is ready: keelog health --wait 10",
-    )
-
-
-def when_closed(call: Call, failed: bool) -> MqError:
-    """The error of a call that the client's end leaves without an answer."""
-    if not call.repeatable and (call.sent or call.maybe_done):
-        return at_deadline(call, "the node before the client was closed")
-    if failed:
-        return ClientClosed("the client's I/O thread has failed", "report its traceback")
-    return ClientClosed()
-
-
 def no_waiting_here() -> MqError:
-    """The error of who would wait on the I/O thread, for ever."""
+    """The error of a caller on the I/O thread that would wait there for ever."""
     return BadRequest(
         "a done callback runs on the client's I/O thread, which may not wait",
         "send from another thread, or with send_nowait",
@@ -204,16 +130,3 @@ def future_of(call: Call) -> "Future[NodeAnswer]":
 
     call.done = resolve
     return future
-
-
-def _unknown(call: Call, why: str) -> OutcomeUnknownError:
-    return SendTimeout(
-        f"{call.op}: {why}; the message may be stored",
-        "look for its unique key before you send it again",
-    )
-
-
-def _jitter(attempts: int, retry: Retry, chance: float | None) -> float:
-    ceiling = min(retry.backoff_max, retry.backoff * 2.0 ** min(attempts, 30))
-    # Jitter spreads load; it guards nothing.
-    return ceiling * (random.random() if chance is None else chance)

@@ -1,7 +1,7 @@
 """One connection to one process of the node. Only the I/O thread touches it.
 
 ZMQ_IMMEDIATE keeps requests out of ZeroMQ's queues while there is no connection: what waits in
-`pending` was certainly not sent, what is in `in_flight` may have been.
+`pending` was certainly not sent, what the exchange has under way may have been.
 """
 
 import os
@@ -13,16 +13,17 @@ import msgpack
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from client.transport.request import Call, NodeAnswer
+from client.transport.exchange import Decision, Exchange
+from client.transport.request import Call
 from protocol.errors import BadRequest, MqError, NotConnected
+from protocol.wire import zmtp
 from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """The largest frame that is taken from a node."""
 HIGH_WATER_MARK = 1_000
 HANDSHAKE_MS = 2_000
-HEARTBEAT_MS = 2_000
-HEARTBEAT_TIMEOUT_MS = 8_000
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = int(zmtp.PING_S * 1_000), int(zmtp.PONG_S * 1_000)
 RECONNECT_MS = 50
 RECONNECT_MS_MAX = 500
 LINGER_MS = 1_000
@@ -54,12 +55,14 @@ class LinkNews(NamedTuple):
 class Link:
     """A DEALER socket, the calls that wait for it, and those that wait for its answers."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> None:
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, exchange: Exchange
+    ) -> None:
         """Starts to connect. Raises BadRequest for an address that cannot be, NotConnected where
         the process may open no more sockets."""
         self.endpoint = endpoint
         self.pending: deque[Call] = deque()
-        self.in_flight: dict[int, Call] = {}
+        self.exchange = exchange
         self.connected = False
         self.ever_connected = False
         self.refusals = 0
@@ -144,23 +147,21 @@ class Link:
         if payload is not None:
             # The parts of a message go together: after the first, the second is always taken.
             self._send(payload, 0, len(payload) < ZERO_COPY_BYTES_MIN)
-        call.sent = True
-        call.attempts += 1
-        self.in_flight[call.id] = call
+        self.exchange.sent(call, call.id)
         return True
 
-    def receive(self) -> Iterator[tuple[Call, NodeAnswer]]:
-        """The answers that have come, each with its call. Frames of no answer are skipped."""
+    def receive(self, now: float) -> Iterator[tuple[Call, Decision]]:
+        """Yields each call that was answered, and what follows. Other frames are skipped."""
         for _ in range(RECEIVE_MAX):
             try:
-                found = self._receive_one()
+                found = self._receive_one(now)
             except zmq.Again:
                 return
             if found is not None:
                 yield found
 
-    def _receive_one(self) -> tuple[Call, NodeAnswer] | None:
-        """The next answer and its call; None when it is none. Raises zmq.Again."""
+    def _receive_one(self, now: float) -> tuple[Call, Decision] | None:
+        """The next call that was answered; None for other frames. Raises zmq.Again."""
         frame = self.socket.recv(NOBLOCK, copy=False)
         header_frame, more = frame.bytes, frame.more
         payload: bytes | memoryview = b""
@@ -171,10 +172,9 @@ class Link:
         try:
             header = unpack_answer(header_frame)
         except (ValueError, msgpack.UnpackException, BadRequest):
-            # Whoever speaks like this is no node; the call ends at its deadline.
+            # A peer that speaks like this is not a node. The call ends at its deadline.
             return None
-        call = self.in_flight.pop(header.get("id", 0), None)
-        return None if call is None else (call, NodeAnswer(header, payload))
+        return self.exchange.answered(header, payload, now)
 
     def news(self) -> LinkNews:
         """Reads what the monitor has seen."""
@@ -191,12 +191,6 @@ class Link:
                 self.refusals += 1
                 refused = True
         return LinkNews(up, refused, lost)
-
-    def take_lost(self) -> list[Call]:
-        """The calls whose answers can come no more; the received ones must be taken first."""
-        lost = list(self.in_flight.values())
-        self.in_flight.clear()
-        return lost
 
     def take_pending(self) -> list[Call]:
         """The calls that were certainly not sent."""

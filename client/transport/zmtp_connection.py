@@ -1,41 +1,41 @@
 """A connection to one process of the node that its owner carries itself: a socket that speaks ZMTP.
 
-ZeroMQ hands each frame to a thread of its own and back: at one request after the other those are
-two of the three changes of threads on the client's side, and most of what a request takes. Nothing
-runs beside the owner here: who is silent for long, so that no PING was answered, begins anew.
+ZeroMQ hands each frame to a thread of its own and back. With one request after the other these are
+two of the three changes of threads on the client's side, and most of the time of a request. Nothing
+runs beside the owner here, so no PING gets its PONG while it does something else: a connection that
+was silent for long is replaced by a new one.
 """
 
 import select
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
+from itertools import count
 from time import monotonic
 from typing import Any
 
 import msgpack
 
-from client.transport.request import Call, NodeAnswer
-from client.transport.zmq_connection import ANSWER_BYTES_MAX, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+from client.transport.exchange import Decision, Exchange
+from client.transport.request import Call
+from client.transport.zmq_connection import ANSWER_BYTES_MAX
 from protocol.errors import BadRequest
 from protocol.wire import zmtp
 from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
 
-STALE_S = 4.0
-"""The node ends a connection that answered no PING for 8 s; one silent for so long is not used."""
 UNSENT_BYTES_MAX = 8 * 1024 * 1024
-"""What is kept of requests that the network does not take."""
+"""Kept of requests that the network does not take; beyond it no request is taken."""
 RECEIVES_MAX = 64
-"""So often the network is asked before others have their turn."""
-_PING_S, _ANSWER_S = HEARTBEAT_MS / 1_000, HEARTBEAT_TIMEOUT_MS / 1_000
+"""The network is read up to this often before others have their turn."""
 _TIMEVAL = struct.Struct("@ll")
 """C's `timeval` where `time_t` is a `long`, as on 64-bit Linux; elsewhere the kernel may refuse it.
 A timeout of Python's own socket would ask `poll` before each receive."""
 _NOW = socket.MSG_DONTWAIT
 _SEND_NOW = _NOW | socket.MSG_NOSIGNAL
 
-Take = Callable[[Call, NodeAnswer], None]
+Take = Callable[[Call, Decision], None]
 
 
 class _State(Enum):
@@ -46,21 +46,21 @@ class _State(Enum):
 
 
 class BareLink:
-    """The calls that wait for answers, by id. For one thread at a time."""
+    """A socket, and the exchange of its requests. For one thread at a time."""
 
-    def __init__(self, endpoint: str, local: str = "") -> None:
+    def __init__(self, endpoint: str, exchange: Exchange, local: str = "") -> None:
         """Starts to connect, without waiting, over `local` where it is given: another way to the
         same process. Raises OSError, ValueError for what it cannot.
         """
         self.endpoint = endpoint
-        self.in_flight: dict[int, Call] = {}
+        self.exchange = exchange
+        self._ids = count(1)
         self.closed = False
         self._state = _State.CONNECTING
         self._pack = HeaderPacker()
-        self._inbox = zmtp.Inbox(ANSWER_BYTES_MAX)
-        self._unsent = bytearray()
-        self._spoke_at = self._heard_at = monotonic()
-        self._asked_at = self._wait_s = 0.0
+        self._zmtp = zmtp.Connection(b"DEALER", ANSWER_BYTES_MAX, monotonic())
+        self._unsent = zmtp.Outbox()
+        self._wait_s = 0.0
         self._socket = _begin(local or endpoint)
         self.fd = self._socket.fileno()
         self._poller = select.poll()
@@ -80,12 +80,12 @@ class BareLink:
     @property
     def wants_to_send(self) -> bool:
         """Whether `receive` should be called too when the socket can be written to."""
-        return bool(self._unsent) or self._state is _State.CONNECTING
+        return bool(self._unsent.kept) or self._state is _State.CONNECTING
 
     def is_stale(self, now: float) -> bool:
         """Whether nothing is under way, and it was silent for so long that the node may be about to
         end it."""
-        return not self.in_flight and now - self._spoke_at > STALE_S
+        return not self.exchange.under_way and self._zmtp.is_stale(now)
 
     def wait_at_most(self, seconds: float) -> None:
         """How long `receive` waits, where it is told to."""
@@ -96,21 +96,19 @@ class BareLink:
         value = _TIMEVAL.pack(whole, max(1, int((seconds - whole) * 1e6)))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
 
-    def send(self, call: Call) -> bool:
-        """Sends a call; False when it is not taken: nothing of it was sent then."""
-        if self._state is not _State.UP or len(self._unsent) >= UNSENT_BYTES_MAX:
+    def send(self, call: Call, is_stream: bool = False) -> bool:
+        """Sends a call; False when it is not taken: nothing of it was sent then. `is_stream`: it
+        may have several answers."""
+        if self._state is not _State.UP or self._unsent.bytes >= UNSENT_BYTES_MAX:
             return False
-        payload = call.payload
-        header = self._pack({"v": VERSION, "op": call.op, "id": call.id, **call.fields})
-        call.sent = True
-        call.attempts += 1
-        self.in_flight[call.id] = call
+        number = next(self._ids)
+        fields = {"v": VERSION, "op": call.op, "id": number, **call.fields}
+        if is_stream:
+            fields["stream"] = True
+        header = self._pack(fields)
+        self.exchange.sent(call, number)
         try:
-            if payload is None:
-                self._put(zmtp.head(len(header), more=False) + header)
-            else:
-                behind = zmtp.head(len(payload), more=False)
-                self._put(zmtp.head(len(header), more=True) + header + behind, payload)
+            self._put(zmtp.message(header, call.payload))
         except BaseException:
             # Interrupted: nobody knows how much of it was sent.
             self._state = _State.LOST
@@ -118,7 +116,8 @@ class BareLink:
         return True
 
     def receive(self, take: Take, wait: bool = False) -> None:
-        """Gives each answer that has come, with its call, to `take`; look at `is_lost` after it.
+        """Gives each call that was answered, and what follows, to `take`; look at `is_lost` after
+        it.
 
         With `wait` it waits until something comes, as long as `wait_at_most` said.
         """
@@ -137,32 +136,26 @@ class BareLink:
         for _ in range(RECEIVES_MAX):
             if self._state in (_State.CONNECTING, _State.LOST):
                 break
-            room = self._inbox.room()
+            room = self._zmtp.room()
             size = self._receive_into(room, flags)
             if not size:
                 break
-            self._inbox.took(size)
-            waiting = len(self.in_flight)
-            self._take_in(take)
-            if size < len(room) and len(self.in_flight) < waiting:
+            waiting = len(self.exchange.under_way)
+            self._take_in(size, take)
+            if size < len(room) and len(self.exchange.under_way) < waiting:
                 break  # what else there may be has time
             flags = _NOW
 
     def keep_alive(self, now: float) -> None:
-        """To be called now and then while an answer is waited for: whoever is asked for a PONG and
-        says nothing for long is gone."""
-        if self._asked_at:
-            if now - self._asked_at > _ANSWER_S:
-                self._state = _State.LOST
-        elif now - self._heard_at > _PING_S:
-            self._asked_at = now
-            self._put(zmtp.PING)
-
-    def take_lost(self) -> list[Call]:
-        """The calls whose answers can come no more; the received ones must be taken first."""
-        lost = list(self.in_flight.values())
-        self.in_flight.clear()
-        return lost
+        """Asks a silent node for a PONG, or finds that it is gone. Call it now and then while an
+        answer is awaited."""
+        try:
+            ping = self._zmtp.ping(now)
+        except zmtp.NotZmtp:
+            self._state = _State.LOST
+        else:
+            if ping:
+                self._put((ping,))
 
     def close(self) -> None:
         """Ends the connection. What the network has taken is still delivered."""
@@ -178,39 +171,29 @@ class BareLink:
             return 0
         except OSError:
             size = 0
-        if size:
-            self._heard_at, self._asked_at = monotonic(), 0.0
-        else:
+        if not size:
             self._state = _State.LOST
         return size
 
-    def _take_in(self, take: Take) -> None:
+    def _take_in(self, size: int, take: Take) -> None:
+        now = monotonic()
         try:
-            for item in self._inbox.items():
-                if isinstance(item, zmtp.ZmtpCommand):
-                    self._obey(item)
-                else:
-                    self._take_answer(item, take)
+            messages = self._zmtp.received(size, now)
         except zmtp.NotZmtp:
             self._state = _State.LOST
-
-    def _take_answer(self, parts: list[zmtp.Payload], take: Take) -> None:
-        """What is no answer is passed over: its call ends at its deadline."""
-        try:
-            header = unpack_answer(bytes(parts[0]))
-        except (ValueError, msgpack.UnpackException, BadRequest):
             return
-        call = self.in_flight.pop(header.get("id", 0), None)
-        if call is not None:
-            take(call, NodeAnswer(header, parts[-1] if len(parts) > 1 else b""))
-
-    def _obey(self, said: zmtp.ZmtpCommand) -> None:
-        if said.name == b"READY" and self._state is _State.GREETED:
+        if self._zmtp.replies:
+            self._put((self._zmtp.take_replies(),))
+        if self._state is _State.GREETED and self._zmtp.is_ready:
             self._state = _State.UP
-        elif said.name == b"PING":
-            self._put(zmtp.pong(said))
-        elif said.name == b"ERROR":
-            self._state = _State.LOST
+        for parts in messages:
+            try:
+                header = unpack_answer(bytes(parts[0]))
+            except (ValueError, msgpack.UnpackException, BadRequest):
+                continue  # It is not an answer. Its call ends at its deadline.
+            payload = parts[-1] if len(parts) > 1 else b""
+            if found := self.exchange.answered(header, payload, now):
+                take(*found)
 
     def _go_on(self, wait: bool) -> None:
         """Goes on with what waits for the network: the connection, or what is kept."""
@@ -218,8 +201,8 @@ class BareLink:
             self._poller.poll(self._wait_s * 1_000)
         if self._state is _State.CONNECTING:
             self._greet()
-        elif self._unsent:
-            self._put()
+        else:
+            self._put(())
 
     def _greet(self) -> None:
         """As soon as there is a connection."""
@@ -231,30 +214,29 @@ class BareLink:
         except OSError:
             return
         self._state = _State.GREETED
-        self._put(zmtp.GREETING + zmtp.ready(b"DEALER"))
+        self._put((self._zmtp.hello,))
 
-    def _put(self, *parts: zmtp.Payload) -> None:
-        """Sends what is kept and then this; what the network does not take is kept."""
-        kept = self._unsent
-        if kept:
-            for part in parts:
-                kept += part
+    def _put(self, parts: Sequence[zmtp.Sendable]) -> None:
+        """Sends what is unsent and then this, and keeps what the network does not take."""
+        unsent = self._unsent
         try:
-            sent = self._socket.sendmsg((kept,) if kept else parts, (), _SEND_NOW)
+            if unsent.kept:
+                if parts:
+                    unsent.keep(parts, 0)
+                    parts = ()
+                while unsent.kept:
+                    unsent.took(self._socket.sendmsg(unsent.kept[0].parts, (), _SEND_NOW))
+                    self._zmtp.spoke_at = monotonic()
+            sent = self._socket.sendmsg(parts, (), _SEND_NOW) if parts else 0
         except BlockingIOError:
             sent = 0
         except OSError:
             self._state = _State.LOST
             return
         if sent:
-            self._spoke_at = monotonic()
-        if kept:
-            del kept[:sent]
-            return
-        for part in parts:
-            if sent < len(part):
-                kept += memoryview(part)[sent:]
-            sent = max(0, sent - len(part))
+            self._zmtp.spoke_at = monotonic()
+        if not unsent.kept and sent < sum(map(len, parts)):
+            unsent.keep(parts, sent)
 
 
 def _begin(endpoint: str) -> socket.socket:

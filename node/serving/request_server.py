@@ -20,7 +20,7 @@ from node.runtime.descriptors import backlog
 from node.runtime.event_log import fields
 from node.serving.doors import Doors
 from node.serving.send_quota import Behind, Owed, Unsent
-from node.serving.unix_server import Connection, LocalEnd, Payload
+from node.serving.unix_server import LocalConnection, LocalEnd, Payload
 from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable
 from protocol.message_id import Host
 from protocol.wire.frames import (
@@ -265,7 +265,7 @@ class Server:
         return True
 
     def _try_send_local(
-        self, local: LocalEnd, connection: Connection, header: bytes, payload: Payload | None
+        self, local: LocalEnd, connection: LocalConnection, header: bytes, payload: Payload | None
     ) -> bool | None:
         if local.is_full(connection):
             return None

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import zmq
 
-from node.serving.unix_server import Kept, Payload
+from node.serving.unix_server import Payload
+from protocol.wire.zmtp import KeptMessage
 
 OWED_BYTES_MAX = 256 * 1024 * 1024
 OWED_BYTES_MAX_OF_PEER = 32 * 1024 * 1024
@@ -34,7 +35,7 @@ class Owed:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._peers: dict[bytes, deque[tuple[zmq.MessageTracker | Kept, int]]] = {}
+        self._peers: dict[bytes, deque[tuple[zmq.MessageTracker | KeptMessage, int]]] = {}
 
     def takes(self, peer: bytes, size: int) -> bool:
         """Whether the peer may have so many bytes more. A first payload of a peer always fits."""
@@ -49,7 +50,7 @@ class Owed:
                 self._forget_sent(other)
         return self.bytes + size <= OWED_BYTES_MAX
 
-    def add(self, peer: bytes, tracker: zmq.MessageTracker | Kept, size: int) -> None:
+    def add(self, peer: bytes, tracker: zmq.MessageTracker | KeptMessage, size: int) -> None:
         """Counts a payload until it is sent."""
         self._peers.setdefault(peer, deque()).append((tracker, size))
         self.bytes += size

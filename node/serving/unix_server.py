@@ -1,8 +1,8 @@
 """The node's end of a local socket: connections that the server's loop carries itself.
 
-ZeroMQ hands each request from a thread of its own to the loop, and each answer back: two changes of
-threads for one request, which take longer than all else where the client waits for each answer.
-Clients speak ZMTP, ours or any other. Whatever they send or do, nothing here raises.
+ZeroMQ hands each request from a thread of its own to the loop, and each answer back. These two
+changes of threads take longer than all else where the client waits for each answer. Any client that
+speaks ZMTP may connect. Nothing here raises, whatever a client sends or does.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from protocol.wire import zmtp
 log = logging.getLogger("keelog.serving")
 
 ROOM_BYTES = 8_192
-"""What a connection is asked for at once, and all that an idle one takes."""
+"""The buffer of a connection: all the memory that an idle one takes."""
 EVENTS_MAX = 64
 RECEIVES_MAX = 4
 ACCEPTS_MAX = 64
@@ -31,48 +31,27 @@ PEER_PREFIX = b"\0local"
 """ZeroMQ's names of peers are five bytes where they begin with a zero."""
 
 _READ, _BOTH = select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT
-_HELLO = zmtp.GREETING + zmtp.ready(b"ROUTER")
 
-Payload = bytes | bytearray | memoryview
+Payload = zmtp.Sendable
 Request = tuple[bytes, list[zmtp.Payload]]
-"""Who sent it, and its frames."""
+"""The peer that sent it, and its frames."""
 
 
-class Kept:
-    """An answer, or what is left of it, that waits for its connection."""
-
-    def __init__(self, parts: list[memoryview]) -> None:
-        self.parts = parts
-
-    @property
-    def done(self) -> bool:
-        """Whether it needs its memory no more."""
-        return not self.parts
-
-    def took(self, count: int) -> None:
-        """So many bytes of it were sent."""
-        while self.parts and count >= len(self.parts[0]):
-            count -= len(self.parts.pop(0))
-        if self.parts:
-            self.parts[0] = self.parts[0][count:]
-
-
-class Connection:
-    """One client. `kept` waits until the client reads."""
+class LocalConnection:
+    """One client. `unsent` waits until the client reads."""
 
     def __init__(self, end: socket.socket, peer: bytes, frame_bytes_max: int, now: float) -> None:
         self.end = end
         self.fd = end.fileno()
         self.peer = peer
-        self.inbox = zmtp.Inbox(frame_bytes_max, ROOM_BYTES)
-        self.kept: deque[Kept] = deque()
+        self.zmtp = zmtp.Connection(b"ROUTER", frame_bytes_max, now, ROOM_BYTES)
+        self.unsent = zmtp.Outbox()
         self.since = now
-        """When it came, or when the first of `kept` began to wait for the client to read."""
-        self.is_ready = False
+        """When it came, or when the first of `unsent` began to wait for the client to read."""
         self.is_gone = False
 
     def write(self, parts: Sequence[Payload]) -> int:
-        """How many bytes the client's side takes now."""
+        """Sends what the client's side takes now, and returns its bytes."""
         try:
             return self.end.send(parts[0]) if len(parts) == 1 else self.end.sendmsg(parts)
         except BlockingIOError:
@@ -83,44 +62,42 @@ class Connection:
 
     @property
     def has_unread(self) -> bool:
-        """Whether something that was sent waits in the kernel for the client."""
+        """True while something that was sent waits in the kernel for the client."""
         count = fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(4))
         return bool(struct.unpack("i", count)[0])
 
-    def write_kept(self) -> None:
-        """Goes on with what is kept."""
-        while self.kept and not self.is_gone:
-            count = self.write(list(self.kept[0].parts))
+    def write_unsent(self) -> None:
+        """Goes on sending what was not taken before."""
+        while self.unsent.kept and not self.is_gone:
+            count = self.write(self.unsent.kept[0].parts)
             if not count:
                 return
             self.since = monotonic()
-            self.kept[0].took(count)
-            if not self.kept[0].done:
+            if not self.unsent.took(count):
                 return
-            self.kept.popleft()
 
 
 class LocalEnd:
-    """A bound local socket and its connections. For one thread. `fd` can be read from when there is
-    something to do; `has_requests` tells of those that are taken in already.
+    """A bound local socket and its connections, for one thread. `fd` is readable when there is
+    something to do; `has_requests` is true when requests have been taken in already.
     """
 
     def __init__(
         self, endpoint: str, frame_bytes_max: int, answers_max: int, unsent_s_max: float
     ) -> None:
-        """Binds `ipc://@NAME`. `answers_max` are kept for a client that does not read, for
-        `unsent_s_max` seconds. Raises OSError.
+        """Binds `ipc://@NAME`. It keeps up to `answers_max` answers for a client that does not
+        read, for `unsent_s_max` seconds. Raises OSError.
         """
         self._frame_bytes_max = frame_bytes_max
         self._answers_max = answers_max
         self._unsent_s_max = unsent_s_max
         self._ready: deque[Request] = deque()
-        self._peers: dict[bytes, Connection] = {}
-        self._by_fd: dict[int, Connection] = {}
+        self._peers: dict[bytes, LocalConnection] = {}
+        self._by_fd: dict[int, LocalConnection] = {}
         self._count = 0
         self._swept_at = 0.0
         self.is_open = True
-        """Whether new connections are taken: its owner may say no."""
+        """Whether new connections are taken. The owner sets it."""
         self._listener = _listen(endpoint)
         self._epoll = select.epoll()
         self._epoll.register(self._listener.fileno(), _READ)
@@ -128,72 +105,70 @@ class LocalEnd:
 
     @property
     def has_requests(self) -> bool:
-        """Whether `receive` has something that `fd` does not tell of."""
+        """True when `receive` has a request that does not make `fd` readable."""
         return bool(self._ready)
 
     @property
     def has_unread(self) -> bool:
-        """Whether a client has yet to read something, here or in the kernel.
+        """True while a client has yet to read something, here or in the kernel.
 
         A ZeroMQ client that has as much as it takes (RCVHWM) drops the rest at a hang-up.
         """
-        return any(one.kept or one.has_unread for one in self._peers.values())
+        return any(one.unsent.kept or one.has_unread for one in self._peers.values())
 
-    def connection(self, peer: bytes) -> Connection | None:
-        """The connection of a peer, as long as there is one."""
+    def connection(self, peer: bytes) -> LocalConnection | None:
+        """Returns the connection of a peer, as long as there is one."""
         return self._peers.get(peer)
 
-    def is_full(self, connection: Connection) -> bool:
-        """Whether no more is kept for it."""
-        return len(connection.kept) >= self._answers_max
+    def is_full(self, connection: LocalConnection) -> bool:
+        """Returns whether nothing more is kept for the connection."""
+        return len(connection.unsent.kept) >= self._answers_max
 
     def receive(self) -> Request | None:
-        """The next request that waits. Connections are read when all that they sent is taken."""
+        """Returns the next request. Reads connections only when no earlier request is left."""
         if not self._ready:
             self.turn()
         return self._ready.popleft() if self._ready else None
 
     def send(
-        self, connection: Connection, header: bytes, payload: Payload | None, borrows: bool
-    ) -> Kept | None:
-        """Sends an answer; what is not taken at once is kept. `borrows`: the payload's memory stays
-        as it is until that is done, else it is copied. Look whether the connection `is_gone`.
+        self, connection: LocalConnection, header: bytes, payload: Payload | None, borrows: bool
+    ) -> zmtp.KeptMessage | None:
+        """Sends an answer, and keeps what is not taken at once. With `borrows` the payload's memory
+        stays as it is until that is done, else it is copied. Afterwards the connection may be gone.
         """
-        parts: list[Payload] = [zmtp.head(len(header), payload is not None) + header]
-        if payload is not None:
-            parts += [zmtp.head(len(payload), more=False), payload]
-        count = 0 if connection.kept else connection.write(parts)
+        parts = zmtp.message(header, payload)
+        count = 0 if connection.unsent.kept else connection.write(parts)
         if connection.is_gone:
             self._drop(connection)
             return None
         if count == sum(map(len, parts)):
             return None
         if payload is not None and not borrows:
-            parts[2] = bytes(payload)
+            parts = parts[0], bytes(payload)
         return self._keep(connection, parts, count)
 
-    def _keep(self, connection: Connection, parts: list[Payload], taken: int) -> Kept:
-        kept = Kept([memoryview(part) for part in parts])
-        kept.took(taken)
-        if not connection.kept:
+    def _keep(
+        self, connection: LocalConnection, parts: Sequence[Payload], taken: int
+    ) -> zmtp.KeptMessage:
+        if not connection.unsent.kept:
             connection.since = monotonic()
             self._epoll.modify(connection.fd, _BOTH)
-        connection.kept.append(kept)
-        return kept
+        return connection.unsent.keep(parts, taken)
 
     def turn(self) -> None:
         """Accepts, reads and goes on writing, once for each connection where that is possible."""
-        now = monotonic()  # of before the look: who had done its part by then is not swept
+        # Read before the poll: a client that had done its part by then is not swept.
+        now = monotonic()
         for fd, events in self._epoll.poll(0, EVENTS_MAX):
             connection = self._by_fd.get(fd)
             if connection is None:
                 self._accept()
                 continue
             if events & ~select.EPOLLOUT:
-                self._read(connection)
+                self._read(connection, now)
             if events & select.EPOLLOUT:
-                connection.write_kept()
-                if not connection.kept:
+                connection.write_unsent()
+                if not connection.unsent.kept:
                     self._epoll.modify(fd, _READ)
             if connection.is_gone:
                 self._drop(connection)
@@ -218,20 +193,20 @@ class LocalEnd:
             end.setblocking(False)
             self._count += 1
             peer = PEER_PREFIX + self._count.to_bytes(8, "big")
-            connection = Connection(end, peer, self._frame_bytes_max, monotonic())
+            connection = LocalConnection(end, peer, self._frame_bytes_max, monotonic())
             self._peers[peer] = self._by_fd[connection.fd] = connection
             self._epoll.register(connection.fd, _READ)
-            connection.write([_HELLO])
+            connection.write([connection.zmtp.hello])
 
     def _wait(self) -> None:
-        """Who comes waits for the next sweep."""
+        """Lets new clients wait for the next sweep."""
         self._epoll.modify(self._listener.fileno(), 0)
 
-    def _read(self, connection: Connection) -> None:
-        """Up to the first request, or what is there."""
+    def _read(self, connection: LocalConnection, now: float) -> None:
+        """Reads up to the first request, or what is there."""
         waiting = len(self._ready)
         for _ in range(RECEIVES_MAX):
-            room = connection.inbox.room()
+            room = connection.zmtp.room()
             try:
                 size = connection.end.recv_into(room)
             except BlockingIOError:
@@ -241,53 +216,38 @@ class LocalEnd:
             if not size:
                 connection.is_gone = True
                 return
-            connection.inbox.took(size)
-            self._take_in(connection)
+            try:
+                for request in connection.zmtp.received(size, now):
+                    self._ready.append((connection.peer, request))
+            except zmtp.NotZmtp:
+                connection.is_gone = True
+            if connection.zmtp.replies:
+                self._reply(connection, connection.zmtp.take_replies())
             if connection.is_gone or size < len(room) or len(self._ready) > waiting:
                 return
 
-    def _take_in(self, connection: Connection) -> None:
-        try:
-            for item in connection.inbox.items():
-                if isinstance(item, zmtp.ZmtpCommand):
-                    self._obey(connection, item)
-                elif connection.is_ready:
-                    self._ready.append((connection.peer, item))
-                else:
-                    connection.is_gone = True
-                    return
-        except zmtp.NotZmtp:
-            connection.is_gone = True
-
-    def _obey(self, connection: Connection, said: zmtp.ZmtpCommand) -> None:
-        if said.name == b"READY":
-            connection.is_ready = True
-        elif said.name == b"ERROR":
-            connection.is_gone = True
-        elif said.name == b"PING":
-            pong = zmtp.pong(said)
-            count = 0 if connection.kept else connection.write([pong])
-            if count < len(pong) and not connection.is_gone:
-                # Who sends PINGs and reads no PONG is no client.
-                connection.is_gone = self.is_full(connection)
-                self._keep(connection, [pong], count)
+    def _reply(self, connection: LocalConnection, replies: bytes) -> None:
+        count = 0 if connection.unsent.kept else connection.write([replies])
+        if count < len(replies) and not connection.is_gone:
+            # A peer that sends PINGs and reads no PONG is not a client.
+            connection.is_gone = self.is_full(connection)
+            self._keep(connection, [replies], count)
 
     def _sweep(self, now: float) -> None:
-        """Ends the connections of those who do not say who they are, or read nothing for long."""
+        """Ends the connections of clients that sent no READY in time, or read nothing for long."""
         for connection in list(self._peers.values()):
             waits_s = now - connection.since
-            if connection.kept:
+            if connection.unsent.kept:
                 connection.is_gone = waits_s > self._unsent_s_max
-            elif not connection.is_ready:
+            elif not connection.zmtp.is_ready:
                 connection.is_gone = waits_s > HANDSHAKE_S
             if connection.is_gone:
                 self._drop(connection)
         self._epoll.modify(self._listener.fileno(), _READ)
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: LocalConnection) -> None:
         del self._peers[connection.peer], self._by_fd[connection.fd]
-        for kept in connection.kept:
-            kept.parts.clear()
+        connection.unsent.clear()
         self._epoll.unregister(connection.fd)
         connection.end.close()
 
@@ -300,13 +260,13 @@ class LocalEnd:
 
 
 def bulk_socket(local: str) -> str:
-    """The second local socket of a process, for answers that are many and large: ZeroMQ's thread
-    sends one while the loop makes the next."""
+    """Returns the name of a process's second local socket, for answers that are many and large:
+    ZeroMQ's thread sends one while the loop makes the next."""
     return f"{local}-bulk"
 
 
 def _listen(endpoint: str) -> socket.socket:
-    """A listening socket with an abstract name."""
+    """Opens a listening socket with an abstract name."""
     scheme, _, name = endpoint.partition("://@")
     if scheme != "ipc" or not name:
         raise OSError(f"{endpoint!r} is no abstract name, as ipc://@name is")

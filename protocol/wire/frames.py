@@ -246,12 +246,16 @@ def refusal(request: int, error: MqError) -> Header:
 
 
 def raise_refusal(header: Header) -> None:
-    """Raises the error that a refusal describes; returns when the answer is good.
+    """Raises the error that a refusal describes; returns when the answer is good."""
+    if not header.get("ok"):
+        raise refusal_error(header)
+
+
+def refusal_error(header: Header) -> MqError:
+    """Returns the error that a refusal describes.
 
     A kind that this side does not know becomes the family that its `retriable` names.
     """
-    if header.get("ok"):
-        return
     error = header.get("error")
     if not isinstance(error, dict):
         error = {}
@@ -264,15 +268,15 @@ def raise_refusal(header: Header) -> None:
         damage = _text(error, "where"), _number(error, "offset"), _text(error, "found", reason)
         if issubclass(kind, errors.MessageDamaged):
             places = _number(error, "queue_offset"), _number(error, "next_offset")
-            raise kind(*damage, hint, *places)
-        raise kind(*damage, hint)
+            return kind(*damage, hint, *places)
+        return kind(*damage, hint)
     if issubclass(kind, errors.OffsetOutOfRange):
-        raise kind(reason, hint, _number(error, "earliest"), _number(error, "latest"))
+        return kind(reason, hint, _number(error, "earliest"), _number(error, "latest"))
     refused = kind(reason, hint)
     wait_s = error.get("retry_after")
     if isinstance(refused, errors.NodeBusy) and isinstance(wait_s, int | float):
         refused.retry_after = wait_s
-    raise refused
+    return refused
 
 
 def _text(error: Mapping[str, Any], name: str, default: str = "") -> str:

@@ -12,11 +12,11 @@ import keelog.aio
 from client.aio.channel import LoopLink
 from client.aio.send_coalescer import EARLY_RECORDS
 from client.send.send_coalescer import UNDER_WAY_MAX
-from client.transport import zmtp_connection
 from client.transport.request import Call
 from keelog import Receipt
 from protocol.errors import ClientClosed, IllegalMessage, NodeBusy, UnknownTopic
 from protocol.kernel import loader
+from protocol.wire import zmtp
 from tests.support.fake_node import FakeNode, fake_node
 
 WAIT_S = 60.0
@@ -237,7 +237,7 @@ def test_a_node_that_takes_its_time_keeps_its_connection_while_others_send(
             first = asyncio.create_task(mq.send("orders", b"1"))
             while len(node.operations("append")) < asked + 1:
                 await asyncio.sleep(0.001)
-            monkeypatch.setattr(zmtp_connection, "STALE_S", 0.1)
+            monkeypatch.setattr(zmtp, "STALE_S", 0.1)
             await asyncio.sleep(0.3)
             second = asyncio.create_task(mq.send("orders", b"2"))
             while len(node.operations("append")) < asked + 2:

@@ -5,16 +5,17 @@ import time
 import pytest
 
 from client.send.unique_key import UniqueKeys, local_ip
-from client.transport.request import (
-    Call,
-    GiveUp,
-    NodeRole,
+from client.transport.exchange import (
+    Decision,
+    Exchange,
     RepeatAfter,
-    Retry,
-    after_loss,
-    after_refusal,
     at_deadline,
+    finish,
+    lost,
+    refused,
+    refused_unsent,
 )
+from client.transport.request import Call, NodeAnswer, NodeRole, Retry
 from client.transport.timers import Timers
 from protocol.errors import (
     BadRequest,
@@ -34,44 +35,40 @@ def call(*, repeatable: bool, sent: bool = False, maybe: bool = False, attempts:
     return made
 
 
-def error_of(decision: RepeatAfter | GiveUp) -> type[MqError]:
-    assert isinstance(decision, GiveUp)
-    return type(decision.error)
+def error_of(decision: Decision) -> type[MqError]:
+    assert isinstance(decision, MqError)
+    return type(decision)
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_a_busy_refusal_is_repeated_even_for_sends(repeatable: bool) -> None:
-    decision = after_refusal(call(repeatable=repeatable), NodeBusy("full"), Retry(), NOW)
+    decision = refused(call(repeatable=repeatable), NodeBusy("full"), Retry(), NOW)
     assert isinstance(decision, RepeatAfter)
     assert decision.delay >= NodeBusy.retry_after
 
 
 def test_a_refusal_that_is_not_retriable_is_the_callers() -> None:
-    assert error_of(after_refusal(call(repeatable=True), BadRequest("no"), Retry(), NOW)) is (
-        BadRequest
-    )
+    assert error_of(refused(call(repeatable=True), BadRequest("no"), Retry(), NOW)) is (BadRequest)
 
 
 def test_attempts_and_deadline_end_the_repeating() -> None:
     last = call(repeatable=False, attempts=5)
-    assert error_of(after_refusal(last, NodeBusy("full"), Retry(), NOW)) is NodeBusy
+    assert error_of(refused(last, NodeBusy("full"), Retry(), NOW)) is NodeBusy
     late = call(repeatable=False)
-    assert error_of(after_refusal(late, NodeBusy("full"), Retry(), NOW + 4.95)) is NodeBusy
+    assert error_of(refused(late, NodeBusy("full"), Retry(), NOW + 4.95)) is NodeBusy
 
 
 def test_a_lost_connection_repeats_reads_but_not_sends() -> None:
-    assert isinstance(after_loss(call(repeatable=True), "gone", Retry(), NOW), RepeatAfter)
-    assert error_of(after_loss(call(repeatable=False), "gone", Retry(), NOW)) is SendTimeout
+    assert isinstance(lost(call(repeatable=True), "gone", Retry(), NOW), RepeatAfter)
+    assert error_of(lost(call(repeatable=False), "gone", Retry(), NOW)) is SendTimeout
     careless = Retry(duplicates_ok=True)
-    assert isinstance(after_loss(call(repeatable=False), "gone", careless, NOW), RepeatAfter)
-    assert error_of(after_loss(call(repeatable=True, attempts=5), "gone", Retry(), NOW)) is (
-        NotConnected
-    )
+    assert isinstance(lost(call(repeatable=False), "gone", careless, NOW), RepeatAfter)
+    assert error_of(lost(call(repeatable=True, attempts=5), "gone", Retry(), NOW)) is (NotConnected)
 
 
 def test_what_may_be_stored_stays_unknown_whatever_comes_later() -> None:
     once_lost = call(repeatable=False, maybe=True)
-    assert error_of(after_refusal(once_lost, BadRequest("no"), Retry(), NOW)) is SendTimeout
+    assert error_of(refused(once_lost, BadRequest("no"), Retry(), NOW)) is SendTimeout
     assert type(at_deadline(once_lost, "the writer")) is SendTimeout
 
 
@@ -98,12 +95,82 @@ def test_the_waits_grow_to_their_ceiling_and_are_random_below_it() -> None:
     retry = Retry(max_attempts=99, backoff=0.05, backoff_max=1.0)
     waits = []
     for attempts in (1, 2, 3, 4, 5, 60):
-        decision = after_loss(call(repeatable=True, attempts=attempts), "", retry, NOW, chance=1.0)
+        decision = lost(call(repeatable=True, attempts=attempts), "", retry, NOW, chance=1.0)
         assert isinstance(decision, RepeatAfter)
         waits.append(decision.delay)
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    none = after_loss(call(repeatable=True), "", retry, NOW, chance=0.0)
+    none = lost(call(repeatable=True), "", retry, NOW, chance=0.0)
     assert none == RepeatAfter(0.0)
+
+
+def under_way(exchange: Exchange, number: int, *, repeatable: bool = True) -> Call:
+    made = call(repeatable=repeatable, attempts=0)
+    exchange.sent(made, number)
+    return made
+
+
+def test_an_answer_ends_its_call_and_finds_nobody_the_second_time() -> None:
+    exchange = Exchange(Retry())
+    made = under_way(exchange, 7)
+    assert (made.sent, made.attempts) == (True, 1)
+    header = {"id": 7, "ok": True}
+    assert exchange.answered({"id": 8, "ok": True}, b"", NOW) is None
+    assert exchange.answered(header, b"x", NOW) == (made, NodeAnswer(header, b"x"))
+    assert exchange.answered(header, b"x", NOW) is None
+    assert not made.sent
+
+
+def test_a_refusal_is_repeated_or_is_the_callers() -> None:
+    exchange = Exchange(Retry(max_attempts=2))
+    made = under_way(exchange, 1)
+    busy = {"id": 1, "ok": False, "error": {"kind": "NodeBusy", "reason": "full"}}
+    found = exchange.answered(busy, b"", NOW)
+    assert found is not None
+    assert isinstance(found[1], RepeatAfter)
+    exchange.sent(made, 1)
+    found = exchange.answered(busy, b"", NOW)
+    assert found is not None
+    assert error_of(found[1]) is NodeBusy
+    assert made.last_error is found[1]
+
+
+def test_each_call_of_a_lost_connection_is_decided_by_itself() -> None:
+    exchange = Exchange(Retry())
+    read, send = under_way(exchange, 1), under_way(exchange, 2, repeatable=False)
+    (first, repeated), (second, given_up) = exchange.lost("gone", NOW)
+    assert (first, second) == (read, send)
+    assert isinstance(repeated, RepeatAfter)
+    assert error_of(given_up) is SendTimeout
+    assert (read.maybe_done, send.maybe_done) == (False, True)
+    assert not exchange.under_way
+
+
+def test_only_calls_whose_time_is_up_expire_and_closing_ends_the_others() -> None:
+    exchange = Exchange(Retry())
+    early, late = under_way(exchange, 1), under_way(exchange, 2, repeatable=False)
+    early.deadline = NOW
+    ((ended, error),) = exchange.expired(NOW, "the writer")
+    assert (ended, type(error)) == (early, RequestTimeout)
+    ((ended, error),) = exchange.closed()
+    assert (ended, type(error)) == (late, SendTimeout)
+    assert not exchange.under_way
+
+
+def test_a_call_with_several_answers_goes_on_from_the_next() -> None:
+    exchange = Exchange(Retry())
+    made = under_way(exchange, 1)
+    assert exchange.answered({"id": 1, "ok": True}, b"", NOW) is not None
+    exchange.goes_on(made, {"offset": 5})
+    assert (made.sent, made.fields) == (True, {"offset": 5})
+    assert exchange.answered({"id": 1, "ok": True}, b"", NOW) is not None
+
+
+def test_a_call_ends_once_and_a_refusal_in_advance_counts_as_an_attempt() -> None:
+    made = call(repeatable=True, attempts=4)
+    assert error_of(refused_unsent(made, NodeBusy("full"), Retry(), NOW)) is NodeBusy
+    assert made.attempts == 5
+    assert finish(made)
+    assert not finish(made)
 
 
 def test_timers_come_in_order_and_cancelled_ones_do_not_pile_up() -> None:

@@ -5,19 +5,29 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import zmq
 
-from client.transport import zmtp_connection
-from client.transport.request import Call, NodeAnswer, NodeRole
+from client.transport.exchange import Decision, Exchange
+from client.transport.request import Call, NodeAnswer, NodeRole, Retry
 from client.transport.zmtp_connection import BareLink
 from protocol.wire import frames as wire
 from protocol.wire import zmtp
 
 WAIT_S = 60.0
 Found = list[tuple[Call, NodeAnswer]]
+
+
+def exchange() -> Exchange:
+    return Exchange(Retry())
+
+
+def taken(found: Found, call: Call, decision: Decision) -> None:
+    assert isinstance(decision, NodeAnswer)
+    found.append((call, decision))
 
 
 @pytest.fixture
@@ -42,12 +52,12 @@ def until(link: BareLink, is_so: Callable[[], bool]) -> Found:
     link.wait_at_most(0.05)
     while not is_so():
         assert time.monotonic() < deadline, "it did not come"
-        link.receive(lambda call, answer: found.append((call, answer)), wait=True)
+        link.receive(partial(taken, found), wait=True)
     return found
 
 
 def up(endpoint: str) -> BareLink:
-    link = BareLink(endpoint)
+    link = BareLink(endpoint, exchange())
     until(link, lambda: link.is_up or link.is_lost)
     assert link.is_up
     return link
@@ -78,7 +88,7 @@ def test_requests_and_answers_pass_as_they_are(
         assert link.send(call_of(number, payload))
     asked = answer_all(router, 5)
     assert [wire.unpack(header)["n"] for _, header, *_ in asked] == [1, 2, 3, 4, 5]
-    found = until(link, lambda: not link.in_flight)
+    found = until(link, lambda: not link.exchange.under_way)
     sizes = [len(answer.payload) for _, answer in found]
     assert sizes == [0, 0, 255, 65_535, 65_536]
     assert [bytes(answer.payload[:1]) for _, answer in found] == [b"", b"", b"x", b"y", b"z"]
@@ -87,18 +97,18 @@ def test_requests_and_answers_pass_as_they_are(
 
 def test_a_link_goes_over_the_local_socket_that_it_is_given(router: "zmq.Socket[bytes]") -> None:
     local = bound(router, f"ipc://@keelog-test-{os.getpid()}-link")
-    link = BareLink("tcp://127.0.0.1:1", local)
+    link = BareLink("tcp://127.0.0.1:1", exchange(), local)
     until(link, lambda: link.is_up)
     assert link.send(call_of(1))
     answer_all(router, 1)
-    ((call, _),) = until(link, lambda: not link.in_flight)
+    ((call, _),) = until(link, lambda: not link.exchange.under_way)
     assert (call.id, link.endpoint) == (1, "tcp://127.0.0.1:1")
     link.close()
 
 
 def test_a_local_socket_that_nobody_has_is_refused_at_once() -> None:
     with pytest.raises(ConnectionRefusedError):
-        BareLink("tcp://127.0.0.1:1", f"ipc://@keelog-test-{os.getpid()}-nobody")
+        BareLink("tcp://127.0.0.1:1", exchange(), f"ipc://@keelog-test-{os.getpid()}-nobody")
 
 
 def test_what_the_network_does_not_take_at_once_is_sent_later(
@@ -114,10 +124,10 @@ def test_what_the_network_does_not_take_at_once_is_sent_later(
     found: Found = []
     for _ in sent:
         while not router.poll(0):
-            link.receive(lambda call, answer: found.append((call, answer)))
+            link.receive(partial(taken, found))
         ((_, _, came),) = answer_all(router, 1)
         assert came == payload
-    found += until(link, lambda: not link.in_flight)
+    found += until(link, lambda: not link.exchange.under_way)
     assert [call.id for call, _ in found] == sent
     assert all(answer.payload == payload for _, answer in found)
     link.close()
@@ -134,7 +144,7 @@ def test_a_peer_that_pings_hears_something_while_answers_are_awaited(
     begun = time.monotonic()
     until(link, lambda: time.monotonic() > begun + 4.0)
     router.send_multipart([asked[0], wire.pack({"v": 1, "id": 1, "ok": True})])
-    ((call, _),) = until(link, lambda: not link.in_flight)
+    ((call, _),) = until(link, lambda: not link.exchange.under_way)
     assert call.id == 1
     link.close()
 
@@ -142,15 +152,15 @@ def test_a_peer_that_pings_hears_something_while_answers_are_awaited(
 def test_who_was_silent_for_long_is_stale(
     router: "zmq.Socket[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zmtp_connection, "STALE_S", 0.3)
+    monkeypatch.setattr(zmtp, "STALE_S", 0.3)
     begun = time.monotonic()
     link = up(bound(router))
     later = time.monotonic() + 0.4
     assert not link.is_stale(begun)
     assert link.is_stale(later)
-    link.in_flight[1] = call_of(1)
+    link.exchange.under_way[1] = call_of(1)
     assert not link.is_stale(later), "somebody waits for it"
-    del link.in_flight[1]
+    del link.exchange.under_way[1]
     until(link, lambda: not link.is_stale(time.monotonic()))  # a PING came, and was answered
     link.close()
 
@@ -165,16 +175,16 @@ def test_a_peer_that_has_gone_is_noticed_with_its_calls(router: "zmq.Socket[byte
     router.close(1_000)
     found = until(link, lambda: link.is_lost)
     assert [call for call, _ in found] == calls[:1]
-    assert link.take_lost() == calls[1:]
+    assert [call for call, _ in link.exchange.lost("", 0.0)] == calls[1:]
     assert not link.send(call_of(3))
     link.close()
 
 
 def test_a_peer_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmtp_connection, "_PING_S", 0.1)
-    monkeypatch.setattr(zmtp_connection, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(zmtp, "PING_S", 0.1)
+    monkeypatch.setattr(zmtp, "PONG_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        link = BareLink(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        link = BareLink(f"tcp://127.0.0.1:{server.getsockname()[1]}", exchange())
         peer, _ = server.accept()
         with peer:
             peer.sendall(zmtp.GREETING + zmtp.ready(b"ROUTER"))
@@ -201,14 +211,14 @@ def test_a_peer_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_a_peer_that_is_no_node_is_left(said: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        link = BareLink(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        link = BareLink(f"tcp://127.0.0.1:{server.getsockname()[1]}", exchange())
         peer, _ = server.accept()
         with peer:
             peer.sendall(said)
             found = until(link, lambda: link.is_lost)
         assert (found, link.is_up) == ([], False)
         assert not link.send(call_of(1))
-        assert link.take_lost() == [], "what was not sent is not lost"
+        assert link.exchange.lost("", 0.0) == [], "what was not sent is not lost"
         link.close()
 
 
@@ -219,7 +229,7 @@ def test_frames_that_are_no_answer_are_passed_over(router: "zmq.Socket[bytes]") 
     router.send_multipart([peer, b"no msgpack"])
     router.send_multipart([peer, wire.pack({"v": 1, "id": 77, "ok": True})])
     router.send_multipart([peer, wire.pack({"v": 1, "id": 1, "ok": True}), b"a", b"b"])
-    ((_, answer),) = until(link, lambda: not link.in_flight)
+    ((_, answer),) = until(link, lambda: not link.exchange.under_way)
     assert answer.payload == b"b"
     link.close()
 
@@ -228,16 +238,16 @@ def test_frames_that_are_no_answer_are_passed_over(router: "zmq.Socket[bytes]") 
 def test_what_cannot_be_connected_to_at_once_is_left_to_others(endpoint: str) -> None:
     """Names, too: looking them up takes time."""
     with pytest.raises((OSError, ValueError)):
-        BareLink(endpoint)
+        BareLink(endpoint, exchange())
 
 
 def test_where_nobody_listens_a_link_is_lost_at_once() -> None:
     begun = time.monotonic()
-    link = BareLink("tcp://127.0.0.1:1")
+    link = BareLink("tcp://127.0.0.1:1", exchange())
     assert until(link, lambda: link.is_lost) == []
     assert time.monotonic() < begun + WAIT_S / 2
     assert not link.send(call_of(1))
-    assert link.take_lost() == [], "what was not sent is not lost"
+    assert link.exchange.lost("", 0.0) == [], "what was not sent is not lost"
     link.close()
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from node.serving import unix_server
-from node.serving.unix_server import ROOM_BYTES, Connection, LocalEnd, Request
+from node.serving.unix_server import ROOM_BYTES, LocalConnection, LocalEnd, Request
 from protocol.wire import zmtp
 
 NAME = f"keelog-test-{os.getpid()}-end"
@@ -55,7 +55,7 @@ def next_of(end: LocalEnd) -> Request:
     return request
 
 
-def asked(end: LocalEnd) -> tuple[socket.socket, Connection]:
+def asked(end: LocalEnd) -> tuple[socket.socket, LocalConnection]:
     """A client whose request was taken, and its connection."""
     client = connected(HELLO, frame(b"asked"))
     peer, _ = next_of(end)

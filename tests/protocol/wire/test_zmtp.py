@@ -27,27 +27,27 @@ def encoded(message: Sequence[bytes]) -> bytes:
     )
 
 
+HELLO = zmtp.GREETING + zmtp.ready(b"ROUTER")
+
+
+def connection(room_bytes: int = zmtp.ROOM_BYTES) -> zmtp.Connection:
+    return zmtp.Connection(b"DEALER", FRAME_BYTES_MAX, 0.0, room_bytes)
+
+
 def received(
-    data: bytes,
-    cuts: Sequence[int],
-    frame_bytes_max: int = FRAME_BYTES_MAX,
-    room_bytes: int = zmtp.ROOM_BYTES,
-) -> list[list[bytes] | zmtp.ZmtpCommand]:
-    """What an inbox makes of the bytes when they come in pieces of these sizes, in turn."""
-    inbox = zmtp.Inbox(frame_bytes_max, room_bytes)
-    found: list[list[bytes] | zmtp.ZmtpCommand] = []
+    data: bytes, cuts: Sequence[int], one: zmtp.Connection | None = None, now: float = 0.0
+) -> list[list[bytes]]:
+    """What a connection makes of the bytes when they come in pieces of these sizes, in turn."""
+    one = connection() if one is None else one
+    found: list[list[bytes]] = []
     at = turn = 0
     while at < len(data):
-        room = inbox.room()
+        room = one.room()
         assert len(room), "no room is no progress"
         size = min(len(room), cuts[turn % len(cuts)], len(data) - at)
         room[:size] = data[at : at + size]
-        inbox.took(size)
         at, turn = at + size, turn + 1
-        for item in inbox.items():
-            found.append(
-                item if isinstance(item, zmtp.ZmtpCommand) else [bytes(one) for one in item]
-            )
+        found += [list(map(bytes, frames)) for frames in one.received(size, now)]
     return found
 
 
@@ -59,39 +59,91 @@ def received(
 def test_messages_come_out_as_they_went_in_however_they_are_cut(
     sent: list[list[bytes]], cuts: list[int], room_bytes: int
 ) -> None:
-    data = zmtp.GREETING + zmtp.ready(b"ROUTER") + b"".join(map(encoded, sent))
-    ready, *found = received(data, cuts, room_bytes=room_bytes)
-    assert isinstance(ready, zmtp.ZmtpCommand)
-    assert ready.name == b"READY"
-    assert found == sent
+    one = connection(room_bytes)
+    assert not one.is_ready
+    assert received(HELLO + b"".join(map(encoded, sent)), cuts, one) == sent
+    assert one.is_ready
 
 
-def outcome(data: bytes, cut: int) -> list[list[bytes] | zmtp.ZmtpCommand] | None:
-    """What comes out of bytes; None where they are refused."""
+@given(st.lists(frames, min_size=1, max_size=2))
+def test_what_one_end_sends_the_other_receives(sent: list[bytes]) -> None:
+    header, payload = sent[0], sent[1] if len(sent) > 1 else None
+    data = b"".join(map(bytes, zmtp.message(header, payload)))
+    assert received(connection().hello + data, [100_000]) == [sent]
+
+
+def outcome(data: bytes, cut: int) -> tuple[list[list[bytes]], bytes] | None:
+    """What comes out of bytes, and the replies; None where they are refused."""
+    one = connection()
     try:
-        return received(data, [cut])
+        return received(data, [cut], one), one.take_replies()
     except zmtp.NotZmtp:
         return None
 
 
 @given(st.binary(max_size=200), st.integers(1, 64))
 def test_any_bytes_are_waited_for_or_refused_however_they_are_cut(data: bytes, cut: int) -> None:
-    for beginning in (b"", zmtp.GREETING):
+    for beginning in (b"", zmtp.GREETING, HELLO):
         assert outcome(beginning + data, cut) == outcome(beginning + data, zmtp.ROOM_BYTES)
 
 
 def test_a_ping_is_answered_with_its_context() -> None:
-    data = zmtp.GREETING + zmtp.command(b"PING", b"\x00\x2acontext") + zmtp.PING
-    first, second = received(data, [7])
-    assert isinstance(first, zmtp.ZmtpCommand)
-    assert isinstance(second, zmtp.ZmtpCommand)
-    assert zmtp.pong(first) == b"\x04\x0c\x04PONGcontext"
-    assert zmtp.pong(second) == b"\x04\x05\x04PONG"
+    one = connection()
+    received(HELLO + zmtp.command(b"PING", b"\x00\x2acontext") + zmtp.PING, [7], one)
+    assert one.take_replies() == b"\x04\x0c\x04PONGcontext" + b"\x04\x05\x04PONG"
+    assert one.take_replies() == b"", "once"
 
 
 def test_a_long_command_has_a_long_head() -> None:
-    (found,) = received(zmtp.GREETING + zmtp.command(b"ERROR", b"x" * 300), [11])
-    assert found == zmtp.ZmtpCommand(b"ERROR", b"x" * 300)
+    one = connection()
+    received(HELLO + zmtp.command(b"PING", b"\x00\x00" + b"x" * 300), [11], one)
+    assert one.take_replies() == zmtp.command(b"PONG", b"x" * 300)
+
+
+def test_an_error_of_the_peer_ends_the_connection() -> None:
+    with pytest.raises(zmtp.NotZmtp, match="reports"):
+        received(HELLO + zmtp.command(b"ERROR", b"\x03bad"), [64])
+
+
+def test_a_silent_peer_is_asked_for_a_pong_and_then_is_gone() -> None:
+    one = connection()
+    received(HELLO, [64], one, now=1.0)
+    assert one.ping(1.0 + zmtp.PING_S) == b""
+    asked_at = 1.1 + zmtp.PING_S
+    assert one.ping(asked_at) == zmtp.PING
+    assert one.ping(asked_at + zmtp.PONG_S) == b"", "once is enough"
+    with pytest.raises(zmtp.NotZmtp):
+        one.ping(asked_at + zmtp.PONG_S + 0.1)
+    received(zmtp.command(b"PONG"), [64], one, now=asked_at + 9.0)
+    assert one.ping(asked_at + 9.0) == b"", "what comes late counts as well"
+
+
+def test_an_end_that_was_silent_for_long_is_stale() -> None:
+    one = connection()
+    assert not one.is_stale(zmtp.STALE_S)
+    assert one.is_stale(zmtp.STALE_S + 0.1)
+    one.spoke_at = 5.0
+    assert not one.is_stale(5.0 + zmtp.STALE_S)
+
+
+@given(
+    st.lists(st.binary(max_size=9), min_size=1, max_size=4), st.integers(0, 40), st.integers(1, 20)
+)
+def test_an_outbox_sends_the_rest_of_each_message_in_order(
+    parts: list[bytes], taken: int, at_once: int
+) -> None:
+    taken = min(taken, len(b"".join(parts)))
+    box = zmtp.Outbox()
+    first, second = box.keep(parts, taken), box.keep([b"second"], 0)
+    sent = bytearray()
+    while box.kept:
+        left = b"".join(box.kept[0].parts)
+        sent += left[:at_once]
+        box.took(min(at_once, len(left)))
+        assert box.bytes == sum(len(part) for one in box.kept for part in one.parts)
+    assert sent == b"".join(parts)[taken:] + b"second"
+    assert first.done
+    assert second.done
 
 
 @pytest.mark.parametrize(
@@ -117,4 +169,9 @@ def test_who_greets_otherwise_is_refused(greeting: bytes, why: str) -> None:
 )
 def test_what_is_too_large_is_refused_before_its_memory_is_taken(frame: bytes) -> None:
     with pytest.raises(zmtp.NotZmtp, match="a frame of"):
-        received(zmtp.GREETING + frame, [64])
+        received(HELLO + frame, [64])
+
+
+def test_a_message_before_ready_is_refused() -> None:
+    with pytest.raises(zmtp.NotZmtp, match="before READY"):
+        received(zmtp.GREETING + encoded([b"early"]), [64])
