@@ -33,6 +33,7 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 _OFFSET_NAME = re.compile(r"[0-9]{20}")
 _OFFSET_MAX = 2**63 - 1
 _INDEX_NAME = re.compile(r"[0-9]{17}")
+_STAGING_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _INDEX_TIME_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
@@ -89,6 +90,11 @@ def next_index_file_name(timestamp_ms: int, last_name: str | None) -> str:
 def is_index_file_name(name: str) -> bool:
     """Whether RocketMQ would take the name for an index file's."""
     return _INDEX_NAME.fullmatch(name) is not None
+
+
+def is_staging_id(name: str) -> bool:
+    """Whether a query or stage may have this id, which becomes the name of a file."""
+    return _STAGING_ID.fullmatch(name) is not None
 
 
 def topic_bytes_max(topic: str) -> int:

@@ -4,16 +4,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from node.reader.requests import (
-    FindByKey,
-    Get,
-    GetByKey,
-    GetByPlace,
-    GetByQueue,
-    Offsets,
-    Pull,
-    Seek,
-)
+from node.reader.requests import Get, Pull
 from node.reader.tail_cache import LogTail, Taken
 from node.serving.unix_server import Payload
 from node.store.file_cache import FileVanished
@@ -21,14 +12,24 @@ from node.store.query.find import FindPage, FindRequest, find
 from node.store.query.pull import get_message
 from node.store.query.pull_types import PulledRecords, PullStatus
 from node.store.query.record_of_unit import record_of
-from node.store.query.seek import offset_by_time
+from node.store.query.seek import Boundary, offset_by_time
 from node.store.queues.listing import list_queue_ids, list_topics
 from node.store.running_store import LiveStore
 from node.store.topics_file import Topic, TopicsFile
 from protocol.errors import NotFound, UnknownTopic
 from protocol.ids import Queue
+from protocol.message_id import parse_offset_message_id
 from protocol.names import is_folder_name
 from protocol.record.codec import Record
+from protocol.requests import (
+    FindFields,
+    GetById,
+    GetByKey,
+    GetByOffset,
+    GetByQueue,
+    OffsetsFields,
+    SeekFields,
+)
 
 T = TypeVar("T")
 FIND_BYTES_MAX = 4 << 20
@@ -103,20 +104,22 @@ def tail_answer(taken: Taken, min_offset: int) -> Answer:
 def get(store: LiveStore, tail: LogTail, wanted: Get) -> Answer:
     """One record. Raises NotFound, StoreDamaged, MessageDamaged."""
     match wanted:
-        case GetByPlace():
-            raw = _by_place(store, wanted).raw
+        case GetByOffset(offset):
+            raw = store.log.look_up(offset).raw
+        case GetById(message_id):
+            raw = _by_id(store, message_id).raw
         case GetByKey():
             raw = _by_key(store, wanted).raw
-        case GetByQueue():
-            raw = tail.record(wanted.queue, wanted.offset) or _by_queue(store, wanted).raw
+        case GetByQueue(topic, queue_id, offset):
+            raw = tail.record(Queue(topic, queue_id), offset) or _by_queue(store, wanted).raw
     return Answer({"size": len(raw)}, raw)
 
 
-def _by_place(store: LiveStore, wanted: GetByPlace) -> Record:
-    record = store.log.look_up(wanted.physical_offset)
-    if wanted.message_id and record.message_id != wanted.message_id.upper():
+def _by_id(store: LiveStore, message_id: str) -> Record:
+    record = store.log.look_up(parse_offset_message_id(message_id)[1])
+    if record.message_id != message_id.upper():
         raise NotFound(
-            f"no record has the id {wanted.message_id}: at its place is {record.message_id}",
+            f"no record has the id {message_id}: at its place is {record.message_id}",
             "ask the node that stored it",
         )
     return record
@@ -139,18 +142,18 @@ def _by_key(store: LiveStore, wanted: GetByKey) -> Record:
 
 
 def _by_queue(store: LiveStore, wanted: GetByQueue) -> Record:
-    topic, queue_id = wanted.queue
+    topic, queue_id, offset = wanted
     queue = store.queue(topic, queue_id)
-    unit = queue.unit(wanted.offset) if queue is not None else None
-    if queue is None or unit is None or wanted.offset < queue.min_offset:
+    unit = queue.unit(offset) if queue is not None else None
+    if queue is None or unit is None or offset < queue.min_offset:
         low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
         raise NotFound(
-            f"queue {queue_id} of {topic} has no message {wanted.offset}: it holds [{low}, {high})"
+            f"queue {queue_id} of {topic} has no message {offset}: it holds [{low}, {high})"
         )
-    return record_of(store.log, queue, wanted.offset, unit)
+    return record_of(store.log, queue, offset, unit)
 
 
-def find_messages(store: LiveStore, topics: TopicsFile, wanted: FindByKey) -> Answer:
+def find_messages(store: LiveStore, topics: TopicsFile, wanted: FindFields) -> Answer:
     """A page of records with a key. Raises UnknownTopic, BadRequest for a cursor, StoreDamaged."""
     request = FindRequest(
         topic=wanted.topic,
@@ -173,13 +176,14 @@ def find_messages(store: LiveStore, topics: TopicsFile, wanted: FindByKey) -> An
     return Answer(fields, b"".join(records) if records else None)
 
 
-def seek(store: LiveStore, wanted: Seek) -> Answer:
+def seek(store: LiveStore, wanted: SeekFields) -> Answer:
     """The queue offset at a store time; 0 for a queue that is not there, as a broker answers."""
-    queue = store.queue(*wanted.queue)
-    return Answer({"offset": offset_by_time(store.log, queue, wanted.timestamp, wanted.boundary)})
+    topic, queue_id, timestamp, boundary = wanted
+    queue = store.queue(topic, queue_id)
+    return Answer({"offset": offset_by_time(store.log, queue, timestamp, Boundary(boundary))})
 
 
-def offsets(store: LiveStore, tail: LogTail, topics: TopicsFile, wanted: Offsets) -> Answer:
+def offsets(store: LiveStore, tail: LogTail, topics: TopicsFile, wanted: OffsetsFields) -> Answer:
     """The bounds of a topic's queues. Raises UnknownTopic."""
     known = need_topic(store, topics, wanted.topic)
     if wanted.queue_id is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from node.reader.answers import Answer
-from node.reader.requests import Fetch, LayoutRequest
+from node.reader.requests import Fetch
 from node.store.file_cache import FileVanished
 from node.store.indexes.file import IndexFile, readable_end
 from node.store.queues.listing import list_queue_ids, list_topics
@@ -20,6 +20,7 @@ from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import NotFound, ServiceNotAvailable
 from protocol.ids import Queue
 from protocol.names import is_folder_name
+from protocol.requests import FETCH_LOG, FETCH_QUEUE, LayoutFields
 
 LAYOUT_QUEUES_MAX = 200
 """Queues of one answer to `layout`: one that is looked at for the first time costs 0.1 ms."""
@@ -33,13 +34,12 @@ def fetch(store: LiveStore, wanted: Fetch) -> Answer:
     up its work, StoreDamaged.
     """
     try:
-        match wanted.kind:
-            case "log":
-                payload = _of_log(store, wanted)
-            case "queue":
-                payload = _of_queue(store, wanted)
-            case _:
-                payload = _of_index(store, wanted)
+        if wanted.kind == FETCH_LOG:
+            payload = _of_log(store, wanted)
+        elif wanted.kind == FETCH_QUEUE:
+            payload = _of_queue(store, wanted)
+        else:
+            payload = _of_index(store, wanted)
     except FileVanished as gone:
         raise NotFound(gone.reason, _AGAIN) from None
     fields = {"bytes": len(payload), "epoch": store.epoch}
@@ -79,7 +79,7 @@ def _of_index(store: LiveStore, wanted: Fetch) -> bytes:
     return bytes(file.read(wanted.offset, max(min(wanted.bytes_max, end - wanted.offset), 0)))
 
 
-def layout(store: LiveStore, wanted: LayoutRequest) -> Answer:
+def layout(store: LiveStore, wanted: LayoutFields) -> Answer:
     """Bounds, segments, and a page of queues; no queues when nothing has changed since `known`.
 
     Raises StoreDamaged.
@@ -110,7 +110,7 @@ def layout(store: LiveStore, wanted: LayoutRequest) -> Answer:
     return Answer(fields)
 
 
-def _page(store: LiveStore, wanted: LayoutRequest) -> list[Queue]:
+def _page(store: LiveStore, wanted: LayoutFields) -> list[Queue]:
     """The queues after `after`, one more than an answer takes."""
     found: list[Queue] = []
     for queue in _queues(store, wanted):
@@ -121,7 +121,7 @@ def _page(store: LiveStore, wanted: LayoutRequest) -> list[Queue]:
     return found
 
 
-def _queues(store: LiveStore, wanted: LayoutRequest) -> Iterator[Queue]:
+def _queues(store: LiveStore, wanted: LayoutFields) -> Iterator[Queue]:
     asked = list_topics(store.root) if wanted.topics is None else sorted(set(wanted.topics))
     names = filter(is_folder_name, asked)
     for topic in names:

@@ -23,16 +23,7 @@ from node.reader.answers import (
 from node.reader.fetch import fetch, layout
 from node.reader.growth_notices import News
 from node.reader.long_polls import Held, HoldList
-from node.reader.requests import (
-    Pull,
-    parse_fetch,
-    parse_find,
-    parse_get,
-    parse_layout,
-    parse_offsets,
-    parse_pull,
-    parse_seek,
-)
+from node.reader.requests import Pull, parse_fetch, parse_get, parse_pull
 from node.reader.stats import ReaderStats
 from node.reader.tail_pulls import TailDesk
 from node.runtime.shortage import as_refusal
@@ -53,6 +44,7 @@ from protocol.errors import (
 )
 from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR
+from protocol.requests import FIND, LAYOUT, OFFSETS, SEEK
 from protocol.wire.frames import (
     Header,
     answer,
@@ -174,19 +166,19 @@ class ReaderService:
                 self._see_end(now)
                 return get(self.store, self.tail, wanted)
             case "find":
-                found = find_messages(self.store, self._topics, parse_find(header))
+                found = find_messages(self.store, self._topics, FIND.parse(header))
                 self.stats.looked_up(bool(found.fields["count"]))
                 return found
             case "offsets":
-                asked = parse_offsets(header)
+                asked = OFFSETS.parse(header)
                 self._see_end(now)
                 return offsets(self.store, self.tail, self._topics, asked)
             case "seek":
-                return seek(self.store, parse_seek(header))
+                return seek(self.store, SEEK.parse(header))
             case "fetch":
                 return fetch(self.store, parse_fetch(header))
             case "layout":
-                return layout(self.store, parse_layout(header))
+                return layout(self.store, LAYOUT.parse(header))
             case "topics":
                 return list_all_topics(self.store, self._topics)
         raise UnknownOperation(

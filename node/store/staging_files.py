@@ -11,7 +11,6 @@ Nothing of it is RocketMQ's, and no reader of messages looks here.
 
 import json
 import os
-import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -27,13 +26,13 @@ from node.runtime.regular_file import (
     read_bounded,
 )
 from node.store.checkpoints import load_sealed, load_store_id, own_dir, save_sealed
-from protocol.errors import BadRequest, StoreDamaged
+from protocol.errors import StoreDamaged
+from protocol.names import is_staging_id
 
 STAGING_DIR = "staging"
 PROBLEMS_DIR = ".problems"
 TRASH_DIR = ".trash"
 BATCH_MAX = 2**63 - 1
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PUBLISHED_FILE = "published"
 _JOURNAL_FILE = "journal"
 _STAGE_SUFFIX = ".stage"
@@ -104,13 +103,6 @@ class Frame(NamedTuple):
         return self.start + self.bytes
 
 
-def check_id(what: str, text: str) -> str:
-    """Raises BadRequest for what is no id of a query or stage: it becomes the name of a file."""
-    if not _ID.fullmatch(text):
-        raise BadRequest(f"{what} is {text[:80]!a}", "1 to 64 of the characters A-Z a-z 0-9 _ -")
-    return text
-
-
 def staging_dir(root: Path) -> Path:
     """The folder of all queries."""
     return own_dir(root) / STAGING_DIR
@@ -146,7 +138,7 @@ def list_queries(root: Path) -> list[str]:
     folder = staging_dir(root)
     if not folder.is_dir():
         return []
-    return sorted(entry.name for entry in os.scandir(folder) if _ID.fullmatch(entry.name))
+    return sorted(entry.name for entry in os.scandir(folder) if is_staging_id(entry.name))
 
 
 def list_batches(root: Path, query: str) -> list[StagedBatch]:

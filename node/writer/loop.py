@@ -35,8 +35,6 @@ from node.writer.recovery.progress import RecoveryProgress
 from node.writer.requests import (
     FLUSH_DISK_TIMEOUT,
     PUT_OK,
-    WAIT_FLUSHED,
-    WAIT_NONE,
     PendingRequest,
     pending_append,
     pending_send,
@@ -47,6 +45,7 @@ from node.writer.stats import WriterStats
 from node.writer.store import WriterStore, open_writer_store, store_host_of
 from node.writer.topic_requests import answer_other
 from protocol.errors import BadRequest, MqError, StoreMoved
+from protocol.request_checks import WAIT_FLUSHED, WAIT_NONE
 from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
 
 log = logging.getLogger("keelog.writer")

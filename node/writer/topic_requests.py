@@ -2,9 +2,8 @@
 
 from node.writer.topic_table import TopicTable
 from protocol.errors import UnknownOperation
-from protocol.wire.frames import Header, answer, take, take_int
-
-_PERM_MAX = 15
+from protocol.requests import CREATE_TOPIC, DELETE_TOPIC
+from protocol.wire.frames import Header, answer
 
 
 def answer_other(table: TopicTable, operation: str, header: Header, number: int) -> Header:
@@ -25,12 +24,11 @@ def answer_other(table: TopicTable, operation: str, header: Header, number: int)
             for topic in table.all()
         ]
         return answer(number, topics=rows)
-    name = take(header, "topic", str) if operation in ("create_topic", "delete_topic") else ""
     if operation == "create_topic":
-        queues = take_int(header, "queues", 1, 2**31 - 1)
-        perm = take_int(header, "perm", 0, _PERM_MAX, 6)
+        name, queues, perm = CREATE_TOPIC.parse(header)
         topic, created = table.create(name, queues, perm)
         return answer(number, topic=name, queues=topic.write_queues, created=created)
     if operation == "delete_topic":
+        (name,) = DELETE_TOPIC.parse(header)
         return answer(number, topic=name, deleted=table.delete(name))
     raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")

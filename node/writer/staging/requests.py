@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from node.store.staging_files import BATCH_MAX, StagedBatch, StageSummary, check_id
+from node.store.staging_files import StagedBatch, StageSummary
 from node.writer.append_request import AppendRequest, check_crc
-from node.writer.requests import parse_append
+from node.writer.requests import batch_of, refuse_payload
 from protocol.errors import BadRequest
-from protocol.wire.frames import Header, take, take_int
+from protocol.request_checks import staging_id
+from protocol.requests import PUBLISH, STAGE, UNSTAGE
+from protocol.wire.frames import PAYLOAD_BYTES_MAX, Header
 
 OPERATIONS = ("stage", "publish", "unstage")
-PARTS_MAX = 10_000
-_FRAME_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,52 +33,43 @@ class PublishRequest:
     final: bool
 
 
-def parse_batch(header: Header) -> StagedBatch:
-    """The fields `query` and `batch`. Raises BadRequest."""
-    query = check_id("query", take(header, "query", str))
-    return StagedBatch(query, take_int(header, "batch", 0, BATCH_MAX))
-
-
 def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
     """Raises BadRequest, MessageTooLarge."""
-    batch = parse_batch(header)
-    stage = check_id("stage", take(header, "stage", str))
-    frame = take_int(header, "frame", 0, _FRAME_MAX)
-    append = parse_append(header, payload)
-    if append.any_queue:
+    if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
+        refuse_payload(payload)
+    query, batch, stage, frame, records, size, crc, sizes = STAGE.parse(header)
+    if header.get("queue") is not None:
         raise BadRequest("stage takes no field queue", "each record names its own queue")
+    append = batch_of(payload, records, size, crc, sizes, any_queue=False)
     check_crc(append)
-    assert append.crc is not None
-    return StageRequest(batch, stage, frame, append, append.crc)
+    return StageRequest(StagedBatch(query, batch), stage, frame, append, crc)
 
 
 def parse_publish(header: Header, payload: bytes | None) -> PublishRequest:
     """Raises BadRequest."""
-    batch = parse_batch(header)
-    final = take(header, "final", bool, False)
-    count = take_int(header, "stages", 0, PARTS_MAX)
+    asked = PUBLISH.parse(header)
     lines = (payload or b"").decode("ascii", "replace").split("\n")[:-1]
-    if len(lines) != count:
+    if len(lines) != asked.stages:
         raise BadRequest(
-            f"the header says {count} stages, the payload has {len(lines)} lines",
+            f"the header says {asked.stages} stages, the payload has {len(lines)} lines",
             "one line for each: stage frames records bytes",
         )
     parts = tuple(_part(line) for line in lines)
     if len({part.stage for part in parts}) < len(parts):
         raise BadRequest("a stage stands there twice", "name each once")
-    return PublishRequest(batch, parts, final)
+    return PublishRequest(StagedBatch(asked.query, asked.batch), parts, asked.final)
 
 
 def parse_unstage(header: Header, payload: bytes | None) -> tuple[StagedBatch, str | None]:
     """The batch, and the stage where only one is meant. Raises BadRequest."""
     if payload is not None:
         raise BadRequest("unstage is one frame, two came")
-    stage = take(header, "stage", str, None)
-    return parse_batch(header), None if stage is None else check_id("stage", stage)
+    asked = UNSTAGE.parse(header)
+    return StagedBatch(asked.query, asked.batch), asked.stage
 
 
 def _part(line: str) -> StageSummary:
     words = line.split(" ")
     if len(words) != 4 or not all(word.isdecimal() and len(word) < 19 for word in words[1:]):
         raise BadRequest(f"{line[:80]!a} is no stage", "write: stage frames records bytes")
-    return StageSummary(check_id("stage", words[0]), *map(int, words[1:]))
+    return StageSummary(staging_id("stage", words[0]), *map(int, words[1:]))

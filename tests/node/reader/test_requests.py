@@ -6,24 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.reader.requests import (
-    FindByKey,
-    GetByKey,
-    GetByPlace,
-    GetByQueue,
-    Offsets,
-    Seek,
-    parse_find,
-    parse_get,
-    parse_offsets,
-    parse_pull,
-    parse_seek,
-)
+from node.reader.requests import parse_get, parse_pull
 from node.runtime.settings import Settings
 from node.store.query.pull_types import TransferLimits
-from node.store.query.seek import Boundary
 from protocol.errors import BadRequest, MqError
 from protocol.ids import Queue
+from protocol.requests import (
+    FIND,
+    OFFSETS,
+    SEEK,
+    FindFields,
+    GetById,
+    GetByKey,
+    GetByOffset,
+    GetByQueue,
+    OffsetsFields,
+    SeekFields,
+)
 
 SETTINGS, LIMITS = Settings(), TransferLimits()
 PULL = {"topic": "orders", "queue": 3, "offset": 7}
@@ -95,10 +94,10 @@ def test_a_pull_with_a_value_out_of_its_range_is_refused(change: dict[str, Any])
 
 def test_a_record_is_named_in_one_of_four_ways() -> None:
     message_id = "7F00000100002A9F0000000000000C35"
-    assert parse_get({"physical_offset": 5}) == GetByPlace(5)
-    assert parse_get({"msg_id": message_id}) == GetByPlace(0xC35, message_id)
+    assert parse_get({"physical_offset": 5}) == GetByOffset(5)
+    assert parse_get({"msg_id": message_id}) == GetById(message_id)
     assert parse_get({"topic": "t", "unique_key": "k"}) == GetByKey("t", "k")
-    assert parse_get({"topic": "t", "queue": 1, "offset": 2}) == GetByQueue(Queue("t", 1), 2)
+    assert parse_get({"topic": "t", "queue": 1, "offset": 2}) == GetByQueue("t", 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def test_a_record_named_otherwise_is_refused(header: dict[str, Any]) -> None:
 
 
 def test_a_look_up_by_key_covers_all_times_unless_it_says_otherwise() -> None:
-    assert parse_find({"topic": "t", "key": "k"}) == FindByKey(
+    assert FIND.parse({"topic": "t", "key": "k"}) == FindFields(
         "t", "k", 0, 2**63 - 1, 64, None, False
     )
 
@@ -146,21 +145,21 @@ def test_a_look_up_by_key_covers_all_times_unless_it_says_otherwise() -> None:
 )
 def test_a_look_up_by_key_with_a_bad_value_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
-        parse_find({"topic": "t", "key": "k", **change})
+        FIND.parse({"topic": "t", "key": "k", **change})
 
 
 def test_a_time_is_looked_for_from_below_unless_told_otherwise() -> None:
     header = {"topic": "t", "queue": 0, "timestamp": 9}
-    assert parse_seek(header) == Seek(Queue("t", 0), 9, Boundary.LOWER)
-    assert parse_seek({**header, "boundary": "upper"}).boundary is Boundary.UPPER
+    assert SEEK.parse(header) == SeekFields("t", 0, 9, "lower")
+    assert SEEK.parse({**header, "boundary": "upper"}).boundary == "upper"
     for boundary in ("LOWER", "", "x" * 1000):
         with pytest.raises(BadRequest):
-            parse_seek({**header, "boundary": boundary})
+            SEEK.parse({**header, "boundary": boundary})
 
 
 def test_offsets_are_of_one_queue_or_of_all() -> None:
-    assert parse_offsets({"topic": "t"}) == Offsets("t", None)
-    assert parse_offsets({"topic": "t", "queue": 2}) == Offsets("t", 2)
+    assert OFFSETS.parse({"topic": "t"}) == OffsetsFields("t", None)
+    assert OFFSETS.parse({"topic": "t", "queue": 2}) == OffsetsFields("t", 2)
 
 
 anything = st.recursive(
@@ -192,7 +191,7 @@ fields = st.sampled_from(
 
 @given(st.dictionaries(fields, anything))
 def test_any_header_is_parsed_or_refused(header: dict[str, Any]) -> None:
-    for parse in (parse_get, parse_find, parse_seek, parse_offsets):
+    for parse in (parse_get, FIND.parse, SEEK.parse, OFFSETS.parse):
         try:
             assert parse(header)
         except MqError as refused:

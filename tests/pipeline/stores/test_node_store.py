@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from node.reader import requests as reader_requests
 from node.runtime.settings import Settings
 from pipeline.options import parse_options
 from pipeline.read.part import read_part
@@ -18,6 +17,7 @@ from pipeline.stores.opening import open_planned
 from pipeline.task_spec import Part
 from protocol.errors import MqError
 from protocol.names import offset_file_name
+from protocol.requests import FETCH_BYTES_MAX
 from tests.pipeline.facts_as_rows import options_for, plain_rows, read_rows
 from tests.pipeline.stream.stream_engine import Engine
 from tests.support.golden import GetStore, Row, facts, unpack
@@ -88,7 +88,7 @@ def test_small_windows_cut_records_anywhere_and_nothing_changes(
 
 
 def test_a_window_is_no_more_than_a_node_gives() -> None:
-    assert access.WINDOW_BYTES_MAX == reader_requests.FETCH_BYTES_MAX
+    assert access.WINDOW_BYTES_MAX == FETCH_BYTES_MAX
 
 
 def test_times_and_offsets_choose_the_same_rows(
