@@ -96,9 +96,9 @@ class DeadStore(Store):
         if queue not in self.folders and derived is None:
             return None
         files, end = self.files_of(queue), self._covered[queue].next_number
-        if end < 0:
-            files = no_queue_files(files.folder, files.file_bytes, self._files)
-        reader = QueueReader(files, max(end, 0), lambda: self.log.min_offset, derived)
+        if end < 0 or (derived is not None and derived.replaces_files):
+            files, end = no_queue_files(files.folder, files.file_bytes, self._files), 0
+        reader = QueueReader(files, end, lambda: self.log.min_offset, derived)
         self._readers[queue] = reader
         return reader
 

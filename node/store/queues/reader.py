@@ -20,6 +20,8 @@ class DerivedUnits(NamedTuple):
 
     first: int
     units: Units
+    replaces_files: bool = False
+    """True where the queue begins anew with them: what stands in its files does not count."""
 
 
 class FilePart(NamedTuple):
@@ -101,7 +103,7 @@ class QueueReader:
             return NO_UNITS
         if self._derived is None or stop <= self._disk_end:
             return self._files.read(start, stop - start)
-        first, tail = self._derived
+        first, tail = self._derived.first, self._derived.units
         answer = np.empty(stop - start, QUEUE_UNIT.dtype)
         split = max(min(self._disk_end, stop) - start, 0)
         if split:

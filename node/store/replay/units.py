@@ -73,8 +73,10 @@ def derive_units(
 ) -> dict[Queue, DerivedUnits]:
     """Walks the log from `start` and returns what each queue's files lack.
 
-    Damaged stretches are passed over: their units are fillers, which no pull takes.
+    Damaged stretches are passed over: their units are fillers, which no pull takes. Where retention
+    deleted a queue's records before they were dispatched, its units replace what its files hold.
     """
+    log_start = log.min_offset
     rows: dict[Queue, list[_Rows]] = {}
     for item in columns_past_damage(log, start):
         if isinstance(item, Damage):
@@ -82,7 +84,7 @@ def derive_units(
         for queue, found in _by_queue(item, delay_levels_ms):
             rows.setdefault(queue, []).append(found)
     derived = {
-        queue: _place(found, covered(queue), units_per_file)
+        queue: _place(found, covered(queue), units_per_file, log_start)
         for queue, found in sorted(rows.items())
     }
     return {queue: units for queue, units in derived.items() if len(units.units)}
@@ -117,15 +119,23 @@ def _by_queue(
     return answer
 
 
-def _place(parts: list[_Rows], covered: Covered, units_per_file: int) -> DerivedUnits:
+def _place(
+    parts: list[_Rows], covered: Covered, units_per_file: int, log_start: int
+) -> DerivedUnits:
     """Units by their numbers, as a queue worker puts them; only gaps are handled otherwise."""
     rows = _Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     state = QueueEnd() if covered is NOT_COVERED else QueueEnd(*covered)
     units = unit_array(rows.physical_offset, rows.size, rows.tags_code)
-    plan = plan_units(state, units_per_file, UnitBatch(units, rows.number))
+    batch = UnitBatch(units, rows.number)
+    plan = plan_units(state, units_per_file, batch)
+    # As a queue worker: the log has none of the records of the units in the files any more.
+    begins_anew = plan.has_gap and state.end is not None and state.physical_end <= log_start
+    if begins_anew:
+        plan = plan_units(QueueEnd(), units_per_file, batch)
     if plan.has_gap:
-        return _place_with_gaps(rows.number, units, state)
-    return DerivedUnits(plan.start, plan.units)
+        state = QueueEnd() if begins_anew else state
+        return _place_with_gaps(rows.number, units, state)._replace(replaces_files=begins_anew)
+    return DerivedUnits(plan.start, plan.units, begins_anew)
 
 
 def _place_with_gaps(number: NDArray[Any], units: Units, state: QueueEnd) -> DerivedUnits:

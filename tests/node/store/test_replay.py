@@ -178,6 +178,28 @@ def test_a_damaged_record_leaves_a_gap_and_all_other_units_keep_their_numbers(
     assert after == before
 
 
+def test_a_queue_whose_log_went_before_it_was_dispatched_begins_anew(
+    golden_copy: GetStore,
+) -> None:
+    root, queue, cut = golden_copy("small-clean"), Queue("orders", 0), 1_000_000
+    with open_store(root, SIZES) as store:
+        cut_queue(store, queue, cut)
+    for segment in sorted((root / "commitlog").iterdir()):
+        if int(segment.name) < 2 * cut:
+            segment.unlink()
+    as_ours(root, cut, 0, clean=False)
+    found = first_and_units(root, queue)
+    shutil.rmtree(root / "consumequeue" / queue.topic / str(queue.queue_id))
+    assert found == first_and_units(root, queue)
+
+
+def first_and_units(root: Path, queue: Queue) -> tuple[int, int, list[tuple[int, int, int]]]:
+    with open_store(root, SIZES) as store:
+        reader = store.queue(*queue)
+        assert reader is not None
+        return reader.first, reader.min_offset, reader.units(0, reader.max_offset).tolist()
+
+
 def test_where_the_walk_begins_depends_on_who_vouches_for_what(golden: GetStore) -> None:
     with open_store(golden("trimmed")) as store:
         log, condition = store.log, store.condition
