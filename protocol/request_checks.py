@@ -60,7 +60,7 @@ def born_host(name: str, text: str) -> Host | None:
 
 
 def wait(name: str, wait: str) -> str:
-    """What an answer waits for."""
+    """The event that an answer waits for."""
     if wait not in (WAIT_NONE, WAIT_FLUSHED):
         raise BadRequest(f"field {name} is {wait[:40]!a}", "use none, flushed, or leave it out")
     return wait

@@ -1,7 +1,7 @@
 """Every request to a writer or reader that has fields: names, types, limits and defaults.
 
 The processes parse by these declarations, and `scripts/docs/protocol.py` fills the tables of
-docs/protocol.md from them. What takes a look at a store, or several fields, is checked elsewhere.
+docs/protocol.md from them. The processes check what needs a look at a store, or at several fields.
 """
 
 from typing import Annotated, NamedTuple
@@ -129,8 +129,8 @@ class SendFields(NamedTuple):
         str | None,
         RequestField(
             "str",
-            "see [Unique keys](#unique-keys); give one, or a repeated send cannot be told from a"
-            " new one",
+            "see [Unique keys](#unique-keys); give one, or nobody can distinguish a repeated send"
+            " from a new one",
         ),
     ] = None
     flag: Annotated[int, RequestField("int", "your own number", *Int32, range="32 bits")] = 0
@@ -237,7 +237,7 @@ class UnstageFields(NamedTuple):
 
 
 class CreateTopicFields(NamedTuple):
-    """A topic with so many queues."""
+    """A topic, its number of queues and its permission."""
 
     topic: TopicName
     queues: Annotated[int, RequestField("int", "how many queues", 1, _INT32_MAX, range="from 1")]
@@ -279,7 +279,7 @@ class PullFields(NamedTuple):
             "how many",
             1,
             PULL_MESSAGES_MAX,
-            absent="32, or 8 from far behind the log's end, as RocketMQ has it",
+            absent="32, or 8 from far below the log's end, as RocketMQ has it",
         ),
     ] = None
     max_bytes: Annotated[
@@ -289,7 +289,7 @@ class PullFields(NamedTuple):
             "of all records. One message is always answered, however large",
             1,
             PULL_BYTES_MAX,
-            absent="262,144, or 65,536 from far behind",
+            absent="262,144, or 65,536 from far below",
         ),
     ] = None
     tags: Annotated[
@@ -312,7 +312,8 @@ class PullFields(NamedTuple):
         ),
     ] = 0
     stream: Annotated[
-        bool, RequestField("bool", "true: with `wait_ms` there may be several answers, see below")
+        bool,
+        RequestField("bool", "true: with `wait_ms` the node may answer several times, see below"),
     ] = False
 
 

@@ -21,7 +21,7 @@ class DerivedUnits(NamedTuple):
     first: int
     units: Units
     replaces_files: bool = False
-    """True where the queue begins anew with them: what stands in its files does not count."""
+    """True where the queue begins anew with them: the units in its files do not count."""
 
 
 class FilePart(NamedTuple):
