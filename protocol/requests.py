@@ -1,7 +1,7 @@
 """Every request to a writer or reader that has fields: names, types, limits and defaults.
 
 The processes parse by these declarations, and `scripts/docs/protocol.py` fills the tables of
-docs/protocol.md from them. The processes themselves check what needs a look at a store, or at several fields.
+docs/protocol.md from them. The processes check what needs a look at a store, or at several fields.
 """
 
 from typing import Annotated, NamedTuple
@@ -129,8 +129,8 @@ class SendFields(NamedTuple):
         str | None,
         RequestField(
             "str",
-            "see [Unique keys](#unique-keys); give one, or nobody can distinguish a repeated send from a"
-            " new one",
+            "see [Unique keys](#unique-keys); give one, or nobody can distinguish a repeated send"
+            " from a new one",
         ),
     ] = None
     flag: Annotated[int, RequestField("int", "your own number", *Int32, range="32 bits")] = 0
