@@ -279,7 +279,9 @@ def test_of_an_answer_that_is_no_metrics_page_nothing_is_kept(
         liar.status = lie(1, http=f"{url}/secret?x=1#y")
         found = diag(liar.url)
     assert found.files.keys() == ALWAYS
-    assert f"metrics.txt: Unproven: {why}" in found.problems
+    # The end that is late may reset the connection before the answer counts as late.
+    is_reset = kind == "slow_head" and "metrics.txt: ConnectionResetError" in found.problems
+    assert is_reset or f"metrics.txt: Unproven: {why}" in found.problems
     assert asked in (["/metrics"], [])
     assert time.monotonic() - began < 60
 
