@@ -66,6 +66,8 @@ class LogState(NamedTuple):
     state: int
     segment_bytes: int
     records: int
+    flush_began_ms: int = 0
+    """When the flush that is under way began; 0 while there is none."""
 
 
 class WorkerState(NamedTuple):
@@ -279,6 +281,7 @@ class LogPage(_Page):
         """For the writer: its predecessor's numbers, if there was one, and its own pid."""
         page = cls(page_path(root, LOG_SLOT), writable=True)
         page._begin()
+        page.publish(flush_began_ms=0)
         return page
 
     @classmethod

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
 from node.runtime.state_page import (
@@ -111,7 +112,7 @@ def status(view: NodeView) -> Fields:
     log = read_log(view.root)
     refused = _refused(view, log)
     return {
-        "ready": view.ready and refused is None,
+        "ready": view.ready and refused is None and not _waits_for_flush(view, log),
         "mode": "normal" if refused is None else refused.reason,
         "cause": None if refused is None else refused.cause,
         "store": str(view.store),
@@ -156,8 +157,9 @@ def _kernel() -> str:
 
 def health(view: NodeView) -> Fields:
     """The checks; those with `needed` decide whether the node is ready."""
-    free = disk(view.root)
-    refused = _refused(view, read_log(view.root))
+    free, log = disk(view.root), read_log(view.root)
+    refused = _refused(view, log)
+    late = late_flush(view, log)
     silent = silence(view.children, view.limits)
     problems = publication_problems(view.root)
     appends = "accepted" if refused is None else f"refused, {refused.reason}: {refused.cause}"
@@ -168,6 +170,7 @@ def health(view: NodeView) -> Fields:
         _role_check(view, ChildRole.QUEUE, "queue_workers", needed=False),
         _role_check(view, ChildRole.INDEX, "index_worker", needed=False),
         _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
+        _check("flush", not late, late or "none takes long", needed=view.settings.is_sync_flush),
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
         _check(
             "disk",
@@ -175,7 +178,22 @@ def health(view: NodeView) -> Fields:
             f"{free['free_bytes']} bytes free, {free['used_ratio']:.1%} used",
         ),
     ]
-    return {"ready": view.ready and refused is None, "checks": checks}
+    ready = view.ready and refused is None and not _waits_for_flush(view, log)
+    return {"ready": ready, "checks": checks}
+
+
+def late_flush(view: NodeView, log: LogState) -> str:
+    """Which flush of the log the disk does not end; empty: none that takes longer than silence."""
+    flushes = log.flush_began_ms and view.children[0].is_alive
+    took_s = (now_ms() - log.flush_began_ms) / 1000 if flushes else 0.0
+    if took_s <= view.limits.silence_s_max:
+        return ""
+    return f"the disk has not ended a flush of the log for {took_s:.0f} s"
+
+
+def _waits_for_flush(view: NodeView, log: LogState) -> bool:
+    """Whether no send is acknowledged, as each waits for a flush that the disk does not end."""
+    return view.settings.is_sync_flush and late_flush(view, log) != ""
 
 
 def publication_problems(root: Path) -> list[str]:

@@ -128,6 +128,7 @@ class Writer:
         self._answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
         if now - self.last_heartbeat >= HEARTBEAT_S:
             check_held()
+            self.store.page.publish(flush_began_ms=self.flushing.flush_began_ms)
             self.store.page.beat(now_ms())
             self.stats.publish(len(self.waiting))
             self.last_heartbeat = now

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from client.results import HealthCheck
 from node.runtime.process import now_ms
 from node.store.checkpoints import load_floor
 from node.store.verify.verify import verify
@@ -50,6 +51,34 @@ def test_a_slow_flush_is_told_after_the_timeout_and_the_message_may_exist(
         assert client.pull("orders", 0, 1, wait=10.0).messages[0].body == b"late"
         assert client.send("orders", b"after", queue_id=0).status == "PUT_OK"
         assert node.pids() == pids
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("mode", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_flush_that_does_not_end_is_in_health_and_the_node_not_ready_where_sends_wait_for_it(
+    tmp_path: Path, faults: DiskFaults, mode: str
+) -> None:
+    settings = (
+        *SMALL[:-1],
+        f"flush_disk_type={mode}",
+        "sync_flush_timeout=300",
+        "node.silence_limit_s=1",
+    )
+    with RunningNode(tmp_path / "store", settings, env=faults.env) as node:
+        client = node.client
+        faults.add(WRITER, "fdatasync", LOG, f"delay {SLOW_MS}", times=1)
+        client.send("orders", bytes(100_000), queue_id=0)
+        wait_until(lambda: not flush_check(node).ok, "health does not notice")
+        assert "has not ended a flush" in flush_check(node).detail
+        waits = mode == "SYNC_FLUSH"
+        assert flush_check(node).needed == waits
+        assert client.health().ready == client.status().ready == (not waits)
+        wait_until(lambda: flush_check(node).ok, "health keeps it")
+        wait_until(lambda: client.health().ready, "the node is not ready again")
+
+
+def flush_check(node: RunningNode) -> HealthCheck:
+    return next(one for one in node.client.health().checks if one.name == "flush")
 
 
 @pytest.mark.faults

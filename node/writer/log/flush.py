@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from node.runtime.process import now_ms
 from node.runtime.service_loop import ServiceLoop, commit_pace, due, flush_pace
 from node.runtime.settings import Settings
 from node.writer.log.commit_log import CommitLog, FlushJob
@@ -143,6 +144,8 @@ class FlushServices:
     ) -> None:
         """`after_flush(target)` makes what the flush thread does after the sync up to `target`."""
         self.flushed = log.end
+        self.flush_began_ms = 0
+        """When the flush that is under way began; 0 while there is none."""
         self._log = log
         self._after_flush = after_flush
         self._flushes_at_once = settings.is_sync_flush
@@ -189,6 +192,7 @@ class FlushServices:
             least = 0 if at_once else self._flush_loop.turn(now)
             if least is not None and due(self.flushed, log.committed, least, size):
                 job = log.flush_job()
+                self.flush_began_ms = now_ms()
                 self._flusher.start(job, self._after_flush(job.target))
 
     def collect(self, now: float) -> Moved:
@@ -202,7 +206,7 @@ class FlushServices:
         if committed is None and flushed is None:
             return NOTHING_MOVED
         if flushed is not None:
-            self.flushed = flushed.target
+            self.flushed, self.flush_began_ms = flushed.target, 0
             self._flush_loop.turned_at = now
         return Moved(
             None if committed is None else committed.target,
