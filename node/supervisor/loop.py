@@ -399,9 +399,10 @@ class Supervisor:
     def _kill_late(self) -> None:
         for number, process in self._processes.items():
             if self.children[number].state is ChildState.STOPPING:
-                extra = fields(process=self.children[number].name)
-                with suppress(OSError):
-                    extra |= fields(waits_for_disk=waits_for_disk(process.pid))
+                waits = False
+                with suppress(OSError):  # it has ended meanwhile, or no descriptor is free
+                    waits = waits_for_disk(process.pid)
+                extra = fields(process=self.children[number].name, waits_for_disk=waits)
                 log.error("process does not stop and is killed", extra=extra)
                 process.signal(signal.SIGKILL)
                 self._killed = True

@@ -119,9 +119,10 @@ def test_a_state_page_that_is_lost_under_a_running_node_is_made_anew(
     with RunningNode(tmp_path / "store", SETTINGS, queue_workers=1, readers=1) as node:
         sent = [node.client.send("orders", b"before", queue_id=0).msg_id]
         for damage in ("random", "older", "removed", "replaced"):
-            said = said_lost(node)
+            said, before = said_lost(node), node.pids()
             spoil(page_path(node.root, slot), damage)
             wait_until(lambda: said_lost(node) > said, f"{damage}: nobody notices")  # noqa: B023
+            wait_until(lambda: node.pids() != before, f"{damage}: it lives on")  # noqa: B023
             node.wait_all_run()
             wait_until(lambda: not failing_checks(node), f"{damage}: the node does not recover")
             sent.append(node.client.send("orders", b"after", queue_id=0).msg_id)
