@@ -40,13 +40,13 @@ from client.send.batch_sender import BatchSender
 from client.send.columns import MessageBatch
 from client.send.encode import Encoder, outgoing
 from client.send.producer import Producer, Sender
-from client.send.send_coalescer import SEND_BYTES_MAX, Done, Sends
+from client.send.send_coalescer import SEND_BYTES_MAX, Done, SendCoalescer
 from client.send.unique_key import UniqueKeys, local_ip
 from client.subscription import BULK, Subscription, TailOptions, TailSettings
-from client.transport.blocking_channel import Directs
-from client.transport.channel import OwnLink
+from client.transport.blocking_channel import ChannelPool
+from client.transport.channel import Channel
 from client.transport.io_thread import IoThread
-from client.transport.pull_channel import Pulls
+from client.transport.pull_channel import PullChannel
 from client.transport.request import (
     Arrival,
     Call,
@@ -87,10 +87,10 @@ class ClientCore:
         self._pid = os.getpid()
         self._forks = _forks
         self.io = IoThread(self.endpoint, self.retry)
-        self._direct = Directs(self.io, NodeRole.WRITER)
-        self._reads = Directs(self.io, NodeRole.READER)
+        self._direct = ChannelPool(self.io, NodeRole.WRITER)
+        self._reads = ChannelPool(self.io, NodeRole.READER)
         # Also when nobody closes the client: at its collection, or at the end of the program.
-        self._carriers: set[OwnLink | Pulls] = {*self._direct.links, *self._reads.links}
+        self._carriers: set[Channel | PullChannel] = {*self._direct.links, *self._reads.links}
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._finalizer = weakref.finalize(
             self, _stop, self.io, self._carriers, self._producers, self._pid
@@ -100,7 +100,7 @@ class ClientCore:
         self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
         self._batch_encoder = BatchEncoder(self.io, ip)
         self._appender = BatchSender(self.io)
-        self._sends = Sends(self.io, self._direct)
+        self._sends = SendCoalescer(self.io, self._direct)
 
     def check(self) -> None:
         """Raises ForkedClient in a child process: sockets and thread belong to the parent."""
@@ -140,10 +140,10 @@ class ClientCore:
         return arrival.wait()
 
     @contextmanager
-    def pulls(self, takes_much: bool) -> Iterator[Pulls]:
+    def pulls(self, takes_much: bool) -> Iterator[PullChannel]:
         """What carries the pulls of one follower, as long as it follows."""
         self.check()
-        pulls = Pulls(self.io, takes_much)
+        pulls = PullChannel(self.io, takes_much)
         self._carriers.add(pulls)
         if not self._finalizer.alive:
             pulls.close()  # Whoever closes the client may not have seen it.
@@ -218,11 +218,11 @@ class ClientCore:
             return None
         return self._batch_encoder.columns(topic, cast(MessageOptions, options), SEND_BYTES_MAX)
 
-    def adopt(self, link: OwnLink) -> None:
+    def adopt(self, link: Channel) -> None:
         """The link ends with the client."""
         self._carriers.add(link)
 
-    def drop(self, link: OwnLink) -> None:
+    def drop(self, link: Channel) -> None:
         """Ends a link that was adopted."""
         self._carriers.discard(link)
         link.close()
@@ -354,7 +354,7 @@ def wait_field(acks: object, wait: object) -> str | None:
 
 
 def _stop(
-    io: IoThread, carriers: set[OwnLink | Pulls], producers: Iterable[Producer], pid: int
+    io: IoThread, carriers: set[Channel | PullChannel], producers: Iterable[Producer], pid: int
 ) -> None:
     if os.getpid() != pid:
         return

@@ -27,7 +27,7 @@ from typing import NoReturn, Self, Unpack
 from client import operations as operations
 from client.aio.followers import MessageStream, PullResults
 from client.aio.run import run
-from client.aio.send_coalescer import LoopSends
+from client.aio.send_coalescer import AsyncioSendCoalescer
 from client.core import ClientCore, goes_alone
 from client.find import FindPages
 from client.messages import Body, Message, MessageOptions, OutgoingMessage
@@ -66,8 +66,8 @@ class Client:
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
-        self._sends: LoopSends | None = None
-        self._sends_of: dict[asyncio.AbstractEventLoop, LoopSends] = {}
+        self._sends: AsyncioSendCoalescer | None = None
+        self._sends_of: dict[asyncio.AbstractEventLoop, AsyncioSendCoalescer] = {}
 
     @property
     def endpoint(self) -> str:
@@ -103,13 +103,13 @@ class Client:
             sends = self._begin(loop)
         return await sends.send(topic, body, options)
 
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> LoopSends:
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> AsyncioSendCoalescer:
         """The client is used in another loop than before; that one may still run."""
         self._core.check()
         for old in [known for known in self._sends_of if known.is_closed()]:
             self._sends_of.pop(old).close()
         if loop not in self._sends_of:
-            self._sends_of[loop] = LoopSends(self._core, loop)
+            self._sends_of[loop] = AsyncioSendCoalescer(self._core, loop)
         self._sends = self._sends_of[loop]
         return self._sends_of[loop]
 

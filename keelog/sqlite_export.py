@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from node.runtime.disk import rename, sync_dir, sync_file
 from node.store.log.damage import Damage, columns_past_damage
 from node.store.query.tag_filter import TagFilter
-from node.store.stopped_store import DeadStore
+from node.store.stopped_store import StoppedStore
 from pipeline.errors import CorruptRecord
 from protocol.errors import BadRequest, MqError
 from protocol.record.codec import Record
@@ -71,7 +71,7 @@ class SqliteResult(NamedTuple):
 
 
 def export_sqlite(
-    store: DeadStore, out: Path, chosen: Chosen, overwrite: bool, progress: Progress
+    store: StoppedStore, out: Path, chosen: Chosen, overwrite: bool, progress: Progress
 ) -> SqliteResult:
     """Writes `out`.
 
@@ -106,7 +106,7 @@ def export_sqlite(
 
 
 def _fill(
-    database: sqlite3.Connection, store: DeadStore, chosen: Chosen, progress: Progress
+    database: sqlite3.Connection, store: StoppedStore, chosen: Chosen, progress: Progress
 ) -> SqliteResult:
     rows = keys = damaged = 0
     log = store.log
@@ -129,7 +129,7 @@ def _fill(
     return SqliteResult("", rows, keys, damaged)
 
 
-def _with_rest(store: DeadStore) -> Iterator[RecordColumns | Damage]:
+def _with_rest(store: StoppedStore) -> Iterator[RecordColumns | Damage]:
     """The log, and at its end the damage after which nothing proves itself."""
     log = store.log
     yield from columns_past_damage(log, log.min_offset, log.end)

@@ -21,7 +21,7 @@ from client.options import Time, check_limit
 from node.runtime.settings import Settings
 from node.store.query.find import FindRequest
 from node.store.query.find import find as find_page
-from node.store.stopped_store import DeadStore
+from node.store.stopped_store import StoppedStore
 from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.message_id import parse_offset_message_id
 from protocol.record.columns import RecordColumns
@@ -38,7 +38,7 @@ def open_store(path: Path | str, settings: Settings | None = None) -> "OpenStore
     return OpenStore(Path(path), settings or Settings())
 
 
-class OpenStore(DeadStore):
+class OpenStore(StoppedStore):
     """What `open_store` returns.
 
     Times are datetimes (without a zone: local time) or ms since 1970.

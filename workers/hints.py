@@ -10,7 +10,7 @@ import msgpack
 import zmq
 
 from node.runtime.state_page import NEVER, WorkerPage
-from node.runtime.wakeup import READER_SLOTS, RING_BYTES_MAX, Bell, Context, Sleepers
+from node.runtime.wakeup import READER_SLOTS, RING_BYTES_MAX, Context, Waiters, ZmqWakeup
 from protocol.ids import Queue
 from workers.pace import Sleep
 
@@ -21,7 +21,7 @@ HINTED_QUEUES_MAX = 1000
 class WorkerSleep:
     """The worker's sleep: the writer's ring, or the wish to stop, ends it early."""
 
-    def __init__(self, bell: Bell, page: WorkerPage, stop_descriptor: int) -> None:
+    def __init__(self, bell: ZmqWakeup, page: WorkerPage, stop_descriptor: int) -> None:
         self._page = page
         self._bell = bell
         self._poller = zmq.Poller()
@@ -54,7 +54,7 @@ class GrowthHints:
     def __init__(self, context: Context, root: Path, shard: int) -> None:
         self._shard = shard
         self._number = 0
-        self._readers = Sleepers(context, root, lambda slot: slot.startswith(READER_SLOTS))
+        self._readers = Waiters(context, root, lambda slot: slot.startswith(READER_SLOTS))
 
     @property
     def are_wanted(self) -> bool:

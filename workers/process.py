@@ -21,7 +21,7 @@ from node.runtime.service_loop import LoopPace
 from node.runtime.settings import Settings, load_settings
 from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
 from node.runtime.stats.topic_counts import TopicCounts
-from node.runtime.wakeup import Bell, Context
+from node.runtime.wakeup import Context, ZmqWakeup
 from node.store.identity.new_store import check_created
 from protocol.errors import CorruptError, NotAStore
 from protocol.ids import Queue
@@ -118,7 +118,7 @@ class _Worker:
         self._stats = WorkerStats(self._root, self._role, job.shard)
         self._topics: TopicGrowth | None = None
         self._context: Context = zmq.Context()
-        self._rest = WorkerSleep(Bell(self._context, job.slot), self._page, stop.fd)
+        self._rest = WorkerSleep(ZmqWakeup(self._context, job.slot), self._page, stop.fd)
         self._growth = None
         if job.grown is not None:
             self._growth = GrowthHints(self._context, self._root, job.shard)

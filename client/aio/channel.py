@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 
-from client.transport.channel import OwnLink
+from client.transport.channel import Channel
 from client.transport.exchange import Decision
 from client.transport.io_thread import IoThread
 from client.transport.request import Call, NodeRole
-from client.transport.zmtp_connection import BareLink
+from client.transport.zmtp_connection import ZmtpConnection
 
 LOOK_S = 2.0
 """While answers are waited for: so often it is looked whether the node is still there."""
@@ -22,7 +22,7 @@ CLOSE_S = 1.0
 """Another thread that closes the link waits so long for the loop to let go of it."""
 
 
-class LoopLink(OwnLink):
+class AsyncioChannel(Channel):
     """One for each loop. All but `close` runs in the loop's thread."""
 
     def __init__(self, io: IoThread, loop: asyncio.AbstractEventLoop) -> None:
@@ -46,17 +46,17 @@ class LoopLink(OwnLink):
             self._wake_at(call.deadline)
         return True
 
-    def _begun(self, link: BareLink) -> None:
+    def _begun(self, link: ZmtpConnection) -> None:
         self._loop.add_reader(link.fd, self._look, link)
         self._watch_room(link)
 
-    def _watch_room(self, link: BareLink) -> None:
+    def _watch_room(self, link: ZmtpConnection) -> None:
         """Until the network has taken everything."""
         if not link.closed and not self._watches_room:
             self._watches_room = True
             self._loop.add_writer(link.fd, self._look, link)
 
-    def _look(self, link: BareLink) -> None:
+    def _look(self, link: ZmtpConnection) -> None:
         if link.closed:
             return
         self._take_answers(link)
@@ -86,7 +86,7 @@ class LoopLink(OwnLink):
             first = min(call.deadline for call in calls)
             self._wake_at(min(first, now + LOOK_S))
 
-    def _lose_all(self, link: BareLink) -> None:
+    def _lose_all(self, link: ZmtpConnection) -> None:
         self._unwatch(link)
         ended = link.exchange.closed() if self._closing else ()
         super()._lose_all(link)
@@ -97,7 +97,7 @@ class LoopLink(OwnLink):
             # Soon: a caller that learns an outcome may send the next message, and come back here.
             self._loop.call_soon(super()._end_all, ended)
 
-    def _unwatch(self, link: BareLink) -> None:
+    def _unwatch(self, link: ZmtpConnection) -> None:
         if not self._loop.is_closed() and not link.closed:
             self._loop.remove_reader(link.fd)
             self._loop.remove_writer(link.fd)

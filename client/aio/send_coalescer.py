@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from client.aio.channel import LoopLink
+from client.aio.channel import AsyncioChannel
 from client.core import ClientCore
 from client.messages import Body, OutgoingMessage
 from client.options import SendOptions
@@ -36,7 +36,7 @@ ReceiptFuture = asyncio.Future[Receipt]
 class _GatheredSends:
     """Columns, and who waits for each row. `deadline` is that of the oldest."""
 
-    sends: "LoopSends"
+    sends: "AsyncioSendCoalescer"
     columns: MessageBatch
     deadline: float
     futures: list[ReceiptFuture] = field(default_factory=list)
@@ -70,13 +70,13 @@ class _GatheredSends:
             self.sends.answered(self)
 
 
-class LoopSends:
+class AsyncioSendCoalescer:
     """The waiting sends of one client in one loop, whose thread alone calls it."""
 
     def __init__(self, core: ClientCore, loop: asyncio.AbstractEventLoop) -> None:
         self._core = core
         self.loop = loop
-        self._link = LoopLink(core.io, loop)
+        self._link = AsyncioChannel(core.io, loop)
         core.adopt(self._link)
         self._arrived: deque[tuple[ReceiptFuture, Receipt | MqError]] = deque()
         self._told = False

@@ -14,7 +14,7 @@ from time import monotonic
 
 from client.results import Receipt
 from client.send.record_batch import EncodedMessage, RequestPart, lone_part, read_receipts, smaller
-from client.transport.blocking_channel import Directs
+from client.transport.blocking_channel import ChannelPool
 from client.transport.io_thread import CALLS_MAX, IoThread
 from client.transport.request import Call, NodeRole, Outcome, no_waiting_here
 from protocol.errors import (
@@ -67,10 +67,10 @@ class _KindGroup:
         return taken, deadline
 
 
-class Sends:
+class SendCoalescer:
     """The waiting sends of one client. All but `send…` runs on the I/O thread."""
 
-    def __init__(self, io: IoThread, direct: Directs) -> None:
+    def __init__(self, io: IoThread, direct: ChannelPool) -> None:
         self._io = io
         self._direct = direct
         self._arrived: deque[tuple[_Kind, EncodedMessage, float]] = deque()

@@ -10,10 +10,10 @@ import sys
 import threading
 from time import monotonic
 
-from client.transport.channel import OwnLink
+from client.transport.channel import Channel
 from client.transport.io_thread import IoThread
 from client.transport.request import Call, NodeRole
-from client.transport.zmtp_connection import BareLink
+from client.transport.zmtp_connection import ZmtpConnection
 
 AWAKE_S = 0.0006
 """So long one looks for the answer before one sleeps."""
@@ -25,21 +25,21 @@ SLICE_S = 0.05
 """A wait for an answer is cut into such, to see a lost connection, or the client's end."""
 
 
-class Directs:
+class ChannelPool:
     """Those of a client and role."""
 
     def __init__(self, io: IoThread, role: NodeRole) -> None:
-        self.links = tuple(Direct(io, role) for _ in range(DIRECTS))
+        self.links = tuple(BlockingChannel(io, role) for _ in range(DIRECTS))
 
     def carry(self, call: Call) -> bool:
-        """As `Direct.carry`, by the first that is free."""
+        """As `BlockingChannel.carry`, by the first that is free."""
         for link in self.links:
             if not link.is_busy:
                 return link.carry(call)
         return False
 
 
-class Direct(OwnLink):
+class BlockingChannel(Channel):
     """One for each thread that waits: the lock gives the socket from one to the next."""
 
     def __init__(self, io: IoThread, role: NodeRole) -> None:
@@ -75,7 +75,7 @@ class Direct(OwnLink):
         finally:
             self._lock.release()
 
-    def _wait(self, link: BareLink, call: Call) -> None:
+    def _wait(self, link: ZmtpConnection, call: Call) -> None:
         self._look_awake(link, call)
         while call.id in link.exchange.under_way:
             now = monotonic()
@@ -89,7 +89,7 @@ class Direct(OwnLink):
             self._take_answers(link, wait=True)
             link.keep_alive(now)
 
-    def _look_awake(self, link: BareLink, call: Call) -> None:
+    def _look_awake(self, link: ZmtpConnection, call: Call) -> None:
         """Looks for the answer for AWAKE_S, after all others who want the processor."""
         if self._asleep_calls:
             self._asleep_calls -= 1

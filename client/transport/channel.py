@@ -16,20 +16,20 @@ from client.transport.io_thread import IoThread
 from client.transport.request import Call, NodeRole
 from client.transport.routes import Routes
 from client.transport.zmq_connection import RECONNECT_MS
-from client.transport.zmtp_connection import BareLink
+from client.transport.zmtp_connection import ZmtpConnection
 
 
-class OwnLink:
+class Channel:
     """One for each client, role and way to wait; for one thread at a time."""
 
     def __init__(self, io: IoThread, role: NodeRole) -> None:
         self._io = io
         self._role = role
-        self._link: BareLink | None = None
+        self._link: ZmtpConnection | None = None
         self._again_at = 0.0
         self._closing = False
 
-    def _link_up(self) -> BareLink | None:
+    def _link_up(self) -> ZmtpConnection | None:
         """The link to the process that the routes name, when it is up; begins one otherwise."""
         link, usable, now = self._link, self._usable(), monotonic()
         if link is not None and not link.exchange.under_way:
@@ -40,13 +40,13 @@ class OwnLink:
             link = self._connect(usable[os.getpid() % len(usable)], now) if usable else None
         return link if link is not None and link.is_up else None
 
-    def _take_answers(self, link: BareLink, wait: bool = False) -> None:
+    def _take_answers(self, link: ZmtpConnection, wait: bool = False) -> None:
         """Takes what has come, and in the end that it was lost."""
         link.receive(self._act, wait)
         if link.is_lost:
             self._lose_all(link)
 
-    def _lose_all(self, link: BareLink) -> None:
+    def _lose_all(self, link: ZmtpConnection) -> None:
         """The connection is gone; its calls go on elsewhere, or fail."""
         if self._link is link:
             self._link = None
@@ -68,7 +68,7 @@ class OwnLink:
             return routes.readers
         return () if routes.writer is None else (routes.writer,)
 
-    def _connect(self, endpoint: str, now: float) -> BareLink | None:
+    def _connect(self, endpoint: str, now: float) -> ZmtpConnection | None:
         if now < self._again_at:
             return None
         self._again_at = now + RECONNECT_MS / 1_000
@@ -80,7 +80,7 @@ class OwnLink:
         self._begun(link)
         return self._link
 
-    def _link_to(self, endpoint: str) -> BareLink:
+    def _link_to(self, endpoint: str) -> ZmtpConnection:
         """Over a local socket where there is one: a fraction of a round trip over the network."""
         routes = self._io.routes
         local = "" if routes is None else self._local(routes).get(endpoint, "")
@@ -88,14 +88,14 @@ class OwnLink:
         if local:
             # It may be of another machine, beyond a tunnel, or of a process that starts again.
             with suppress(OSError, ValueError):
-                return BareLink(endpoint, exchange, local)
-        return BareLink(endpoint, exchange)
+                return ZmtpConnection(endpoint, exchange, local)
+        return ZmtpConnection(endpoint, exchange)
 
     def _local(self, routes: Routes) -> Mapping[str, str]:
         """Which local sockets it takes."""
         return routes.local
 
-    def _begun(self, link: BareLink) -> None:
+    def _begun(self, link: ZmtpConnection) -> None:
         """Prepares a new link."""
 
     def _drop(self) -> None:

@@ -27,7 +27,7 @@ from client.transport.exchange import (
 from client.transport.request import Call, NodeAnswer, NodeRole, Outcome, Retry
 from client.transport.routes import Routes
 from client.transport.timers import Action, Timer, Timers
-from client.transport.zmq_connection import Link, wake_fd
+from client.transport.zmq_connection import ZmqConnection, wake_fd
 from protocol.errors import MqError, NodeBusy, NotConnected
 
 CALLS_MAX = 65_536
@@ -51,7 +51,7 @@ class IoThread:
         self._poller = zmq.Poller()
         self._wake_fd = wake_fd()
         self._poller.register(self._wake_fd, zmq.POLLIN)
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, ZmqConnection] = {}
         self._timers = Timers()
         self._deadlines: dict[int, Timer] = {}
         self._live: dict[int, Call] = {}
@@ -197,15 +197,17 @@ class IoThread:
         link = self._links.get(endpoint)
         return link is not None and link.connected
 
-    def _link(self, endpoint: str) -> Link:
+    def _link(self, endpoint: str) -> ZmqConnection:
         link = self._links.get(endpoint)
         if link is None:
-            link = self._links[endpoint] = Link(self._context, endpoint, Exchange(self.retry))
+            link = self._links[endpoint] = ZmqConnection(
+                self._context, endpoint, Exchange(self.retry)
+            )
             self._poller.register(link.socket, zmq.POLLIN)
             self._poller.register(link.monitor, zmq.POLLIN)
         return link
 
-    def _drop(self, link: Link) -> None:
+    def _drop(self, link: ZmqConnection) -> None:
         del self._links[link.endpoint]
         self._poller.unregister(link.socket)
         self._poller.unregister(link.monitor)
@@ -290,14 +292,14 @@ class IoThread:
         for link in list(self._links.values()):
             self._push(link)
 
-    def _look_at(self, link: Link, ready: dict[Any, int]) -> None:
+    def _look_at(self, link: ZmqConnection, ready: dict[Any, int]) -> None:
         """Reads what has come for a link. The answers of another one may have ended it."""
         if link.monitor in ready and not link.closed:
             self._read_news(link)
         if link.socket in ready and not link.closed:
             self._take_answers(link)
 
-    def _push(self, link: Link) -> None:
+    def _push(self, link: ZmqConnection) -> None:
         """Sends what waits. POLLOUT is watched only while ZeroMQ's own queue is full."""
         link.send_pending(self._finish)
         full = link.pending and link.connected
@@ -309,7 +311,7 @@ class IoThread:
     def _sleep_ms(self) -> int:
         return 0 if self._posted else self._timers.sleep_ms(monotonic(), POLL_MS_MAX)
 
-    def _read_news(self, link: Link) -> None:
+    def _read_news(self, link: ZmqConnection) -> None:
         news = link.news()
         if news.lost:
             self._take_answers(link)
@@ -328,7 +330,7 @@ class IoThread:
         if news.up:
             self._dispatch_unrouted()
 
-    def _refused_at_first(self, link: Link) -> None:
+    def _refused_at_first(self, link: ZmqConnection) -> None:
         """A node that was never reached: more likely a wrong address than a restart."""
         if link.ever_connected or link.refusals < self.retry.max_attempts:
             return
@@ -339,7 +341,7 @@ class IoThread:
         for call in list(self._live.values()):
             self._finish(call, error)
 
-    def _take_answers(self, link: Link) -> None:
+    def _take_answers(self, link: ZmqConnection) -> None:
         for call, decision in link.receive(monotonic()):
             if call.op == "routes" and isinstance(decision, NodeAnswer):
                 self._learn(Routes.of(decision.header))

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from time import monotonic
 
-from client.transport.channel import OwnLink
+from client.transport.channel import Channel
 from client.transport.exchange import Decision, lost
 from client.transport.io_thread import IoThread
 from client.transport.request import Call, NodeAnswer, NodeRole, Outcome
 from client.transport.routes import Routes
-from client.transport.zmtp_connection import BareLink
+from client.transport.zmtp_connection import ZmtpConnection
 
 SLICE_S = 0.2
 """A wait for answers is cut into such, to see a lost connection, or the client's end."""
@@ -24,7 +24,7 @@ CONNECT_S = 0.05
 """So long the first pull waits for the connection; those of a slower one begin elsewhere."""
 
 
-class Pulls(OwnLink):
+class PullChannel(Channel):
     """What is under way for one follower, which is one thread at a time: at most one call for each
     queue. The lock gives the socket to whoever closes the client."""
 
@@ -75,7 +75,7 @@ class Pulls(OwnLink):
     def _local(self, routes: Routes) -> Mapping[str, str]:
         return routes.bulk if self._takes_much else routes.local
 
-    def _begun(self, link: BareLink) -> None:
+    def _begun(self, link: ZmtpConnection) -> None:
         link.wait_at_most(CONNECT_S)
         deadline = monotonic() + CONNECT_S
         while not link.is_up and not link.is_lost and monotonic() < deadline:
@@ -83,7 +83,7 @@ class Pulls(OwnLink):
         if link.is_lost:
             self._lose_all(link)
 
-    def _receive(self, link: BareLink, seconds: float, now: float) -> None:
+    def _receive(self, link: ZmtpConnection, seconds: float, now: float) -> None:
         """Waits for answers, a slice at most."""
         if now >= self._looked_at + SLICE_S:
             self._looked_at = now

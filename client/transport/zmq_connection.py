@@ -44,7 +44,7 @@ _EVENTS = (
 )
 
 
-class LinkNews(NamedTuple):
+class ConnectionNews(NamedTuple):
     """What happened to the connection since the last look."""
 
     up: bool
@@ -52,7 +52,7 @@ class LinkNews(NamedTuple):
     lost: bool
 
 
-class Link:
+class ZmqConnection:
     """A DEALER socket, the calls that wait for it, and those that wait for its answers."""
 
     def __init__(
@@ -176,7 +176,7 @@ class Link:
             return None
         return self.exchange.answered(header, payload, now)
 
-    def news(self) -> LinkNews:
+    def news(self) -> ConnectionNews:
         """Reads what the monitor has seen."""
         up = refused = lost = False
         while self.monitor.poll(0):
@@ -190,7 +190,7 @@ class Link:
             else:
                 self.refusals += 1
                 refused = True
-        return LinkNews(up, refused, lost)
+        return ConnectionNews(up, refused, lost)
 
     def take_pending(self) -> list[Call]:
         """The calls that were certainly not sent."""

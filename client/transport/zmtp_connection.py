@@ -45,7 +45,7 @@ class _State(Enum):
     LOST = "lost"
 
 
-class BareLink:
+class ZmtpConnection:
     """A socket, and the exchange of its requests. For one thread at a time."""
 
     def __init__(self, endpoint: str, exchange: Exchange, local: str = "") -> None:

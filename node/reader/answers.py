@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from node.reader.requests import Get, Pull
-from node.reader.tail_cache import LogTail, Taken
+from node.reader.tail_cache import TailCache, Taken
 from node.serving.unix_server import Payload
 from node.store.file_cache import FileVanished
 from node.store.query.find import FindPage, FindRequest, find
@@ -14,7 +14,7 @@ from node.store.query.pull_types import PulledRecords, PullStatus
 from node.store.query.record_of_unit import record_of
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.queues.listing import list_queue_ids, list_topics
-from node.store.running_store import LiveStore
+from node.store.running_store import RunningStore
 from node.store.topics_file import Topic, TopicsFile
 from protocol.errors import NotFound, UnknownTopic
 from protocol.ids import Queue
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
         return 0 if self.payload is None else len(self.payload)
 
 
-def look_again(store: LiveStore, look: Callable[[], T]) -> T:
+def look_again(store: RunningStore, look: Callable[[], T]) -> T:
     """Looks once more where retention has just removed a file."""
     try:
         return look()
@@ -58,7 +58,7 @@ def look_again(store: LiveStore, look: Callable[[], T]) -> T:
         return look()
 
 
-def pull(store: LiveStore, wanted: Pull) -> PulledRecords:
+def pull(store: RunningStore, wanted: Pull) -> PulledRecords:
     """One look at the queue, RocketMQ's getMessage. Raises StoreDamaged, MessageDamaged."""
     return get_message(store.log, store.queue(*wanted.queue), wanted.offset, wanted.request)
 
@@ -101,7 +101,7 @@ def tail_answer(taken: Taken, min_offset: int) -> Answer:
     return Answer(fields, b"".join(records) if records else None)
 
 
-def get(store: LiveStore, tail: LogTail, wanted: Get) -> Answer:
+def get(store: RunningStore, tail: TailCache, wanted: Get) -> Answer:
     """One record. Raises NotFound, StoreDamaged, MessageDamaged."""
     match wanted:
         case GetByOffset(offset):
@@ -115,7 +115,7 @@ def get(store: LiveStore, tail: LogTail, wanted: Get) -> Answer:
     return Answer({"size": len(raw)}, raw)
 
 
-def _by_id(store: LiveStore, message_id: str) -> Record:
+def _by_id(store: RunningStore, message_id: str) -> Record:
     record = store.log.look_up(parse_offset_message_id(message_id)[1])
     if record.message_id != message_id.upper():
         raise NotFound(
@@ -125,7 +125,7 @@ def _by_id(store: LiveStore, message_id: str) -> Record:
     return record
 
 
-def _by_key(store: LiveStore, wanted: GetByKey) -> Record:
+def _by_key(store: RunningStore, wanted: GetByKey) -> Record:
     cursor: str | None = None
     while True:
         request = FindRequest(wanted.topic, wanted.unique_key, limit=1, cursor=cursor, unique=True)
@@ -141,7 +141,7 @@ def _by_key(store: LiveStore, wanted: GetByKey) -> Record:
     raise NotFound(f"topic {wanted.topic} has no message with this unique key", _TRY_TOPICS)
 
 
-def _by_queue(store: LiveStore, wanted: GetByQueue) -> Record:
+def _by_queue(store: RunningStore, wanted: GetByQueue) -> Record:
     topic, queue_id, offset = wanted
     queue = store.queue(topic, queue_id)
     unit = queue.unit(offset) if queue is not None else None
@@ -153,7 +153,7 @@ def _by_queue(store: LiveStore, wanted: GetByQueue) -> Record:
     return record_of(store.log, queue, offset, unit)
 
 
-def find_messages(store: LiveStore, topics: TopicsFile, wanted: FindFields) -> Answer:
+def find_messages(store: RunningStore, topics: TopicsFile, wanted: FindFields) -> Answer:
     """A page of records with a key. Raises UnknownTopic, BadRequest for a cursor, StoreDamaged."""
     request = FindRequest(
         topic=wanted.topic,
@@ -176,14 +176,16 @@ def find_messages(store: LiveStore, topics: TopicsFile, wanted: FindFields) -> A
     return Answer(fields, b"".join(records) if records else None)
 
 
-def seek(store: LiveStore, wanted: SeekFields) -> Answer:
+def seek(store: RunningStore, wanted: SeekFields) -> Answer:
     """The queue offset at a store time; 0 for a queue that is not there, as a broker answers."""
     topic, queue_id, timestamp, boundary = wanted
     queue = store.queue(topic, queue_id)
     return Answer({"offset": offset_by_time(store.log, queue, timestamp, Boundary(boundary))})
 
 
-def offsets(store: LiveStore, tail: LogTail, topics: TopicsFile, wanted: OffsetsFields) -> Answer:
+def offsets(
+    store: RunningStore, tail: TailCache, topics: TopicsFile, wanted: OffsetsFields
+) -> Answer:
     """The bounds of a topic's queues. Raises UnknownTopic."""
     known = need_topic(store, topics, wanted.topic)
     if wanted.queue_id is not None:
@@ -195,7 +197,7 @@ def offsets(store: LiveStore, tail: LogTail, topics: TopicsFile, wanted: Offsets
     return Answer({"queues": [_bounds(store, tail, queue) for queue in queues]})
 
 
-def _bounds(store: LiveStore, tail: LogTail, queue: Queue) -> dict[str, int | bool]:
+def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, int | bool]:
     reader = store.queue(*queue)
     low, high = (0, 0) if reader is None else (reader.min_offset, reader.max_offset)
     high = max(high, tail.end_of(queue) or 0)
@@ -207,14 +209,14 @@ def _bounds(store: LiveStore, tail: LogTail, queue: Queue) -> dict[str, int | bo
     }
 
 
-def list_all_topics(store: LiveStore, topics: TopicsFile) -> Answer:
+def list_all_topics(store: RunningStore, topics: TopicsFile) -> Answer:
     """Topics of config/topics.json, and those that only consumequeue/ knows."""
     topics.reload()
     names = sorted({*topics.topics, *filter(is_folder_name, list_topics(store.root))})
     return Answer({"topics": [_row(store, name, topics.topics.get(name)) for name in names]})
 
 
-def _row(store: LiveStore, name: str, known: Topic | None) -> dict[str, Any]:
+def _row(store: RunningStore, name: str, known: Topic | None) -> dict[str, Any]:
     stored = max(list_queue_ids(store.root, name), default=-1) + 1
     topic = known or Topic(name, stored, stored)
     return {
@@ -226,7 +228,7 @@ def _row(store: LiveStore, name: str, known: Topic | None) -> dict[str, Any]:
     }
 
 
-def need_topic(store: LiveStore, topics: TopicsFile, name: str) -> Topic | None:
+def need_topic(store: RunningStore, topics: TopicsFile, name: str) -> Topic | None:
     """The topic's settings; None when only its files are known. Raises UnknownTopic."""
     topics.reload()
     known = topics.topics.get(name)

@@ -15,7 +15,7 @@ from node.reader.requests import Fetch
 from node.store.file_cache import FileVanished
 from node.store.indexes.file import IndexFile, readable_end
 from node.store.queues.listing import list_queue_ids, list_topics
-from node.store.running_store import LiveStore
+from node.store.running_store import RunningStore
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import NotFound, ServiceNotAvailable
 from protocol.ids import Queue
@@ -27,7 +27,7 @@ LAYOUT_QUEUES_MAX = 200
 _AGAIN = "it was deleted; ask for the layout again"
 
 
-def fetch(store: LiveStore, wanted: Fetch) -> Answer:
+def fetch(store: RunningStore, wanted: Fetch) -> Answer:
     """At most the bytes asked for, fewer where the file or what may be read of it ends.
 
     Raises NotFound for what is not there any more, ServiceNotAvailable while a queue worker takes
@@ -46,7 +46,7 @@ def fetch(store: LiveStore, wanted: Fetch) -> Answer:
     return Answer(fields, payload if len(payload) else None)
 
 
-def _of_log(store: LiveStore, wanted: Fetch) -> memoryview | bytes:
+def _of_log(store: RunningStore, wanted: Fetch) -> memoryview | bytes:
     log = store.log
     if wanted.offset < log.min_offset:
         raise NotFound(f"the log begins at {log.min_offset}, not at {wanted.offset}", _AGAIN)
@@ -58,7 +58,7 @@ def _of_log(store: LiveStore, wanted: Fetch) -> memoryview | bytes:
     return segment.view()[position:end]
 
 
-def _of_queue(store: LiveStore, wanted: Fetch) -> bytes:
+def _of_queue(store: RunningStore, wanted: Fetch) -> bytes:
     assert wanted.queue is not None
     topic, queue_id = wanted.queue
     count = max(wanted.bytes_max // UNIT_BYTES, 1)
@@ -72,14 +72,14 @@ def _of_queue(store: LiveStore, wanted: Fetch) -> bytes:
     return reader.units(wanted.offset, count).tobytes()
 
 
-def _of_index(store: LiveStore, wanted: Fetch) -> bytes:
+def _of_index(store: RunningStore, wanted: Fetch) -> bytes:
     (file,) = store.index_folder.open([wanted.file], trusts_slots=True)
     end = file.geometry.entry_position(readable_end(file, store.log.end))
     # Copied: a worker goes on writing to the file while ZeroMQ sends.
     return bytes(file.read(wanted.offset, max(min(wanted.bytes_max, end - wanted.offset), 0)))
 
 
-def layout(store: LiveStore, wanted: LayoutFields) -> Answer:
+def layout(store: RunningStore, wanted: LayoutFields) -> Answer:
     """Bounds, segments, and a page of queues; no queues when nothing has changed since `known`.
 
     Raises StoreDamaged.
@@ -110,7 +110,7 @@ def layout(store: LiveStore, wanted: LayoutFields) -> Answer:
     return Answer(fields)
 
 
-def _page(store: LiveStore, wanted: LayoutFields) -> list[Queue]:
+def _page(store: RunningStore, wanted: LayoutFields) -> list[Queue]:
     """The queues after `after`, one more than an answer takes."""
     found: list[Queue] = []
     for queue in _queues(store, wanted):
@@ -121,7 +121,7 @@ def _page(store: LiveStore, wanted: LayoutFields) -> list[Queue]:
     return found
 
 
-def _queues(store: LiveStore, wanted: LayoutFields) -> Iterator[Queue]:
+def _queues(store: RunningStore, wanted: LayoutFields) -> Iterator[Queue]:
     asked = list_topics(store.root) if wanted.topics is None else sorted(set(wanted.topics))
     names = filter(is_folder_name, asked)
     for topic in names:
@@ -129,7 +129,7 @@ def _queues(store: LiveStore, wanted: LayoutFields) -> Iterator[Queue]:
             yield from (Queue(topic, number) for number in list_queue_ids(store.root, topic))
 
 
-def _row(store: LiveStore, queue: Queue) -> list[Any] | None:
+def _row(store: RunningStore, queue: Queue) -> list[Any] | None:
     reader = store.queue(*queue)
     if reader is None:
         return None
@@ -137,7 +137,7 @@ def _row(store: LiveStore, queue: Queue) -> list[Any] | None:
     return [queue.topic, queue.queue_id, *bounds, store.is_resuming(queue)]
 
 
-def _index_row(store: LiveStore, file: IndexFile) -> list[Any]:
+def _index_row(store: RunningStore, file: IndexFile) -> list[Any]:
     slots, numbers = file.geometry.slot_count, file.geometry.index_num
     return [
         *(file.name, slots, numbers, file.header.begin_timestamp),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from node.runtime.wakeup import DatagramBell
+from node.runtime.wakeup import DatagramWakeup
 from protocol.ids import Queue
 
 GRACE_S = 0.002
@@ -87,7 +87,7 @@ def parse_hint(message: bytes) -> Hint | None:
 class Hints:
     """The rings of all queue workers. They are read only while somebody waits for those."""
 
-    def __init__(self, bell: DatagramBell, shards: int) -> None:
+    def __init__(self, bell: DatagramWakeup, shards: int) -> None:
         self._bell = bell
         self._counts = [HintCount() for _ in range(shards)]
         self._listens = False

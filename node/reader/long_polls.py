@@ -65,7 +65,7 @@ class Held:
         return replace(self.pull, offset=self.next_offset)
 
 
-class HoldList:
+class LongPolls:
     """At most `limit` held pulls. Taking one out costs the same however many there are."""
 
     def __init__(self, limit: int = HELD_MAX) -> None:

@@ -42,13 +42,13 @@ from node.runtime.state_page import (
 from node.runtime.stats.page import StatsPage
 from node.runtime.stats.series import READER
 from node.runtime.stats.topic_counts import TopicCounts
-from node.runtime.wakeup import READER_SLOTS, Context, DatagramBell, Sleepers
+from node.runtime.wakeup import READER_SLOTS, Context, DatagramWakeup, Waiters
 from node.serving.request_server import Server
 from node.serving.unix_server import bulk_socket
 from node.store.identity.new_store import check_created
 from node.store.opening import open_live
 from node.store.query.pull_types import TransferLimits
-from node.store.running_store import LiveStore
+from node.store.running_store import RunningStore
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest, CorruptError, MqError, ServiceNotAvailable
 
@@ -104,10 +104,10 @@ class Reader:
             self.poller.register(watched, zmq.POLLIN)
         self._site = site
         self._page = page
-        self._bell = DatagramBell(site.slot)
+        self._bell = DatagramWakeup(site.slot)
         self.poller.register(self._bell.watched, zmq.POLLIN)
         self._hints = Hints(self._bell, site.shards)
-        self._workers = Sleepers(context, site.root, lambda slot: slot.startswith("queue-"))
+        self._workers = Waiters(context, site.root, lambda slot: slot.startswith("queue-"))
         self.service = ReaderService(
             open_fitting(site),
             TopicsFile(site.root),
@@ -333,7 +333,7 @@ def transfer_limits(settings: Settings) -> TransferLimits:
     )
 
 
-def open_fitting(site: ReaderSite) -> LiveStore:
+def open_fitting(site: ReaderSite) -> RunningStore:
     """Opens the store, again for a moment when the writer is just making or removing a segment."""
     deadline = time.monotonic() + UNFIT_S_MAX
     while True:

@@ -22,7 +22,7 @@ from node.reader.answers import (
 )
 from node.reader.fetch import fetch, layout
 from node.reader.growth_notices import News
-from node.reader.long_polls import Held, HoldList
+from node.reader.long_polls import Held, LongPolls
 from node.reader.requests import Pull, parse_fetch, parse_get, parse_pull
 from node.reader.stats import ReaderStats
 from node.reader.tail_pulls import TailDesk
@@ -32,7 +32,7 @@ from node.serving.unix_server import Payload
 from node.store.query.pull import nothing
 from node.store.query.pull_types import PulledRecords, PullStatus, TransferLimits
 from node.store.queues.reader import QueueReader
-from node.store.running_store import LiveStore
+from node.store.running_store import RunningStore
 from node.store.topics_file import TopicsFile
 from protocol.errors import (
     BadRequest,
@@ -76,12 +76,17 @@ class ReaderService:
     """
 
     def __init__(
-        self, store: LiveStore, topics: TopicsFile, limits: TransferLimits, send: Send, shards: int
+        self,
+        store: RunningStore,
+        topics: TopicsFile,
+        limits: TransferLimits,
+        send: Send,
+        shards: int,
     ) -> None:
         self.store = store
         self.stats = ReaderStats()
         """Its owner may replace it before the first request."""
-        self.holds = HoldList()
+        self.holds = LongPolls()
         self.at_end = TailDesk(self.holds, self._send_pull)
         self.tail = self.at_end.tail
         self.requests = 0

@@ -9,7 +9,7 @@ from collections import deque
 from typing import NamedTuple
 
 from node.store.query.pull_types import PullRequest, PullStatus
-from node.store.running_store import LiveStore
+from node.store.running_store import RunningStore
 from protocol.errors import MqError
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC
@@ -51,7 +51,7 @@ class Taken(NamedTuple):
         return self.next_begin_offset == self.max_offset
 
 
-class LogTail:
+class TailCache:
     """The records of [`begin`, `end`) of the log, while `follows`; the queues' files have all that
     is below `begin`, at least. Raises nothing: what cannot be read is left to those."""
 
@@ -74,19 +74,19 @@ class LogTail:
         self._queues, self._ends = {}, {}
         self._order.clear()
 
-    def is_at_end(self, store: LiveStore) -> bool:
+    def is_at_end(self, store: RunningStore) -> bool:
         """Whether it, or else the queues' files, have all of the log, as of the last `refresh`."""
         if not self.follows:
             return store.followed >= store.log.end
         return self.end == store.log.end and self._epoch == store.epoch
 
-    def tells_end(self, store: LiveStore, queue: Queue) -> bool:
+    def tells_end(self, store: RunningStore, queue: Queue) -> bool:
         """Whether it and a queue's files have all of its messages, as of the last `refresh`."""
         if store.damaged_at(queue) is not None:
             return False
         return not store.is_behind(queue) or (self.follows and self.is_at_end(store))
 
-    def extend(self, store: LiveStore, now: float) -> set[Queue]:
+    def extend(self, store: RunningStore, now: float) -> set[Queue]:
         """Reads what is new, as of the store's last `refresh`; returns the queues that it is of."""
         followed, log = store.followed, store.log
         if self.follows and (store.epoch != self._epoch or followed < self.begin):
@@ -107,7 +107,7 @@ class LogTail:
             return set()
         return found
 
-    def _read(self, store: LiveStore) -> set[Queue] | None:
+    def _read(self, store: RunningStore) -> set[Queue] | None:
         """Takes in the records up to the log's end; None where that is not for here."""
         log = store.log
         grown: set[Queue] = set()

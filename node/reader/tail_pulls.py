@@ -7,10 +7,10 @@ the consumer need not ask again for each message.
 from collections.abc import Callable
 
 from node.reader.answers import Answer, look_again, tail_answer
-from node.reader.long_polls import Held, HoldList
-from node.reader.tail_cache import LogTail, Taken
+from node.reader.long_polls import Held, LongPolls
+from node.reader.tail_cache import TailCache, Taken
 from node.serving.unix_server import Payload
-from node.store.running_store import LiveStore
+from node.store.running_store import RunningStore
 from protocol.errors import MqError
 from protocol.ids import Queue
 from protocol.wire.frames import Header, answer, refusal
@@ -25,8 +25,8 @@ _Answers = dict[tuple[int, str, int, int], tuple[Taken, Answer]]
 class TailDesk:
     """What the log's end can answer. It shares the held pulls with whoever answers the others."""
 
-    def __init__(self, holds: HoldList, send: SendPull) -> None:
-        self.tail = LogTail()
+    def __init__(self, holds: LongPolls, send: SendPull) -> None:
+        self.tail = TailCache()
         self._holds = holds
         self._send = send
         self._min_offsets: dict[Queue, int] = {}
@@ -35,7 +35,7 @@ class TailDesk:
         """The queues' files may begin elsewhere by now: call it now and then."""
         self._min_offsets = {}
 
-    def pull(self, store: LiveStore, held: Held) -> bool:
+    def pull(self, store: RunningStore, held: Held) -> bool:
         """Answers or holds a pull that has just come; False: the queue's files have to tell.
 
         Raises NodeBusy, StoreDamaged.
@@ -55,14 +55,14 @@ class TailDesk:
             self._send(held, answer(held.request_id, **found.fields), found.payload)
         return True
 
-    def follow(self, store: LiveStore, now: float) -> None:
+    def follow(self, store: RunningStore, now: float) -> None:
         """Answers the held pulls that the log's end has messages for; `now` in seconds."""
         for queue in self.tail.extend(store, now):
             answers: _Answers = {}
             for held in self._holds.of(queue):
                 self._wake(store, held, answers)
 
-    def _wake(self, store: LiveStore, held: Held, answers: _Answers) -> None:
+    def _wake(self, store: RunningStore, held: Held, answers: _Answers) -> None:
         """Equal pulls share one answer."""
         request = held.pull.request
         key = held.next_offset, held.pull.tags, request.max_messages, request.total_bytes_max
@@ -93,7 +93,7 @@ class TailDesk:
         if not self._send(held, header, found.payload):
             self._holds.forget(held.peer)
 
-    def min_offset(self, store: LiveStore, queue: Queue) -> int:
+    def min_offset(self, store: RunningStore, queue: Queue) -> int:
         """Of a queue that the log's end has messages of. Raises StoreDamaged."""
         known = self._min_offsets.get(queue)
         if known is not None:

@@ -27,7 +27,7 @@ from protocol.ids import Queue, shard_of
 RINGS_AT_ONCE = 64
 RING_BYTES_MAX = 64 * 1024
 READER_SLOTS = "reader-"
-"""What the slots of those begin with who have a `DatagramBell`."""
+"""What the slots of those begin with who have a `DatagramWakeup`."""
 RINGS_HIGH_WATER_MARK = 1_000
 RECONNECT_MS = 10
 _POLLIN = int(zmq.POLLIN)
@@ -42,7 +42,7 @@ def bell_file(slot: str) -> str:
     return f"{slot}.bell"
 
 
-class Bell:
+class ZmqWakeup:
     """The sleeper's end. The current folder must be `keelog/run`, and the slot's lock be held."""
 
     def __init__(self, context: Context, slot: str) -> None:
@@ -75,7 +75,7 @@ class Bell:
         self.socket.close()
 
 
-class Ringer:
+class ZmqRinger:
     """The other end, to one sleeper, who may come later. The current folder must be
     `keelog/run`."""
 
@@ -102,7 +102,7 @@ def _endpoint(slot: str) -> str:
     return f"ipc://{bell_file(slot)}"
 
 
-class DatagramBell:
+class DatagramWakeup:
     """The sleeper's end. The current folder must be `keelog/run`, and the slot's lock be held."""
 
     def __init__(self, slot: str) -> None:
@@ -151,16 +151,16 @@ class DatagramRinger:
         self._socket.close()
 
 
-def ringer_of(context: Context, slot: str) -> Ringer | DatagramRinger:
+def ringer_of(context: Context, slot: str) -> ZmqRinger | DatagramRinger:
     """The end that rings the bell of a slot."""
-    return DatagramRinger(slot) if slot.startswith(READER_SLOTS) else Ringer(context, slot)
+    return DatagramRinger(slot) if slot.startswith(READER_SLOTS) else ZmqRinger(context, slot)
 
 
 class Sleeper:
     """One process that may want to be rung: its slot, and its page as it was found."""
 
     def __init__(
-        self, ringer: Ringer | DatagramRinger, slot: str, page: WorkerPage, file_number: int
+        self, ringer: ZmqRinger | DatagramRinger, slot: str, page: WorkerPage, file_number: int
     ) -> None:
         self.ringer = ringer
         self.slot = slot
@@ -187,7 +187,7 @@ def _any_queue() -> None:
     return None
 
 
-class Sleepers:
+class Waiters:
     """The processes that have a page, of some slots. `look` finds new ones: now and then."""
 
     def __init__(self, context: Context, root: Path, takes: Callable[[str], bool]) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 from node.store.checkpoints import list_progress, load_epochs
 from node.store.file_cache import refuse
-from node.store.stopped_store import DeadStore
+from node.store.stopped_store import StoppedStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 
 Shape = dict[str, Any]
 
 
-def describe(store: DeadStore) -> Shape:
+def describe(store: StoppedStore) -> Shape:
     """Sizes are bytes, offsets log offsets. Raises StoreDamaged, StorePermission."""
     condition = store.condition
     log = store.log
@@ -49,14 +49,14 @@ def describe(store: DeadStore) -> Shape:
     }
 
 
-def _torn(store: DeadStore) -> Shape | None:
+def _torn(store: StoppedStore) -> Shape | None:
     stop = store.tail.stop
     if stop is None or stop.kind == "end":
         return None
     return {"offset": stop.position, "kind": stop.kind, "why": stop.why}
 
 
-def _own(store: DeadStore) -> Shape:
+def _own(store: StoppedStore) -> Shape:
     epochs = load_epochs(store.root)
     return {
         "epoch": epochs[-1].epoch if epochs else 0,

@@ -73,7 +73,7 @@ class IndexNames:
         return self._names
 
 
-class LiveStore(Store):
+class RunningStore(Store):
     """Follows a node. Call `refresh` before each look; it costs a few page reads when idle.
 
     Queue readers are told their new end when they are asked for, not while they are held.

@@ -39,7 +39,7 @@ _HINT_QUEUES_MAX = 2_000
 _ANY_OFFSET = 2**63 - 1
 
 
-class DeadStore(Store):
+class StoppedStore(Store):
     """Bounds are found once, when it is opened. `tail` tells where the log ends and why.
 
     `strict=False` opens a log with missing or odd segments too: `problems` names them, and only

@@ -24,11 +24,11 @@ def http_end(
         yield ""
         return
     # Only here: http.server takes longer to import than all else of a supervisor.
-    from node.supervisor.monitoring.health_pages import PATHS, NodePages
-    from node.supervisor.monitoring.http_server import HttpEnd
+    from node.supervisor.monitoring.health_pages import PATHS, HealthPages
+    from node.supervisor.monitoring.http_server import HttpServer
 
     try:
-        end = HttpEnd(place.host, place.port, NodePages(view, turned_at))
+        end = HttpServer(place.host, place.port, HealthPages(view, turned_at))
     except OSError as error:
         where, why = f"{place.host}:{place.port}", error.strerror or error
         told = fields(cannot_listen_at=where, why=why)

@@ -23,7 +23,7 @@ from node.runtime.run_process import ChildProcess, run_process
 from node.runtime.settings import Settings, load_settings
 from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
 from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
-from node.runtime.wakeup import Context, Sleepers
+from node.runtime.wakeup import Context, Waiters
 from node.serving.request_server import BadFrames, Received, Server
 from node.serving.request_wait import RequestWait
 from node.writer.admission import check_append, check_pool, check_runs
@@ -67,7 +67,7 @@ STOP_WAIT_S = 5.0
 class Writer:
     """The loop. It owns the sockets and, through `store`, the log."""
 
-    def __init__(self, store: WriterStore, server: Server, workers: Sleepers) -> None:
+    def __init__(self, store: WriterStore, server: Server, workers: Waiters) -> None:
         self.store = store
         self.settings: Settings = store.settings
         self.server = server
@@ -412,7 +412,7 @@ def _serve(child: ChildProcess, options: argparse.Namespace, root: Path, stop: S
     child.what = f"the writer of {root} stops, its log can no longer be trusted"
     os.chdir(store.run_dir)
     context: Context = zmq.Context()
-    workers = Sleepers(context, root, lambda slot: slot.startswith(FOLLOWERS))
+    workers = Waiters(context, root, lambda slot: slot.startswith(FOLLOWERS))
     server = Server(context, options.bind, local=options.local)
     writer = Writer(store, server, workers)
     child.report_ready(server.endpoint)

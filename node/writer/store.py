@@ -28,7 +28,7 @@ from node.store.topics_file import TopicsFile
 from node.writer.appender import Appender
 from node.writer.broker_checkpoint import BrokerCheckpoint, live_workers
 from node.writer.log.commit_log import Ahead, CommitLog
-from node.writer.log.page_prefetch import PagesAhead
+from node.writer.log.page_prefetch import PagePrefetch
 from node.writer.log.transient_store_pool import make_pool
 from node.writer.log.zero_prefill import make_ahead
 from node.writer.page import show_durable
@@ -74,7 +74,7 @@ class WriterStore:
         ahead: Ahead | None = None
         if pool is None:
             is_sync = settings.is_sync_flush
-            ahead = make_ahead(self.root, found.segment_bytes) if is_sync else PagesAhead()
+            ahead = make_ahead(self.root, found.segment_bytes) if is_sync else PagePrefetch()
         self.log = CommitLog(self.root, found.segment_bytes, found.end, pool, ahead)
         self.log.open_tail()
         self.appender = Appender(

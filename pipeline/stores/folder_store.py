@@ -18,9 +18,9 @@ from node.store.log.reader import LogReader
 from node.store.log.segment_list import list_folder
 from node.store.queues.listing import queue_folder
 from node.store.queues.reader import QueueReader
-from node.store.running_store import LiveStore
+from node.store.running_store import RunningStore
 from node.store.shutdown_state import check_is_store
-from node.store.stopped_store import DeadStore
+from node.store.stopped_store import StoppedStore
 from pipeline.errors import DataLoss, StoreUnreadable
 from pipeline.log import log
 from pipeline.stores.access import StoreAt
@@ -45,7 +45,7 @@ _GAPS_SHOWN = 5
 
 
 class FolderStore(PlannedStore):
-    """A DeadStore, or a LiveStore while a node runs it; `refresh` notices a node that comes."""
+    """A StoppedStore, or a RunningStore while a node runs; `refresh` notices one that comes."""
 
     def __init__(self, at: StoreAt, settings: Settings, fail_on_data_loss: bool = True) -> None:
         self.at = at
@@ -61,16 +61,16 @@ class FolderStore(PlannedStore):
     def _find_root(self) -> Path:
         return Path(self.at.root)
 
-    def _open_resting(self, files: OpenFiles) -> DeadStore:
+    def _open_resting(self, files: OpenFiles) -> StoppedStore:
         """Raises DataLoss for missing segments; without `failOnDataLoss` it warns of them."""
         missing = missing_segments(self._root)
         if missing and self._fail_on_data_loss:
             raise DataLoss(missing, "failOnDataLoss=false to read what is left")
         if missing:
             log.warning("messages are lost: %s", missing)
-        return DeadStore(self._root, self.settings, strict=not missing, files=files)
+        return StoppedStore(self._root, self.settings, strict=not missing, files=files)
 
-    def _open(self) -> DeadStore | LiveStore:
+    def _open(self) -> StoppedStore | RunningStore:
         owner = find_owner(self._root)
         if owner in (Owner.NOBODY, Owner.BROKER):
             if owner is Owner.BROKER:
@@ -84,7 +84,7 @@ class FolderStore(PlannedStore):
 
     @property
     def epoch(self) -> int:
-        return self._store.epoch if isinstance(self._store, LiveStore) else 0
+        return self._store.epoch if isinstance(self._store, RunningStore) else 0
 
     def refresh(self) -> None:
         """Raises StoreDamaged when the files do not fit to what the node says for two seconds."""
@@ -105,13 +105,13 @@ class FolderStore(PlannedStore):
 
     def _is_replaced(self) -> bool:
         """Whether a node has come, or one with pages of its own."""
-        if isinstance(self._store, DeadStore):
+        if isinstance(self._store, StoppedStore):
             return find_owner(self._root) in (Owner.WRITER, Owner.SUPERVISOR)
         return self._store.pages.are_gone() and find_owner(self._root) is not Owner.NOBODY
 
     def settle(self) -> None:
         store = self._store
-        if not isinstance(store, LiveStore):
+        if not isinstance(store, RunningStore):
             return
         end, deadline = store.log.end, time.monotonic() + SETTLE_S_MAX
         while store.followed < end and time.monotonic() < deadline:
@@ -119,11 +119,11 @@ class FolderStore(PlannedStore):
             self.refresh()
 
     def is_resuming(self, queue: Queue) -> bool:
-        return isinstance(self._store, LiveStore) and self._store.is_resuming(queue)
+        return isinstance(self._store, RunningStore) and self._store.is_resuming(queue)
 
     def followed(self, queue: Queue) -> int:
         store = self._store
-        return store.visible_end(queue) if isinstance(store, LiveStore) else store.log.end
+        return store.visible_end(queue) if isinstance(store, RunningStore) else store.log.end
 
     def queues(self) -> list[Queue]:
         return self._store.queues()
@@ -146,7 +146,7 @@ class FolderStore(PlannedStore):
 
     def index_tables(self) -> Sequence[IndexTable]:
         self._index = {file.name: file for file in self._store.index.files()}
-        end = None if isinstance(self._store, DeadStore) else self.log.end
+        end = None if isinstance(self._store, StoppedStore) else self.log.end
         return [
             IndexTable(
                 file.name, file.header.index_count if end is None else readable_end(file, end)
@@ -169,7 +169,7 @@ class FolderStore(PlannedStore):
         )
 
     def tear(self) -> str:
-        stop = self._store.tail.stop if isinstance(self._store, DeadStore) else None
+        stop = self._store.tail.stop if isinstance(self._store, StoppedStore) else None
         return f"offset {stop.position}: {stop.why}" if stop and stop.kind != "end" else ""
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ def missing_segments(root: Path) -> str:
     return f"segments of {root / COMMIT_LOG_DIR} are missing: {', '.join(texts)}{rest}"
 
 
-def open_running(root: Path, settings: Settings, flushed_only: bool = False) -> LiveStore:
+def open_running(root: Path, settings: Settings, flushed_only: bool = False) -> RunningStore:
     """A store whose lock is held. Raises StoreUnreadable when no state pages give its ends.
 
     A writer that is starting is waited for: until it has recovered the log, its predecessor's page
@@ -205,7 +205,7 @@ def open_running(root: Path, settings: Settings, flushed_only: bool = False) -> 
         shards = _shards(root)
         if shards and (_writer_lives(root) or (is_late and find_owner(root) is Owner.SUPERVISOR)):
             try:
-                store = LiveStore(root, shards, settings, OpenFiles(maps=False), flushed_only)
+                store = RunningStore(root, shards, settings, OpenFiles(maps=False), flushed_only)
             except CorruptError:
                 if is_late:
                     raise

@@ -16,8 +16,8 @@ from pyarrow import fs
 
 from node.runtime.remote_path import RemotePath, Snapshot, remote_path
 from node.store.file_cache import FileVanished, OpenFile
-from node.store.running_store import LiveStore
-from node.store.stopped_store import DeadStore
+from node.store.running_store import RunningStore
+from node.store.stopped_store import StoppedStore
 from pipeline.errors import BadOption, StoreUnreadable
 from pipeline.stores.access import Access, StoreAt
 from pipeline.stores.folder_store import FolderStore
@@ -187,12 +187,12 @@ def listed_root(at: StoreAt) -> Path:
 
 
 class ObjectStore(FolderStore):
-    """A DeadStore over a listing that is made once: `refresh` sees nothing new."""
+    """A StoppedStore over a listing that is made once: `refresh` sees nothing new."""
 
     def _find_root(self) -> Path:
         return listed_root(self.at)
 
-    def _open(self) -> DeadStore | LiveStore:
+    def _open(self) -> StoppedStore | RunningStore:
         return self._open_resting(PlanningFiles(ObjectSource(self.at)))
 
     def refresh(self) -> None:

@@ -77,7 +77,7 @@ def resting_root(at: StoreAt) -> Path:
 
 
 def planning_files(at: StoreAt) -> OpenFiles | None:
-    """What the driver of a job reads it through; None: as DeadStore does by itself."""
+    """What the driver of a job reads it through; None: as StoppedStore does by itself."""
     if at.way is Way.FILES:
         return None
     from pipeline.stores.object_store import ObjectSource, PlanningFiles

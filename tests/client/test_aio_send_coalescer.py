@@ -9,7 +9,7 @@ import pytest
 
 import keelog
 import keelog.aio
-from client.aio.channel import LoopLink
+from client.aio.channel import AsyncioChannel
 from client.aio.send_coalescer import EARLY_RECORDS
 from client.send.send_coalescer import UNDER_WAY_MAX
 from client.transport.request import Call
@@ -160,13 +160,13 @@ Carried = list[bool]
 def carried(monkeypatch: pytest.MonkeyPatch) -> Carried:
     """Whether each request of columns was carried by the loop."""
     found: Carried = []
-    carry = LoopLink.carry
+    carry = AsyncioChannel.carry
 
-    def noted(self: LoopLink, call: Call) -> bool:
+    def noted(self: AsyncioChannel, call: Call) -> bool:
         found.append(carry(self, call))
         return found[-1]
 
-    monkeypatch.setattr(LoopLink, "carry", noted)
+    monkeypatch.setattr(AsyncioChannel, "carry", noted)
     return found
 
 

@@ -119,7 +119,7 @@ def test_a_client_lives_through_a_time_without_descriptors(
     with keelog.connect(node.url) as mq:
         with monkeypatch.context() as patch:
             patch.setattr(zmq.Context if missing == "socket" else zmq.Socket, missing, none_left)
-            patch.setattr(channel, "BareLink", none_left_of_its_own)
+            patch.setattr(channel, "ZmtpConnection", none_left_of_its_own)
             for use in (
                 lambda: mq.send("orders", b"x"),
                 lambda: next(mq.tail("orders")),

@@ -18,13 +18,13 @@ WAIT_S = 60.0
 def carried(mq: keelog.Client, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Which reads went without the I/O thread, once there is a connection for that."""
     seen: list[bool] = []
-    carry = blocking_channel.Direct.carry
+    carry = blocking_channel.BlockingChannel.carry
 
-    def noted(self: blocking_channel.Direct, call: Call) -> bool:
+    def noted(self: blocking_channel.BlockingChannel, call: Call) -> bool:
         seen.append(carry(self, call))
         return seen[-1]
 
-    monkeypatch.setattr(blocking_channel.Direct, "carry", noted)
+    monkeypatch.setattr(blocking_channel.BlockingChannel, "carry", noted)
     deadline = time.monotonic() + WAIT_S
     while not any(seen):
         assert time.monotonic() < deadline, "the connection of its own never came up"

@@ -136,13 +136,13 @@ def test_a_lone_send_does_not_change_threads(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carried: list[bool] = []
-    carry = blocking_channel.Direct.carry
+    carry = blocking_channel.BlockingChannel.carry
 
-    def noted(self: blocking_channel.Direct, call: Call) -> bool:
+    def noted(self: blocking_channel.BlockingChannel, call: Call) -> bool:
         carried.append(carry(self, call))
         return carried[-1]
 
-    monkeypatch.setattr(blocking_channel.Direct, "carry", noted)
+    monkeypatch.setattr(blocking_channel.BlockingChannel, "carry", noted)
     deadline = time.monotonic() + WAIT_S
     while not any(carried):
         assert time.monotonic() < deadline, "the connection of its own never came up"
@@ -157,16 +157,16 @@ def test_a_lone_send_does_not_change_threads(
 def test_as_many_threads_as_have_a_connection_carry_their_sends_at_the_same_time(
     node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carried_by: set[blocking_channel.Direct] = set()
-    carry = blocking_channel.Direct.carry
+    carried_by: set[blocking_channel.BlockingChannel] = set()
+    carry = blocking_channel.BlockingChannel.carry
 
-    def noted(self: blocking_channel.Direct, call: Call) -> bool:
+    def noted(self: blocking_channel.BlockingChannel, call: Call) -> bool:
         is_carried = carry(self, call)
         if is_carried:
             carried_by.add(self)
         return is_carried
 
-    monkeypatch.setattr(blocking_channel.Direct, "carry", noted)
+    monkeypatch.setattr(blocking_channel.BlockingChannel, "carry", noted)
     node.delay["append"] = 0.01
     deadline = time.monotonic() + WAIT_S
     while len(carried_by) < blocking_channel.DIRECTS:

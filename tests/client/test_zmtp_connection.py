@@ -13,7 +13,7 @@ import zmq
 
 from client.transport.exchange import Decision, Exchange
 from client.transport.request import Call, NodeAnswer, NodeRole, Retry
-from client.transport.zmtp_connection import BareLink
+from client.transport.zmtp_connection import ZmtpConnection
 from protocol.wire import frames as wire
 from protocol.wire import zmtp
 
@@ -45,7 +45,7 @@ def bound(router: "zmq.Socket[bytes]", address: str = "tcp://127.0.0.1:*") -> st
     return router.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
-def until(link: BareLink, is_so: Callable[[], bool]) -> Found:
+def until(link: ZmtpConnection, is_so: Callable[[], bool]) -> Found:
     """Receives until it is so."""
     found: Found = []
     deadline = time.monotonic() + WAIT_S
@@ -56,8 +56,8 @@ def until(link: BareLink, is_so: Callable[[], bool]) -> Found:
     return found
 
 
-def up(endpoint: str) -> BareLink:
-    link = BareLink(endpoint, exchange())
+def up(endpoint: str) -> ZmtpConnection:
+    link = ZmtpConnection(endpoint, exchange())
     until(link, lambda: link.is_up or link.is_lost)
     assert link.is_up
     return link
@@ -97,7 +97,7 @@ def test_requests_and_answers_pass_as_they_are(
 
 def test_a_link_goes_over_the_local_socket_that_it_is_given(router: "zmq.Socket[bytes]") -> None:
     local = bound(router, f"ipc://@keelog-test-{os.getpid()}-link")
-    link = BareLink("tcp://127.0.0.1:1", exchange(), local)
+    link = ZmtpConnection("tcp://127.0.0.1:1", exchange(), local)
     until(link, lambda: link.is_up)
     assert link.send(call_of(1))
     answer_all(router, 1)
@@ -108,7 +108,7 @@ def test_a_link_goes_over_the_local_socket_that_it_is_given(router: "zmq.Socket[
 
 def test_a_local_socket_that_nobody_has_is_refused_at_once() -> None:
     with pytest.raises(ConnectionRefusedError):
-        BareLink("tcp://127.0.0.1:1", exchange(), f"ipc://@keelog-test-{os.getpid()}-nobody")
+        ZmtpConnection("tcp://127.0.0.1:1", exchange(), f"ipc://@keelog-test-{os.getpid()}-nobody")
 
 
 def test_what_the_network_does_not_take_at_once_is_sent_later(
@@ -184,7 +184,7 @@ def test_a_peer_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(zmtp, "PING_S", 0.1)
     monkeypatch.setattr(zmtp, "PONG_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        link = BareLink(f"tcp://127.0.0.1:{server.getsockname()[1]}", exchange())
+        link = ZmtpConnection(f"tcp://127.0.0.1:{server.getsockname()[1]}", exchange())
         peer, _ = server.accept()
         with peer:
             peer.sendall(zmtp.GREETING + zmtp.ready(b"ROUTER"))
@@ -211,7 +211,7 @@ def test_a_peer_that_answers_no_ping_is_gone(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_a_peer_that_is_no_node_is_left(said: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        link = BareLink(f"tcp://127.0.0.1:{server.getsockname()[1]}", exchange())
+        link = ZmtpConnection(f"tcp://127.0.0.1:{server.getsockname()[1]}", exchange())
         peer, _ = server.accept()
         with peer:
             peer.sendall(said)
@@ -238,12 +238,12 @@ def test_frames_that_are_no_answer_are_passed_over(router: "zmq.Socket[bytes]") 
 def test_what_cannot_be_connected_to_at_once_is_left_to_others(endpoint: str) -> None:
     """Names, too: looking them up takes time."""
     with pytest.raises((OSError, ValueError)):
-        BareLink(endpoint, exchange())
+        ZmtpConnection(endpoint, exchange())
 
 
 def test_where_nobody_listens_a_link_is_lost_at_once() -> None:
     begun = time.monotonic()
-    link = BareLink("tcp://127.0.0.1:1", exchange())
+    link = ZmtpConnection("tcp://127.0.0.1:1", exchange())
     assert until(link, lambda: link.is_lost) == []
     assert time.monotonic() < begun + WAIT_S / 2
     assert not link.send(call_of(1))

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from client.messages import OutgoingMessage
 from node.runtime.settings import Settings
-from node.store.opening import DeadStore, open_store
+from node.store.opening import StoppedStore, open_store
 from node.store.query.find import FindRequest, find
 from node.store.query.pull import get_message
 from node.store.query.pull_types import PullRequest, PullStatus
@@ -91,7 +91,7 @@ def regions(root: Path) -> list[Region]:
         return [*_of_the_log(store), *_of_the_queues(store), *_of_the_index(store)]
 
 
-def records_of(store: DeadStore) -> list[Record]:
+def records_of(store: StoppedStore) -> list[Record]:
     """All records, in log order."""
     return [
         columns.record(row)
@@ -105,7 +105,7 @@ def keys_of(record: Record) -> frozenset[tuple[str, str]]:
     return frozenset((record.topic, key) for key in [*record.keys, record.unique_key])
 
 
-def _of_the_log(store: DeadStore) -> Iterator[Region]:
+def _of_the_log(store: StoppedStore) -> Iterator[Region]:
     size = SETTINGS.mapped_file_size_commit_log
     ends = dict.fromkeys(sorted((store.root / COMMIT_LOG_DIR).iterdir()), 0)
     paths = {int(path.name): path for path in ends}
@@ -121,7 +121,7 @@ def _of_the_log(store: DeadStore) -> Iterator[Region]:
         yield Region("free log", path, end + FILLER_BYTES, size, "log bytes behind the end")
 
 
-def _of_the_queues(store: DeadStore) -> Iterator[Region]:
+def _of_the_queues(store: StoppedStore) -> Iterator[Region]:
     size = SETTINGS.mapped_file_size_consume_queue
     for queue in store.queues():
         reader = store.queue(*queue)
@@ -134,7 +134,7 @@ def _of_the_queues(store: DeadStore) -> Iterator[Region]:
             yield Region("free unit", path, used, size, "units behind the queue's end")
 
 
-def _of_the_index(store: DeadStore) -> Iterator[Region]:
+def _of_the_index(store: StoppedStore) -> Iterator[Region]:
     geometry: IndexGeometry = SETTINGS.index_geometry
     for file in store.index.files():
         path = store.root / INDEX_DIR / file.name
@@ -216,7 +216,7 @@ def _refusing(read: Callable[..., _T], *arguments: object) -> _T | None:
         return None
 
 
-def _pull_all(store: DeadStore, queue: Queue, tag: str | None, seen: Seen) -> None:
+def _pull_all(store: StoppedStore, queue: Queue, tag: str | None, seen: Seen) -> None:
     reader = store.queue(*queue)
     assert reader is not None
     offset = reader.min_offset
@@ -239,7 +239,7 @@ def _pull_all(store: DeadStore, queue: Queue, tag: str | None, seen: Seen) -> No
         offset = result.next_begin_offset
 
 
-def _get_all(store: DeadStore, queue: Queue, seen: Seen) -> None:
+def _get_all(store: StoppedStore, queue: Queue, seen: Seen) -> None:
     reader = store.queue(*queue)
     assert reader is not None
     for number in range(reader.min_offset, reader.max_offset):
@@ -249,11 +249,11 @@ def _get_all(store: DeadStore, queue: Queue, seen: Seen) -> None:
         seen.messages[Asked("get", queue, number)] = None if record is None else record.raw
 
 
-def _seek(store: DeadStore, queue: Queue, time: int) -> int:
+def _seek(store: StoppedStore, queue: Queue, time: int) -> int:
     return offset_by_time(store.log, store.queue(*queue), time)
 
 
-def _find(store: DeadStore, key: tuple[str, str]) -> list[bytes]:
+def _find(store: StoppedStore, key: tuple[str, str]) -> list[bytes]:
     with suppress(UnknownTopic):
         return [record.raw for record in find(store, FindRequest(*key)).records]
     return []

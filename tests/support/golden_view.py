@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from node.runtime.settings import Settings, load_settings
-from node.store.opening import DeadStore, open_store
+from node.store.opening import StoppedStore, open_store
 from protocol.record.codec import Record
 from tests.support.golden import Facts
 
@@ -34,7 +34,7 @@ def size_settings(name: str, known: Facts) -> Settings:
 
 
 @contextmanager
-def golden_view(root: Path, known: Facts) -> Iterator[DeadStore]:
+def golden_view(root: Path, known: Facts) -> Iterator[StoppedStore]:
     """The store at `root`, open."""
     with open_store(root, size_settings(root.name, known)) as store:
         yield store

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from keelog.cli.main import run
-from node.store.opening import DeadStore
+from node.store.opening import StoppedStore
 from node.store.query.find import FindRequest, find
 from node.store.query.pull import get_message
 from node.store.query.pull_types import PulledRecords, PullRequest
@@ -103,7 +103,7 @@ def test_every_queue_has_rocketmqs_bounds_and_units(golden: GetStore, name: str)
             assert rows == expected.get((fact["topic"], fact["queueId"]), [])
 
 
-def pull(store: DeadStore, query: Row) -> PulledRecords:
+def pull(store: StoppedStore, query: Row) -> PulledRecords:
     request = PullRequest(query["maxMsgNums"], tags=parse_tags(query["filter"]))
     queue = store.queue(query["topic"], query["queueId"])
     return get_message(store.log, queue, query["offset"], request)

@@ -16,7 +16,7 @@ import zmq
 
 from node.reader.growth_notices import parse_hint
 from node.runtime.state_page import DAMAGED, RUNNING, STOPPED, WorkerPage, run_dir
-from node.runtime.wakeup import Context, DatagramBell
+from node.runtime.wakeup import Context, DatagramWakeup
 from node.store.checkpoints import list_progress
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from tests.support.golden import GetStore
@@ -95,7 +95,7 @@ def test_following_workers_keep_up_tell_readers_and_stop_in_order(
     assert [json.loads(worker.ready)["ready"] for worker in workers] == [True] * 3
     monkeypatch.chdir(run_dir(log.root))
     context: Context = zmq.Context()
-    listener, bell = WorkerPage.create(log.root, "reader-0"), DatagramBell("reader-0")
+    listener, bell = WorkerPage.create(log.root, "reader-0"), DatagramWakeup("reader-0")
     heard: list[bytes] = []
     listener.publish(listens=1)
 

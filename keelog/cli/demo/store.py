@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import keelog
-from node.store.opening import DeadStore, open_store
+from node.store.opening import StoppedStore, open_store
 from protocol.errors import NotAStore, PropertiesTooLarge, StoreDamaged
 from protocol.ids import Queue
 from protocol.names import NOT_FOR_CLIENTS, SYSTEM_PREFIX
@@ -90,7 +90,7 @@ def read_store(path: Path, found: Input) -> Torn | None:
         return stop
 
 
-def _records(columns: Iterator[RecordColumns], store: DeadStore) -> Iterator[Record]:
+def _records(columns: Iterator[RecordColumns], store: StoppedStore) -> Iterator[Record]:
     for window in columns:
         for offset in window.physical_offset.tolist():
             yield store.log.record_at(offset)

@@ -23,7 +23,7 @@ from keelog.cli.shapes import (
 )
 from keelog.cli.store.options import body_options, directory, opened
 from node.store.log.damage import Damage, columns_past_damage
-from node.store.opening import DeadStore
+from node.store.opening import StoppedStore
 from protocol.derived.index_entry import IndexEntry
 from protocol.derived.queue_unit import QueueUnit
 from protocol.errors import BadRequest
@@ -113,7 +113,7 @@ class _Talk:
         self._progress.clear()
         say(f"damage: {where}, offset {offset}: {why}; {then}")
 
-    def tell_tail(self, store: DeadStore) -> None:
+    def tell_tail(self, store: StoppedStore) -> None:
         stop = store.tail.stop
         floor = store.condition.floor
         if store.log.end < floor:
@@ -134,7 +134,7 @@ def _limited(rows: Iterator[Shape], selection: DumpSelection) -> Iterator[Shape]
             return
 
 
-def _messages(store: DeadStore, selection: DumpSelection, talk: _Talk) -> Iterator[Shape]:
+def _messages(store: StoppedStore, selection: DumpSelection, talk: _Talk) -> Iterator[Shape]:
     log = store.log
     first = _first_record(store, selection.start)
     end = min(selection.stop, log.end)
@@ -154,7 +154,7 @@ def _messages(store: DeadStore, selection: DumpSelection, talk: _Talk) -> Iterat
         talk.tell_damage(where, log.stopped.position, log.stopped.why, "no record follows")
 
 
-def _first_record(store: DeadStore, start: int) -> int:
+def _first_record(store: StoppedStore, start: int) -> int:
     """Where to begin so that no record from `start` on is missed."""
     log = store.log
     if start <= log.min_offset or start >= log.end:
@@ -175,7 +175,7 @@ def _wanted_rows(columns: RecordColumns, selection: DumpSelection) -> list[int]:
     return [row for row in rows if columns.piece(starts, lengths, row) == topic]
 
 
-def _units(store: DeadStore, selection: DumpSelection, tell: Tell) -> Iterator[Shape]:
+def _units(store: StoppedStore, selection: DumpSelection, tell: Tell) -> Iterator[Shape]:
     queues = list(store.queues())
     for number, queue in enumerate(queues):
         tell(number, len(queues))
@@ -190,12 +190,12 @@ def _units(store: DeadStore, selection: DumpSelection, tell: Tell) -> Iterator[S
                 yield unit_shape(queue, start + row, QueueUnit(*units[row].tolist()))
 
 
-def _headers(store: DeadStore) -> Iterator[Shape]:
+def _headers(store: StoppedStore) -> Iterator[Shape]:
     for file in store.index.files():
         yield index_header_shape(file.name, file.header)
 
 
-def _entries(store: DeadStore, selection: DumpSelection, tell: Tell) -> Iterator[Shape]:
+def _entries(store: StoppedStore, selection: DumpSelection, tell: Tell) -> Iterator[Shape]:
     files = store.index.files()
     for number, file in enumerate(files):
         tell(number, len(files))

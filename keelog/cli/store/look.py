@@ -14,7 +14,7 @@ from keelog.cli.output import Output
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, Shape, message_shape, pull_shape
 from keelog.cli.store.options import body_options, directory, opened
 from node.store.indexes.reader import END_OF_TIME, MAX_MESSAGES_BATCH
-from node.store.opening import DeadStore
+from node.store.opening import StoppedStore
 from node.store.query.find import FindRequest
 from node.store.query.find import find as find_page
 from node.store.query.pull import get_message
@@ -75,7 +75,7 @@ def get(
 
 
 def _shapes(
-    store: DeadStore, result: PulledRecords, raw_body: bool, no_body: bool
+    store: StoppedStore, result: PulledRecords, raw_body: bool, no_body: bool
 ) -> Iterator[Shape]:
     for offset in result.physical_offsets.tolist():
         yield message_shape(store.log.record_at(offset), raw_body, no_body)
@@ -120,7 +120,7 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
     return failures.OK if count else failures.NOT_FOUND
 
 
-def _candidates(store: DeadStore, request: FindRequest) -> Iterator[Shape]:
+def _candidates(store: StoppedStore, request: FindRequest) -> Iterator[Shape]:
     times = (request.begin, request.end)
     # The limit asked for stands for the broker's maxMsgsNumBatch too.
     for offset in store.index.query(
@@ -130,7 +130,7 @@ def _candidates(store: DeadStore, request: FindRequest) -> Iterator[Shape]:
 
 
 def _found(
-    store: DeadStore, request: FindRequest, raw_body: bool, no_body: bool
+    store: StoppedStore, request: FindRequest, raw_body: bool, no_body: bool
 ) -> Iterator[Shape]:
     left, cursor = request.limit, None
     while left:

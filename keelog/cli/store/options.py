@@ -8,7 +8,7 @@ import click
 
 from keelog.cli.failures import doing
 from node.runtime.settings import load_settings
-from node.store.opening import DeadStore, open_store
+from node.store.opening import StoppedStore, open_store
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -30,7 +30,7 @@ def body_options(function: Function) -> Function:
     return function
 
 
-def opened(path: Path, pairs: Iterable[str]) -> DeadStore:
+def opened(path: Path, pairs: Iterable[str]) -> StoppedStore:
     """The store, opened read-only; -X settings name sizes that cannot be found."""
     with doing(f"cannot open the store {path}"):
         return open_store(path, load_settings(pairs))

@@ -12,7 +12,7 @@ from protocol.ids import Queue
 
 
 class CheckedStore(Protocol):
-    """`DeadStore` is one."""
+    """`StoppedStore` is one."""
 
     root: Path
     settings: Settings

@@ -7,7 +7,7 @@ from node.runtime.regular_file import IrregularFile
 from node.store.identity.own_places import strangers
 from node.store.log.damage import Damage, columns_past_damage, next_record, wrong_blank
 from node.store.log.reader import Bounds, LogReader
-from node.store.stopped_store import DeadStore
+from node.store.stopped_store import StoppedStore
 from node.store.topics_file import unreadable_tables
 from node.store.verify.findings import Finding, Findings, Severity
 from protocol.names import CHECKPOINT_FILE
@@ -25,7 +25,7 @@ class LogCheck:
     one of them is right, and the record is what is wrong.
     """
 
-    def __init__(self, store: DeadStore, findings: Findings, progress: Progress) -> None:
+    def __init__(self, store: StoppedStore, findings: Findings, progress: Progress) -> None:
         self._store = store
         self._findings = findings
         self._progress = progress

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from node.runtime.settings import Settings
-from node.store.stopped_store import DeadStore
+from node.store.stopped_store import StoppedStore
 from node.store.verify.findings import Finding, Findings
 from node.store.verify.index import IndexCheck
 from node.store.verify.log import LogCheck, irregular_findings
@@ -69,7 +69,7 @@ def verify(
     and offset; all other damage is what it reports.
     """
     tell = progress or (lambda _done, _all: None)
-    with DeadStore(Path(path), settings or Settings(), strict=False) as store:
+    with StoppedStore(Path(path), settings or Settings(), strict=False) as store:
         findings = Findings()
         log = LogCheck(store, findings, tell)
         queues = QueueCheck(store, findings)

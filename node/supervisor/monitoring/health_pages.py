@@ -18,7 +18,7 @@ LOOP_S_MAX = 10.0
 PATHS = ("/livez", "/readyz", "/healthz", "/metrics")
 
 
-class NodePages:
+class HealthPages:
     """Called in the threads of the HTTP end: it looks at the node, and changes nothing."""
 
     def __init__(self, view: Callable[[], NodeView], turned_at: Callable[[], float]) -> None:

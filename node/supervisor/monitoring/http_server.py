@@ -41,7 +41,7 @@ Pages = Callable[[str, Mapping[str, str]], Page]
 """The page at a path, with the fields of its query. Called in several threads at once."""
 
 
-class HttpEnd:
+class HttpServer:
     """The server. It listens from the beginning; `close` ends it.
 
     Raises OSError when it cannot listen there.

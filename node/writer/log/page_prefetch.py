@@ -36,7 +36,7 @@ class GrowthPoint(NamedTuple):
     start: int
 
 
-class PagesAhead:
+class PagePrefetch:
     """One segment at a time. `begin`, `claim` and `close` are for the writer's thread; positions
     count from the segment's start."""
 

@@ -36,10 +36,10 @@ _ZEROS = bytes(PART_BYTES)
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
-def make_ahead(root: Path, segment_bytes: int) -> "ZeroAhead | None":
+def make_ahead(root: Path, segment_bytes: int) -> "ZeroPrefill | None":
     """For the log of a store, where it is of use."""
     is_large = segment_bytes >= SEGMENT_BYTES_MIN
-    return ZeroAhead() if is_large and _file_system(root) in IN_PLACE_FILE_SYSTEMS else None
+    return ZeroPrefill() if is_large and _file_system(root) in IN_PLACE_FILE_SYSTEMS else None
 
 
 def _file_system(folder: Path) -> str:
@@ -68,7 +68,7 @@ class _Part(NamedTuple):
     stop: int
 
 
-class ZeroAhead:
+class ZeroPrefill:
     """One segment at a time. `begin` and `claim` are for the writer's thread; positions count from
     the segment's start.
 

@@ -29,7 +29,7 @@ from node.store.log.end import TailWalk, ends_at
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment_list import SegmentList, list_folder
 from node.store.shutdown_state import Condition, read_condition
-from node.store.stopped_store import DeadStore
+from node.store.stopped_store import StoppedStore
 from node.store.verify.tails import disagreement
 from node.writer.recovery.queues import TailNotes
 from node.writer.recovery.tail import (
@@ -228,7 +228,7 @@ def _walk_of_broker(
 
     Returns what stands at the end.
     """
-    with DeadStore(found.root, settings, on_window=lambda done, _total: tell(done)) as store:
+    with StoppedStore(found.root, settings, on_window=lambda done, _total: tell(done)) as store:
         if known is not None:
             found.tails = dict(known.next_offset)
             found.last_store_timestamp = known.store_timestamp

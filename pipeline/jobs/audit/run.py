@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from node.runtime.settings import Settings
 from node.store.indexes.file import IndexFile
 from node.store.shutdown_state import check_is_store
-from node.store.stopped_store import DeadStore
+from node.store.stopped_store import StoppedStore
 from node.store.verify.findings import Findings
 from node.store.verify.index import IndexCheck
 from node.store.verify.log import LogCheck
@@ -85,7 +85,7 @@ def audit(
     """
     began = time.monotonic()
     root = check_audit(path)
-    with naming_conditions(), DeadStore(root, settings or Settings(), strict=False) as store:
+    with naming_conditions(), StoppedStore(root, settings or Settings(), strict=False) as store:
         work = _Audit(spark, store)
         report = work.run(range_bytes)
         return AuditResult(root, report, work.ranges, work.repaired, time.monotonic() - began)
@@ -106,7 +106,7 @@ def check_audit(path: Path | str) -> Path:
 
 
 class _Audit:
-    def __init__(self, spark: SparkSession, store: DeadStore) -> None:
+    def __init__(self, spark: SparkSession, store: StoppedStore) -> None:
         self._spark = spark
         self._store = store
         self._findings = Findings()
@@ -206,7 +206,7 @@ class _Audit:
             self._note(notes)
 
 
-def _indexes_tags(store: DeadStore, files: list[IndexFile]) -> bool:
+def _indexes_tags(store: StoppedStore, files: list[IndexFile]) -> bool:
     """True if the index holds entries for TAGS; the setting decides where the files do not show it.
 
     A guess that saves work: what differs from it is looked at record by record.

@@ -21,7 +21,7 @@ from node.runtime.locks import StoreLock
 from node.runtime.settings import Settings
 from node.store.detected_sizes import found_file_bytes, found_geometry
 from node.store.shutdown_state import check_is_store
-from node.store.stopped_store import DeadStore
+from node.store.stopped_store import StoppedStore
 from pipeline.errors import (
     BadOption,
     JobFailed,
@@ -186,7 +186,7 @@ def _find_store(store: StoreAt) -> Path:
 
 
 def _open_log(root: Path, at: StoreAt, settings: Settings) -> LogAt:
-    with naming_conditions(), DeadStore(root, settings, files=planning_files(at)) as store:
+    with naming_conditions(), StoppedStore(root, settings, files=planning_files(at)) as store:
         log = store.log
         segments = tuple(segment.start for segment in log.segments.segments)
         return LogAt(at.root, log.segment_bytes, segments, log.min_offset, log.end)

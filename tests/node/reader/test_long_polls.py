@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.reader.long_polls import Held, HoldList
+from node.reader.long_polls import Held, LongPolls
 from node.reader.requests import Pull
 from node.store.query.pull_types import PullRequest
 from protocol.errors import NodeBusy
@@ -18,7 +18,7 @@ def hold(queue: Queue = A, deadline: float = 1.0, peer: bytes = b"p", number: in
 
 
 def test_who_waits_for_a_queue_is_found_in_the_order_of_coming() -> None:
-    holds = HoldList()
+    holds = LongPolls()
     first, other, second = hold(A, 9), hold(B), hold(A, 1)
     for held in (first, other, second):
         holds.add(held)
@@ -29,7 +29,7 @@ def test_who_waits_for_a_queue_is_found_in_the_order_of_coming() -> None:
 
 
 def test_pulls_come_due_in_the_order_of_their_times_and_once() -> None:
-    holds = HoldList()
+    holds = LongPolls()
     late, soon = hold(A, 30.0), hold(B, 10.0)
     holds.add(late)
     holds.add(soon)
@@ -44,7 +44,7 @@ def test_pulls_come_due_in_the_order_of_their_times_and_once() -> None:
 
 
 def test_an_answered_pull_does_not_come_due() -> None:
-    holds = HoldList()
+    holds = LongPolls()
     held = hold()
     holds.add(held)
     holds.remove(held)
@@ -56,7 +56,7 @@ def test_an_answered_pull_does_not_come_due() -> None:
 
 
 def test_one_pull_too_many_is_refused_as_busy_and_room_comes_back() -> None:
-    holds = HoldList(limit=2)
+    holds = LongPolls(limit=2)
     first = hold()
     holds.add(first)
     holds.add(hold())
@@ -68,7 +68,7 @@ def test_one_pull_too_many_is_refused_as_busy_and_room_comes_back() -> None:
 
 
 def test_all_pulls_of_a_peer_that_is_gone_are_forgotten_and_no_others() -> None:
-    holds = HoldList()
+    holds = LongPolls()
     gone = [hold(A, peer=b"gone"), hold(B, peer=b"gone")]
     stays = hold(A, peer=b"stays")
     for held in (*gone, stays):
@@ -82,7 +82,7 @@ def test_all_pulls_of_a_peer_that_is_gone_are_forgotten_and_no_others() -> None:
 
 
 def test_answered_pulls_take_no_memory_until_their_time() -> None:
-    holds = HoldList()
+    holds = LongPolls()
     for number in range(20_000):
         held = hold(deadline=30.0 + number)
         holds.add(held)
@@ -101,7 +101,7 @@ def test_a_pull_looks_on_behind_what_its_filter_refused() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "remove", "due", "forget"]), st.integers(0, 9))))
 def test_it_is_the_same_as_a_plain_list(steps: list[tuple[str, int]]) -> None:
-    holds, plain = HoldList(limit=6), list[Held]()
+    holds, plain = LongPolls(limit=6), list[Held]()
     now = 0.0
     for step, number in steps:
         if step == "add" and len(plain) < 6:

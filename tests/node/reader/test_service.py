@@ -30,7 +30,7 @@ from node.serving.request_server import BadFrames, Received
 from node.serving.unix_server import Payload
 from node.store.opening import open_live
 from node.store.query.pull_types import TransferLimits
-from node.store.running_store import LiveStore
+from node.store.running_store import RunningStore
 from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest
 from protocol.ids import Queue
@@ -89,7 +89,7 @@ class Desk:
         self.now = 100.0
         self.sent: list[Reply] = []
         self.gone: set[bytes] = set()
-        self.store: LiveStore = open_live(living.root, living.shards, living.settings)
+        self.store: RunningStore = open_live(living.root, living.shards, living.settings)
         self.service = ReaderService(
             self.store, TopicsFile(living.root), TransferLimits(), self._send, living.shards
         )

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from node.reader.tail_cache import KEPT_RECORDS_MAX, RETRY_S, TURN_RECORDS_MAX, LogTail
+from node.reader.tail_cache import KEPT_RECORDS_MAX, RETRY_S, TURN_RECORDS_MAX, TailCache
 from node.store.opening import open_live
 from node.store.query.pull_types import PullRequest, PullStatus
 from node.store.query.tag_filter import parse_tags
-from node.store.running_store import LiveStore
+from node.store.running_store import RunningStore
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 from tests.support.golden import GetStore, Row, facts
@@ -26,8 +26,8 @@ class Ground:
         self.living = LivingStore(root, facts(name))
         self.first = self.row = row
         self.living.begin_epoch(self.messages[row]["physicalOffset"])
-        self.store: LiveStore = open_live(root, self.living.shards, self.living.settings)
-        self.tail = LogTail()
+        self.store: RunningStore = open_live(root, self.living.shards, self.living.settings)
+        self.tail = TailCache()
 
     def extend(self, now: float = 0.0) -> set[Queue]:
         self.store.refresh()

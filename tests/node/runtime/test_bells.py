@@ -12,10 +12,10 @@ from node.runtime.state_page import NEVER, WorkerPage, run_dir
 from node.runtime.wakeup import (
     RINGS_AT_ONCE,
     RINGS_HIGH_WATER_MARK,
-    Bell,
     Context,
-    Ringer,
-    Sleepers,
+    Waiters,
+    ZmqRinger,
+    ZmqWakeup,
 )
 from protocol.ids import Queue, shard_of
 
@@ -41,8 +41,8 @@ def context() -> Iterator[Context]:
 
 
 @pytest.fixture
-def bell(context: Context, root: Path) -> Iterator[Bell]:
-    bell = Bell(context, "index")
+def bell(context: Context, root: Path) -> Iterator[ZmqWakeup]:
+    bell = ZmqWakeup(context, "index")
     yield bell
     bell.close()
 
@@ -54,14 +54,14 @@ def page(root: Path) -> Iterator[WorkerPage]:
 
 
 @pytest.fixture
-def sleepers(context: Context, root: Path, page: WorkerPage, bell: Bell) -> Iterator[Sleepers]:
-    sleepers = Sleepers(context, root, lambda slot: slot in ALL)
+def sleepers(context: Context, root: Path, page: WorkerPage, bell: ZmqWakeup) -> Iterator[Waiters]:
+    sleepers = Waiters(context, root, lambda slot: slot in ALL)
     meet(bell, sleepers.ring_all)
     yield sleepers
     sleepers.close()
 
 
-def meet(bell: Bell, ring: Callable[[], None]) -> None:
+def meet(bell: ZmqWakeup, ring: Callable[[], None]) -> None:
     """Until a first ring is heard, and all are: connections take a moment. More of these rings,
     which say nothing, may still be under way."""
     deadline = time.monotonic() + SLOW_S
@@ -70,7 +70,7 @@ def meet(bell: Bell, ring: Callable[[], None]) -> None:
         assert time.monotonic() < deadline
 
 
-def heard(bell: Bell, ring_last: Callable[[], None]) -> list[bytes]:
+def heard(bell: ZmqWakeup, ring_last: Callable[[], None]) -> list[bytes]:
     """What rings said before a last one, which is for certain the last to come."""
     ring_last()
     found: list[bytes] = []
@@ -80,7 +80,7 @@ def heard(bell: Bell, ring_last: Callable[[], None]) -> list[bytes]:
     return found[:-1]
 
 
-def last_of(sleepers: Sleepers) -> Callable[[], None]:
+def last_of(sleepers: Waiters) -> Callable[[], None]:
     def ring() -> None:
         for sleeper in sleepers:
             sleeper.ringer.ring(LAST)
@@ -89,7 +89,7 @@ def last_of(sleepers: Sleepers) -> Callable[[], None]:
 
 
 def test_a_sleeper_is_told_once_how_far_the_log_has_come(
-    bell: Bell, page: WorkerPage, sleepers: Sleepers
+    bell: ZmqWakeup, page: WorkerPage, sleepers: Waiters
 ) -> None:
     page.publish(wake_at=100)
     sleepers.wake(EPOCH, 99)
@@ -102,13 +102,13 @@ def test_a_sleeper_is_told_once_how_far_the_log_has_come(
 
 
 def test_of_the_workers_that_sleep_those_are_rung_whose_queues_grew(
-    context: Context, root: Path, bell: Bell, page: WorkerPage
+    context: Context, root: Path, bell: ZmqWakeup, page: WorkerPage
 ) -> None:
     grown = Queue("orders", 3)
     number = shard_of(grown, 2)
-    bells = [Bell(context, f"queue-{i}-of-2") for i in range(2)]
+    bells = [ZmqWakeup(context, f"queue-{i}-of-2") for i in range(2)]
     pages = [WorkerPage.create(root, f"queue-{i}-of-2") for i in range(2)]
-    sleepers = Sleepers(context, root, lambda slot: True)
+    sleepers = Waiters(context, root, lambda slot: True)
     for one in (*bells, bell):
         meet(one, sleepers.ring_all)
     for its_page in (*pages, page):
@@ -126,14 +126,14 @@ def test_of_the_workers_that_sleep_those_are_rung_whose_queues_grew(
         its_page.close()
 
 
-def test_who_is_awake_is_not_rung(bell: Bell, page: WorkerPage, sleepers: Sleepers) -> None:
+def test_who_is_awake_is_not_rung(bell: ZmqWakeup, page: WorkerPage, sleepers: Waiters) -> None:
     assert page.wake_at == NEVER
     sleepers.wake(EPOCH, NEVER - 1)
     assert heard(bell, last_of(sleepers)) == []
 
 
 def test_who_listens_is_told_and_who_does_not_is_not(
-    bell: Bell, page: WorkerPage, sleepers: Sleepers
+    bell: ZmqWakeup, page: WorkerPage, sleepers: Waiters
 ) -> None:
     sleepers.tell(b"first")
     assert not sleepers.is_listening
@@ -144,7 +144,7 @@ def test_who_listens_is_told_and_who_does_not_is_not(
 
 
 def test_new_pages_and_those_in_the_place_of_others_are_found_at_a_look(
-    root: Path, bell: Bell, sleepers: Sleepers
+    root: Path, bell: ZmqWakeup, sleepers: Waiters
 ) -> None:
     Path("index.page").rename("kept")  # so that the new one is another file for certain
     with WorkerPage.create(root, "index") as page, WorkerPage.create(root, "reader-0"):
@@ -161,16 +161,14 @@ def test_new_pages_and_those_in_the_place_of_others_are_found_at_a_look(
     assert [sleeper.slot for sleeper in sleepers] == ["reader-0"]
 
 
-def test_a_page_that_is_none_is_nobodys(root: Path, sleepers: Sleepers) -> None:
+def test_a_page_that_is_none_is_nobodys(root: Path, sleepers: Waiters) -> None:
     Path("reader-0.page").write_bytes(b"\xff" * 4096)
     Path("queue-0-of-1.page").write_bytes(b"short")
     sleepers.look()
     assert [sleeper.slot for sleeper in sleepers] == ["index"]
 
 
-def test_a_folder_that_is_gone_ends_nobody(
-    root: Path, page: WorkerPage, sleepers: Sleepers
-) -> None:
+def test_a_folder_that_is_gone_ends_nobody(root: Path, page: WorkerPage, sleepers: Waiters) -> None:
     page.publish(wake_at=5)
     shutil.rmtree(run_dir(root))
     sleepers.wake(EPOCH, 9)
@@ -179,8 +177,8 @@ def test_a_folder_that_is_gone_ends_nobody(
 
 
 def test_nobody_waits_for_a_bell_that_nobody_answers(context: Context, root: Path) -> None:
-    nobody, deaf = Ringer(context, "nobody"), Ringer(context, "index")
-    bell = Bell(context, "index")
+    nobody, deaf = ZmqRinger(context, "nobody"), ZmqRinger(context, "index")
+    bell = ZmqWakeup(context, "index")
     meet(bell, deaf.ring)
     for ringer in (nobody, deaf):
         for _ in range(20 * RINGS_HIGH_WATER_MARK):
@@ -194,10 +192,10 @@ def test_nobody_waits_for_a_bell_that_nobody_answers(context: Context, root: Pat
 
 
 def test_a_bell_takes_the_place_of_its_predecessors(context: Context, root: Path) -> None:
-    ringer, first = Ringer(context, "index"), Bell(context, "index")
+    ringer, first = ZmqRinger(context, "index"), ZmqWakeup(context, "index")
     meet(first, ringer.ring)
     first.close()
-    bell = Bell(context, "index")
+    bell = ZmqWakeup(context, "index")
     assert Path("index.bell").stat().st_mode & 0o077 == 0
     meet(bell, ringer.ring)
     ringer.ring(LAST)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.state_page import run_dir
-from node.runtime.wakeup import RING_BYTES_MAX, RINGS_AT_ONCE, DatagramBell, DatagramRinger
+from node.runtime.wakeup import RING_BYTES_MAX, RINGS_AT_ONCE, DatagramRinger, DatagramWakeup
 
 SLOT = "reader-0"
 
@@ -20,7 +20,7 @@ def in_run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rings_are_heard_in_their_order_and_whole() -> None:
-    bell, ringer = DatagramBell(SLOT), DatagramRinger(SLOT)
+    bell, ringer = DatagramWakeup(SLOT), DatagramRinger(SLOT)
     sent = [b"", b"second", os.urandom(RING_BYTES_MAX)]
     for message in sent:
         ringer.ring(message)
@@ -35,7 +35,7 @@ def test_rings_are_heard_in_their_order_and_whole() -> None:
 def test_nobody_waits_for_a_bell_that_nobody_answers() -> None:
     ringer = DatagramRinger(SLOT)
     ringer.ring(b"nobody is there yet")
-    bell = DatagramBell(SLOT)
+    bell = DatagramWakeup(SLOT)
     for _ in range(10_000):
         ringer.ring(b"more than the system keeps")
     assert 0 < len(bell.rings()) <= RINGS_AT_ONCE
@@ -45,9 +45,9 @@ def test_nobody_waits_for_a_bell_that_nobody_answers() -> None:
 
 
 def test_a_bell_takes_the_place_of_its_predecessor_and_is_rung_by_who_knew_that_one() -> None:
-    first, ringer = DatagramBell(SLOT), DatagramRinger(SLOT)
+    first, ringer = DatagramWakeup(SLOT), DatagramRinger(SLOT)
     ringer.ring(b"to the first")
-    second = DatagramBell(SLOT)
+    second = DatagramWakeup(SLOT)
     ringer.ring(b"to the second")
     assert (first.rings(), second.rings()) == ([b"to the first"], [b"to the second"])
     for one in (first, second, ringer):
@@ -55,7 +55,7 @@ def test_a_bell_takes_the_place_of_its_predecessor_and_is_rung_by_who_knew_that_
 
 
 def test_only_the_owner_may_ring() -> None:
-    bell = DatagramBell(SLOT)
+    bell = DatagramWakeup(SLOT)
     (path,) = Path().glob(f"{SLOT}*")
     assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
     bell.close()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.store.opening import DeadStore, open_store
+from node.store.opening import StoppedStore, open_store
 from node.store.query import pull
 from node.store.query.pull import get_message
 from node.store.query.pull_types import IN_MEMORY, PullRequest, PullStatus, TransferLimits
@@ -19,7 +19,7 @@ from tests.support.golden import GetStore
 
 
 @pytest.fixture(scope="module")
-def store(golden: GetStore) -> Iterator[DeadStore]:
+def store(golden: GetStore) -> Iterator[StoppedStore]:
     with open_store(golden("trimmed")) as opened:
         yield opened
 
@@ -47,7 +47,7 @@ REQUESTS = st.builds(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(request=REQUESTS, data=st.data())
 def test_columns_answer_what_the_brokers_loop_answers(
-    store: DeadStore, request: PullRequest, data: st.DataObject
+    store: StoppedStore, request: PullRequest, data: st.DataObject
 ) -> None:
     queue = store.queue(*data.draw(st.sampled_from(store.queues())))
     assert queue is not None
@@ -63,7 +63,7 @@ def test_columns_answer_what_the_brokers_loop_answers(
         assert short is None or short._replace(rows=list(short.rows)) == plain
 
 
-def test_units_whose_records_are_gone_are_stepped_over(store: DeadStore) -> None:
+def test_units_whose_records_are_gone_are_stepped_over(store: StoppedStore) -> None:
     queue = store.queue("orders", 0)
     assert queue is not None
     gone = queue.min_offset - queue.first
@@ -74,7 +74,7 @@ def test_units_whose_records_are_gone_are_stepped_over(store: DeadStore) -> None
     assert scanned == pull.Scanned([], gone, PullStatus.MESSAGE_WAS_REMOVING)
 
 
-def test_the_text_of_tags_is_compared_only_when_asked_for(store: DeadStore) -> None:
+def test_the_text_of_tags_is_compared_only_when_asked_for(store: StoppedStore) -> None:
     def tags_found(exact: bool) -> set[str]:
         # The hash is that of the tag that is really there, the text is another.
         known = parse_tags("TagA")
@@ -104,7 +104,7 @@ def test_the_tags_of_every_kind_of_record_are_found(golden: GetStore, name: str)
                 assert TagFilter(frozenset({"x y"}), nothing).takes_record(record.raw[:-1])
 
 
-def test_records_come_back_to_back_as_stored(store: DeadStore) -> None:
+def test_records_come_back_to_back_as_stored(store: StoppedStore) -> None:
     queue = store.queue("orders", 1)
     result = get_message(store.log, queue, 700, PullRequest(20))
     assert result.count == 20
@@ -146,7 +146,7 @@ def test_a_damaged_record_ends_the_pull_before_it_and_is_named_by_the_next(
         assert str(segment) == caught.value.where
 
 
-def test_more_files_can_be_visited_when_the_filter_takes_nothing(store: DeadStore) -> None:
+def test_more_files_can_be_visited_when_the_filter_takes_nothing(store: StoppedStore) -> None:
     queue = store.queue("orders", 0)
     assert queue is not None
     request = PullRequest(tags=parse_tags("no-such-tag"))
@@ -163,7 +163,7 @@ def test_a_subscription_without_a_tag_is_refused() -> None:
         parse_tags(" || ")
 
 
-def test_cold_records_count_against_their_own_limits(store: DeadStore) -> None:
+def test_cold_records_count_against_their_own_limits(store: StoppedStore) -> None:
     limits = IN_MEMORY._replace(memory_bytes=0)
     queue = store.queue("orders", 0)
     result = get_message(store.log, queue, 600, PullRequest(limits=limits))

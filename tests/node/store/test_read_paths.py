@@ -13,7 +13,7 @@ import pytest
 from node.runtime.settings import Settings
 from node.store.file_cache import OpenFile
 from node.store.log.damage import Damage, columns_past_damage
-from node.store.opening import DeadStore, open_store
+from node.store.opening import StoppedStore, open_store
 from node.store.query.find import FindRequest, find
 from node.store.query.pull import get_message
 from node.store.query.pull_types import PulledRecords, PullRequest
@@ -60,7 +60,7 @@ class Case:
         patch(segment, self.at + self.position, bytes([byte]))
 
 
-def _candidates(store: DeadStore) -> Iterator[tuple[Queue, int, Record]]:
+def _candidates(store: StoppedStore) -> Iterator[tuple[Queue, int, Record]]:
     for queue in store.queues():
         reader = store.queue(*queue)
         assert reader is not None
@@ -108,17 +108,17 @@ NOT_COVERED = {in_the_born_time, in_the_store_time, in_a_property, in_the_checks
 """By the body's checksum alone: RocketMQ's own default."""
 
 
-def pull(store: DeadStore, case: Case, tags: str | None = None) -> PulledRecords:
+def pull(store: StoppedStore, case: Case, tags: str | None = None) -> PulledRecords:
     request = PullRequest(tags=parse_tags(tags), exact=True)
     return get_message(store.log, store.queue(*case.queue), case.number, request)
 
 
-def pull_many(store: DeadStore, case: Case) -> PulledRecords:
+def pull_many(store: StoppedStore, case: Case) -> PulledRecords:
     reader = store.queue(*case.queue)
     return get_message(store.log, reader, case.number, PullRequest(10_000))
 
 
-def get_by_queue(store: DeadStore, case: Case) -> Record:
+def get_by_queue(store: StoppedStore, case: Case) -> Record:
     reader = store.queue(*case.queue)
     assert reader is not None
     unit = reader.unit(case.number)
@@ -126,7 +126,7 @@ def get_by_queue(store: DeadStore, case: Case) -> Record:
     return record_of(store.log, reader, case.number, unit)
 
 
-def seek(store: DeadStore, case: Case) -> int:
+def seek(store: StoppedStore, case: Case) -> int:
     # The search looks at its own middle, so that a queue of one message is what it needs.
     reader = store.queue(*case.queue)
     assert reader is not None
@@ -134,23 +134,23 @@ def seek(store: DeadStore, case: Case) -> int:
     return max(offset_by_time(store.log, reader, time) for time in times)
 
 
-def get_by_place(store: DeadStore, case: Case) -> Record:
+def get_by_place(store: StoppedStore, case: Case) -> Record:
     return store.log.record_at(case.record.physical_offset)
 
 
-def find_by_key(store: DeadStore, case: Case) -> int:
+def find_by_key(store: StoppedStore, case: Case) -> int:
     request = FindRequest(case.queue.topic, case.record.keys[0], limit=1000)
     found = find(store, request).records
     return [record.physical_offset for record in found].count(case.record.physical_offset)
 
 
-def scan(store: DeadStore, case: Case) -> None:
+def scan(store: StoppedStore, case: Case) -> None:
     for item in columns_past_damage(store.log, store.log.min_offset):
         if isinstance(item, Damage):
             raise StoreDamaged(item.where, item.torn.position, item.torn.why)
 
 
-def feed(_store: DeadStore, case: Case) -> None:
+def feed(_store: StoppedStore, case: Case) -> None:
     worker = RestingFeed(case.root)
     limits = worker.limits()
     for _ in worker.columns(limits.min_offset, limits.readable):
@@ -161,7 +161,7 @@ def feed(_store: DeadStore, case: Case) -> None:
         raise StoreDamaged(str(worker.path_at(worker.damage.position)), worker.damage.position, "")
 
 
-WAYS: list[Callable[[DeadStore, Case], object]] = [
+WAYS: list[Callable[[StoppedStore, Case], object]] = [
     *(pull, pull_many, get_by_queue, get_by_place, scan, feed),
 ]
 

@@ -17,7 +17,7 @@ from node.store.log import damage as log_damage
 from node.store.log.damage import Damage, columns_past_damage, next_record
 from node.store.log.segment import Segment
 from node.store.log.segment_list import list_folder
-from node.store.opening import DeadStore, open_store
+from node.store.opening import StoppedStore, open_store
 from node.store.query.find import FindRequest, find
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.queues.files import QueueFiles
@@ -308,7 +308,7 @@ def test_a_chain_that_leads_in_a_circle_ends(golden_copy: GetStore) -> None:
         assert len(list(store.index.candidates("lonely", "k190"))) == 1
 
 
-def all_found(store: DeadStore, request: FindRequest, limit: int) -> list[int]:
+def all_found(store: StoppedStore, request: FindRequest, limit: int) -> list[int]:
     offsets: list[int] = []
     cursor: str | None = None
     while True:

@@ -18,7 +18,7 @@ from node.store.checkpoints import (
 )
 from node.store.opening import open_store
 from node.store.replay.units import Covered, derive_units, walk_start
-from node.store.stopped_store import DeadStore
+from node.store.stopped_store import StoppedStore
 from protocol.ids import Queue
 from tests.support.golden import GetStore
 
@@ -82,7 +82,7 @@ def test_units_that_a_killed_worker_of_ours_did_not_write_are_there(golden_copy:
     assert view(root)[0] == before
 
 
-def cut_queue(store: DeadStore, queue: Queue, cut: int) -> None:
+def cut_queue(store: StoppedStore, queue: Queue, cut: int) -> None:
     """Removes the units of records at or above a log offset, as if never written."""
     reader = store.queue(*queue)
     assert reader is not None

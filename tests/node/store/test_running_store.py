@@ -16,7 +16,7 @@ from node.store.indexes.reader import IndexFolder
 from node.store.opening import open_live, open_store
 from node.store.query.pull import get_message
 from node.store.query.pull_types import PullRequest, PullStatus
-from node.store.running_store import IndexNames, LiveStore
+from node.store.running_store import IndexNames, RunningStore
 from protocol.errors import NotFound
 from protocol.ids import Queue, shard_of
 from tests.support.golden import GetStore
@@ -61,7 +61,7 @@ def stage(golden_copy: GetStore) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def live(stage: Stage) -> Iterator[LiveStore]:
+def live(stage: Stage) -> Iterator[RunningStore]:
     with open_live(stage.root, SHARDS, SETTINGS) as store:
         yield store
 
@@ -75,7 +75,7 @@ def expected_end(root: Path, limit: int) -> int:
 
 
 def test_a_bounded_number_of_queues_is_remembered(
-    stage: Stage, live: LiveStore, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, live: RunningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_store, "QUEUE_READERS_MAX", 2)
     stage.publish(stage.end)
@@ -92,7 +92,7 @@ def test_a_bounded_number_of_queues_is_remembered(
     assert live.queue(*QUEUE) is not first
 
 
-def test_nothing_is_there_before_the_writer_has_said_so(live: LiveStore) -> None:
+def test_nothing_is_there_before_the_writer_has_said_so(live: RunningStore) -> None:
     assert (live.log.min_offset, live.log.end) == (0, 0)
     reader = live.queue(*QUEUE)
     assert reader is not None
@@ -110,7 +110,7 @@ def test_a_store_that_has_no_writer_yet_is_empty_and_comes_alive(
         assert store.log.end == 0
 
 
-def test_a_queue_ends_where_its_worker_has_got_to(stage: Stage, live: LiveStore) -> None:
+def test_a_queue_ends_where_its_worker_has_got_to(stage: Stage, live: RunningStore) -> None:
     for limit in (0, 100_000, 100_000, 2_500_000, stage.end):
         stage.publish(stage.end, limit)
         live.refresh()
@@ -123,7 +123,7 @@ def test_a_queue_ends_where_its_worker_has_got_to(stage: Stage, live: LiveStore)
     assert shard_of(QUEUE, SHARDS) in range(SHARDS)
 
 
-def test_no_unit_counts_whose_record_is_not_readable(stage: Stage, live: LiveStore) -> None:
+def test_no_unit_counts_whose_record_is_not_readable(stage: Stage, live: RunningStore) -> None:
     stage.publish(readable=1_000_000, dispatched=stage.end)
     live.refresh()
     reader = live.queue(*QUEUE)
@@ -166,7 +166,7 @@ def test_new_segments_queue_files_and_topics_are_noticed(stage: Stage, golden: G
             assert result.status is PullStatus.FOUND
 
 
-def test_another_epoch_forgets_the_ends_that_were_known(stage: Stage, live: LiveStore) -> None:
+def test_another_epoch_forgets_the_ends_that_were_known(stage: Stage, live: RunningStore) -> None:
     stage.publish(stage.end)
     live.refresh()
     reader = live.queue(*QUEUE)
@@ -192,7 +192,7 @@ def test_another_epoch_forgets_the_ends_that_were_known(stage: Stage, live: Live
 
 @pytest.mark.parametrize("slot", ["log", "queue-0-of-2", "queue-1-of-2"])
 def test_a_page_that_another_file_has_taken_the_name_of_is_noticed(
-    stage: Stage, live: LiveStore, slot: str
+    stage: Stage, live: RunningStore, slot: str
 ) -> None:
     stage.publish(stage.end)
     live.refresh()
@@ -209,7 +209,7 @@ def test_a_page_that_another_file_has_taken_the_name_of_is_noticed(
     assert live.pages.are_replaced()
 
 
-def test_numbers_that_are_being_replaced_change_nothing(stage: Stage, live: LiveStore) -> None:
+def test_numbers_that_are_being_replaced_change_nothing(stage: Stage, live: RunningStore) -> None:
     stage.publish(stage.end)
     live.refresh()
     stage.log.publish(epoch=0, readable=5)
@@ -217,7 +217,7 @@ def test_numbers_that_are_being_replaced_change_nothing(stage: Stage, live: Live
     assert live.log.end == stage.end
 
 
-def test_what_retention_removes_goes_from_log_and_queues(stage: Stage, live: LiveStore) -> None:
+def test_what_retention_removes_goes_from_log_and_queues(stage: Stage, live: RunningStore) -> None:
     stage.publish(stage.end)
     live.refresh()
     reader = live.queue(*QUEUE)
@@ -239,7 +239,7 @@ def test_what_retention_removes_goes_from_log_and_queues(stage: Stage, live: Liv
         live.log.record_at(0)
 
 
-def test_keys_are_found_while_the_index_is_written(stage: Stage, live: LiveStore) -> None:
+def test_keys_are_found_while_the_index_is_written(stage: Stage, live: RunningStore) -> None:
     stage.publish(stage.end)
     live.refresh()
     assert live.index.query("lonely", "k190") == [191]

@@ -14,7 +14,7 @@ import pytest
 from node.supervisor.bind import parse_http
 from node.supervisor.http import http_end
 from node.supervisor.monitoring import http_server as module
-from node.supervisor.monitoring.http_server import HttpEnd, Page
+from node.supervisor.monitoring.http_server import HttpServer, Page
 from protocol.errors import BadRequest
 
 PATIENCE_S = 60.0
@@ -25,13 +25,13 @@ def pages(path: str, query: Mapping[str, str]) -> Page:
 
 
 @pytest.fixture
-def end() -> Iterator[HttpEnd]:
-    server = HttpEnd("127.0.0.1", 0, pages)
+def end() -> Iterator[HttpServer]:
+    server = HttpServer("127.0.0.1", 0, pages)
     yield server
     server.close()
 
 
-def ask(end: HttpEnd, path: str, method: str = "GET") -> tuple[int, bytes]:
+def ask(end: HttpServer, path: str, method: str = "GET") -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(urlsplit(end.url).netloc, timeout=PATIENCE_S)
     try:
         connection.request(method, path)
@@ -41,24 +41,24 @@ def ask(end: HttpEnd, path: str, method: str = "GET") -> tuple[int, bytes]:
         connection.close()
 
 
-def connect(end: HttpEnd) -> socket.socket:
+def connect(end: HttpServer) -> socket.socket:
     port = urlsplit(end.url).port
     assert port is not None
     return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
 
 
-def test_a_page_gets_its_path_and_the_fields_of_its_query(end: HttpEnd) -> None:
+def test_a_page_gets_its_path_and_the_fields_of_its_query(end: HttpServer) -> None:
     assert ask(end, "/a?x=1&y=") == (200, b"/a {'x': '1', 'y': ''}\n")
     assert ask(end, "/a", "HEAD") == (200, b"")
 
 
-def test_other_methods_and_too_many_fields_are_refused(end: HttpEnd) -> None:
+def test_other_methods_and_too_many_fields_are_refused(end: HttpServer) -> None:
     assert ask(end, "/a", "POST")[0] == HTTPStatus.NOT_IMPLEMENTED
     assert ask(end, "/a?" + "x=1&" * 100)[0] == HTTPStatus.BAD_REQUEST
 
 
 def test_who_sends_nothing_loses_the_connection(
-    end: HttpEnd, monkeypatch: pytest.MonkeyPatch
+    end: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "HTTP_REQUEST_S_MAX", 0.05)
     with connect(end) as silent:
@@ -66,7 +66,7 @@ def test_who_sends_nothing_loses_the_connection(
 
 
 def test_who_sends_byte_by_byte_has_no_more_time_than_others(
-    end: HttpEnd, monkeypatch: pytest.MonkeyPatch
+    end: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "HTTP_REQUEST_S_MAX", 0.2)
     began = time.monotonic()
@@ -76,7 +76,7 @@ def test_who_sends_byte_by_byte_has_no_more_time_than_others(
             time.sleep(0.01)
 
 
-def test_a_request_without_end_is_cut_off(end: HttpEnd) -> None:
+def test_a_request_without_end_is_cut_off(end: HttpServer) -> None:
     with connect(end) as large:
         large.sendall(b"GET /a HTTP/1.0\r\n")
         with pytest.raises(OSError, match=r"(?i)reset|pipe"):
@@ -85,7 +85,7 @@ def test_a_request_without_end_is_cut_off(end: HttpEnd) -> None:
 
 
 @pytest.mark.parametrize("size", [9_000, 100_000])
-def test_a_head_that_is_too_long_gets_no_answer(end: HttpEnd, size: int) -> None:
+def test_a_head_that_is_too_long_gets_no_answer(end: HttpServer, size: int) -> None:
     with connect(end) as large:
         large.sendall(b"GET /a HTTP/1.0\r\nx: " + b"y" * size + b"\r\n\r\n")
         try:
@@ -95,7 +95,7 @@ def test_a_head_that_is_too_long_gets_no_answer(end: HttpEnd, size: int) -> None
     assert answer == b""
 
 
-def test_a_head_of_just_the_limit_gets_its_answer(end: HttpEnd) -> None:
+def test_a_head_of_just_the_limit_gets_its_answer(end: HttpServer) -> None:
     head, tail = b"GET /a HTTP/1.0\r\nx: ", b"\r\n\r\n"
     with connect(end) as large:
         filler = b"y" * (module.HTTP_REQUEST_BYTES_MAX - len(head) - len(tail))
@@ -103,7 +103,7 @@ def test_a_head_of_just_the_limit_gets_its_answer(end: HttpEnd) -> None:
         assert large.recv(100).startswith(b"HTTP/1.0 200")
 
 
-def test_a_probe_gets_its_answer_while_others_hold_all_connections(end: HttpEnd) -> None:
+def test_a_probe_gets_its_answer_while_others_hold_all_connections(end: HttpServer) -> None:
     idle = [connect(end) for _ in range(3 * module.HTTP_CONNECTIONS_MAX)]
     try:
         assert ask(end, "/livez")[0] == 200
@@ -114,7 +114,7 @@ def test_a_probe_gets_its_answer_while_others_hold_all_connections(end: HttpEnd)
             connection.close()
 
 
-def test_bytes_that_are_no_http_end_one_connection_alone(end: HttpEnd) -> None:
+def test_bytes_that_are_no_http_end_one_connection_alone(end: HttpServer) -> None:
     with connect(end) as strange:
         strange.sendall(bytes(range(256)) * 4 + b"\r\n\r\n")
         strange.recv(4096)
@@ -122,7 +122,7 @@ def test_bytes_that_are_no_http_end_one_connection_alone(end: HttpEnd) -> None:
 
 
 def test_a_taken_port_is_one_warning_and_the_node_goes_on(
-    end: HttpEnd, caplog: pytest.LogCaptureFixture
+    end: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = urlsplit(end.url).netloc
     with (

@@ -14,7 +14,7 @@ from node.writer.log.page_prefetch import (
     LEAD_BYTES,
     STEP_BYTES,
     GrowthPoint,
-    PagesAhead,
+    PagePrefetch,
     next_pages,
 )
 from tests.support.rolling_log import check_that_it_rolls
@@ -53,8 +53,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 @pytest.fixture
-def ahead() -> Iterator[PagesAhead]:
-    made = PagesAhead()
+def ahead() -> Iterator[PagePrefetch]:
+    made = PagePrefetch()
     yield made
     made.close()
 
@@ -103,7 +103,7 @@ def test_nothing_is_asked_for_behind_the_segments_end() -> None:
 
 
 def test_pages_come_ahead_of_a_growing_log_and_no_byte_of_it_changes(
-    ahead: PagesAhead, asked: Asked, tmp_path: Path
+    ahead: PagePrefetch, asked: Asked, tmp_path: Path
 ) -> None:
     path = make_file(tmp_path / "segment")
     ahead.begin(path, SEGMENT_BYTES, 0)
@@ -119,7 +119,7 @@ def test_pages_come_ahead_of_a_growing_log_and_no_byte_of_it_changes(
 
 
 def test_after_a_roll_pages_of_the_new_segment_come(
-    ahead: PagesAhead, asked: Asked, tmp_path: Path
+    ahead: PagePrefetch, asked: Asked, tmp_path: Path
 ) -> None:
     for name in ("old", "new"):
         ahead.begin(make_file(tmp_path / name), SEGMENT_BYTES, 0)
@@ -132,7 +132,7 @@ def test_after_a_roll_pages_of_the_new_segment_come(
 
 
 def test_without_the_file_there_are_no_pages_and_appends_go_on(
-    ahead: PagesAhead, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ahead: PagePrefetch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ahead.begin(tmp_path / "missing", SEGMENT_BYTES, 0)
     ahead.claim(STEP_BYTES)
@@ -142,4 +142,4 @@ def test_without_the_file_there_are_no_pages_and_appends_go_on(
 
 
 def test_a_log_rolls_and_closes_with_pages_ahead(tmp_path: Path) -> None:
-    check_that_it_rolls(tmp_path, 8 * STEP_BYTES, PagesAhead(), 4)
+    check_that_it_rolls(tmp_path, 8 * STEP_BYTES, PagePrefetch(), 4)

@@ -275,6 +275,6 @@ def test_space_that_was_never_written_is_not_taken_for_a_brokers_records(
     owner.stop()
     monkeypatch.setattr("node.writer.recovery.recovery.WALK_BYTES_MAX", 1000)
     monkeypatch.setattr(
-        "node.writer.recovery.recovery.DeadStore", None
+        "node.writer.recovery.recovery.StoppedStore", None
     )  # a walk as a broker's would fail
     assert recovered(root).cut is None

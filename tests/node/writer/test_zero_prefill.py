@@ -11,7 +11,13 @@ import pytest
 
 from node.runtime import disk
 from node.writer.log import zero_prefill
-from node.writer.log.zero_prefill import AHEAD_BYTES, PAGE_BYTES, SYNC_BYTES, ZeroAhead, make_ahead
+from node.writer.log.zero_prefill import (
+    AHEAD_BYTES,
+    PAGE_BYTES,
+    SYNC_BYTES,
+    ZeroPrefill,
+    make_ahead,
+)
 from tests.support.rolling_log import check_that_it_rolls
 
 SEGMENT_BYTES = 16 << 20
@@ -33,8 +39,8 @@ def make_file(path: Path) -> int:
 
 
 @pytest.fixture
-def ahead() -> Iterator[ZeroAhead]:
-    made = ZeroAhead()
+def ahead() -> Iterator[ZeroPrefill]:
+    made = ZeroPrefill()
     yield made
     made.close()
 
@@ -46,7 +52,7 @@ def zeroed_to(path: Path, start: int) -> int:
 
 
 def test_zeros_reach_so_far_ahead_and_leave_the_logs_last_page(
-    ahead: ZeroAhead, tmp_path: Path
+    ahead: ZeroPrefill, tmp_path: Path
 ) -> None:
     path = tmp_path / "segment"
     os.close(make_file(path))
@@ -59,7 +65,7 @@ def test_zeros_reach_so_far_ahead_and_leave_the_logs_last_page(
     assert data[100 + AHEAD_BYTES :] == DIRT * (SEGMENT_BYTES - 100 - AHEAD_BYTES)
 
 
-def test_what_is_appended_is_never_overwritten(ahead: ZeroAhead, tmp_path: Path) -> None:
+def test_what_is_appended_is_never_overwritten(ahead: ZeroPrefill, tmp_path: Path) -> None:
     path = tmp_path / "segment"
     descriptor = make_file(path)
     dice = random.Random(4)
@@ -76,7 +82,7 @@ def test_what_is_appended_is_never_overwritten(ahead: ZeroAhead, tmp_path: Path)
 
 
 def test_an_append_waits_for_zeros_on_their_way_to_its_place(
-    ahead: ZeroAhead, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ahead: ZeroPrefill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
@@ -103,7 +109,7 @@ def test_an_append_waits_for_zeros_on_their_way_to_its_place(
     claiming.join()
 
 
-def test_after_a_roll_zeros_go_to_the_new_segment_alone(ahead: ZeroAhead, tmp_path: Path) -> None:
+def test_after_a_roll_zeros_go_to_the_new_segment_alone(ahead: ZeroPrefill, tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for path in (old, new):
         os.close(make_file(path))
@@ -114,7 +120,7 @@ def test_after_a_roll_zeros_go_to_the_new_segment_alone(ahead: ZeroAhead, tmp_pa
 
 
 def test_a_disk_that_takes_no_zeros_stops_them_and_no_append(
-    ahead: ZeroAhead, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ahead: ZeroPrefill, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ahead.begin(tmp_path / "missing", SEGMENT_BYTES, 0)
     until(lambda: "no zeros ahead" in caplog.text)
@@ -123,7 +129,7 @@ def test_a_disk_that_takes_no_zeros_stops_them_and_no_append(
 
 
 def test_a_log_rolls_and_closes_with_zeros_ahead(tmp_path: Path) -> None:
-    check_that_it_rolls(tmp_path, SEGMENT_BYTES, ZeroAhead(), 3)
+    check_that_it_rolls(tmp_path, SEGMENT_BYTES, ZeroPrefill(), 3)
 
 
 def test_small_segments_get_no_zeros(tmp_path: Path) -> None:

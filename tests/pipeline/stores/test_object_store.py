@@ -8,7 +8,7 @@ import pytest
 from pyarrow import fs
 
 from node.store.file_cache import OpenFile
-from node.store.stopped_store import DeadStore
+from node.store.stopped_store import StoppedStore
 from pipeline.options import parse_options
 from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
@@ -122,7 +122,7 @@ def test_small_reads_of_a_plan_come_from_blocks(
 
     monkeypatch.setattr(object_store._Objects, "read", counting)
     plan_parts(parse_options(named(put(root), subscribePattern=".*")))
-    with DeadStore(root, parse_options(named(str(root))).settings) as store:
+    with StoppedStore(root, parse_options(named(str(root))).settings) as store:
         queues = len(store.queues())
     assert len(asked) < 12 * queues
     assert min(asked) > 20
