@@ -23,10 +23,8 @@ from protocol.errors import StoreDamaged
 from protocol.kernel import loader
 
 TOTAL_BYTES_MIN = 100
-FEW_UNITS_MAX = 40
-"""So few units go faster one by one than as columns."""
 ONE_BY_ONE_MAX = 2
-"""So few go faster one by one than in the compiled loader, too."""
+"""Up to this number, units go faster one by one than compiled or as columns."""
 
 
 class Scanned(NamedTuple):
@@ -160,20 +158,20 @@ def _scan_file(
 
 
 def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
-    compiled = loader.active()
-    if request.tags is None and compiled is not None and len(units) > ONE_BY_ONE_MAX:
-        found = _compiled_scan(compiled, log, units, request)
-    elif request.tags is None and len(units) <= FEW_UNITS_MAX:
-        found = _short_scan(log, units, request)
-    else:
-        found = _fast_scan(log, units, request)
+    """Compiled or as columns, where that is worth it and nothing is out of the ordinary."""
+    compiled, found = loader.active(), None
+    if len(units) > ONE_BY_ONE_MAX:
+        if request.tags is None and compiled is not None:
+            found = _compiled_scan(compiled, log, units, request)
+        else:
+            found = _fast_scan(log, units, request)
     return found or plain_scan(log, units, request)
 
 
 def _compiled_scan(
     compiled: loader.Kernel, log: LogReader, units: Units, request: PullRequest
 ) -> Scanned | None:
-    """As `_short_scan`, for any number of units."""
+    """Without a filter; None where the plain loop must decide."""
     limits, count_max, bytes_max = request.limits, request.max_messages, _total_max(request)
     count = fitting_units(
         compiled,
@@ -190,27 +188,6 @@ def _compiled_scan(
         ),
     )
     return Scanned(range(count), count, PullStatus.FOUND) if count > 0 else None
-
-
-def _short_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned | None:
-    """A few units, no filter, one by one; None when one has no record."""
-    limits, start, end, step = request.limits, log.min_offset, log.end, log.segment_bytes
-    total, total_max = 0, _total_max(request)
-    row = -1
-    for row, (offset, size, _) in enumerate(units.tolist()):
-        if offset < start or size <= 0 or offset + size > end or offset % step + size > step:
-            return None
-        is_hot = limits.memory_bytes is None or end - offset <= limits.memory_bytes
-        count_max = limits.count_max if is_hot else limits.cold_count_max
-        bytes_max = limits.bytes_max if is_hot else limits.cold_bytes_max
-        total += size
-        if row and (
-            row >= min(count_max, request.max_messages) or total > min(bytes_max, total_max)
-        ):
-            break
-    else:
-        row += 1
-    return Scanned(range(row), row, PullStatus.FOUND) if row else None
 
 
 def _total_max(request: PullRequest) -> int:
