@@ -189,31 +189,6 @@ def check_envelope(header: Header) -> str:
     return operation
 
 
-_KINDS: dict[type, str] = {int: "an integer", str: "a string", bytes: "bytes", bool: "a boolean"}
-
-
-def take(header: Header, name: str, kind: type, default: Any = ...) -> Any:
-    """A field of the given type; `default` when it is absent or nil. Raises BadRequest."""
-    value = header.get(name)
-    if value is None:
-        if default is ...:
-            raise BadRequest(f"field {name} is missing")
-        return default
-    wrong_bool = isinstance(value, bool) and kind is not bool
-    if not isinstance(value, kind) or wrong_bool:
-        expected = _KINDS.get(kind, f"a {kind.__name__}")
-        raise BadRequest(f"field {name} is {type(value).__name__}, not {expected}")
-    return value
-
-
-def take_int(header: Header, name: str, low: int, high: int, default: Any = ...) -> int:
-    """An integer in [low, high]. Raises BadRequest."""
-    value = take(header, name, int, default)
-    if value is not default and not low <= value <= high:
-        raise BadRequest(f"field {name} is {value}, outside [{low}, {high}]")
-    return value  # type: ignore[no-any-return]
-
-
 def answer(request: int, **fields: Any) -> Header:
     """The header of a good answer."""
     return {"v": VERSION, "id": request, "ok": True, **fields}
