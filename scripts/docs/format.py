@@ -290,6 +290,7 @@ MEANINGS = {
     "heartbeat_ms": "when that process last said that it lives, ms since 1970",
     "state": ", ".join(f"{i} {name}" for i, name in enumerate(state_page.STATE_NAMES)),
     "segment_bytes": "length of a segment",
+    "flush_began_ms": "when the flush that is under way began, ms since 1970; 0: there is none",
     "records": "records appended or dispatched since the process began",
     "dispatched": "queues or index hold everything below this log offset",
     "saved": "and this much of it is synced and in the progress file",
