@@ -57,6 +57,9 @@ LOOK_S_MAX = 2.0
 """What one look at a process adds to its silence at most: looks come each second."""
 STARTING_SILENCES = 3
 """A starting process may be silent for so many limits: it waits for locks and for others."""
+COMPUTING_SILENCES = 30
+"""So many limits a start may take processor time and show nothing else: then it is a loop without
+end."""
 READ_ONLY = "read_only"
 ALIVE = frozenset({ChildState.STARTING, ChildState.RUNNING, ChildState.STOPPING})
 SHORT_OF = {EXIT_DISK_FULL: ChildState.DISK_FULL, EXIT_NO_RESOURCES: ChildState.NO_RESOURCES}
@@ -209,11 +212,6 @@ class Sign(NamedTuple):
     cpu_s: float
     """Processor time, while it starts or resumes: that may take long between two heartbeats. 0
     later: a loop without end takes processor time too."""
-
-
-COMPUTING_SILENCES = 30
-"""So many limits a start may take processor time and show nothing else: then it is a loop without
-end."""
 
 
 def note_sign(child: Child, sign: Sign, passed_s: float) -> None:

@@ -112,7 +112,7 @@ def status(view: NodeView) -> Fields:
     log = read_log(view.root)
     refused = _refused(view, log)
     return {
-        "ready": view.ready and refused is None and not _waits_for_flush(view, log),
+        "ready": _is_ready(view, refused, late_flush(view, log)),
         "mode": "normal" if refused is None else refused.reason,
         "cause": None if refused is None else refused.cause,
         "store": str(view.store),
@@ -178,8 +178,7 @@ def health(view: NodeView) -> Fields:
             f"{free['free_bytes']} bytes free, {free['used_ratio']:.1%} used",
         ),
     ]
-    ready = view.ready and refused is None and not _waits_for_flush(view, log)
-    return {"ready": ready, "checks": checks}
+    return {"ready": _is_ready(view, refused, late), "checks": checks}
 
 
 def late_flush(view: NodeView, log: LogState) -> str:
@@ -191,9 +190,10 @@ def late_flush(view: NodeView, log: LogState) -> str:
     return f"the disk has not ended a flush of the log for {took_s:.0f} s"
 
 
-def _waits_for_flush(view: NodeView, log: LogState) -> bool:
-    """Whether no send is acknowledged, as each waits for a flush that the disk does not end."""
-    return view.settings.is_sync_flush and late_flush(view, log) != ""
+def _is_ready(view: NodeView, refused: Refusal | None, late: str) -> bool:
+    """In SYNC_FLUSH each send waits for the flush that is late: none is acknowledged."""
+    waits = view.settings.is_sync_flush and late != ""
+    return view.ready and refused is None and not waits
 
 
 def publication_problems(root: Path) -> list[str]:
