@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import NoReturn, Self, TypeVar, Unpack
 
 from client import operations as operations
-from client.core import ClientCore, goes_alone
+from client.core import ClientCore
 from client.find import FindPages
 from client.messages import Body, Message, OutgoingMessage
 from client.operations import Operation
@@ -123,8 +123,6 @@ class Client:
         >>> receipt.status, receipt.topic, receipt.queue_offset
         ('PUT_OK', 'pears', 0)
         """
-        if goes_alone(body, options):
-            return run(self._core, self._core.send_alone(topic, body, options))
         receipt: Arrival[Receipt] = Arrival()
         self._core.send(topic, body, options, receipt, may_block=True)
         return receipt.wait()

@@ -1,21 +1,20 @@
-"""What the plain client and the asyncio one share: options, connection, and each operation.
+"""The common part of the plain client and the asyncio one: options, connection, operations.
 
-A `ClientCore` turns options into operations (see `client.operations`) and calls into
-futures; how to wait for those is the business of the two clients.
+A `ClientCore` turns options into operations (see `client.operations`) and calls into futures. Each
+of the two clients waits for those in its own way.
 """
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
 from time import monotonic
 from typing import Any, cast
 
 from client import operations as operations
 from client.find import FindPages
-from client.messages import Body, Message, MessageOptions, OutgoingMessage
+from client.messages import Body, Message, OutgoingMessage
 from client.operations import Operation
 from client.options import (
     MESSAGE_OPTIONS,
@@ -34,13 +33,11 @@ from client.options import (
     settings_of,
 )
 from client.pull_result import PullResult
-from client.results import Receipt, TopicCreated
-from client.send.batch_builder import BatchEncoder, OutcomeSink
+from client.results import TopicCreated
 from client.send.batch_sender import BatchSender
-from client.send.columns import MessageBatch
-from client.send.encode import Encoder, outgoing
-from client.send.producer import Producer, Sender
-from client.send.send_coalescer import SEND_BYTES_MAX, Done, SendCoalescer
+from client.send.encode import Encoder
+from client.send.producer import Producer
+from client.send.send_coalescer import Done, SendCoalescer
 from client.send.unique_key import UniqueKeys, local_ip
 from client.subscription import BULK, Subscription, TailOptions, TailSettings
 from client.transport.blocking_channel import ChannelPool
@@ -89,18 +86,16 @@ class ClientCore:
         self.io = IoThread(self.endpoint, self.retry)
         self._direct = ChannelPool(self.io, NodeRole.WRITER)
         self._reads = ChannelPool(self.io, NodeRole.READER)
-        # Also when nobody closes the client: at its collection, or at the end of the program.
+        # Without a call of `close` it runs at the collection, or at the end of the program.
         self._carriers: set[Channel | PullChannel] = {*self._direct.links, *self._reads.links}
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._finalizer = weakref.finalize(
             self, _stop, self.io, self._carriers, self._producers, self._pid
         )
         ip = local_ip(self.endpoint)
-        self._keys = UniqueKeys(ip)
-        self._encoder = Encoder(self.io, self._keys, Host(ip, 0))
-        self._batch_encoder = BatchEncoder(self.io, ip)
-        self._appender = BatchSender(self.io)
-        self._sends = SendCoalescer(self.io, self._direct)
+        self.encoder = Encoder(self.io, UniqueKeys(ip), Host(ip, 0))
+        self.sender = BatchSender(self.io)
+        self._sends = SendCoalescer(self.io, self.sender, self._direct)
 
     def check(self) -> None:
         """Raises ForkedClient in a child process: sockets and thread belong to the parent."""
@@ -141,12 +136,12 @@ class ClientCore:
 
     @contextmanager
     def pulls(self, takes_much: bool) -> Iterator[PullChannel]:
-        """What carries the pulls of one follower, as long as it follows."""
+        """Opens the channel that carries the pulls of one follower, and closes it after it."""
         self.check()
         pulls = PullChannel(self.io, takes_much)
         self._carriers.add(pulls)
         if not self._finalizer.alive:
-            pulls.close()  # Whoever closes the client may not have seen it.
+            pulls.close()  # A thread that closed the client just now may have missed this channel.
         try:
             yield pulls
         finally:
@@ -176,9 +171,8 @@ class ClientCore:
         """A producer on this connection."""
         self.check_open()
         check_names("a producer", options, ProducerOptions)
-        sender = Sender(self.io, self._appender, self._encoder, self._batch_encoder, self.check)
-        settings = {"timeout": self.timeout, **options}
-        producer = Producer(sender, ProducerSettings(**settings))  # type: ignore[arg-type]
+        settings = ProducerSettings(**{"timeout": self.timeout, **options})  # type: ignore[arg-type]
+        producer = Producer(self.io, self.sender, self.encoder, self.check, settings)
         self._producers.add(producer)
         return producer
 
@@ -190,7 +184,7 @@ class ClientCore:
         done: Done,
         may_block: bool = False,
     ) -> None:
-        """Begins a waiting send, unless `goes_alone`; `done` learns its outcome. See Client.send.
+        """Begins a waiting send; `done` learns its outcome. See Client.send.
 
         `may_block`: the caller's thread may wait for the answer here. Raises IllegalMessage and
         its kinds, or BadRequest.
@@ -205,18 +199,11 @@ class ClientCore:
                 timeout = given
             wait = wait_field(rest.pop("acks", "appended"), rest.pop("wait", True))
             options = cast(SendOptions, rest)
-        entry = self._encoder.entry(topic, body, options, done)
+        entry = self.encoder.entry(topic, body, options, done, waits=wait != "none")
         if may_block:
             self._sends.send_here(entry, wait, timeout)
         else:
             self._sends.send(entry, wait, timeout)
-
-    def columns(self, topic: str, options: SendOptions) -> MessageBatch | None:
-        """Empty columns for waiting sends that leave the queue to the node; None where each is a
-        matter of its own."""
-        if "queue_id" in options:
-            return None
-        return self._batch_encoder.columns(topic, cast(MessageOptions, options), SEND_BYTES_MAX)
 
     def adopt(self, link: Channel) -> None:
         """The link ends with the client."""
@@ -226,31 +213,6 @@ class ClientCore:
         """Ends a link that was adopted."""
         self._carriers.discard(link)
         link.close()
-
-    def send_columns(
-        self,
-        columns: MessageBatch,
-        deadline: float,
-        told: OutcomeSink,
-        carry: Callable[[Call], bool],
-    ) -> None:
-        """Sends columns as one request: by `carry`, or where that returns False by the I/O
-        thread."""
-        batch = self._batch_encoder.record_batch(columns, deadline, told)
-        if carry(batch.call(partial(self._appender.settle, batch))):
-            return
-        if not self._appender.send(batch):
-            batch.fail(ClientClosed())
-
-    def send_alone(
-        self, topic: str, body: Body | OutgoingMessage, options: SendOptions
-    ) -> Operation[Receipt]:
-        """A send as a request of its own."""
-        rest = dict(options)
-        deadline = self.deadline(cast(float | None, rest.pop("timeout", None)))
-        wait = wait_field(rest.pop("acks", "appended"), rest.pop("wait", True))
-        message = outgoing(body, cast(MessageOptions, rest))
-        return operations.send(topic, message, self._keys.next(), wait, deadline)
 
     def pull(
         self, topic: str, queue_id: int, offset: int, options: PullOptions
@@ -337,13 +299,6 @@ class ClientCore:
         return (yield from operations.create_topic(topic, queues, perm, deadline))
 
 
-def goes_alone(body: Body | OutgoingMessage, options: SendOptions) -> bool:
-    """Whether a send needs a request of its own: the node is asked for the queues of its topic
-    first, or stores in the record that nobody waits for the disk."""
-    ordered = "order_by" in options or (isinstance(body, OutgoingMessage) and body.order_by)
-    return bool(ordered) or options.get("wait") is False
-
-
 def wait_field(acks: object, wait: object) -> str | None:
     """The field `wait` of a send: None leaves it to the node's flush mode."""
     if acks not in ("appended", "flushed"):
@@ -359,7 +314,7 @@ def _stop(
     if os.getpid() != pid:
         return
     try:
-        # Who leaves a client means what was sent to be stored. A done callback cannot wait for it.
+        # The caller means its messages to be stored. A done callback cannot wait for that.
         for producer in () if io.on_thread() else tuple(producers):
             producer.close()
     finally:

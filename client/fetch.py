@@ -45,7 +45,7 @@ class IndexAtNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """What a node has; `segments` are the log offsets at which its files begin, as bytes."""
+    """The files of a node; `segments` are the log offsets at which its files begin, as bytes."""
 
     token: str
     epoch: int
@@ -93,7 +93,7 @@ class FetchClient:
     def layout(
         self, known: str = "", topics: Sequence[str] | None = None, with_index: bool = False
     ) -> NodeLayout | None:
-        """What there is; None when `known`, the token of an earlier one, is still true.
+        """Asks for the files; None when `known`, the token of an earlier layout, is still true.
 
         All pages come from one reader, so that they fit together, unless it ends in between.
         """

@@ -22,7 +22,7 @@ from protocol.record.java_hash import java_hash
 
 BODY_SHOWN_BYTES = 80
 Body = bytes | bytearray | memoryview
-"""What a body may be; it is stored as its bytes."""
+"""The types of a body. The node stores its bytes."""
 
 _INT = struct.Struct(">i").unpack_from
 _LONG = struct.Struct(">q").unpack_from
@@ -35,7 +35,7 @@ _BODY_AT = {flags: record_head(flags).size for flags in (0, BORN_HOST_V6, STORE_
 
 
 class MessageOptions(TypedDict, total=False):
-    """What a message may say beside topic and body; see OutgoingMessage."""
+    """The options of a message beside topic and body; see OutgoingMessage."""
 
     tags: str | None
     keys: Sequence[str] | str
@@ -52,7 +52,7 @@ class MessageOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """What one message may say. Everything but the body may be left out.
+    """A message to send. All fields but the body are optional.
 
     `topic` None takes the one named in the call. `queue_id` None lets the client or node choose;
     `order_by` puts all messages of one key into one queue. Times are ms since 1970, `born_host`
@@ -131,7 +131,7 @@ def ordered_queue(order_by: str, queues: int) -> int:
 
 
 def bad_body(body: object) -> BadRequest:
-    """Why this is no body."""
+    """The error for a body of a wrong type."""
     kind = type(body).__name__
     hint = "encode text: body.encode()" if isinstance(body, str) else "an array has .tobytes()"
     return BadRequest(f"the body is {kind}, not bytes, bytearray or memoryview", hint)
@@ -261,7 +261,7 @@ class Message:
 
     @property
     def born_host(self) -> str:
-        """Who made it: `ip:port`."""
+        """The address of its producer: `ip:port`."""
         return str(self.record.born_host)
 
     @property

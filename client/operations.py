@@ -1,4 +1,4 @@
-"""What each operation asks and how its answer reads, without threads or sockets.
+"""The requests of each operation and how to read their answers, without threads or sockets.
 
 An operation is a generator that yields calls and is sent their answers, so that the plain client
 and the asyncio one run the same code.
@@ -10,13 +10,11 @@ from datetime import datetime
 from time import monotonic
 from typing import Any, TypeVar
 
-from client.messages import Message, OutgoingMessage, ordered_queue
+from client.messages import Message
 from client.pull_result import PullResult, pull_result, record_sizes, split_records
-from client.results import Health, NodeStatus, QueueOffsets, Receipt, TopicCreated, TopicInfo
+from client.results import Health, NodeStatus, QueueOffsets, TopicCreated, TopicInfo
 from client.transport.request import Call, NodeAnswer, NodeRole
 from protocol.errors import BadRequest
-from protocol.message_id import parse_host
-from protocol.record.encode import ANY_QUEUE
 
 T = TypeVar("T")
 Operation = Generator[Call, NodeAnswer, T]
@@ -29,7 +27,7 @@ FIND_PAGE = 64
 READ_AND_WRITE = 6
 GET_FORMS = ({"physical_offset"}, {"msg_id"}, {"topic", "unique_key"}, {"topic", "queue", "offset"})
 DEFAULT_WRITE_QUEUES = 8
-"""What a node gives a topic that a send makes."""
+"""The queues of a topic that a send creates."""
 
 
 def milliseconds(time: "datetime | int | None", default: int) -> int:
@@ -85,59 +83,6 @@ def delete_topic(topic: str, deadline: float) -> Operation[bool]:
     """Deletes a topic; whether it was there."""
     answer = yield Call(NodeRole.WRITER, "delete_topic", {"topic": topic}, deadline)
     return bool(answer.header["deleted"])
-
-
-def send(
-    topic: str, message: OutgoingMessage, unique_key: str, wait: str | None, deadline: float
-) -> Operation[Receipt]:
-    """Stores one message, and says where.
-
-    With `order_by` the topic's write queues are asked for first; a topic that nobody knows yet is
-    taken for one of eight queues, which is what a send makes.
-    """
-    fields = _send_fields(topic, message, unique_key)
-    if wait is not None:
-        fields["wait"] = wait
-    if message.order_by is not None:
-        known = {t.topic: t.write_queues for t in (yield from topics(deadline, NodeRole.WRITER))}
-        queues = known.get(fields["topic"]) or DEFAULT_WRITE_QUEUES
-        fields["queue"] = ordered_queue(message.order_by, queues)
-    answer = yield Call(NodeRole.WRITER, "send", fields, deadline, repeatable=False)
-    return receipt_of(answer.header)
-
-
-def _send_fields(topic: str, message: OutgoingMessage, unique_key: str) -> dict[str, Any]:
-    draft = message.draft(topic, unique_key, 0)
-    if message.born_host is not None:
-        parse_host(message.born_host)
-    optional: dict[str, Any] = {
-        "queue": None if draft.queue_id == ANY_QUEUE else draft.queue_id,
-        "tags": draft.tags or None,
-        "keys": list(draft.keys) or None,
-        "properties": dict(draft.properties) or None,
-        "flag": draft.flag or None,
-        "sys_flag": draft.sys_flag or None,
-        "born_timestamp": message.born_timestamp,
-        "born_host": message.born_host,
-        "reconsume_times": draft.reconsume_times or None,
-    }
-    given = {name: value for name, value in optional.items() if value is not None}
-    return {"topic": draft.topic, "body": draft.body, "unique_key": draft.unique_key, **given}
-
-
-def receipt_of(header: dict[str, Any]) -> Receipt:
-    """The answer to `send` as a receipt."""
-    return Receipt(
-        status=header["status"],
-        topic=header["topic"],
-        queue_id=header["queue_id"],
-        queue_offset=header["queue_offset"],
-        physical_offset=header["physical_offset"],
-        msg_id=header["msg_id"],
-        unique_key=header["unique_key"],
-        flushed=header["flushed"],
-        store_timestamp=header["store_timestamp"],
-    )
 
 
 def pull_call(fields: dict[str, Any], wait: float, timeout: float) -> Call:

@@ -1,20 +1,21 @@
-"""What the calls of a client take, and what is refused before anything is asked.
+"""The options of a client's calls, and their checks before anything is sent.
 
-Options are `TypedDict`s: the two clients share them, and a type checker knows each name. What a
-checker would have found is refused here too, as BadRequest: names that nobody knows, times that
-are no times, addresses that are none.
+Options are `TypedDict`s: the two clients share them, and a type checker knows each name. The checks
+find what a type checker would have found too, and raise BadRequest: unknown names, and values that
+are not times, seconds or addresses.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from numbers import Real
 from typing import Any, Literal, TypedDict
 
-from client.messages import MessageOptions
+from client.messages import Body, MessageOptions, bad_body
 from protocol.errors import BadRequest
+from protocol.record.encode_batch import Keys
 
 DEFAULT_NODE = "tcp://127.0.0.1:9870"
 DEFAULT_TIMEOUT_S = 5.0
@@ -29,7 +30,7 @@ Time = datetime | int
 
 
 class SendOptions(MessageOptions, total=False):
-    """What `send` takes beside topic and body.
+    """The options of `send` beside topic and body.
 
     `acks="flushed"` answers when the message is on disk; `wait=False` answers after the append
     even where the node flushes synchronously. `timeout` is for the whole call, in seconds.
@@ -56,7 +57,7 @@ class PullOptions(TypedDict, total=False):
 
 
 class FindOptions(TypedDict, total=False):
-    """Bounds are inclusive store times. `limit`: so many messages at most. `unique` looks at
+    """Bounds are inclusive store times. `limit`: the most messages to return. `unique` looks at
     UNIQ_KEY only. `timeout`: seconds, for each page of 64 messages."""
 
     since: Time | None
@@ -103,6 +104,19 @@ class ProducerOptions(TypedDict, total=False):
     acks: Acks
     when_full: Literal["block", "raise"]
     timeout: float
+
+
+class BatchOptions(TypedDict, total=False):
+    """The options of `send_batch` beside topic and bodies.
+
+    `tags` hold for all messages; `keys` has one item a message, a key or several. All go to one
+    queue: `queue_id`, that of `order_by`, or else the next in turn.
+    """
+
+    tags: str | None
+    keys: Keys | None
+    queue_id: int | None
+    order_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +170,7 @@ def settings_of(url: str | None, timeout: float | None) -> tuple[str, float]:
 
 
 def check_endpoint(endpoint: object) -> None:
-    """Raises BadRequest for what ZeroMQ would take without a word, and never reach."""
+    """Raises BadRequest for an address that ZeroMQ would accept silently, and never reach."""
     if not isinstance(endpoint, str):
         raise BadRequest(
             f"the address is {type(endpoint).__name__}, not text", f"write {DEFAULT_NODE}"
@@ -167,7 +181,7 @@ def check_endpoint(endpoint: object) -> None:
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Raises BadRequest for what is no time to wait."""
+    """Raises BadRequest unless the value is a number of seconds to wait."""
     if not isinstance(value, Real) or not 0 <= float(value) <= TIMEOUT_S_MAX:
         raise BadRequest(
             f"{name} is {value!r}, not a number of seconds from 0 to {TIMEOUT_S_MAX:.0f}",
@@ -188,3 +202,38 @@ def check_limit(limit: object) -> None:
     """Raises BadRequest unless it is None or a number of messages."""
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise BadRequest(f"limit is {limit!r}", "use a number of messages, or None for all")
+
+
+def check_batch(topic: str, options: BatchOptions) -> None:
+    """Raises BadRequest for options that the encoder would fail on with a TypeError."""
+    check_names("a batch", options, BatchOptions)
+    tags, keys = options.get("tags"), options.get("keys")
+    queue_id, order_by = options.get("queue_id"), options.get("order_by")
+    fine = (
+        isinstance(topic, str)
+        and (tags is None or isinstance(tags, str))
+        and (keys is None or (isinstance(keys, Sequence) and not isinstance(keys, str | bytes)))
+        and (queue_id is None or isinstance(queue_id, int))
+        and (order_by is None or isinstance(order_by, str))
+    )
+    if not fine:
+        raise BadRequest(
+            "an option of the batch has another type than it should",
+            "topic, tags and order_by are text, keys a list, queue_id an integer",
+        )
+    if queue_id is not None and order_by is not None:
+        raise BadRequest("queue_id and order_by exclude each other", "leave one of them out")
+
+
+def plain_bodies(bodies: Sequence[Body]) -> Sequence[bytes]:
+    """Returns the bodies as bytes objects. Raises BadRequest."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview) or not hasattr(bodies, "__len__"):
+        raise BadRequest(
+            f"the bodies are one {type(bodies).__name__}", "give a list or a tuple of bodies"
+        )
+    if set(map(type, bodies)) <= {bytes}:
+        return bodies  # type: ignore[return-value]  # as has been seen just now
+    for body in bodies:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise bad_body(body)
+    return list(map(bytes, bodies))

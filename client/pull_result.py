@@ -1,4 +1,4 @@
-"""What a pull answers: records in one piece, to be taken as bytes, as columns or as messages."""
+"""The result of a pull: records in one piece, to be read as bytes, as columns or as messages."""
 
 from dataclasses import dataclass
 from functools import cached_property

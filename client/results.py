@@ -1,4 +1,4 @@
-"""What the client answers with: small immutable values, named as the command line prints them."""
+"""The results of calls: small immutable values, named as the command line prints them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

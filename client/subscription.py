@@ -47,7 +47,7 @@ class TailOptions(TypedDict, total=False):
 
 
 BULK: TailOptions = {"max_messages": 10_000, "max_bytes": 1 << 20, "in_flight": 16}
-"""What `consume` asks for, unless it is told otherwise."""
+"""The defaults of `consume`."""
 
 
 class TailSettings(NamedTuple):
@@ -63,7 +63,7 @@ class TailSettings(NamedTuple):
 
     @classmethod
     def of(cls, options: TailOptions) -> "TailSettings":
-        """From options. Raises BadRequest for names that nobody knows."""
+        """From options. Raises BadRequest for unknown names."""
         if unknown := options.keys() - set(cls._fields):
             raise BadRequest(f"tail has no option {', '.join(sorted(unknown))}")
         in_flight = options.get("in_flight", 1)

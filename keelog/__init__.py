@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from client.client import Client, connect
     from client.messages import Message, MessageOptions, OutgoingMessage
     from client.options import (
+        BatchOptions,
         CreateTopicOptions,
         FindOptions,
         GetOptions,
@@ -44,10 +45,9 @@ if TYPE_CHECKING:
         TopicCreated,
         TopicInfo,
     )
-    from client.send.batch_builder import BatchOptions
-    from client.send.batch_receipt import BatchReceipt
     from client.send.bulk_send import Failure, SendManyError
     from client.send.producer import Producer
+    from client.send.receipts import BatchReceipt
     from client.subscription import TailOptions
     from client.transport.request import Retry
     from client.transport.routes import Routes
@@ -138,7 +138,8 @@ __all__ = [
 
 _HOMES = (
     "client.client",
-    "client.send.batch_builder",
+    "client.options",
+    "client.send.receipts",
     "client.transport.request",
     "client.send.bulk_send",
     "client.messages",

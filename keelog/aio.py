@@ -28,10 +28,11 @@ from client import operations as operations
 from client.aio.followers import MessageStream, PullResults
 from client.aio.run import run
 from client.aio.send_coalescer import AsyncioSendCoalescer
-from client.core import ClientCore, goes_alone
+from client.core import ClientCore
 from client.find import FindPages
 from client.messages import Body, Message, MessageOptions, OutgoingMessage
 from client.options import (
+    BatchOptions,
     CreateTopicOptions,
     FindOptions,
     GetOptions,
@@ -42,9 +43,8 @@ from client.options import (
 )
 from client.pull_result import PullResult
 from client.results import Health, NodeStatus, QueueOffsets, Receipt, TopicCreated, TopicInfo
-from client.send.batch_builder import BatchOptions
-from client.send.batch_receipt import BatchReceipt
 from client.send.producer import Producer as PlainProducer
+from client.send.receipts import BatchReceipt
 from client.subscription import Start, TailOptions
 from client.transport.request import Retry
 from client.transport.routes import Routes
@@ -95,8 +95,6 @@ class Client:
         self, topic: str, body: Body | OutgoingMessage, **options: Unpack[SendOptions]
     ) -> Receipt:
         """Stores one message and waits for its receipt."""
-        if goes_alone(body, options):
-            return await run(self._core, self._core.send_alone(topic, body, options))
         # Looked at once: another thread may use the client in its own loop.
         loop, sends = asyncio.get_running_loop(), self._sends
         if sends is None or sends.loop is not loop:

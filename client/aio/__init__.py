@@ -1,1 +1,1 @@
-"""What the asyncio client of `keelog.aio` stands on: its channel, coalescer and followers."""
+"""The parts of the asyncio client `keelog.aio`: its channel, coalescer and followers."""

@@ -17,9 +17,9 @@ from client.transport.request import Call, NodeRole
 from client.transport.zmtp_connection import ZmtpConnection
 
 LOOK_S = 2.0
-"""While answers are waited for: so often it is looked whether the node is still there."""
+"""While calls are under way, the loop checks this often that the node is alive."""
 CLOSE_S = 1.0
-"""Another thread that closes the link waits so long for the loop to let go of it."""
+"""Another thread that closes the link waits this time for the loop to release it."""
 
 
 class AsyncioChannel(Channel):

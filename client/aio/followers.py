@@ -73,7 +73,7 @@ class PullResults:
         loop = asyncio.get_running_loop()
 
         def put(queue_id: int, outcome: Outcome) -> None:
-            # The loop may be closed by now: then nobody waits for the answer.
+            # A closed loop drops it: no task waits for the answer then.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._arrived.put_nowait, (queue_id, outcome))
 

@@ -11,22 +11,29 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 from client.aio.channel import AsyncioChannel
 from client.core import ClientCore
-from client.messages import Body, OutgoingMessage
+from client.messages import Body, MessageOptions, OutgoingMessage
 from client.options import SendOptions
 from client.results import Receipt
-from client.send.batch_receipt import BatchReceipt
 from client.send.columns import NOT_TAKEN, MessageBatch
-from client.send.record_batch import EncodedMessage, Results
-from client.send.send_coalescer import HELD_S_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
+from client.send.encode import Encoder
+from client.send.receipts import BatchReceipt, Results
+from client.send.record_batch import ColumnBatch, EncodedMessage
+from client.send.send_coalescer import (
+    HELD_S_MAX,
+    SEND_BYTES_MAX,
+    SEND_RECORDS_MAX,
+    UNDER_WAY_MAX,
+)
 from client.transport.io_thread import CALLS_MAX
 from client.transport.request import Call
 from protocol.errors import MqError, NodeBusy
 
 EARLY_RECORDS = 32
-"""While the node has nothing of this loop to do, so many messages wait for no others: it stores
+"""While this loop has no batch under way, this number of messages goes at once: the node stores
 them while the other tasks have their turns."""
 
 ReceiptFuture = asyncio.Future[Receipt]
@@ -34,7 +41,7 @@ ReceiptFuture = asyncio.Future[Receipt]
 
 @dataclass(slots=True, eq=False)
 class _GatheredSends:
-    """Columns, and who waits for each row. `deadline` is that of the oldest."""
+    """Columns, and the future of each row. `deadline` is that of the oldest."""
 
     sends: "AsyncioSendCoalescer"
     columns: MessageBatch
@@ -43,6 +50,13 @@ class _GatheredSends:
     unanswered: int = 0
     in_loop: bool = True
     """Whether the loop's own link carries it."""
+
+    def batch(self, encoder: Encoder) -> ColumnBatch:
+        """The encoded batch."""
+        return ColumnBatch(
+            None, self.deadline, encoder.gathered(self.columns), self.of_all,
+            deliver=self.of_some, slots=range(len(self.futures)),
+        )  # fmt: skip
 
     # In the loop, or on the I/O thread.
 
@@ -92,7 +106,7 @@ class AsyncioSendCoalescer:
         self._core.drop(self._link)
 
     def send(self, topic: str, body: Body | OutgoingMessage, options: SendOptions) -> ReceiptFuture:
-        """Begins a send that does not go alone. Raises IllegalMessage and its kinds, NodeBusy."""
+        """Begins a waiting send. Raises IllegalMessage and its kinds, NodeBusy."""
         gathered = self._open.get(topic) if type(topic) is str else None
         if gathered is None or gathered.columns.take(topic, body, options) == NOT_TAKEN:
             gathered = self._begin(topic, body, options)
@@ -126,7 +140,9 @@ class AsyncioSendCoalescer:
         """New columns that hold the message; None where it goes by itself: it is another kind than
         those of its topic that wait, or something may be wrong with it."""
         self._core.check()
-        columns = self._core.columns(topic, options)
+        if "queue_id" in options:
+            return None
+        columns = self._core.encoder.gathering(topic, cast(MessageOptions, options), SEND_BYTES_MAX)
         if columns is None or columns.take(topic, body, options) == NOT_TAKEN:
             return None
         before = self._open.get(topic)
@@ -159,8 +175,9 @@ class AsyncioSendCoalescer:
         for gathered in ready:
             self._under_way += 1
             gathered.unanswered = len(gathered.futures)
-            carry = partial(self._carry, gathered)
-            self._core.send_columns(gathered.columns, gathered.deadline, gathered, carry)
+            batch = gathered.batch(self._core.encoder)
+            if not self._core.sender.carry(batch, partial(self._carry, gathered)):
+                self._core.sender.send(batch)
 
     def _carry(self, gathered: _GatheredSends, call: Call) -> bool:
         """While the I/O thread has a request, the next ones follow it: their order stays."""
@@ -169,7 +186,7 @@ class AsyncioSendCoalescer:
         return gathered.in_loop
 
     def on_loop(self, action: Callable[..., None], *arguments: object) -> None:
-        """From any thread. The loop may be closed by now: then nobody waits for the outcome."""
+        """From any thread. A closed loop drops it: no task waits for the outcome then."""
         if self._link.is_here():
             action(*arguments)
             return

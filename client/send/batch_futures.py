@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from client.results import Receipt
-from client.send.record_batch import EncodedMessage, Results
+from client.send.receipts import Results
+from client.send.record_batch import EncodedMessage
 from protocol.errors import MqError
 
 _RUNNING = "RUNNING"
@@ -19,7 +20,7 @@ _FINISHED = "FINISHED"
 
 
 class Outcomes:
-    """What became of the messages of one batch: `results` of all of them at once, or `parts` of
+    """The outcomes of the messages of one batch: `results` of all of them at once, or `parts` of
     one after the other (results, and the row in these). `condition` is shared by many."""
 
     __slots__ = ("condition", "parts", "results", "watched")
@@ -29,7 +30,7 @@ class Outcomes:
         self.results: Results | None = None
         self.parts: dict[int, tuple[Results, int]] | None = None
         self.watched: dict[int, ReceiptFuture] | None = None
-        """Rows for which somebody may have to be told."""
+        """Rows with waiters or callbacks."""
 
     def of(self, row: int) -> tuple[Results, int] | None:
         """Where the outcome of a message lies; None while it has none."""
@@ -126,7 +127,7 @@ class ReceiptFuture(Future[Receipt]):
 
 
 def resolve_entries(entries: Sequence[EncodedMessage], results: Results) -> None:
-    """Ends the futures of entries whose slots are a Slot."""
+    """Ends the futures of entries. Their slots are of type Slot."""
     condition = entries[0].slot[0].condition
     futures: list[ReceiptFuture] = []
     with condition:
@@ -142,7 +143,7 @@ def resolve_entries(entries: Sequence[EncodedMessage], results: Results) -> None
 
 
 def _tell(futures: Iterable[ReceiptFuture]) -> None:
-    """Those who wait for any of several futures, and done callbacks."""
+    """Wakes the waiters of `concurrent.futures.wait`, and runs done callbacks."""
     for future in futures:
         with future._condition:
             for waiter in future._waiters:

@@ -7,12 +7,12 @@ from time import monotonic
 
 from client.messages import Body, MessageOptions, OutgoingMessage
 from client.results import Receipt
-from client.send.batch_builder import BatchEncoder
 from client.send.batch_sender import BatchSender
 from client.send.columns import NOT_TAKEN, MessageBatch
 from client.send.encode import Encoder
-from client.send.record_batch import EncodedMessage, EntryBatch, Results
-from protocol.errors import ClientClosed, MqError
+from client.send.receipts import Results
+from client.send.record_batch import EncodedMessage, EntryBatch
+from protocol.errors import MqError
 
 BATCHES_MAX = 8
 """Batches that wait for their answers."""
@@ -50,14 +50,10 @@ class SendMany:
     """One `send_many`. Its answers come on the I/O thread, `run` waits in the caller's."""
 
     def __init__(
-        self,
-        appender: BatchSender,
-        encoders: tuple[Encoder, BatchEncoder],
-        wait: str | None,
-        timeout: float,
+        self, sender: BatchSender, encoder: Encoder, wait: str | None, timeout: float
     ) -> None:
-        self._appender = appender
-        self._encoder, self._batch_encoder = encoders
+        self._sender = sender
+        self._encoder = encoder
         self._wait = wait
         self._timeout = timeout
         self._condition = threading.Condition()
@@ -73,14 +69,17 @@ class SendMany:
         batch_bytes: int,
     ) -> list[Receipt]:
         """Sends all, waits for all. Raises SendManyError when any failed."""
-        batch = EntryBatch(self._deliver, self._wait)
+        batch: list[EncodedMessage] = []
+        size = 0
         for entry in self._entries(topic, bodies, options, batch_bytes):
-            full = batch.bytes + len(entry.record) > batch_bytes
-            if batch.entries and (full or len(batch.entries) >= RECORDS_MAX):
-                self._send(batch, BATCHES_MAX * batch_bytes)
-                batch = EntryBatch(self._deliver, self._wait)
-            batch.add(entry)
-        self._send(batch, BATCHES_MAX * batch_bytes)
+            full = size + len(entry.record) > batch_bytes
+            if batch and (full or len(batch) >= RECORDS_MAX):
+                self._send(batch, size, BATCHES_MAX * batch_bytes)
+                batch, size = [], 0
+            batch.append(entry)
+            size += len(entry.record)
+        if batch:
+            self._send(batch, size, BATCHES_MAX * batch_bytes)
         with self._condition:
             # Every batch has a deadline of its own, so this ends.
             self._condition.wait_for(lambda: not self._bytes_unanswered)
@@ -97,7 +96,7 @@ class SendMany:
         bytes_max: int,
     ) -> Iterator[EncodedMessage]:
         """The encoded messages in order: plain bodies many at a time, others by themselves."""
-        columns = self._batch_encoder.columns(topic, options, bytes_max)
+        columns = self._encoder.gathering(topic, options, bytes_max)
         end = 0
         for index, body in enumerate(bodies):
             row = NOT_TAKEN if columns is None else columns.take(topic, body, options)
@@ -109,7 +108,7 @@ class SendMany:
             if row != NOT_TAKEN:
                 continue
             try:
-                # What is a message by itself says all of it.
+                # An OutgoingMessage takes no options beside its own.
                 rest: MessageOptions = {} if isinstance(body, OutgoingMessage) else options
                 yield self._encoder.entry(topic, body, rest, index)
             except MqError as error:
@@ -118,22 +117,17 @@ class SendMany:
             yield from self._of_columns(columns, end)
 
     def _of_columns(self, columns: MessageBatch, end: int) -> list[EncodedMessage]:
-        """Those of columns whose last message is the one before `end`."""
-        return self._batch_encoder.entries(columns, range(end - len(columns.bodies), end))
+        """Encodes columns; `end` is the index after their last message."""
+        return self._encoder.gathered(columns).entries(range(end - len(columns.bodies), end))
 
-    def _send(self, batch: EntryBatch, bytes_max: int) -> None:
-        if not batch.entries:
-            return
+    def _send(self, entries: Sequence[EncodedMessage], size: int, bytes_max: int) -> None:
         with self._condition:
             self._condition.wait_for(
-                lambda: (
-                    not self._bytes_unanswered or self._bytes_unanswered + batch.bytes <= bytes_max
-                )
+                lambda: not self._bytes_unanswered or self._bytes_unanswered + size <= bytes_max
             )
-            self._bytes_unanswered += batch.bytes
-        batch.deadline = monotonic() + self._timeout
-        if not self._appender.send(batch):
-            self._deliver(batch.entries, ClientClosed())
+            self._bytes_unanswered += size
+        deadline = monotonic() + self._timeout
+        self._sender.send(EntryBatch(self._wait, deadline, self._deliver, False, entries))
 
     def _deliver(self, entries: Sequence[EncodedMessage], results: Results) -> None:
         if isinstance(results, MqError):

@@ -1,6 +1,6 @@
 """Messages that differ in body and keys alone, gathered as columns until they are encoded.
 
-To take one is to append to a list; `BatchEncoder` encodes all of them in one pass of the
+To take one is to append to a list; `Encoder` encodes all of them in one pass of the
 kernel. What does not fit in here is an `EncodedMessage`, encoded by itself (`client.send.encode`).
 """
 
@@ -8,20 +8,19 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from client.messages import Body, MessageOptions, OutgoingMessage
-from client.send.encode import keys_property, record_mould
+from client.send.record_mould import keys_property, record_mould
 from client.transport.routes import Routes
 from protocol.kernel import loader
 from protocol.names import QUEUE_ID_MAX
 from protocol.record.encode import ANY_QUEUE
 from protocol.record.properties import PROPERTIES_BYTES_MAX
-from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
 
 COLUMN_OPTIONS = {"tags", "keys", "queue_id"}
 NOT_TAKEN = -1
 
 
 class MessageKind(NamedTuple):
-    """What messages of the same columns share. The two sizes are those of an empty message."""
+    """The common part of messages in the same columns. The two sizes are of an empty message."""
 
     topic: str
     tags: str
@@ -32,7 +31,7 @@ class MessageKind(NamedTuple):
     properties_bytes: int
 
 
-def kind_of(topic: str, options: MessageOptions, routes: Routes | None) -> MessageKind | None:
+def kind_of(topic: str, options: MessageOptions, routes: Routes) -> MessageKind | None:
     """None where each message has to be encoded by itself, be it only for its error."""
     if not options.keys() <= COLUMN_OPTIONS or loader.active() is None:
         return None
@@ -43,14 +42,13 @@ def kind_of(topic: str, options: MessageOptions, routes: Routes | None) -> Messa
         return None
     if type(topic) is not str or type(tags) is not str:
         return None
-    crc = routes is None or routes.crc
-    body_max = DEFAULT_MAX_MESSAGE_BYTES if routes is None else routes.max_message_bytes
-    mould = record_mould(topic, tags, crc)
+    mould = record_mould(topic, tags, routes.crc)
     if mould is None:
         return None
     return MessageKind(
-        topic, tags, queue_id, crc, body_max, mould.record_bytes, mould.properties_bytes
-    )
+        topic, tags, queue_id, routes.crc, routes.max_message_bytes,
+        mould.record_bytes, mould.properties_bytes,
+    )  # fmt: skip
 
 
 class MessageBatch:

@@ -5,77 +5,36 @@ of the general one, and the general one is its oracle in the tests.
 """
 
 import struct
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import replace
 from time import time
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from client.messages import Body, MessageOptions, OutgoingMessage
-from client.send.record_batch import EncodedMessage
-from client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
+from client.options import BatchOptions, check_batch, plain_bodies
+from client.send.columns import MessageBatch, kind_of
+from client.send.record_batch import EncodedColumns, EncodedMessage
+from client.send.record_mould import SHORT, UNIQUE_KEY_START, keys_property, record_mould
+from client.send.unique_key import UniqueKeys
 from client.transport.io_thread import IoThread
-from protocol.errors import BadRequest, MqError
+from client.transport.routes import NO_ROUTES, Routes
+from protocol.errors import BadRequest
 from protocol.message_id import Host
-from protocol.names import QUEUE_ID_MAX, SHORT_TOPIC_CHARS_MAX, check_topic_for_send
+from protocol.names import QUEUE_ID_MAX
 from protocol.record.codec import CRC_MASK, MAGIC_V1, SHORT_HEAD
 from protocol.record.encode import ANY_QUEUE, encode_message
-from protocol.record.properties import (
-    EMPTY_CRC_PROPERTY,
-    KEYS,
-    PROPERTIES_BYTES_MAX,
-    TAGS,
-    UNIQUE_KEY,
-    encode_properties,
-)
-from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
-from protocol.wire.frames import PAYLOAD_BYTES_MAX
+from protocol.record.encode_batch import BatchDraft, Keys, encode_columns
+from protocol.record.properties import PROPERTIES_BYTES_MAX
 
 SHORT_WAY_OPTIONS = {"tags", "keys", "queue_id", "order_by", "unique_key"}
-_KEYS_START = f"{KEYS}\x01".encode()
-_UNIQUE_KEY_START = f"{UNIQUE_KEY}\x01".encode()
-_PAIR_END = b"\x02"
 _NO_STORE_IP = bytes(4)
 _HEAD_START = struct.Struct(">iIIi")
 _INT = struct.Struct(">i")
-_SHORT = struct.Struct(">h")
-
-
-class Mould(NamedTuple):
-    """What records of one topic and tag share after the body.
-
-    `topic`: its length and name; `tags`: the property TAGS; `end`: what follows the unique key.
-    The two sizes, and `middle`, all between body and unique key, are those without keys.
-    """
-
-    topic: bytes
-    tags: bytes
-    end: bytes
-    record_bytes: int
-    properties_bytes: int
-    middle: bytes
-
-
-@lru_cache(maxsize=1024)
-def record_mould(topic: str, tags: str, crc: bool) -> Mould | None:
-    """None where the general way must say what is wrong, or a long topic needs another head."""
-    try:
-        check_topic_for_send(topic)
-        encoded = encode_properties([(TAGS, tags)] if tags else [])
-    except MqError:
-        return None
-    if len(topic) > SHORT_TOPIC_CHARS_MAX:
-        return None
-    name = bytes([len(topic)]) + topic.encode()
-    end = _PAIR_END + (EMPTY_CRC_PROPERTY if crc else b"")
-    size = len(encoded) + len(_UNIQUE_KEY_START) + UNIQUE_KEY_CHARS + len(end)
-    if size > PROPERTIES_BYTES_MAX:
-        return None
-    middle = b"".join((name, _SHORT.pack(size), encoded, _UNIQUE_KEY_START))
-    return Mould(name, encoded, end, SHORT_HEAD.size + len(name) + 2 + size, size, middle)
 
 
 class _Moment(NamedTuple):
-    """What records of one millisecond share: the head from flag to prepared offset, and how
+    """The common part of records of one millisecond: the head from flag to prepared offset, and how
     their unique keys begin."""
 
     ms: int
@@ -84,8 +43,8 @@ class _Moment(NamedTuple):
 
 
 def outgoing(body: Body | OutgoingMessage, options: MessageOptions) -> OutgoingMessage:
-    """A message from a body and options. Raises BadRequest for options that nobody knows, or that
-    would be lost."""
+    """A message from a body and options. Raises BadRequest for unknown options, and for options
+    beside an OutgoingMessage."""
     if isinstance(body, OutgoingMessage):
         if options:
             raise BadRequest(
@@ -109,27 +68,35 @@ class Encoder:
         self._moment = self._moment_at(time())
 
     @property
-    def batch_bytes_max(self) -> int:
-        """The largest record batch that a node takes."""
-        return PAYLOAD_BYTES_MAX
+    def _routes(self) -> Routes:
+        return self._io.routes or NO_ROUTES
 
     def entry(
-        self, topic: str, body: Body | OutgoingMessage, options: MessageOptions, slot: Any
+        self,
+        topic: str,
+        body: Body | OutgoingMessage,
+        options: MessageOptions,
+        slot: Any,
+        waits: bool = True,
     ) -> EncodedMessage:
-        """The encoded message. Raises IllegalMessage and its kinds, or BadRequest."""
-        routes = self._io.routes
-        crc = routes is None or routes.crc
-        body_max = DEFAULT_MAX_MESSAGE_BYTES if routes is None else routes.max_message_bytes
-        if type(body) is bytes and len(body) <= body_max and options.keys() <= SHORT_WAY_OPTIONS:
+        """The encoded message. `waits` False: the record says that no caller waits for the disk.
+
+        Raises IllegalMessage and its kinds, or BadRequest.
+        """
+        routes = self._routes
+        is_plain = type(body) is bytes and len(body) <= routes.max_message_bytes
+        if is_plain and waits and options.keys() <= SHORT_WAY_OPTIONS:
             try:
-                entry = self._short_way(topic, body, options, crc, slot)
+                entry = self._short_way(topic, body, options, routes.crc, slot)  # type: ignore[arg-type]
             except (TypeError, struct.error):
                 entry = None  # values of other types, which the general way refuses with a reason
             if entry is not None:
                 return entry
         message = outgoing(body, options)
         draft = message.draft(topic, self._keys.next(), int(time() * 1000), self._host)
-        record = encode_message(draft, crc, body_max)
+        if not waits:
+            draft = replace(draft, wait=False)
+        record = encode_message(draft, routes.crc, routes.max_message_bytes)
         return EncodedMessage(
             record, draft.topic, draft.queue_id, message.order_by, draft.unique_key, slot
         )
@@ -159,8 +126,8 @@ class Encoder:
             properties_bytes = mould.properties_bytes + len(key_property)
             if properties_bytes > PROPERTIES_BYTES_MAX:
                 return None
-            length = _SHORT.pack(properties_bytes)
-            middle = b"".join((mould.topic, length, mould.tags, key_property, _UNIQUE_KEY_START))
+            length = SHORT.pack(properties_bytes)
+            middle = b"".join((mould.topic, length, mould.tags, key_property, UNIQUE_KEY_START))
         now = time()
         moment = self._moment
         if moment.ms != int(now * 1000):
@@ -182,19 +149,53 @@ class Encoder:
         )  # fmt: skip
         return _Moment(ms, head[_HEAD_START.size : -_INT.size], self._keys.start(now))
 
+    def gathering(self, topic: str, options: MessageOptions, bytes_max: int) -> MessageBatch | None:
+        """Empty columns; None where each message has to be encoded by itself."""
+        kind = kind_of(topic, options, self._routes)
+        return None if kind is None else MessageBatch(kind, options, bytes_max)
 
-def keys_property(keys: Any) -> bytes | None:
-    """The property KEYS, empty without keys; None when a key cannot be one."""
-    if isinstance(keys, str):
-        keys = (keys,)
-    if keys is None:
-        return None
-    if not keys:
-        return b""
-    text = " ".join(keys)
-    if "\x01" in text or "\x02" in text or text.count(" ") >= len(keys) or not all(keys):
-        return None
-    try:
-        return _KEYS_START + text.encode() + _PAIR_END
-    except UnicodeEncodeError:
-        return None
+    def gathered(self, messages: MessageBatch) -> EncodedColumns:
+        """Encodes messages that are known to be right; they share their time."""
+        kind, bodies = messages.kind, messages.bodies
+        return self._columns(
+            kind.topic, bodies, kind.queue_id, kind.tags, messages.all_keys(),
+            kind.crc, kind.body_max,
+        )  # fmt: skip
+
+    def batch(self, topic: str, bodies: Sequence[Body], options: BatchOptions) -> EncodedColumns:
+        """Encodes a batch of the user's.
+
+        Raises IllegalMessage and its kinds, MessageTooLarge, BadRequest.
+        """
+        check_batch(topic, options)
+        queue_id, routes = options.get("queue_id"), self._routes
+        return self._columns(
+            topic, plain_bodies(bodies), ANY_QUEUE if queue_id is None else queue_id,
+            options.get("tags") or "", options.get("keys"), routes.crc, routes.max_message_bytes,
+        )  # fmt: skip
+
+    def _columns(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        queue_id: int,
+        tags: str,
+        keys: Keys | None,
+        crc: bool,
+        body_max: int,
+    ) -> EncodedColumns:
+        unique_keys = self._keys.run(len(bodies))
+        draft = BatchDraft(
+            topic=topic,
+            bodies=b"".join(bodies),
+            sizes=list(map(len, bodies)),
+            stem=unique_keys.stem,
+            counter=unique_keys.counter,
+            queue_id=queue_id,
+            tags=tags,
+            keys=keys,
+            born_timestamp=int(time() * 1000),
+            born_host=self._host,
+        )
+        encoded = encode_columns(draft, crc, body_max)
+        return EncodedColumns(topic, queue_id, encoded, unique_keys)

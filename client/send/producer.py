@@ -1,39 +1,30 @@
 """The producer: gathers messages into batches and sends them while the caller goes on."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from itertools import repeat
 from time import monotonic
 from types import TracebackType
-from typing import NamedTuple, NoReturn, Self, Unpack
+from typing import NoReturn, Self, Unpack
 
 from client.messages import Body, MessageOptions, OutgoingMessage
-from client.options import ProducerSettings, check_seconds
+from client.options import BatchOptions, ProducerSettings, check_seconds
 from client.results import Receipt
-from client.send.batch_builder import BatchEncoder, BatchOptions, PendingBatches, SentBatch
-from client.send.batch_futures import Outcomes, ReceiptFuture, resolve_entries
-from client.send.batch_receipt import BatchReceipt
+from client.send.batch_futures import Outcomes, ReceiptFuture, Slot, resolve_entries
 from client.send.batch_sender import BatchSender
 from client.send.bulk_send import SendMany
-from client.send.columns import NOT_TAKEN, MessageBatch, kind_of
+from client.send.columns import NOT_TAKEN, MessageBatch
 from client.send.encode import Encoder
-from client.send.record_batch import EncodedMessage, EntryBatch, Results
+from client.send.pending_batches import PendingBatches
+from client.send.receipts import BatchReceipt, Results
+from client.send.record_batch import ColumnBatch, EncodedMessage, EntryBatch
 from client.transport.io_thread import IoThread
 from client.transport.request import no_waiting_here
 from protocol.errors import ClientClosed, ForkedClient, MqError, NodeBusy, RequestTimeout
-
-
-class Sender(NamedTuple):
-    """What a producer needs from its client."""
-
-    io: IoThread
-    appender: BatchSender
-    encoder: Encoder
-    batch_encoder: BatchEncoder
-    check: Callable[[], None]
+from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 
 class Producer:
@@ -45,23 +36,35 @@ class Producer:
     node chooses, in turn.
     """
 
-    def __init__(self, sender: Sender, settings: ProducerSettings) -> None:
+    def __init__(
+        self,
+        io: IoThread,
+        sender: BatchSender,
+        encoder: Encoder,
+        check_client: Callable[[], None],
+        settings: ProducerSettings,
+    ) -> None:
         settings.check()
-        self._io, self._appender, self._encoder, batch_encoder, self._check_client = sender
-        self._batch_encoder = batch_encoder
+        self._io = io
+        self._sender = sender
+        self._encoder = encoder
+        self._check_client = check_client
         self._settings = settings
-        self._batch_bytes = min(settings.batch_bytes, self._encoder.batch_bytes_max)
+        self._batch_bytes = min(settings.batch_bytes, PAYLOAD_BYTES_MAX)
         # Half of what may be in flight, so that one half is gathered while the other is sent.
         self._batch_count = max(1, settings.max_in_flight // 2)
         self._wait = "flushed" if settings.acks == "flushed" else None
-        self._batches = PendingBatches(batch_encoder, self._appender.send, settings.max_batches)
+        self._batches = PendingBatches(
+            encoder, sender.send, self._wait, settings.timeout, settings.max_batches
+        )
         # Taken for each message, so not by way of the condition.
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
         self._resolved = threading.Condition()
         # What is gathered: columns, or entries as soon as messages are not all of one kind.
         self._gathered: _GatheredRows | None = None
-        self._batch = self._new_batch()
+        self._entries: list[EncodedMessage] = []
+        self._entries_bytes = 0
         self._unanswered = 0
         self._due = 0.0
         self._has_timer = False
@@ -96,7 +99,7 @@ class Producer:
     def send_oneway(
         self, topic: str, body: Body | OutgoingMessage, **options: Unpack[MessageOptions]
     ) -> None:
-        """As `send_nowait`, but nobody learns the outcome; `failed` counts."""
+        """As `send_nowait`, without a future; `failed` counts the messages that were not stored."""
         self.send_nowait(topic, body, **options)
 
     def send_batch(
@@ -122,13 +125,7 @@ class Producer:
             self._seal()
         settings = self._settings
         can_wait = settings.when_full == "block" and not self._io.on_thread()
-        return self._batches.send(
-            topic,
-            bodies,
-            options,
-            (self._wait, settings.timeout),
-            settings.timeout if can_wait else 0,
-        )
+        return self._batches.send(topic, bodies, options, settings.timeout if can_wait else 0)
 
     def send_many(
         self,
@@ -145,8 +142,7 @@ class Producer:
             raise no_waiting_here()
         with self._condition:
             self._seal()
-        encoders = self._encoder, self._batch_encoder
-        many = SendMany(self._appender, encoders, self._wait, self._settings.timeout)
+        many = SendMany(self._sender, self._encoder, self._wait, self._settings.timeout)
         return many.run(topic, bodies, options, self._batch_bytes)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -189,7 +185,7 @@ class Producer:
         the messages are the parent's."""
         if self._closed and not self.unanswered and not self._batches.unanswered:
             return
-        # Also when another thread is closing it: who closes the client waits for these answers.
+        # Also while another thread closes it: the closing client waits for these answers.
         self._closed = True
         with suppress(ForkedClient):
             self.flush()
@@ -236,16 +232,14 @@ class Producer:
     ) -> ReceiptFuture:
         """Takes a message that needs columns of its own, or to be encoded by itself."""
         self._check()
-        kind = kind_of(topic, options, self._io.routes)
-        if kind is not None:
-            columns = MessageBatch(kind, options, self._batch_bytes)
-            if columns.take(topic, body, options) != NOT_TAKEN:
-                with self._lock:
-                    self._await_room()
-                    # Others may have begun the same in between.
-                    future = self._gather(topic, body, options) or self._begin(columns)
-                if future is not None:
-                    return future
+        columns = self._encoder.gathering(topic, options, self._batch_bytes)
+        if columns is not None and columns.take(topic, body, options) != NOT_TAKEN:
+            with self._lock:
+                self._await_room()
+                # Others may have begun the same in between.
+                future = self._gather(topic, body, options) or self._begin(columns)
+            if future is not None:
+                return future
         outcomes = Outcomes(self._resolved)
         self._add(self._encoder.entry(topic, body, options, (outcomes, 0)))
         return ReceiptFuture(outcomes, 0)
@@ -255,7 +249,7 @@ class Producer:
         is to be one of entries."""
         if self._gathered is not None and self._gathered.columns.kind == columns.kind:
             self._seal()
-        if self._gathered is not None or self._batch.entries:
+        if self._gathered is not None or self._entries:
             return None
         gathered = self._gathered = _GatheredRows(columns, Outcomes(self._resolved))
         self._linger()
@@ -276,15 +270,16 @@ class Producer:
             self._await_room()
             if self._gathered is not None:
                 self._take_apart()
-            batch = self._batch
-            if batch.entries and batch.bytes + len(entry.record) > self._batch_bytes:
+            size = len(entry.record)
+            if self._entries and self._entries_bytes + size > self._batch_bytes:
                 self._seal()
-                batch = self._batch
-            batch.add(entry)
+            self._entries.append(entry)
+            self._entries_bytes += size
             self._unanswered += 1
-            if batch.bytes >= self._batch_bytes or len(batch.entries) >= self._batch_count:
+            count, is_full = len(self._entries), self._entries_bytes >= self._batch_bytes
+            if is_full or count >= self._batch_count:
                 self._seal()
-            elif len(batch.entries) == 1:
+            elif count == 1:
                 self._linger()
 
     def _take_apart(self) -> None:
@@ -293,7 +288,9 @@ class Producer:
         gathered, self._gathered = self._gathered, None
         assert gathered is not None
         self._unanswered += gathered.rows
-        self._batch = self._entries_of(gathered.outcomes, self._encoded(gathered))
+        columns = self._encoder.gathered(gathered.columns)
+        self._entries = columns.entries(gathered.slots())
+        self._entries_bytes = len(columns.encoded.records)
 
     def _await_room(self, timeout: float | None = None) -> None:
         """With the lock held. Waiting without sending what is gathered could last for ever."""
@@ -330,48 +327,29 @@ class Producer:
             self._has_timer = False
             if monotonic() >= self._due:
                 self._seal()
-            elif self._gathered is not None or self._batch.entries:
+            elif self._gathered is not None or self._entries:
                 self._look_when_due()
 
     def _seal(self) -> None:
         """With the lock held: sends what is gathered."""
-        batch: EntryBatch | SentBatch
+        deadline = monotonic() + self._settings.timeout
         if self._gathered is not None:
             gathered, self._gathered = self._gathered, None
             self._unanswered += gathered.rows
-            batch = self._encoded(gathered)
-        elif self._batch.entries:
-            batch, self._batch = self._batch, self._new_batch()
-            batch.deadline = monotonic() + self._settings.timeout
-        else:
-            return
-        if not self._appender.send(batch):
-            batch.fail(ClientClosed())
+            self._sender.send(self._batch_of(gathered, deadline))
+        elif self._entries:
+            entries, self._entries, self._entries_bytes = self._entries, [], 0
+            self._sender.send(EntryBatch(self._wait, deadline, self._deliver, True, entries))
 
-    def _encoded(self, gathered: "_GatheredRows") -> SentBatch:
-        encoded, draft = self._batch_encoder.encode_gathered(gathered.columns)
-        outcomes = gathered.outcomes
-
+    def _batch_of(self, gathered: "_GatheredRows", deadline: float) -> ColumnBatch:
         def done(outcome: BatchReceipt | MqError) -> None:
-            outcomes.resolve(outcome)
-            self._answered(len(draft.sizes), outcome)
+            gathered.outcomes.resolve(outcome)
+            self._answered(gathered.rows, outcome)
 
-        return SentBatch(
-            draft.topic, draft.queue_id, None, encoded, draft.stem, draft.counter,
-            self._wait, done, monotonic() + self._settings.timeout,
-            apart=partial(self._entries_of, outcomes),
-        )  # fmt: skip
-
-    def _entries_of(self, outcomes: Outcomes, records: SentBatch) -> EntryBatch:
-        """The same as a batch of entries."""
-        batch = self._new_batch()
-        batch.deadline = records.deadline
-        for entry in records.entries([(outcomes, row) for row in range(records.rows)]):
-            batch.add(entry)
-        return batch
-
-    def _new_batch(self) -> EntryBatch:
-        return EntryBatch(self._deliver, self._wait, one_queue=True)
+        columns = self._encoder.gathered(gathered.columns)
+        return ColumnBatch(
+            self._wait, deadline, columns, done, deliver=self._deliver, slots=gathered.slots()
+        )
 
     def _deliver(self, entries: Sequence[EncodedMessage], results: Results) -> None:
         """Resolves the futures, then makes room."""
@@ -388,7 +366,7 @@ class Producer:
 
 @dataclass(slots=True, eq=False)
 class _GatheredRows:
-    """Columns and what becomes of them. `rows_max`: the batch goes with so many."""
+    """Columns and their outcomes. The batch goes when it has `rows_max` messages."""
 
     columns: MessageBatch
     outcomes: Outcomes
@@ -398,3 +376,7 @@ class _GatheredRows:
     def rows(self) -> int:
         """The messages so far."""
         return len(self.columns.bodies)
+
+    def slots(self) -> Iterator[Slot]:
+        """Where the outcome of each message goes."""
+        return zip(repeat(self.outcomes), range(self.rows))

@@ -1,4 +1,4 @@
-"""Batches of encoded records: which queue each goes to, the request, and the receipts.
+"""Batches of encoded records: which queue each goes to, the requests, and what becomes of them.
 
 Values in, values out; `client.send.batch_sender` sends them.
 """
@@ -6,30 +6,42 @@ Values in, values out; `client.send.batch_sender` sends them.
 import random
 import struct
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from time import monotonic
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from client.messages import ordered_queue
-from client.results import Receipt
-from client.transport.request import NodeAnswer
-from protocol.errors import BadRequest, IllegalMessage, MqError, RefusedError, SendTimeout
-from protocol.message_id import offset_message_id, parse_host
+from client.operations import DEFAULT_WRITE_QUEUES
+from client.results import Receipt, TopicInfo
+from client.send.receipts import (
+    OFFSET_HEX_CHARS,
+    BatchReceipt,
+    Results,
+    check_count,
+    id_start,
+    read_receipts,
+)
+from client.send.unique_key import KeyRun
+from client.transport.request import Call, NodeRole, Outcome
+from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.record.codec import SHORT_HEAD
 from protocol.record.encode import ANY_QUEUE
-from protocol.record.encode_batch import EncodedBatch, unique_key_at
+from protocol.record.encode_batch import EncodedBatch
 
+TOPICS_S_MAX = 30.0
+"""The client asks for the queues of topics again after this time, as RocketMQ's clients do."""
 _QUEUE_ID = struct.Struct(">i")
 _QUEUE_ID_AT = SHORT_HEAD.offsets["queue_id"]
-OFFSET_HEX_CHARS = 16
-UNREADABLE = (MqError, LookupError, ValueError, TypeError)
-"""What reading an answer raises that nobody expected like this."""
 
 
 class EncodedMessage(NamedTuple):
-    """One encoded message. `slot` is whatever the one who waits needs to find it again."""
+    """One encoded message. `slot` is for the caller: where its outcome goes."""
 
     record: bytes
     topic: str
@@ -39,295 +51,353 @@ class EncodedMessage(NamedTuple):
     slot: Any
 
 
-def entries_of(
-    encoded: EncodedBatch,
-    topic: str,
-    queue_id: int,
-    first_key: tuple[str, int],
-    slots: Iterable[Any],
-) -> list[EncodedMessage]:
-    """The messages of an encoded batch one by one, each with its slot."""
-    stem, counter = first_key
-    records, sizes = encoded.records.tobytes(), encoded.sizes.tolist()
-    return [
-        EncodedMessage(
-            records[end - size : end], topic, queue_id, None,
-            unique_key_at(stem, counter + row), slot,
-        )
-        for row, (size, end, slot) in enumerate(zip(sizes, accumulate(sizes), slots, strict=True))
-    ]  # fmt: skip
-
-
-Results = Sequence[Receipt] | MqError
 Deliver = Callable[[Sequence[EncodedMessage], Results], None]
 
 
-@dataclass(slots=True, eq=False)
-class EntryBatch:
-    """Entries that go together. `deliver` is called for each part of them that has its answer.
-
-    `one_queue`: the node chooses one queue for all entries of a topic of which none names a queue,
-    otherwise the client takes the queues in turn.
-    """
-
-    deliver: Deliver
-    wait: str | None
-    one_queue: bool = False
-    entries: list[EncodedMessage] = field(default_factory=list)
-    bytes: int = 0
-    deadline: float = 0.0
-    relearned: bool = False
-
-    def add(self, entry: EncodedMessage) -> None:
-        """Appends an entry."""
-        self.entries.append(entry)
-        self.bytes += len(entry.record)
-
-    def fail(self, error: MqError) -> None:
-        """Ends all of it without receipts."""
-        self.deliver(self.entries, error)
-
-    def open_topics(self) -> set[str]:
-        """The topics of which the client has to choose a queue."""
-        left = self.topics_of_one_queue()
-        return {
-            entry.topic
-            for entry in self.entries
-            if entry.queue_id == ANY_QUEUE and entry.topic not in left
-        }
-
-    def topics_of_one_queue(self) -> set[str]:
-        """The topics whose entries all go to a queue that the node chooses.
-
-        Not those with an entry that has a queue already: it could be the same one, and what the
-        node chooses for is a request of its own, so the order of the entries would be lost.
-        """
-        if not self.one_queue:
-            return set()
-        return {entry.topic for entry in self.entries} - {
-            entry.topic
-            for entry in self.entries
-            if entry.queue_id != ANY_QUEUE or entry.order_by is not None
-        }
-
-
-class RequestPart(NamedTuple):
-    """What one request carries. `queue` is -1 where the node chooses one queue for all."""
-
-    entries: Sequence[EncodedMessage]
-    queue_ids: Sequence[int]
-    records: bytes
-    sizes: Sequence[int]
-    queue: int | None
-
-    def fields(self, wait: str | None) -> dict[str, Any]:
-        """The header of its `append`."""
-        fields: dict[str, Any] = {
-            "count": len(self.sizes),
-            "bytes": len(self.records),
-            "crc": zlib.crc32(self.records),
-        }
-        if len(self.sizes) > 1:  # that of a lone record is `bytes`
-            fields["sizes"] = struct.pack(f"<{len(self.sizes)}I", *self.sizes)
-        if self.queue is not None:
-            fields["queue"] = self.queue
-        if wait is not None:
-            fields["wait"] = wait
-        return fields
-
-
-def lone_part(entry: EncodedMessage) -> RequestPart:
-    """One entry as a request of its own."""
-    queue = ANY_QUEUE if entry.queue_id == ANY_QUEUE else None
-    return RequestPart((entry,), (entry.queue_id,), entry.record, (len(entry.record),), queue)
-
-
-class Turns:
-    """Takes the queues of each topic in turn, from a random start."""
+class WriteQueues:
+    """How many queues each topic is written to, as far as the client knows, and which is next."""
 
     def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._learned_at = -TOPICS_S_MAX
         self._next: dict[str, int] = {}
 
-    def take(self, topic: str, queues: int) -> int:
-        """The next queue of the topic."""
+    def know(self, topics: AbstractSet[str]) -> bool:
+        """Whether it has learned of all these topics of late."""
+        if not topics:
+            return True
+        return monotonic() < self._learned_at + TOPICS_S_MAX and topics <= self._counts.keys()
+
+    def has(self, topic: str) -> bool:
+        """Whether the topic is there. One that is not will be made by the node."""
+        return bool(self._counts.get(topic))
+
+    def queue_for(self, topic: str, order_by: str | None) -> int:
+        """The queue of an ordering key, or else the next in turn, from a random start."""
+        queues = self._counts.get(topic) or DEFAULT_WRITE_QUEUES
+        if order_by is not None:
+            return ordered_queue(order_by, queues)
         turn = self._next.get(topic)
         if turn is None:
             turn = random.randrange(queues)
         self._next[topic] = turn + 1
         return turn % queues
 
+    def learn(self, topics: Iterable[Mapping[str, Any]]) -> None:
+        """Takes what the writer says of all topics."""
+        found = map(TopicInfo.of, topics)
+        self._counts = {topic.topic: topic.write_queues for topic in found}
+        self._learned_at = monotonic()
 
-def make_parts(
-    batch: EntryBatch,
-    entries: Sequence[EncodedMessage],
-    write_queues: Mapping[str, int],
-    turns: Turns,
-    default_queues: int,
-) -> list[RequestPart]:
-    """Gives entries of a batch their queues, and each topic that nobody knows a part of its own.
+    def expire(self) -> None:
+        """Has the node asked anew, as it has refused what these counts led to."""
+        self._learned_at = monotonic() - TOPICS_S_MAX
 
-    Such a part leaves the choice to the node, which makes the topic; entries with `order_by` take
-    the queue that they would have among `default_queues`.
+
+class AppendRequest(NamedTuple):
+    """The content of one request. `any_queue`: the node chooses one queue for all of it. `entries`
+    and `queue_ids` are empty where a batch of one queue is sent as a whole."""
+
+    records: bytes | memoryview
+    sizes: Sequence[int]
+    crc: int
+    any_queue: bool
+    entries: Sequence[EncodedMessage] = ()
+    queue_ids: Sequence[int] = ()
+
+    def call(self, wait: str | None, deadline: float, done: Callable[[Outcome], None]) -> Call:
+        """The request as a call."""
+        fields: dict[str, Any] = {
+            "count": len(self.sizes),
+            "bytes": len(self.records),
+            "crc": self.crc,
+        }
+        if self.any_queue:
+            fields["queue"] = ANY_QUEUE
+        if wait is not None:
+            fields["wait"] = wait
+        return Call(
+            NodeRole.WRITER, "append", fields, deadline,
+            payload=self.records, repeatable=False, done=done,
+        )  # fmt: skip
+
+    def receipts(self, header: Mapping[str, Any]) -> Sequence[Receipt]:
+        """Makes a receipt for each entry from the answer, in their order.
+
+        Raises BadRequest when the answer counts other records, and what a header without the right
+        fields raises.
+        """
+        entries = self.entries
+        if self.any_queue and len(entries) > 1:
+            # Not the entries: these hold the records.
+            keys = [entry.unique_key for entry in entries]
+            return BatchReceipt(entries[0].topic, self.sizes, keys, header)
+        next_offset: dict[tuple[str, int], int] = {}
+        count = 0
+        for topic, queue_id, queue_offset, rows in header["queues"]:
+            next_offset[topic, queue_id] = queue_offset
+            count += rows
+        check_count(count, len(entries))
+        queue_ids = (queue_id,) if self.any_queue else self.queue_ids
+        host, status, flushed = id_start(header["store_host"]), header["status"], header["flushed"]
+        time, physical = header["store_timestamp"], header["physical_offset"]
+        found: list[Receipt] = []
+        for entry, size, queue_id in zip(entries, self.sizes, queue_ids, strict=True):
+            queue = entry.topic, queue_id
+            queue_offset = next_offset[queue]
+            next_offset[queue] = queue_offset + 1
+            found.append(
+                Receipt(
+                    status, entry.topic, queue_id, queue_offset, physical,
+                    f"{host}{physical:0{OFFSET_HEX_CHARS}X}", entry.unique_key, flushed, time,
+                )
+            )  # fmt: skip
+            physical += size
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class RecordBatch(ABC):
+    """Records that are sent together. `wait` is the field of that name; `deadline` is in seconds of
+    the monotonic clock. `has_relearned`: its queues were asked for again after a refusal."""
+
+    wait: str | None
+    deadline: float
+    has_relearned: bool = field(default=False, kw_only=True)
+
+    @abstractmethod
+    def open_topics(self) -> AbstractSet[str]:
+        """The topics of which the client has to choose a queue."""
+
+    @abstractmethod
+    def requests(self, queues: WriteQueues) -> list[AppendRequest]:
+        """Gives each record its queue, and returns what to send."""
+
+    @abstractmethod
+    def end(self, request: AppendRequest, outcome: Outcome) -> None:
+        """Hands out the receipts of a request, or its error."""
+
+    @abstractmethod
+    def fail(self, error: MqError) -> None:
+        """Ends all of it without receipts."""
+
+    @abstractmethod
+    def relearned(self, request: AppendRequest) -> "RecordBatch":
+        """The records of a request, to be sent again with newly learned queues."""
+
+    @abstractmethod
+    def smaller(self, request: AppendRequest, error: MqError) -> "Sequence[RecordBatch]":
+        """The records of a refused request in smaller batches, so that good ones are stored without
+        a bad one; empty where splitting gains nothing. A refusal has stored nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class EntryBatch(RecordBatch):
+    """Messages of any topics and queues. `deliver` is called for each part of them that has its
+    answer.
+
+    `one_queue`: the node chooses one queue for all entries of a topic of which none names a queue,
+    otherwise the client takes the queues in turn.
     """
-    known: list[EncodedMessage] = []
-    unknown: dict[str, list[EncodedMessage]] = {}
-    left_to_node = batch.topics_of_one_queue()
-    for entry in entries:
-        open_queue = entry.queue_id == ANY_QUEUE and entry.order_by is None
-        if open_queue and (entry.topic in left_to_node or not write_queues.get(entry.topic)):
-            unknown.setdefault(entry.topic, []).append(entry)
+
+    deliver: Deliver
+    one_queue: bool
+    entries: Sequence[EncodedMessage]
+
+    def open_topics(self) -> AbstractSet[str]:
+        """The topics of which the client has to choose a queue."""
+        if self._is_lone():
+            return frozenset()
+        left = self._topics_left_to_node()
+        return {
+            entry.topic
+            for entry in self.entries
+            if entry.queue_id == ANY_QUEUE and entry.topic not in left
+        }
+
+    def _is_lone(self) -> bool:
+        """Whether it is one entry that the client has no queue to choose for: most waiting sends
+        are, so they get here without the rest."""
+        entries = self.entries
+        return len(entries) == 1 and self.one_queue and entries[0].order_by is None
+
+    def _topics_left_to_node(self) -> AbstractSet[str]:
+        """The topics whose entries all go to a queue that the node chooses.
+
+        Not those with an entry that has a queue already: it could be the same one, and what the
+        node chooses for is a request of its own, so the order of the entries would be lost.
+        """
+        if not self.one_queue:
+            return frozenset()
+        placed = {
+            entry.topic
+            for entry in self.entries
+            if entry.queue_id != ANY_QUEUE or entry.order_by is not None
+        }
+        return {entry.topic for entry in self.entries} - placed
+
+    def requests(self, queues: WriteQueues) -> list[AppendRequest]:
+        """One for all that have a queue, and one for each topic that is left to the node: those of
+        `one_queue`, and unknown ones, which the node creates."""
+        if self._is_lone():
+            (entry,) = self.entries
+            return [_request(self.entries, entry.record, (entry.queue_id,))]
+        placed: list[EncodedMessage] = []
+        left: dict[str, list[EncodedMessage]] = {}
+        topics = self._topics_left_to_node()
+        for entry in self.entries:
+            is_open = entry.queue_id == ANY_QUEUE and entry.order_by is None
+            if is_open and (entry.topic in topics or not queues.has(entry.topic)):
+                left.setdefault(entry.topic, []).append(entry)
+            else:
+                placed.append(entry)
+        found = [_placed_request(placed, queues)] if placed else []
+        for entries in left.values():
+            records = b"".join(entry.record for entry in entries)
+            found.append(_request(entries, records, (ANY_QUEUE,)))
+        return found
+
+    def end(self, request: AppendRequest, outcome: Outcome) -> None:
+        """Delivers the receipts of a request, or its error."""
+        results: Results
+        if isinstance(outcome, MqError):
+            results = outcome
         else:
-            known.append(entry)
-    parts = [_part(known, write_queues, turns, default_queues)] if known else []
-    for group in unknown.values():
-        records = b"".join(entry.record for entry in group)
-        sizes = [len(entry.record) for entry in group]
-        parts.append(RequestPart(group, [ANY_QUEUE] * len(group), records, sizes, ANY_QUEUE))
-    return parts
+            results = read_receipts(request.receipts, outcome)
+        self.deliver(request.entries, results)
+
+    def fail(self, error: MqError) -> None:
+        """Ends all of it without receipts."""
+        self.deliver(self.entries, error)
+
+    def relearned(self, request: AppendRequest) -> "EntryBatch":
+        """The entries of a request, as a batch that was asked about."""
+        return replace(self, entries=request.entries, has_relearned=True)
+
+    def smaller(self, request: AppendRequest, error: MqError) -> "list[EntryBatch]":
+        """First topic by topic; then queue by queue, where a queue may be at fault, or in halves,
+        where a record may be, or the whole be too large for a segment."""
+        groups = _grouped(request.entries, lambda entry: entry.topic)
+        if len(groups) == 1 and isinstance(error, BadRequest):
+            groups = _grouped(request.entries, lambda entry: (entry.queue_id, entry.order_by))
+        if len(groups) == 1 and isinstance(error, IllegalMessage):
+            middle = len(request.entries) // 2
+            groups = [request.entries[:middle], request.entries[middle:]] if middle else groups
+        return [replace(self, entries=group) for group in groups] if len(groups) > 1 else []
 
 
-def _part(
-    entries: list[EncodedMessage],
-    write_queues: Mapping[str, int],
-    turns: Turns,
-    default_queues: int,
-) -> RequestPart:
-    sizes = [len(entry.record) for entry in entries]
+def _grouped(
+    entries: Sequence[EncodedMessage], key: Callable[[EncodedMessage], object]
+) -> list[Sequence[EncodedMessage]]:
+    groups: dict[object, list[EncodedMessage]] = {}
+    for entry in entries:
+        groups.setdefault(key(entry), []).append(entry)
+    return list(groups.values())
+
+
+def _placed_request(entries: Sequence[EncodedMessage], queues: WriteQueues) -> AppendRequest:
+    """The client chooses the queues that are open still."""
     queue_ids = [entry.queue_id for entry in entries]
     if ANY_QUEUE not in queue_ids:
-        return RequestPart(
-            entries, queue_ids, b"".join(entry.record for entry in entries), sizes, None
-        )
+        return _request(entries, b"".join(entry.record for entry in entries), queue_ids)
     records = bytearray().join(entry.record for entry in entries)
     start = _QUEUE_ID_AT
-    for row, (entry, size) in enumerate(zip(entries, sizes, strict=True)):
+    for row, entry in enumerate(entries):
         if entry.queue_id == ANY_QUEUE:
-            queues = write_queues.get(entry.topic) or default_queues
-            if entry.order_by is None:
-                queue_ids[row] = turns.take(entry.topic, queues)
-            else:
-                queue_ids[row] = ordered_queue(entry.order_by, queues)
+            queue_ids[row] = queues.queue_for(entry.topic, entry.order_by)
             _QUEUE_ID.pack_into(records, start, queue_ids[row])
-        start += size
-    return RequestPart(entries, queue_ids, bytes(records), sizes, None)
+        start += len(entry.record)
+    return _request(entries, bytes(records), queue_ids)
 
 
-def receipts(part: RequestPart, header: Mapping[str, Any]) -> list[Receipt]:
-    """What the answer to `append` says of each entry, in their order.
+def _request(
+    entries: Sequence[EncodedMessage], records: bytes, queue_ids: Sequence[int]
+) -> AppendRequest:
+    """Of entries that all have a queue, or all have none."""
+    sizes = [len(entry.record) for entry in entries]
+    any_queue = queue_ids[0] == ANY_QUEUE
+    return AppendRequest(records, sizes, zlib.crc32(records), any_queue, entries, queue_ids)
 
-    Raises BadRequest when the answer counts other records than the request had.
+
+class EncodedColumns(NamedTuple):
+    """Encoded messages of one topic and queue."""
+
+    topic: str
+    queue_id: int
+    encoded: EncodedBatch
+    unique_keys: KeyRun
+
+    def entries(self, slots: Iterable[Any]) -> list[EncodedMessage]:
+        """The messages one by one, each with its slot."""
+        records, sizes = self.encoded.records.tobytes(), self.encoded.sizes.tolist()
+        rows = zip(sizes, accumulate(sizes), self.unique_keys, slots, strict=True)
+        return [
+            EncodedMessage(records[end - size : end], self.topic, self.queue_id, None, key, slot)
+            for size, end, key, slot in rows
+        ]
+
+    def placed(self, queue_id: int) -> "EncodedColumns":
+        """The same for another queue."""
+        if queue_id == self.queue_id:
+            return self
+        sizes = self.encoded.sizes.astype(np.int64)
+        records = self.encoded.records.copy()
+        places = (np.cumsum(sizes) - sizes + _QUEUE_ID_AT)[:, None] + np.arange(4)
+        records[places] = np.frombuffer(_QUEUE_ID.pack(queue_id), np.uint8)
+        encoded = EncodedBatch(records, self.encoded.sizes, zlib.crc32(records.data))
+        return self._replace(queue_id=queue_id, encoded=encoded)
+
+
+@dataclass(slots=True, eq=False)
+class ColumnBatch(RecordBatch):
+    """Messages of one topic and queue. `done` is called once, with the outcome of all of them.
+
+    With `deliver` and `slots` the good messages are stored without a bad one, and each learns its
+    own outcome, as in an EntryBatch; a batch of the user's is stored as a whole, or not at all.
     """
-    place = {(topic, queue): first for topic, queue, first, _ in header["queues"]}
-    if sum(count for *_, count in header["queues"]) != len(part.entries):
-        raise BadRequest("the answer to append counts other records than were sent")
-    chosen = header["queues"][0][1] if part.queue == ANY_QUEUE else None
-    host = id_start(header["store_host"])
-    status, flushed, time = header["status"], header["flushed"], header["store_timestamp"]
-    physical = header["physical_offset"]
-    found: list[Receipt] = []
-    for entry, size, own in zip(part.entries, part.sizes, part.queue_ids, strict=True):
-        queue_id = own if chosen is None else chosen
-        queue = (entry.topic, queue_id)
-        offset = place[queue]
-        place[queue] = offset + 1
-        msg_id = f"{host}{physical:0{OFFSET_HEX_CHARS}X}"
-        found.append(
-            Receipt(
-                status, entry.topic, queue_id, offset, physical, msg_id,
-                entry.unique_key, flushed, time,
-            )
-        )  # fmt: skip
-        physical += size
-    return found
 
+    columns: EncodedColumns
+    done: Callable[[BatchReceipt | MqError], None]
+    order_by: str | None = None
+    deliver: Deliver | None = None
+    slots: Iterable[Any] = ()
 
-class OneQueueReceipts(Sequence[Receipt]):
-    """What `receipts` gives for entries that all went into one queue, each made when asked for.
+    def open_topics(self) -> AbstractSet[str]:
+        """The topic, where the client has to know how many queues it has."""
+        return frozenset() if self.order_by is None else {self.columns.topic}
 
-    Raises what a header without the right fields raises.
-    """
+    def requests(self, queues: WriteQueues) -> list[AppendRequest]:
+        """One, for the queue of `order_by` where there is one."""
+        if self.order_by is not None:
+            queue_id = queues.queue_for(self.columns.topic, self.order_by)
+            self.columns = self.columns.placed(queue_id)
+        encoded, any_queue = self.columns.encoded, self.columns.queue_id == ANY_QUEUE
+        return [AppendRequest(encoded.records.data, encoded.sizes, encoded.crc, any_queue)]  # type: ignore[arg-type]
 
-    def __init__(self, part: RequestPart, header: Mapping[str, Any]) -> None:
-        ((self._topic, self._queue_id, self._queue_offset, count),) = header["queues"]
-        if count != len(part.entries) or self._topic != part.entries[0].topic:
-            raise BadRequest("the answer to append counts other records than were sent")
-        self._host = id_start(header["store_host"])
-        self._status, self._flushed = header["status"], header["flushed"]
-        self._time = header["store_timestamp"]
-        # Not the entries: these hold the records.
-        self._keys = [entry.unique_key for entry in part.entries]
-        self._places = list(accumulate(part.sizes[:-1], initial=header["physical_offset"]))
+    def end(self, request: AppendRequest, outcome: Outcome) -> None:
+        """Makes the receipt, or passes the error on."""
+        if isinstance(outcome, MqError):
+            self.done(outcome)
+        else:
+            self.done(read_receipts(self._receipt, outcome))
 
-    def __len__(self) -> int:
-        return len(self._keys)
+    def _receipt(self, header: Mapping[str, Any]) -> BatchReceipt:
+        columns = self.columns
+        return BatchReceipt(columns.topic, columns.encoded.sizes, columns.unique_keys, header)
 
-    def __getitem__(self, row: Any) -> Any:
-        if isinstance(row, slice):
-            return [self[index] for index in range(*row.indices(len(self)))]
-        place = self._places[row]
-        return Receipt(
-            self._status, self._topic, self._queue_id, self._queue_offset + row % len(self), place,
-            f"{self._host}{place:0{OFFSET_HEX_CHARS}X}", self._keys[row],
-            self._flushed, self._time,
-        )  # fmt: skip
+    def fail(self, error: MqError) -> None:
+        """Ends it without a receipt."""
+        self.done(error)
 
+    def relearned(self, request: AppendRequest) -> "ColumnBatch":
+        """Itself."""
+        self.has_relearned = True
+        return self
 
-def _lone_receipt(part: RequestPart, header: Mapping[str, Any]) -> Receipt:
-    """As `receipts`, for one entry."""
-    (entry,) = part.entries
-    ((topic, queue_id, queue_offset, count),) = header["queues"]
-    if count != 1 or topic != entry.topic or entry.queue_id not in (ANY_QUEUE, queue_id):
-        raise BadRequest("the answer to append counts other records than were sent")
-    physical = header["physical_offset"]
-    return Receipt(
-        header["status"], topic, queue_id, queue_offset, physical,
-        f"{id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
-        entry.unique_key, header["flushed"], header["store_timestamp"],
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=64)
-def id_start(store_host: str) -> str:
-    """What all message ids of a node begin with."""
-    return offset_message_id(parse_host(store_host), 0)[:-OFFSET_HEX_CHARS]
-
-
-def read_receipts(part: RequestPart, answer: NodeAnswer) -> Results:
-    """As `receipts`; an answer that cannot be read is an unknown outcome."""
-    try:
-        if len(part.entries) == 1:
-            return (_lone_receipt(part, answer.header),)
-        if part.queue == ANY_QUEUE:
-            return OneQueueReceipts(part, answer.header)
-        return receipts(part, answer.header)
-    except UNREADABLE as error:
-        return stored_unread(error)
-
-
-def stored_unread(error: Exception) -> SendTimeout:
-    """What the caller gets for a good answer that is none."""
-    return SendTimeout(
-        f"append: the answer cannot be read ({error!r}), but the messages are stored"
-    )
-
-
-def smaller(
-    entries: Sequence[EncodedMessage],
-    error: MqError,
-    lone_faults: tuple[type[RefusedError], ...] = (IllegalMessage,),
-) -> list[Sequence[EncodedMessage]]:
-    """How to split refused entries, so that the good are not lost with the bad.
-
-    A refusal has stored nothing. First topic by topic; then, where a record may be at fault
-    (`lone_faults`) or the whole be too large for a segment, into halves. Empty when nothing is
-    gained.
-    """
-    topics: dict[str, list[EncodedMessage]] = {}
-    for entry in entries:
-        topics.setdefault(entry.topic, []).append(entry)
-    if len(topics) > 1:
-        return list(topics.values())
-    if len(entries) > 1 and isinstance(error, lone_faults):
-        middle = len(entries) // 2
-        return [entries[:middle], entries[middle:]]
-    return []
+    def smaller(self, request: AppendRequest, error: MqError) -> Sequence[RecordBatch]:
+        """Its messages one by one, in halves, where one of them may be at fault."""
+        if self.deliver is None or not isinstance(error, IllegalMessage):
+            return ()
+        entries = self.columns.entries(self.slots)
+        whole = EntryBatch(self.wait, self.deadline, self.deliver, True, entries)
+        return whole.smaller(request._replace(entries=entries), error)

@@ -1,4 +1,4 @@
-"""Stages batches at a node and publishes them, each once: what Spark's sink stands on.
+"""Stages batches at a node and publishes them, each once: the client side of Spark's sink.
 
 Everything here may be repeated: a frame that is there is not staged again, a batch that is
 published is not published again. So calls go on through lost connections and a writer that is
@@ -46,7 +46,7 @@ class StageClient:
     """One connection to one node. Times are in seconds and for each call, its repeats included."""
 
     def __init__(self, url: str, timeout: float = 60.0) -> None:
-        """Connects. Raises NotConnected when nobody answers, BadRequest for no address."""
+        """Connects. Raises NotConnected without an answer, BadRequest for a bad address."""
         self.timeout = timeout
         self._core = ClientCore(url, min(timeout, CONNECT_S_MAX), _PATIENT)
         try:

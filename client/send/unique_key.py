@@ -1,38 +1,82 @@
-"""UNIQ_KEYs, made as RocketMQ's client makes them (MessageClientIDSetter)."""
+"""Unique keys (UNIQ_KEY), made as RocketMQ's client makes them (MessageClientIDSetter)."""
 
 import os
 import secrets
 import socket
+import struct
 import threading
 import time
-from itertools import count
+from collections.abc import Iterator, Sequence
+from typing import overload
 from urllib.parse import urlsplit
 
 from protocol.message_id import unique_key
+from protocol.record.encode_batch import unique_key_at
 
 UNIQUE_KEY_CHARS = 32
 """Of a key with an IPv4 address."""
 
 
+class KeyRun(Sequence[str]):
+    """Unique keys in a row: what they all begin with, and the number that the first one ends in."""
+
+    __slots__ = ("_count", "counter", "stem")
+
+    def __init__(self, stem: str, counter: int, count: int) -> None:
+        self.stem = stem
+        self.counter = counter
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        rows = range(self._count)[index]
+        if isinstance(rows, range):
+            return [unique_key_at(self.stem, self.counter + row) for row in rows]
+        return unique_key_at(self.stem, self.counter + rows)
+
+    def __iter__(self) -> Iterator[str]:
+        counter = self.counter
+        numbers = [number & 0xFFFF for number in range(counter, counter + self._count)]
+        return hex_after(self.stem, ">%dH", numbers)
+
+
+def hex_after(start: str, form: str, numbers: Sequence[int]) -> Iterator[str]:
+    """Each number in upper-case hex after `start`; `form` packs all of them with struct."""
+    packed = struct.pack(form % len(numbers), *numbers)
+    width = len(packed) // len(numbers)
+    return map(start.__add__, packed.hex(" ", width).upper().split(" "))
+
+
 class UniqueKeys:
     """Makes keys for one client: address, process, client, ms since the month began, counter.
 
-    Any number of threads may ask. Two keys are equal only when one client makes 65,536 of them
-    within a millisecond.
+    Safe for many threads. Two keys are equal only when one client makes 65,536 of them within a
+    millisecond.
     """
 
     def __init__(self, ip: bytes) -> None:
         instance = secrets.randbits(32)
         self._prefix = unique_key(ip, os.getpid(), instance, 0, 0)[:-12]
-        self._counter = count(secrets.randbits(16))
+        self._lock = threading.Lock()
+        self._counter = secrets.randbits(16)
         self._month = _month_around(time.time())
 
     def next(self, now: float | None = None) -> str:
         """A new key; `now` is in seconds since 1970."""
         return self.finish(self.start(time.time() if now is None else now))
 
+    def run(self, count: int) -> KeyRun:
+        """`count` new keys."""
+        return KeyRun(self.start(time.time()), self._take(count), count)
+
     def start(self, now: float) -> str:
-        """What all keys of a millisecond begin with; `now` is in seconds since 1970."""
+        """The common beginning of all keys of a millisecond; `now` is in seconds since 1970."""
         begin, end = self._month
         if now >= end:
             self._month = begin, _ = _month_around(now)
@@ -42,22 +86,13 @@ class UniqueKeys:
 
     def finish(self, start: str) -> str:
         """A new key from what `start` gave."""
-        return f"{start}{next(self._counter) & 0xFFFF:04X}"
+        return unique_key_at(start, self._take(1))
 
-
-class UniqueKeyRuns:
-    """As `UniqueKeys`, for whole batches; with an instance number, and so keys, of its own."""
-
-    def __init__(self, ip: bytes) -> None:
-        self._keys = UniqueKeys(ip)
-        self._lock = threading.Lock()
-        self._next = 0
-
-    def take(self, count: int) -> tuple[str, int]:
-        """What `count` new keys begin with, and the number that the first of them ends in."""
+    def _take(self, count: int) -> int:
         with self._lock:
-            first, self._next = self._next, self._next + count
-        return self._keys.start(time.time()), first
+            first = self._counter
+            self._counter = first + count
+        return first
 
 
 def _month_around(moment: float) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """A connection to the writer, or a reader, by which a lone thread carries its request itself.
 
 Handing a request to the I/O thread and its answer back costs two changes of threads, much of what a
-lone send or look-up takes. So does waking up a processor that sleeps: who waits for an answer that
-comes soon does not let it.
+lone send or look-up takes. Waking up a sleeping processor costs as much, so the thread spins for a
+moment before it sleeps.
 """
 
 import os
@@ -16,17 +16,17 @@ from client.transport.request import Call, NodeRole
 from client.transport.zmtp_connection import ZmtpConnection
 
 AWAKE_S = 0.0006
-"""So long one looks for the answer before one sleeps."""
+"""The thread looks for the answer for this time before it sleeps."""
 ASLEEP_CALLS = 15
-"""After an answer that took longer, so many calls sleep at once."""
+"""After an answer that took longer, this number of calls sleep at once."""
 DIRECTS = 2
-"""So many threads carry a request at the same time; what others send meanwhile goes in groups."""
+"""Threads that carry a request at the same time. Messages of further threads go in groups."""
 SLICE_S = 0.05
 """A wait for an answer is cut into such, to see a lost connection, or the client's end."""
 
 
 class ChannelPool:
-    """Those of a client and role."""
+    """The channels of one client to one role."""
 
     def __init__(self, io: IoThread, role: NodeRole) -> None:
         self.links = tuple(BlockingChannel(io, role) for _ in range(DIRECTS))
@@ -45,7 +45,7 @@ class BlockingChannel(Channel):
     def __init__(self, io: IoThread, role: NodeRole) -> None:
         super().__init__(io, role)
         self._lock = threading.Lock()
-        # With one processor whoever looks for the answer keeps the node from giving it.
+        # On one processor a spinning client would keep the node from answering.
         self._asleep_calls = 0 if len(os.sched_getaffinity(0)) > 1 else sys.maxsize
 
     @property
@@ -69,7 +69,7 @@ class BlockingChannel(Channel):
             try:
                 self._wait(link, call)
             finally:
-                # An answer that comes later finds nobody.
+                # A late answer is dropped.
                 link.exchange.under_way.pop(call.id, None)
             return True
         finally:
@@ -90,7 +90,7 @@ class BlockingChannel(Channel):
             link.keep_alive(now)
 
     def _look_awake(self, link: ZmtpConnection, call: Call) -> None:
-        """Looks for the answer for AWAKE_S, after all others who want the processor."""
+        """Looks for the answer for AWAKE_S, and lets other threads run first."""
         if self._asleep_calls:
             self._asleep_calls -= 1
             return

@@ -75,7 +75,7 @@ class Channel:
         try:
             link = self._link_to(endpoint)
         except (OSError, ValueError):
-            return None  # the I/O thread says it to whoever asks
+            return None  # the I/O thread reports it to the callers
         self._link = link
         self._begun(link)
         return self._link

@@ -1,4 +1,4 @@
-"""What becomes of requests: answered, lost, expired or closed -> done, repeated or given up.
+"""Decides about requests: answered, lost, expired or closed -> done, repeated or given up.
 
 A request that was certainly not stored is repeated. One that may have been stored is not, unless
 the user says that duplicates do no harm. No sockets and no clock here: the threads that carry
@@ -50,7 +50,7 @@ class Exchange:
     def answered(
         self, header: dict[str, Any], payload: bytes | memoryview, now: float
     ) -> tuple[Call, Decision] | None:
-        """Returns the call that the answer belongs to, and what follows; None when nobody waits."""
+        """Returns the call that the answer belongs to, and what follows; None without one."""
         call = self.under_way.pop(header.get("id", 0), None)
         if call is None:
             return None

@@ -77,7 +77,7 @@ class IoThread:
 
     def post(self, action: Action) -> bool:
         """Runs `action` on the I/O thread, soon, in the order of the posts; False when closed."""
-        # The gate: nobody may post after the last look, or write to a file number of others.
+        # The gate: a post after the last look would be lost, and the descriptor may be reused.
         with self._gate:
             if self._closed:
                 return False
@@ -159,7 +159,7 @@ class IoThread:
         link.send_pending(self._finish)
 
     def _wait_for_routes(self, call: Call) -> None:
-        """Until there is a process that answers it; a node that says why not has refused it."""
+        """Keeps the call until a process can take it. A node that says why it has none refuses."""
         error = self.routes.writer_error if self.routes else None
         known = monotonic() < self._learned_at + ROUTES_INTERVAL_S and not self._stale
         if call.role is NodeRole.WRITER and error is not None and known:
@@ -245,7 +245,7 @@ class IoThread:
             self._dispatch(call)
 
     def _forget_old_links(self, routes: Routes) -> None:
-        """Calls that wait for an address that is no more in use are routed again."""
+        """Routes the calls again that wait for an address which is out of use."""
         for endpoint in set(self._links) - routes.endpoints() - {self.control}:
             link = self._links[endpoint]
             self._take_answers(link)
@@ -362,7 +362,7 @@ class IoThread:
         self._finish(call, at_deadline(call, where))
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
-        """Ends the call; an answer that comes later finds nobody."""
+        """Ends the call. A late answer is dropped."""
         if not finish(call):
             return
         self._live.pop(call.id, None)

@@ -19,14 +19,14 @@ from client.transport.routes import Routes
 from client.transport.zmtp_connection import ZmtpConnection
 
 SLICE_S = 0.2
-"""A wait for answers is cut into such, to see a lost connection, or the client's end."""
+"""Waits are cut into slices, to notice a lost connection, or the client's end."""
 CONNECT_S = 0.05
-"""So long the first pull waits for the connection; those of a slower one begin elsewhere."""
+"""The first pull waits this time for the connection, then goes by the I/O thread."""
 
 
 class PullChannel(Channel):
-    """What is under way for one follower, which is one thread at a time: at most one call for each
-    queue. The lock gives the socket to whoever closes the client."""
+    """The pulls of one follower, for one thread at a time: at most one call for each queue. The
+    lock lets another thread close the client."""
 
     def __init__(self, io: IoThread, takes_much: bool) -> None:
         """`takes_much`: large answers one after the other, rather than each message at once."""
@@ -46,7 +46,7 @@ class PullChannel(Channel):
         self._io.call(call)
 
     def next(self, seconds: float) -> tuple[int, Outcome] | None:
-        """The next queue whose pull has ended, and how; None after so many seconds."""
+        """Returns the next queue with an ended pull, and its outcome; None after `seconds`."""
         deadline = monotonic() + seconds
         while self._arrived.empty():
             now = monotonic()
@@ -97,7 +97,7 @@ class PullChannel(Channel):
         if isinstance(decision, NodeAnswer):
             header, offset = decision.header, call.fields["offset"]
             if header.get("offset", offset) != offset:
-                # The node gave up some that nobody took for long.
+                # The node dropped answers that the client did not take in time.
                 decision = lost(call, "a part was lost", self._io.retry, monotonic())
             elif header.get("more") and self._link is not None:
                 self._link.exchange.goes_on(call, {"offset": header["next_begin_offset"]})
@@ -109,7 +109,7 @@ class PullChannel(Channel):
         super()._drop()
 
     def give_way(self) -> None:
-        """Whoever waits lets go of the socket within a slice, so that `close` need not wait."""
+        """The waiting thread releases the socket within a slice, so that `close` need not wait."""
         self._closing = True
 
     def close(self) -> None:

@@ -109,7 +109,7 @@ class Arrival(Generic[T]):
         self._arrived.release()
 
     def wait(self) -> T:
-        """What came. Raises the error that came instead."""
+        """Waits for the outcome and returns it. Raises the error that came instead."""
         self._arrived.acquire()
         if isinstance(self._outcome, MqError):
             raise self._outcome

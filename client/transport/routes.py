@@ -1,4 +1,4 @@
-"""Where the processes of a node listen, as its control socket tells."""
+"""Where the processes of a node listen, as its control socket reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class Routes:
 
 
 def _local(fields: Any) -> dict[str, str]:
-    """Nodes of before have none."""
+    """Empty for nodes of earlier versions, which have none."""
     found = fields if isinstance(fields, dict) else {}
     return {str(endpoint): str(local) for endpoint, local in found.items()}
 
@@ -62,3 +62,7 @@ def _error(fields: Any) -> MqError | None:
     except MqError as error:
         return error
     return None
+
+
+NO_ROUTES = Routes.of({})
+"""The defaults, until the node has sent its routes."""

@@ -6,7 +6,7 @@ from itertools import count
 
 Action = Callable[[], object]
 CANCELLED_MAX = 1_000
-"""So many cancelled entries are kept before they are swept out."""
+"""Cancelled entries that are kept before they are swept out."""
 
 
 class Timer:
@@ -56,7 +56,7 @@ class Timers:
         return min(most_ms, max(0, int((next_at - now) * 1000 + 0.999)))
 
     def take_due(self, now: float) -> list[Action]:
-        """What is due by `now`, in order of time."""
+        """Removes and returns the actions due by `now`, in order of time."""
         due: list[Action] = []
         while (when := self.next_at()) is not None and when <= now:
             timer = heapq.heappop(self._heap)[2]

@@ -27,7 +27,7 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = int(zmtp.PING_S * 1_000), int(zmtp.PONG_S *
 RECONNECT_MS = 50
 RECONNECT_MS_MAX = 500
 LINGER_MS = 1_000
-"""How long closing waits for requests that nobody waits for."""
+"""Closing waits this time for requests without a caller to be sent."""
 ZERO_COPY_BYTES_MIN = 65_536
 """Smaller payloads are copied: that costs less than to keep the frame."""
 RECEIVE_MAX = 512
@@ -45,7 +45,7 @@ _EVENTS = (
 
 
 class ConnectionNews(NamedTuple):
-    """What happened to the connection since the last look."""
+    """Events of the connection since the last look."""
 
     up: bool
     refused: bool
@@ -130,7 +130,7 @@ class ZmqConnection:
                 error = unpackable
             self.pending.popleft()
             if error is not None:
-                refuse(call, error)  # Last: who learns it may begin another call.
+                refuse(call, error)  # Last: its callback may begin another call.
 
     def send(self, call: Call) -> bool:
         """Hands one call to ZeroMQ; False when that takes no more.
@@ -207,7 +207,7 @@ class ZmqConnection:
 
 
 def wake_fd() -> int:
-    """A descriptor that wakes who polls it. Raises NotConnected."""
+    """A descriptor that wakes the polling thread. Raises NotConnected."""
     try:
         return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     except OSError as error:

@@ -83,12 +83,12 @@ class ZmtpConnection:
         return bool(self._unsent.kept) or self._state is _State.CONNECTING
 
     def is_stale(self, now: float) -> bool:
-        """Whether nothing is under way, and it was silent for so long that the node may be about to
-        end it."""
+        """True if nothing is under way, and the silence is so long that the node may be about to
+        close it."""
         return not self.exchange.under_way and self._zmtp.is_stale(now)
 
     def wait_at_most(self, seconds: float) -> None:
-        """How long `receive` waits, where it is told to."""
+        """Sets how long `receive` waits when called with `wait`."""
         if seconds == self._wait_s:
             return
         self._wait_s = seconds
@@ -110,7 +110,7 @@ class ZmtpConnection:
         try:
             self._put(zmtp.message(header, call.payload))
         except BaseException:
-            # Interrupted: nobody knows how much of it was sent.
+            # Interrupted: it is unknown how much of it was sent.
             self._state = _State.LOST
             raise
         return True
@@ -124,7 +124,7 @@ class ZmtpConnection:
         try:
             self._receive(take, wait)
         except BaseException:
-            # Interrupted (KeyboardInterrupt): nobody knows what of the bytes is taken.
+            # Interrupted (KeyboardInterrupt): it is unknown which bytes were taken.
             self._state = _State.LOST
             raise
 

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keelog
-from client.send.batch_builder import BatchEncoder
 from client.send.columns import NOT_TAKEN, MessageBatch, kind_of
 from client.send.encode import Encoder
 from client.send.unique_key import UNIQUE_KEY_CHARS, UniqueKeys
 from client.transport.io_thread import IoThread
-from client.transport.routes import Routes
+from client.transport.routes import NO_ROUTES, Routes
 from keelog import OutgoingMessage
-from protocol.errors import IllegalMessage, MqError
+from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.kernel import loader
 from protocol.message_id import Host
 from protocol.record.codec import SHORT_HEAD
@@ -70,7 +69,7 @@ def test_columns_hold_the_records_that_single_encoding_makes(
 ) -> None:
     io = FakeIo(crc)
     one_by_one = Encoder(io, UniqueKeys(IP), Host(IP, 0))
-    kind = kind_of(topic, shared, io.routes)  # type: ignore[arg-type]
+    kind = kind_of(topic, shared, io.routes or NO_ROUTES)  # type: ignore[arg-type]
     columns = None if kind is None else MessageBatch(kind, shared, ROOM)  # type: ignore[arg-type]
     expected: list[bytes] = []
     for body, keys in rows:
@@ -88,7 +87,7 @@ def test_columns_hold_the_records_that_single_encoding_makes(
     if columns is None or not expected:
         return
     assert columns.bytes == sum(map(len, expected))
-    encoded, _ = BatchEncoder(io, IP).encode_gathered(columns)
+    encoded = one_by_one.gathered(columns).encoded
     found, at = [], 0
     for size in encoded.sizes.tolist():
         found.append(content(encoded.records[at : at + size].tobytes()))
@@ -160,6 +159,20 @@ def test_a_bad_message_that_the_node_refuses_takes_no_other_with_it(
             assert isinstance(future.exception(0), IllegalMessage)
         else:
             assert future.result(0).unique_key == keys[body]
+
+
+def test_a_message_for_a_queue_that_is_not_there_takes_no_other_with_it(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    with mq.producer(linger=60) as producer:
+        futures = [
+            producer.send_nowait("orders", b"%d" % n, queue_id=[0, 99, 1][n % 3]) for n in range(9)
+        ]
+    refused = [isinstance(future.exception(0), BadRequest) for future in futures]
+    assert refused == [n % 3 == 1 for n in range(9)]
+    assert sorted(record.body for record in node.stored()) == [
+        b"%d" % n for n in (0, 2, 3, 5, 6, 8)
+    ]
 
 
 def test_keys_are_those_of_the_moment_of_the_call(node: FakeNode, mq: keelog.Client) -> None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 import keelog
-from client.send.batch_builder import PendingBatches
+from client.send.pending_batches import PendingBatches
 from keelog import OutgoingMessage, Receipt, Retry
 from protocol.errors import BadRequest, IllegalMessage, NodeBusy
 from tests.support.fake_node import FakeNode, has_lost

@@ -10,6 +10,7 @@ import pytest
 
 import keelog
 import keelog.aio
+from client.messages import ordered_queue
 from client.send import send_coalescer
 from client.transport import blocking_channel
 from client.transport.request import Call
@@ -78,6 +79,30 @@ def test_what_is_wrong_with_the_topic_is_not_asked_message_by_message(
     outcomes = at_once(24, lambda n: mq.send("none", b"x"))
     assert [type(outcome) for outcome in outcomes] == [UnknownTopic] * 24
     assert len(node.operations("append")) < 24
+
+
+def test_ordered_sends_share_requests_and_ask_for_the_topics_once(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    mq.create_topic("orders", queues=4)
+    node.delay["append"] = 0.05
+    receipts = at_once(24, lambda n: mq.send("orders", b"x", order_by=f"k{n % 5}"))
+    assert len(node.operations("append")) < 24
+    assert len(node.operations("topics")) == 1
+    for number, receipt in enumerate(receipts):
+        assert isinstance(receipt, Receipt)
+        assert receipt.queue_id == ordered_queue(f"k{number % 5}", 4)
+
+
+def test_an_ordered_send_follows_a_topic_that_has_fewer_queues_than_was_thought(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    mq.create_topic("orders", queues=7)
+    for key in map(str, range(7)):
+        assert mq.send("orders", b"x", order_by=key).queue_id == ordered_queue(key, 7)
+    node.memory.topics["orders"] = 2
+    for key in map(str, range(7)):
+        assert mq.send("orders", b"x", order_by=key).queue_id == ordered_queue(key, 2)
 
 
 def test_a_request_without_an_answer_delays_no_other(node: FakeNode, mq: keelog.Client) -> None:

@@ -7,10 +7,14 @@ from typing import cast
 import pytest
 
 import keelog
-from client.send.batch_builder import BatchEncoder, PendingBatches, SentBatch
-from client.send.batch_receipt import BatchReceipt
+from client.send.encode import Encoder
+from client.send.pending_batches import PendingBatches
+from client.send.receipts import BatchReceipt
+from client.send.record_batch import RecordBatch
+from client.send.unique_key import UniqueKeys
 from client.transport.io_thread import IoThread
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, NodeBusy, NotConnected
+from protocol.message_id import NO_HOST
 from tests.support.fake_node import FakeNode
 from tests.support.node import wait_until
 
@@ -120,19 +124,16 @@ def test_more_batches_than_max_batches_wait_or_are_refused(
 
 
 def test_who_waits_for_room_goes_on_when_a_quarter_is_free_and_who_need_not_wait_at_once() -> None:
-    sent: list[SentBatch] = []
-
-    def send(batch: SentBatch) -> bool:
-        sent.append(batch)
-        return True
+    sent: list[RecordBatch] = []
 
     class Unconnected:
         routes = None
 
-    batches = PendingBatches(BatchEncoder(cast(IoThread, Unconnected()), bytes(4)), send, 8)
+    encoder = Encoder(cast(IoThread, Unconnected()), UniqueKeys(bytes(4)), NO_HOST)
+    batches = PendingBatches(encoder, sent.append, None, 5.0, 8)
 
     def begin(room_timeout: float) -> "Future[BatchReceipt]":
-        return batches.send("orders", BODIES, {}, (None, 5.0), room_timeout)
+        return batches.send("orders", BODIES, {}, room_timeout)
 
     futures = [begin(0) for _ in range(8)]
     with ThreadPoolExecutor(1) as pool:
