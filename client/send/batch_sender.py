@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 
-from client.send.record_batch import AppendRequest, RecordBatch, WriteQueues
+from client.send.record_batch import BatchRequest, RecordBatch, WriteQueues
 from client.transport.io_thread import IoThread
 from client.transport.request import Call, NodeAnswer, NodeRole, Outcome
 from client.transport.timers import Action
@@ -42,7 +42,7 @@ class BatchSender:
         settle = partial(self._settle, batch, request)
         return carry(request.call(batch.wait, batch.deadline, settle))
 
-    def _settle(self, batch: RecordBatch, request: AppendRequest, outcome: Outcome) -> None:
+    def _settle(self, batch: RecordBatch, request: BatchRequest, outcome: Outcome) -> None:
         if isinstance(outcome, RefusedError) and self._io.post(
             lambda: self._answered(batch, request, None, outcome)
         ):
@@ -90,7 +90,7 @@ class BatchSender:
             self._io.start(request.call(batch.wait, batch.deadline, answered))
 
     def _answered(
-        self, batch: RecordBatch, request: AppendRequest, then: Action | None, outcome: Outcome
+        self, batch: RecordBatch, request: BatchRequest, then: Action | None, outcome: Outcome
     ) -> None:
         if isinstance(outcome, RefusedError) and self._tries_again(batch, request, then, outcome):
             return
@@ -99,7 +99,7 @@ class BatchSender:
             then()
 
     def _tries_again(
-        self, batch: RecordBatch, request: AppendRequest, then: Action | None, error: RefusedError
+        self, batch: RecordBatch, request: BatchRequest, then: Action | None, error: RefusedError
     ) -> bool:
         """A refusal has stored nothing, so what may help is tried."""
         self._queues.expire()

@@ -94,7 +94,7 @@ class WriteQueues:
         self._learned_at = monotonic() - TOPICS_S_MAX
 
 
-class AppendRequest(NamedTuple):
+class BatchRequest(NamedTuple):
     """The content of one request. `any_queue`: the node chooses one queue for all of it. `entries`
     and `queue_ids` are empty where a batch of one queue is sent as a whole."""
 
@@ -170,11 +170,11 @@ class RecordBatch(ABC):
         """The topics of which the client has to choose a queue."""
 
     @abstractmethod
-    def requests(self, queues: WriteQueues) -> list[AppendRequest]:
+    def requests(self, queues: WriteQueues) -> list[BatchRequest]:
         """Gives each record its queue, and returns what to send."""
 
     @abstractmethod
-    def end(self, request: AppendRequest, outcome: Outcome) -> None:
+    def end(self, request: BatchRequest, outcome: Outcome) -> None:
         """Hands out the receipts of a request, or its error."""
 
     @abstractmethod
@@ -182,11 +182,11 @@ class RecordBatch(ABC):
         """Ends all of it without receipts."""
 
     @abstractmethod
-    def relearned(self, request: AppendRequest) -> "RecordBatch":
+    def relearned(self, request: BatchRequest) -> "RecordBatch":
         """The records of a request, to be sent again with newly learned queues."""
 
     @abstractmethod
-    def smaller(self, request: AppendRequest, error: MqError) -> "Sequence[RecordBatch]":
+    def smaller(self, request: BatchRequest, error: MqError) -> "Sequence[RecordBatch]":
         """The records of a refused request in smaller batches, so that good ones are stored without
         a bad one; empty where splitting gains nothing. A refusal has stored nothing."""
 
@@ -236,7 +236,7 @@ class EntryBatch(RecordBatch):
         }
         return {entry.topic for entry in self.entries} - placed
 
-    def requests(self, queues: WriteQueues) -> list[AppendRequest]:
+    def requests(self, queues: WriteQueues) -> list[BatchRequest]:
         """One for all that have a queue, and one for each topic that is left to the node: those of
         `one_queue`, and unknown ones, which the node creates."""
         if self._is_lone():
@@ -257,7 +257,7 @@ class EntryBatch(RecordBatch):
             found.append(_request(entries, records, (ANY_QUEUE,)))
         return found
 
-    def end(self, request: AppendRequest, outcome: Outcome) -> None:
+    def end(self, request: BatchRequest, outcome: Outcome) -> None:
         """Delivers the receipts of a request, or its error."""
         results: Results
         if isinstance(outcome, MqError):
@@ -270,11 +270,11 @@ class EntryBatch(RecordBatch):
         """Ends all of it without receipts."""
         self.deliver(self.entries, error)
 
-    def relearned(self, request: AppendRequest) -> "EntryBatch":
+    def relearned(self, request: BatchRequest) -> "EntryBatch":
         """The entries of a request, as a batch that was asked about."""
         return replace(self, entries=request.entries, has_relearned=True)
 
-    def smaller(self, request: AppendRequest, error: MqError) -> "list[EntryBatch]":
+    def smaller(self, request: BatchRequest, error: MqError) -> "list[EntryBatch]":
         """First topic by topic; then queue by queue, where a queue may be at fault, or in halves,
         where a record may be, or the whole be too large for a segment."""
         groups = _grouped(request.entries, lambda entry: entry.topic)
@@ -295,7 +295,7 @@ def _grouped(
     return list(groups.values())
 
 
-def _placed_request(entries: Sequence[EncodedMessage], queues: WriteQueues) -> AppendRequest:
+def _placed_request(entries: Sequence[EncodedMessage], queues: WriteQueues) -> BatchRequest:
     """The client chooses the queues that are open still."""
     queue_ids = [entry.queue_id for entry in entries]
     if ANY_QUEUE not in queue_ids:
@@ -312,11 +312,11 @@ def _placed_request(entries: Sequence[EncodedMessage], queues: WriteQueues) -> A
 
 def _request(
     entries: Sequence[EncodedMessage], records: bytes, queue_ids: Sequence[int]
-) -> AppendRequest:
+) -> BatchRequest:
     """Of entries that all have a queue, or all have none."""
     sizes = [len(entry.record) for entry in entries]
     any_queue = queue_ids[0] == ANY_QUEUE
-    return AppendRequest(records, sizes, zlib.crc32(records), any_queue, entries, queue_ids)
+    return BatchRequest(records, sizes, zlib.crc32(records), any_queue, entries, queue_ids)
 
 
 class EncodedColumns(NamedTuple):
@@ -366,15 +366,15 @@ class ColumnBatch(RecordBatch):
         """The topic, where the client has to know how many queues it has."""
         return frozenset() if self.order_by is None else {self.columns.topic}
 
-    def requests(self, queues: WriteQueues) -> list[AppendRequest]:
+    def requests(self, queues: WriteQueues) -> list[BatchRequest]:
         """One, for the queue of `order_by` where there is one."""
         if self.order_by is not None:
             queue_id = queues.queue_for(self.columns.topic, self.order_by)
             self.columns = self.columns.placed(queue_id)
         encoded, any_queue = self.columns.encoded, self.columns.queue_id == ANY_QUEUE
-        return [AppendRequest(encoded.records.data, encoded.sizes, encoded.crc, any_queue)]  # type: ignore[arg-type]
+        return [BatchRequest(encoded.records.data, encoded.sizes, encoded.crc, any_queue)]  # type: ignore[arg-type]
 
-    def end(self, request: AppendRequest, outcome: Outcome) -> None:
+    def end(self, request: BatchRequest, outcome: Outcome) -> None:
         """Makes the receipt, or passes the error on."""
         if isinstance(outcome, MqError):
             self.done(outcome)
@@ -389,12 +389,12 @@ class ColumnBatch(RecordBatch):
         """Ends it without a receipt."""
         self.done(error)
 
-    def relearned(self, request: AppendRequest) -> "ColumnBatch":
+    def relearned(self, request: BatchRequest) -> "ColumnBatch":
         """Itself."""
         self.has_relearned = True
         return self
 
-    def smaller(self, request: AppendRequest, error: MqError) -> Sequence[RecordBatch]:
+    def smaller(self, request: BatchRequest, error: MqError) -> Sequence[RecordBatch]:
         """Its messages one by one, in halves, where one of them may be at fault."""
         if self.deliver is None or not isinstance(error, IllegalMessage):
             return ()
