@@ -18,7 +18,7 @@ from client.send.record_batch import EncodedColumns, EncodedMessage
 from client.send.record_mould import SHORT, UNIQUE_KEY_START, keys_property, record_mould
 from client.send.unique_key import UniqueKeys
 from client.transport.io_thread import IoThread
-from client.transport.routes import NO_ROUTES, Routes
+from client.transport.routes import NO_ROUTES
 from protocol.errors import BadRequest
 from protocol.message_id import Host
 from protocol.names import QUEUE_ID_MAX
@@ -67,10 +67,6 @@ class Encoder:
         self._host = host
         self._moment = self._moment_at(time())
 
-    @property
-    def _routes(self) -> Routes:
-        return self._io.routes or NO_ROUTES
-
     def entry(
         self,
         topic: str,
@@ -83,7 +79,7 @@ class Encoder:
 
         Raises IllegalMessage and its kinds, or BadRequest.
         """
-        routes = self._routes
+        routes = self._io.routes or NO_ROUTES
         is_plain = type(body) is bytes and len(body) <= routes.max_message_bytes
         if is_plain and waits and options.keys() <= SHORT_WAY_OPTIONS:
             try:
@@ -151,7 +147,7 @@ class Encoder:
 
     def gathering(self, topic: str, options: MessageOptions, bytes_max: int) -> MessageBatch | None:
         """Empty columns; None where each message has to be encoded by itself."""
-        kind = kind_of(topic, options, self._routes)
+        kind = kind_of(topic, options, self._io.routes or NO_ROUTES)
         return None if kind is None else MessageBatch(kind, options, bytes_max)
 
     def gathered(self, messages: MessageBatch) -> EncodedColumns:
@@ -168,7 +164,8 @@ class Encoder:
         Raises IllegalMessage and its kinds, MessageTooLarge, BadRequest.
         """
         check_batch(topic, options)
-        queue_id, routes = options.get("queue_id"), self._routes
+        routes = self._io.routes or NO_ROUTES
+        queue_id = options.get("queue_id")
         return self._columns(
             topic, plain_bodies(bodies), ANY_QUEUE if queue_id is None else queue_id,
             options.get("tags") or "", options.get("keys"), routes.crc, routes.max_message_bytes,

@@ -73,7 +73,10 @@ class UniqueKeys:
 
     def run(self, count: int) -> KeyRun:
         """`count` new keys."""
-        return KeyRun(self.start(time.time()), self._take(count), count)
+        with self._lock:
+            first = self._counter
+            self._counter = first + count
+        return KeyRun(self.start(time.time()), first, count)
 
     def start(self, now: float) -> str:
         """The common beginning of all keys of a millisecond; `now` is in seconds since 1970."""
@@ -86,13 +89,10 @@ class UniqueKeys:
 
     def finish(self, start: str) -> str:
         """A new key from what `start` gave."""
-        return unique_key_at(start, self._take(1))
-
-    def _take(self, count: int) -> int:
         with self._lock:
-            first = self._counter
-            self._counter = first + count
-        return first
+            number = self._counter
+            self._counter = number + 1
+        return f"{start}{number & 0xFFFF:04X}"
 
 
 def _month_around(moment: float) -> tuple[float, float]:
