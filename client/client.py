@@ -5,7 +5,6 @@ Safe for many threads. One I/O thread owns the sockets; after a fork a client re
 
 from collections.abc import Iterator
 from time import monotonic
-from types import TracebackType
 from typing import NoReturn, Self, TypeVar, Unpack
 
 from client import operations as operations
@@ -276,12 +275,7 @@ class Client:
         self._core.check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
 from time import monotonic
-from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
 from client.messages import Body, MessageOptions, OutgoingMessage
@@ -193,12 +192,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

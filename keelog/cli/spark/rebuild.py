@@ -31,7 +31,7 @@ from node.runtime.settings import load_settings
 @session_options
 @settings_options
 @output_options
-def rebuild(  # noqa: PLR0913  (the options)
+def rebuild(
     store: str,
     queues: bool,
     index: bool,

@@ -84,7 +84,7 @@ class RebuildResult:
         return {**asdict(self), "seconds": round(self.seconds, 3)}
 
 
-def rebuild(  # noqa: PLR0913  (as many choices as the command has)
+def rebuild(
     spark: SparkSession,
     path: Path | str,
     queues: bool = True,
