@@ -119,14 +119,15 @@ class IndexReader:
         topic: str,
         key: str,
         max_num: int = MAX_MESSAGES_BATCH,
-        times: tuple[int, int] = (0, END_OF_TIME),
+        begin: int = 0,
+        end: int = END_OF_TIME,
         cap: int = MAX_MESSAGES_BATCH,
     ) -> list[int]:
-        """Log offsets as RocketMQ's `queryOffset` answers them: by hash alone, newest first.
+        """Log offsets as RocketMQ's `queryOffset` returns them: by hash alone, newest first.
 
-        `times` are inclusive, at its granularity of a second; `cap` is its maxMsgsNumBatch.
+        `begin` and `end` are store times in ms, inclusive, compared as the index stores them: in
+        seconds. `cap` is RocketMQ's maxMsgsNumBatch.
         """
-        begin, end = times
         max_num = min(max_num, cap)
         wanted = key_hash(topic, key)
         found: list[int] = []
@@ -142,15 +143,15 @@ class IndexReader:
         self,
         topic: str,
         key: str,
-        times: tuple[int, int] = (0, END_OF_TIME),
+        begin: int = 0,
+        end: int = END_OF_TIME,
         after: Candidate | None = None,
     ) -> Iterator[Candidate]:
-        """Every entry of the key's hash, newest first, without a cap, from after `after` on.
+        """Yields every entry of the key's hash, newest first, without a cap; starts after `after`.
 
-        Files that lie outside `times` are passed over; the times of single entries are not
-        looked at: the records tell them exactly.
+        Skips files whose store times lie outside [`begin`, `end`]. The caller checks the time of
+        each record: an entry holds it in seconds only.
         """
-        begin, end = times
         wanted = key_hash(topic, key)
         for file in reversed(self.files()):
             if after is not None and file.name > after.file:

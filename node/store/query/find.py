@@ -47,8 +47,9 @@ def find(store: Store, request: FindRequest) -> FindPage:
     after, last_offset = _parse_cursor(request.cursor)
     records: list[Record] = []
     size = 0
-    times = (request.begin, request.end)
-    candidates = store.index.candidates(request.topic, request.key, times, after)
+    candidates = store.index.candidates(
+        request.topic, request.key, request.begin, request.end, after
+    )
     for seen, candidate in enumerate(candidates):
         is_full = len(records) >= request.limit or size >= request.bytes_max
         if is_full or seen >= CANDIDATES_MAX:

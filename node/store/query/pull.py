@@ -81,7 +81,7 @@ def _scan_files(
             following += step - following % step
             return nothing(PullStatus.OFFSET_FOUND_NULL, following, low, high)
         count = min(part.end, high, offset + limit) - following
-        units, found = _scan_file(log, queue, (following, count), request)
+        units, found = _scan_file(log, queue, following, count, request)
         first, following = following, following + found.consumed
         status = found.status if found.consumed else status
         if found.damaged is not None:
@@ -138,10 +138,9 @@ def _with_bytes(log: LogReader, queue: QueueReader, result: PulledRecords) -> Pu
 
 
 def _scan_file(
-    log: LogReader, queue: QueueReader, place: tuple[int, int], request: PullRequest
+    log: LogReader, queue: QueueReader, start: int, count: int, request: PullRequest
 ) -> tuple[Units, Scanned]:
-    """Scans `count` units from number `start` on, `place`; and the units that were looked at."""
-    start, count = place
+    """Scans `count` units from number `start` on; returns the units that it read too."""
     if count <= 0:
         return NO_UNITS, Scanned([], 0, PullStatus.NO_MATCHED_MESSAGE)
     if request.tags is None:

@@ -175,7 +175,7 @@ class IndexCheck:
             header = file.header
             if header.end_physical_offset < self.done or header.begin_physical_offset >= stop:
                 continue
-            found_codes.append(self._check_file(file, requests, (stop, damaged), expected))
+            found_codes.append(self._check_file(file, requests, stop, damaged, expected))
         self.done = stop
         found = np.concatenate([*found_codes, np.empty(0, np.int64)])
         self.missing(starts[np.unique(_lacking(required, found) >> _HASH_BITS)])
@@ -184,14 +184,14 @@ class IndexCheck:
         self,
         file: IndexFile,
         requests: DispatchRequests,
-        until: tuple[int, Stretches],
+        stop: int,
+        damaged: Stretches,
         expected: Ints,
     ) -> Ints:
         """The codes of the file's entries that name the window, after a look at each."""
         entries = file.entries()
         offsets = entries["physical_offset"].astype(np.int64)
         starts = requests.commit_log_offset
-        stop, damaged = until
         numbers = np.flatnonzero((offsets >= self.done) & (offsets < stop))
         row = np.searchsorted(starts, offsets[numbers])
         exact = (row < len(starts)) & (starts[np.minimum(row, len(starts) - 1)] == offsets[numbers])
