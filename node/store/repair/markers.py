@@ -146,9 +146,6 @@ def _step(hole: Hole, claims: Sequence[Claim], rooms: Sequence[_Room]) -> FillHo
     )
 
 
-_FIRST_BYTES = 160
-
-
 def _spread(room: _Room) -> list[Marker]:
     """The last marker of a room takes what is left of it; an empty room is of unknown origin."""
     if room.placed:

@@ -21,7 +21,6 @@ from node.store.log.segment_list import SegmentList
 from node.store.queues.files import QueueFiles
 from node.store.repair.files import LogFiles, PaddedFiles, plan_log_files
 from node.store.repair.markers import Filling, fill_holes
-from node.store.repair.note import load_rebuilding
 from node.store.repair.steps import (
     CutLog,
     FillHole,
@@ -33,8 +32,10 @@ from node.store.repair.steps import (
 )
 from node.store.repair.units import UnitsRead, queue_files, read_units
 from node.store.repair.walk import LogWalk, add_gaps_at_ends, walk_log
+from node.store.replay.rebuilding import load_rebuilding
 from node.store.shutdown_state import Condition, check_is_store, read_condition
-from node.store.verify.verify import Progress, VerifyReport, verify
+from node.store.verify.log import Progress
+from node.store.verify.verify import VerifyReport, verify
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import CONFIG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, LOCK_FILE

@@ -4,6 +4,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from node.store.shutdown_state import Condition
+
 Severity = Literal["error", "warning"]
 KINDS = frozenset(
     {
@@ -24,6 +26,11 @@ def is_within(stretches: Stretches, offset: int) -> bool:
     """Whether an offset lies in one of them."""
     row = bisect_right(stretches, offset, key=lambda stretch: stretch[0]) - 1
     return row >= 0 and offset < stretches[row][1]
+
+
+def mended_by_recovery(condition: Condition) -> Severity:
+    """How severe a finding is that the next recovery mends: after a clean stop there is none."""
+    return "error" if condition.is_clean else "warning"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,15 @@ from node.store.indexes.file import IndexFile
 from node.store.indexes.listing import list_index_names
 from node.store.indexes.reader import IndexFolder
 from node.store.verify.checked_store import CheckedStore
-from node.store.verify.findings import ALIKE_MAX, Finding, Findings, Severity, Stretches, is_within
+from node.store.verify.findings import (
+    ALIKE_MAX,
+    Finding,
+    Findings,
+    Severity,
+    Stretches,
+    is_within,
+    mended_by_recovery,
+)
 from protocol.derived.dispatch_request import DispatchRequests, index_keys
 from protocol.derived.index_build import order_by_slot
 from protocol.errors import StoreDamaged
@@ -28,6 +36,7 @@ class IndexCheck:
     def __init__(self, store: CheckedStore, findings: Findings) -> None:
         self._store = store
         self._findings = findings
+        self._lenient = mended_by_recovery(store.condition)
         self.opened: list[IndexFile] = []
         """Files that can be read, oldest first."""
         self.lacks_entries = False
@@ -42,10 +51,6 @@ class IndexCheck:
         self._told_missing = False
         self.files = 0
         self.entries = 0
-
-    @property
-    def _lenient(self) -> Severity:
-        return "error" if self._store.condition.is_clean else "warning"
 
     def _add(
         self, kind: str, file: str, offset: int, detail: str, severity: Severity = "error"

@@ -1,15 +1,11 @@
 """The log's part of `verify`: segments, every record, the tail, the checkpoint."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from node.runtime.regular_file import IrregularFile
-from node.store.identity.own_places import strangers
 from node.store.log.damage import Damage, columns_past_damage, next_record, wrong_blank
 from node.store.log.reader import Bounds, LogReader
 from node.store.stopped_store import StoppedStore
-from node.store.topics_file import unreadable_tables
-from node.store.verify.findings import Finding, Findings, Severity
+from node.store.verify.findings import Finding, Findings, mended_by_recovery
 from protocol.names import CHECKPOINT_FILE
 from protocol.record.codec import Torn
 from protocol.record.columns import RecordColumns
@@ -79,18 +75,18 @@ class LogCheck:
     def add_damage(self, damage: Damage) -> None:
         """A place that holds no record, and the log goes on after it."""
         detail = f"{damage.torn.why}; the next record stands at {damage.resumed_at}"
-        self._add_torn("error", damage.torn, damage.where, detail)
+        self._add_torn(damage.torn, damage.where, detail)
         self.damaged.append((damage.torn.position, damage.resumed_at))
 
     def add_end(self, reader: LogReader, stopped: Torn) -> None:
         """A place that holds no record, and after it none can be proved."""
         where = str(reader.segment_at(stopped.position).path)
-        self._add_torn("error", stopped, where, stopped.why)
+        self._add_torn(stopped, where, stopped.why)
         self.damaged.append((stopped.position, reader.end))
 
-    def _add_torn(self, severity: Severity, torn: Torn, where: str, detail: str) -> None:
+    def _add_torn(self, torn: Torn, where: str, detail: str) -> None:
         kind = {"end": "gap", "cut": "bad_size"}.get(torn.kind, torn.kind)
-        self._findings.add(Finding(severity, kind, where, torn.position, detail))
+        self._findings.add(Finding("error", kind, where, torn.position, detail))
 
     def tail(self) -> None:
         """A torn tail is what a crash leaves; after a clean stop it is damage."""
@@ -105,7 +101,7 @@ class LogCheck:
             return
         segment = store.log.segments.find(stop.position)
         where = str(segment.path if segment is not None else store.log.segments.folder)
-        severity: Severity = "error" if store.condition.is_clean else "warning"
+        severity = mended_by_recovery(store.condition)
         if stop.kind != "end":
             self._findings.add(Finding(severity, "torn_tail", where, stop.position, stop.why))
         elif store.condition.is_clean:
@@ -132,7 +128,7 @@ class LogCheck:
         """A checkpoint that vouches for more than there is makes a broker skip its recovery."""
         store = self._store
         checkpoint = store.condition.checkpoint
-        severity: Severity = "error" if store.condition.is_clean else "warning"
+        severity = mended_by_recovery(store.condition)
         where = str(store.root / CHECKPOINT_FILE)
         for name in ("confirm_physical_offset", "logics_physical_offset"):
             offset = getattr(checkpoint, name)
@@ -144,15 +140,6 @@ class LogCheck:
             if self.records and time > self.last_time:
                 detail = f"{name} is {time}, the last record is of {self.last_time}"
                 self._findings.add(Finding(severity, "checkpoint_ahead", where, 0, detail))
-
-
-def irregular_findings(root: Path) -> Iterator[Finding]:
-    """What a node refuses to start with beside the log: what stands in the place of its own files,
-    a table of topics that makes no sense, and the copy that then counts."""
-    tables = (one for one in unreadable_tables(root) if not isinstance(one, IrregularFile))
-    for damage in (*strangers(root), *tables):
-        detail = f"{damage.found}: a node does not start with it"
-        yield Finding("error", "foreign_file", damage.where, 0, detail)
 
 
 def blank_finding(log: LogReader, columns: RecordColumns) -> Finding | None:

@@ -12,7 +12,15 @@ from node.store.queues.files import QueueFiles, is_filler
 from node.store.queues.listing import list_strangers, queue_folder
 from node.store.queues.reader import QueueReader
 from node.store.verify.checked_store import CheckedStore
-from node.store.verify.findings import ALIKE_MAX, Finding, Findings, Severity, Stretches, is_within
+from node.store.verify.findings import (
+    ALIKE_MAX,
+    Finding,
+    Findings,
+    Severity,
+    Stretches,
+    is_within,
+    mended_by_recovery,
+)
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_build import unit_array
 from protocol.derived.queue_unit import UNIT_BYTES
@@ -71,15 +79,11 @@ class QueueCheck:
     def __init__(self, store: CheckedStore, findings: Findings) -> None:
         self._store = store
         self._findings = findings
+        self._lenient = mended_by_recovery(store.condition)
         self.seen: dict[Queue, CheckedQueue] = {}
         self._all_missing = not store.folders
         self._told_missing = False
         self.units = 0
-
-    @property
-    def _lenient(self) -> Severity:
-        """What recovery will mend is no damage."""
-        return "error" if self._store.condition.is_clean else "warning"
 
     @property
     def _vouched_end(self) -> int:

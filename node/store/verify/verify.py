@@ -1,6 +1,5 @@
 """Holds a whole store against itself, read-only: `keelog store verify`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,10 @@ from node.runtime.settings import Settings
 from node.store.stopped_store import StoppedStore
 from node.store.verify.findings import Finding, Findings
 from node.store.verify.index import IndexCheck
-from node.store.verify.log import LogCheck, irregular_findings
-from node.store.verify.own import own_findings
+from node.store.verify.log import LogCheck, Progress
+from node.store.verify.own import irregular_findings, own_findings
 from node.store.verify.queues import QueueCheck
 from protocol.derived.dispatch_request import dispatch_requests
-
-Progress = Callable[[int, int], None]
-"""Called with log bytes done, and all there are."""
 
 
 @dataclass(frozen=True, slots=True)
