@@ -9,7 +9,7 @@ from typing import Any
 
 from node.runtime.settings import Settings
 from node.store.query.pull_types import PullRequest, TransferLimits
-from node.store.query.tag_filter import TagFilter, parse_tags
+from node.store.query.tag_filter import parse_tags
 from protocol.errors import BadRequest
 from protocol.ids import Queue
 from protocol.request_fields import RequestLayout, out_of_range
@@ -111,20 +111,11 @@ def _pull_request(
         max_messages=count or PULL_MESSAGES_DEFAULT,
         total_bytes_max=size or PULL_BYTES_DEFAULT,
         limits=limits,
-        tags=_tag_filter(tags),
+        tags=parse_tags(tags),
         exact=True,
         filter_bytes_max=filter_bytes_max,
         files_max=files_max,
     )
-
-
-def _tag_filter(expression: str) -> TagFilter | None:
-    found = parse_tags(expression)
-    if found is not None and not found.tags:
-        raise BadRequest(
-            f"field tags names no tag: {expression[:80]!a}", "write A || B, or * for all"
-        )
-    return found
 
 
 def parse_get(header: Header) -> Get:

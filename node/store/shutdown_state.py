@@ -22,7 +22,7 @@ from node.store.file_cache import refuse
 from node.store.identity.own_places import check_own_files
 from node.store.identity.store_links import check_links
 from protocol.checkpoint import StoreCheckpoint, decode_checkpoint
-from protocol.errors import NotAStore, StorePermission
+from protocol.errors import NotAStore
 from protocol.names import (
     ABORT_FILE,
     CHECKPOINT_FILE,
@@ -73,9 +73,7 @@ def check_is_store(root: Path, strict: bool = True) -> None:
         # Not any folder of our name: a checkout of this project has one too.
         is_ours = (root / KEELOG_DIR / EPOCHS_FILE).exists()
     except PermissionError as error:
-        raise StorePermission(
-            f"{root}: {error.strerror}", "run as the owner of the store"
-        ) from None
+        refuse(root, error)
     if not is_ours and not names.intersection(known):
         raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
     log = root / COMMIT_LOG_DIR

@@ -17,14 +17,14 @@ from node.runtime import disk
 from node.runtime.held_store import check_held
 from node.runtime.regular_file import TOPICS_FILE_BYTES_MAX, read_bounded
 from node.runtime.shortage import refusal_for
-from protocol.errors import StoreDamaged, StorePermission
+from node.store.file_cache import refuse
+from protocol.errors import StoreDamaged
 from protocol.names import QUEUE_ID_MAX, TOPICS_FILE
 
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_DEFAULT = PERM_READ | PERM_WRITE
 _NEW_ENTRY = {"attributes": {}, "order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
-_OWNER_HINT = "run as the owner of the store"
 _RESTORE_HINT = "restore it from topics.json.bak, or remove it"
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?[0-9]+)(\s*):')
 
@@ -76,7 +76,7 @@ class TopicsFile:
         except FileNotFoundError:
             return False
         except PermissionError as error:
-            raise StorePermission(f"{path}: {error.strerror}", _OWNER_HINT) from None
+            refuse(path, error)
         self._stamp = stamp
         return True
 
@@ -150,7 +150,7 @@ def unreadable_tables(root: Path) -> Iterator[StoreDamaged]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError as error:
-            raise StorePermission(f"{table}: {error.strerror}", _OWNER_HINT) from None
+            refuse(table, error)
         except StoreDamaged as damage:
             yield damage
         else:

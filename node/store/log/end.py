@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from node.store.log.damage import next_record
+from node.store.log.damage import next_record, wrong_blank
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment import Segment
 from node.store.log.segment_list import SegmentList
 from node.store.shutdown_state import Condition
 from protocol.errors import StoreDamaged
-from protocol.record.codec import FILLER_BYTES, Filler, Record, Torn, decode
+from protocol.record.codec import Record, Torn, decode
 from protocol.record.columns import RecordColumns, crc_property_rows
 
 RECOVER_FILES_MAX = 10
@@ -74,7 +74,9 @@ class TailWalk:
         if self._reader.stopped is not None:
             self._stop(self._reader.stopped)
         elif position < segment.end and position >= self._floor:
-            self._check_blank(position, segment)
+            torn = wrong_blank(self._reader, position)
+            if torn is not None:
+                self._stop(torn)
 
     def _stop(self, stop: Torn) -> None:
         self.stop, self.end = stop, stop.position
@@ -96,14 +98,6 @@ class TailWalk:
             )
         torn &= offsets >= self._floor
         return (int(np.argmax(torn)), why) if torn.any() else (len(columns), "")
-
-    def _check_blank(self, position: int, segment: Segment) -> None:
-        """Of the eight bytes that close a segment only some may have reached the disk."""
-        stands = decode(segment.read(position - segment.start, FILLER_BYTES), 0)
-        left = segment.end - position
-        if isinstance(stands, Filler) and stands.size != left:
-            why = f"a blank of {stands.size} bytes, {left} are left in the segment"
-            self._stop(Torn(position, "bad_size", why))
 
 
 def find_tail(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.runtime.settings import Settings
 from node.store.checkpoints import QUARANTINE_DIR, Tails, own_dir
@@ -44,18 +44,26 @@ from protocol.record.codec import Record, Torn
 _NO_LIMIT = 2**63 - 1
 
 
+class LostRange(NamedTuple):
+    """Messages of one queue that cannot be brought back: queue offsets [`first`, `stop`)."""
+
+    queue: Queue
+    first: int
+    stop: int
+
+
 @dataclass(slots=True)
 class Lost:
     """What cannot be brought back: queue offsets [first, stop) by queue, and bytes of records
     that nobody knows the queue of."""
 
-    ranges: list[tuple[Queue, int, int]] = field(default_factory=list)
+    ranges: list[LostRange] = field(default_factory=list)
     unknown_bytes: int = 0
 
     def shape(self) -> dict[str, Any]:
         """As JSON."""
         return {
-            "messages": sum(stop - first for _, first, stop in self.ranges),
+            "messages": sum(one.stop - one.first for one in self.ranges),
             "unknown_bytes": self.unknown_bytes,
             "queues": [
                 {"topic": queue.topic, "queue_id": queue.queue_id, "from": first, "to": stop - 1}
@@ -172,14 +180,12 @@ def _look_through(
         elif not condition.floor:
             found = list(_unvouched(cut, units, reader))
             lost.ranges += found
-            cut = replace(cut, unvouched=sum(last - first for _, first, last in found))
+            cut = replace(cut, unvouched=sum(one.stop - one.first for one in found))
         steps.append(cut)
     return walk, steps, lost
 
 
-def _moved_away(
-    runs: list[SegmentList], walk: LogWalk, tails: Tails | None
-) -> Iterator[tuple[Queue, int, int]]:
+def _moved_away(runs: list[SegmentList], walk: LogWalk, tails: Tails | None) -> Iterator[LostRange]:
     """What stands in segments that go, and what stood in those that are missing after them: of
     each queue all below its first message that stays."""
     first: dict[Queue, int] = {}
@@ -192,7 +198,9 @@ def _moved_away(
     stop.update({queue: at.first for queue, at in walk.queues.items()})
     if runs[0].start == 0:
         first = {**dict.fromkeys(stop, 0), **first}
-    yield from ((queue, low, stop[queue]) for queue, low in first.items() if low < stop[queue])
+    for queue, low in first.items():
+        if low < stop[queue]:
+            yield LostRange(queue, low, stop[queue])
 
 
 def _proved_end(reader: LogReader, queues: list[tuple[Queue, QueueFiles]]) -> int:
@@ -209,13 +217,14 @@ def _proved_end(reader: LogReader, queues: list[tuple[Queue, QueueFiles]]) -> in
 
 
 def _lost_in(filling: Filling) -> Lost:
-    lost = Lost([(queue, number, number + 1) for queue, number in filling.homeless])
+    lost = Lost([LostRange(queue, number, number + 1) for queue, number in filling.homeless])
     for step in filling.steps:
         for marker in step.markers:
             if marker.queue is None:
                 lost.unknown_bytes += marker.size
             else:
-                lost.ranges.append((marker.queue, marker.queue_offset, marker.queue_offset + 1))
+                number = marker.queue_offset
+                lost.ranges.append(LostRange(marker.queue, number, number + 1))
     return lost
 
 
@@ -234,20 +243,16 @@ def _next_offsets(
     return following
 
 
-def _cut_off(
-    cut: CutLog, units: UnitsRead, tails: Tails | None
-) -> Iterator[tuple[Queue, int, int]]:
+def _cut_off(cut: CutLog, units: UnitsRead, tails: Tails | None) -> Iterator[LostRange]:
     known = dict(tails.next_offset) if tails is not None else {}
     for queue in sorted({*known, *units.beyond}):
         first = cut.next_offset[queue]
         stop = max(known.get(queue, 0), units.beyond.get(queue, (0, 0))[1])
         if stop > first:
-            yield queue, first, stop
+            yield LostRange(queue, first, stop)
 
 
-def _unvouched(
-    cut: CutLog, units: UnitsRead, reader: LogReader
-) -> Iterator[tuple[Queue, int, int]]:
+def _unvouched(cut: CutLog, units: UnitsRead, reader: LogReader) -> Iterator[LostRange]:
     """What stands after the cut when nobody knows what was durable: of each queue what units name
     there, and whole records that are no older than those before."""
     ends = {queue: (cut.next_offset[queue], stop) for queue, (_, stop) in units.beyond.items()}
@@ -257,17 +262,19 @@ def _unvouched(
         for queue, at in walk_log(rest, _NO_LIMIT, sealed=False).queues.items():
             first, stop = ends.get(queue, (cut.next_offset.get(queue, at.first), 0))
             ends[queue] = first, max(stop, at.last + 1)
-    yield from ((queue, first, stop) for queue, (first, stop) in ends.items() if first < stop)
+    for queue, (first, stop) in ends.items():
+        if first < stop:
+            yield LostRange(queue, first, stop)
 
 
-def _joined(ranges: Iterable[tuple[Queue, int, int]]) -> list[tuple[Queue, int, int]]:
-    """The same queue offsets in as few ranges as can be, sorted."""
-    joined: list[tuple[Queue, int, int]] = []
-    for queue, first, stop in sorted(ranges):
-        if joined and joined[-1][0] == queue and first <= joined[-1][2]:
-            joined[-1] = queue, joined[-1][1], max(stop, joined[-1][2])
+def _joined(ranges: Iterable[LostRange]) -> list[LostRange]:
+    """The same queue offsets, sorted, in as few ranges as possible."""
+    joined: list[LostRange] = []
+    for one in sorted(ranges):
+        if joined and joined[-1].queue == one.queue and one.first <= joined[-1].stop:
+            joined[-1] = joined[-1]._replace(stop=max(one.stop, joined[-1].stop))
         else:
-            joined.append((queue, first, stop))
+            joined.append(one)
     return joined
 
 

@@ -7,9 +7,10 @@ progress vouches for, and nothing is entered twice.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from node.store.indexes.file import IndexFile
 from node.store.log.damage import Damage, columns_past_damage
@@ -145,11 +146,9 @@ def _cut(file: IndexFile, count: int, log: LogReader) -> IndexFile:
         record = log.peek(end_offset)
         end_time = record.head.store_timestamp if isinstance(record, Record) else end_time
     image = IndexImage(file.geometry)
-    image_entries = INDEX_ENTRY.view(image.data, file.geometry.entry_position(1), count)
-    image_entries[:] = entries
     view = IndexFile.of_image(file.name, image)
     fill_slots(view.slots(), 1, entries["key_hash"])
-    image.header = IndexHeader(
+    header = IndexHeader(
         begin_timestamp=header.begin_timestamp,
         end_timestamp=end_time,
         begin_physical_offset=header.begin_physical_offset,
@@ -157,8 +156,16 @@ def _cut(file: IndexFile, count: int, log: LogReader) -> IndexFile:
         slot_count=int(np.count_nonzero(view.slots())),
         index_count=count + 1,
     )
-    image.data[: INDEX_HEADER.size] = np.frombuffer(INDEX_HEADER.pack(image.header), np.uint8)
+    _fill(image, header, entries)
     return view
+
+
+def _fill(image: IndexImage, header: IndexHeader, entries: NDArray[Any]) -> None:
+    """Puts header and entries into an image; the caller fills the slots."""
+    position = image.geometry.entry_position(1)
+    INDEX_ENTRY.view(image.data, position, len(entries))[:] = entries
+    image.data[: INDEX_HEADER.size] = np.frombuffer(INDEX_HEADER.pack(header), np.uint8)
+    image.header = header
 
 
 def _key_batches(log: LogReader, start: int, skip: int, rules: IndexRules) -> Iterator[KeyBatch]:
@@ -204,11 +211,7 @@ def _resume(files: list[IndexFile], rules: IndexRules) -> IndexImage | None:
     if header.index_count >= last.geometry.index_num:
         return None
     image = IndexImage(last.geometry)
-    view = IndexFile.of_image(last.name, image)
-    count = header.index_count - 1
-    INDEX_ENTRY.view(image.data, last.geometry.entry_position(1), count)[:] = last.entries()
-    view.slots()[:] = last.slots()
-    image.header = header
-    image.data[: INDEX_HEADER.size] = np.frombuffer(INDEX_HEADER.pack(header), np.uint8)
-    files[-1] = view
+    _fill(image, header, last.entries())
+    files[-1] = IndexFile.of_image(last.name, image)
+    files[-1].slots()[:] = last.slots()
     return image
