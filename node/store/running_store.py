@@ -72,6 +72,10 @@ class IndexNames:
             self._seen = mark if is_settled else None
         return self._names
 
+    def files(self) -> list[IndexFile]:
+        """The files, opened, oldest first. Raises StoreDamaged, StorePermission."""
+        return self._folder.open(self.names(), trusts_slots=True)
+
 
 class RunningStore(Store):
     """Follows a node. Call `refresh` before each look; it costs a few page reads when idle.
@@ -109,8 +113,7 @@ class RunningStore(Store):
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
         self.log = LogReader(segments, Bounds(0, 0))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
-        self._index_names = IndexNames(self.index_folder)
-        self.index = IndexReader(self._index_files)
+        self.index = IndexReader(IndexNames(self.index_folder).files)
         self.refresh()
 
     def refresh(self) -> None:
@@ -262,10 +265,8 @@ class RunningStore(Store):
             return None
         # All queues of a store have files of one length, whatever the settings say.
         self._queue_file_bytes = files.file_bytes
-        return QueueReader(files, files.first, lambda: self.log.min_offset)
-
-    def _index_files(self) -> list[IndexFile]:
-        return self.index_folder.open(self._index_names.names(), trusts_slots=True)
+        log = self.log  # as in StoppedStore: no cycle
+        return QueueReader(files, files.first, lambda: log.min_offset)
 
     def close(self) -> None:
         self.pages.close()

@@ -75,7 +75,6 @@ class StoppedStore(Store):
         self.tail: WalkedEnd = find_tail(last_run, self.condition, hints, on_window, not strict)
         self.log = LogReader(segments, Bounds(segments.start, self.tail.end))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
-        self.index = IndexReader(lambda: self._index_files)
 
     def refresh(self) -> None:
         """Nothing changes."""
@@ -98,7 +97,8 @@ class StoppedStore(Store):
         files, end = self.files_of(queue), self._covered[queue].next_number
         if end < 0 or (derived is not None and derived.replaces_files):
             files, end = no_queue_files(files.folder, files.file_bytes, self._files), 0
-        reader = QueueReader(files, end, lambda: self.log.min_offset, derived)
+        log = self.log  # `lambda: self.log…` would be a cycle, which waits for the collector
+        reader = QueueReader(files, end, lambda: log.min_offset, derived)
         self._readers[queue] = reader
         return reader
 
@@ -151,7 +151,17 @@ class StoppedStore(Store):
         )
 
     @cached_property
-    def _index_files(self) -> list[IndexFile]:
+    def index(self) -> IndexReader:
+        """The index as recovery leaves it: read when it is first used. Raises StoreDamaged."""
+        files = self._recovered_index()
+        return IndexReader(lambda: files)
+
+    def close(self) -> None:
+        # The index files are mapped: a user unmounts the volume while this object is still there.
+        self.__dict__.pop("index", None)
+        super().close()
+
+    def _recovered_index(self) -> list[IndexFile]:
         folder = self.index_folder
         on_disk = folder.open(folder.names())
         if not self.settings.message_index_enable:
