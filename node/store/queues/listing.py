@@ -1,4 +1,4 @@
-"""Which queues have files: `consumequeue/<topic>/<queue id>/`, and how long their files are."""
+"""Lists the queues that have files, `consumequeue/<topic>/<queue id>/`, and opens these."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from protocol.names import CONSUME_QUEUE_DIR
 
 
 def queue_folder(root: Path, queue: Queue) -> Path:
-    """Where the files of a queue are."""
+    """The folder of a queue's files."""
     return root / CONSUME_QUEUE_DIR / queue.topic / str(queue.queue_id)
 
 
@@ -50,7 +50,7 @@ def _folders(parent: Path) -> Iterator[Path]:
 
 
 def open_queue_files(folder: Path, file_bytes: int | None, files: OpenFiles) -> QueueFiles:
-    """The files of one queue, of the length that they have where none is given.
+    """The files of one queue, of `file_bytes` each; None: of the length that they have.
 
     Raises StoreDamaged when they do not join, StorePermission.
     """
@@ -65,7 +65,7 @@ def no_queue_files(folder: Path, file_bytes: int, files: OpenFiles) -> QueueFile
 
 
 def find_queue_file_bytes(folders: Iterator[Path], otherwise: int) -> int:
-    """The length of a queue file, as the first one found has it. Raises StoreDamaged."""
+    """The length of a queue file, from the first queue that has one. Raises StoreDamaged."""
     for folder in folders:
         listing = list_folder(folder)
         if listing.file_bytes:
@@ -80,7 +80,7 @@ def find_queue_file_bytes(folders: Iterator[Path], otherwise: int) -> int:
 
 
 def list_strangers(root: Path) -> list[Path]:
-    """What is no folder where only those of topics and queues belong."""
+    """What is not a folder where only folders of topics and queues belong."""
     base = root / CONSUME_QUEUE_DIR
     found: list[Path] = []
     for parent in (base, *_folders(base)):
