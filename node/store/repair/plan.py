@@ -1,7 +1,7 @@
-"""What would mend a damaged store: `keelog store repair` without `--apply`. Only reads.
+"""Plans the repair of a damaged store: `keelog store repair` without `--apply`. Only reads.
 
-The log comes first: its files, its holes, its end. Queues, index and checkpoint follow from it,
-so they are judged by what `verify` finds, and once more when the log is in order.
+The log comes first: its files, its holes, its end. Queues, index and checkpoint derive from it, so
+`verify` judges them now, and once more after the log is repaired.
 """
 
 from collections.abc import Iterable, Iterator
@@ -54,8 +54,7 @@ class LostRange(NamedTuple):
 
 @dataclass(slots=True)
 class Lost:
-    """What cannot be brought back: queue offsets [first, stop) by queue, and bytes of records
-    that nobody knows the queue of."""
+    """What cannot be brought back: messages by queue, and bytes of records of unknown queues."""
 
     ranges: list[LostRange] = field(default_factory=list)
     unknown_bytes: int = 0
@@ -74,7 +73,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """What the log needs, and where its last record will be."""
+    """The steps for the log, and the store time and the end of its last record after them."""
 
     steps: list[Step]
     lost: Lost
@@ -84,7 +83,7 @@ class LogPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All steps in the order in which they are to be taken. `ok`: there is no damage."""
+    """All steps, in order. `ok`: there is no damage."""
 
     ok: bool
     log: LogPlan
@@ -105,14 +104,14 @@ class Plan:
 
 
 def plan_repair(root: Path, settings: Settings, progress: Progress | None = None) -> Plan:
-    """Looks at everything and changes nothing. Raises NotAStore, StorePermission, StoreDamaged
-    for what cannot be mended."""
+    """Plans the repair of a whole store. Raises NotAStore, StorePermission, and StoreDamaged for
+    what cannot be repaired."""
     report = verify(root, deep=True, progress=progress, settings=settings)
     irregular = {stranger.where for stranger in strangers(root)}
     for finding in report.findings:
         is_own = Path(finding.file).parent == own_dir(root) and finding.file not in irregular
         if finding.severity == "error" and is_own:
-            # What it says of the log, or of what was durable, is of another one.
+            # The file is of another store: nothing in it is about this log.
             raise StoreDamaged(finding.file, finding.offset, finding.detail, PUT_BACK)
     log = plan_log(root, settings)
     fills = any(isinstance(step, FillHole) and step.markers for step in log.steps)
@@ -120,7 +119,7 @@ def plan_repair(root: Path, settings: Settings, progress: Progress | None = None
 
 
 def plan_log(root: Path, settings: Settings) -> LogPlan:
-    """What the log needs. Raises as `plan_repair`."""
+    """Plans the repair of the log. Raises as `plan_repair`."""
     check_is_store(root, strict=False)
     strange = _strangers(root)
     condition = read_condition(root, strict=False)
@@ -135,8 +134,10 @@ def plan_log(root: Path, settings: Settings) -> LogPlan:
 
 
 def _strangers(root: Path) -> list[Step]:
-    """They go first: what is moved away, and what is written anew, takes their places. Raises
-    IrregularFile for the lock: who holds the store cannot be known."""
+    """Moves irregular files away, before other steps need their places.
+
+    Raises IrregularFile for the lock: without it nobody knows who holds the store.
+    """
     found = list(strangers(root))
     for stranger in found:
         if stranger.where == str(root / LOCK_FILE):
@@ -155,7 +156,7 @@ def _look_through(
     durable = max(condition.floor, find_tail(segments, condition).end)
     if condition.is_clean:
         durable = max(durable, _proved_end(reader, queues))
-    # After a stop in order nothing is torn; but without queues nobody tells where the end was.
+    # A clean stop tears nothing; but without queues nothing shows where the end was.
     endless = condition.is_clean and not queues
     walk = walk_log(reader, durable, sealed=condition.is_ours, endless=endless)
     add_gaps_at_ends(walk, segments.start, condition.tails)
@@ -164,7 +165,7 @@ def _look_through(
     lost = _lost_in(filling)
     steps: list[Step] = list(filling.steps)
     stop = walk.stop or Torn(walk.end, "end", "the files of the log end here")
-    if walk.is_cut_short or walk.has_bytes_behind:
+    if walk.is_cut_short or walk.has_bytes_after:
         segment = segments.find(stop.position)
         cut = CutLog(
             path=segment.path if segment is not None else segments.folder,
@@ -186,8 +187,8 @@ def _look_through(
 
 
 def _moved_away(runs: list[SegmentList], walk: LogWalk, tails: Tails | None) -> Iterator[LostRange]:
-    """What stands in segments that go, and what stood in those that are missing after them: of
-    each queue all below its first message that stays."""
+    """The messages in segments that go, and in the missing ones after them: of each queue all
+    below its first message that stays."""
     first: dict[Queue, int] = {}
     stop: dict[Queue, int] = dict(tails.next_offset) if tails is not None else {}
     for run in runs:
@@ -204,8 +205,8 @@ def _moved_away(runs: list[SegmentList], walk: LogWalk, tails: Tails | None) -> 
 
 
 def _proved_end(reader: LogReader, queues: list[tuple[Queue, QueueFiles]]) -> int:
-    """After the last record that a queue's last unit names and that stands there: after a clean
-    stop all that is in the queues is in the log."""
+    """The end of the last record that a queue's last unit names and that is there: after a clean
+    stop the log has every message of the queues."""
     ends = [0]
     for _, files in queues:
         end = files.end_below(_NO_LIMIT, thorough=True)
@@ -231,7 +232,7 @@ def _lost_in(filling: Filling) -> Lost:
 def _next_offsets(
     walk: LogWalk, units: UnitsRead, filling: Filling, tails: Tails | None
 ) -> dict[Queue, int]:
-    """Where every queue goes on when the log ends where the walk did."""
+    """The next offset of every queue if the log ends where the walk did."""
     following = dict(tails.next_offset) if tails is not None else {}
     following.update({queue: first for queue, (first, _) in units.beyond.items()})
     following.update({queue: at.last + 1 for queue, at in walk.queues.items()})
@@ -253,8 +254,8 @@ def _cut_off(cut: CutLog, units: UnitsRead, tails: Tails | None) -> Iterator[Los
 
 
 def _unvouched(cut: CutLog, units: UnitsRead, reader: LogReader) -> Iterator[LostRange]:
-    """What stands after the cut when nobody knows what was durable: of each queue what units name
-    there, and whole records that are no older than those before."""
+    """The messages after the cut if nothing shows what was durable: of each queue those that units
+    name there, and whole records that are at least as new as those before."""
     ends = {queue: (cut.next_offset[queue], stop) for queue, (_, stop) in units.beyond.items()}
     resumed = next_record(reader, cut.offset + 1, cut.store_timestamp)
     if resumed is not None:
@@ -279,8 +280,8 @@ def _joined(ranges: Iterable[LostRange]) -> list[LostRange]:
 
 
 def derived_steps(root: Path, report: VerifyReport, log_changes: bool = False) -> list[Step]:
-    """What queues, index and checkpoint need. `log_changes`: records give way to markers, which
-    units and entries do not know yet."""
+    """The steps for queues, index and checkpoint. `log_changes`: the log gets markers, which units
+    and entries do not know yet."""
     steps: list[Step] = []
     reasons: dict[str, str] = dict.fromkeys(load_rebuilding(root), "a repair was interrupted here")
     if log_changes:

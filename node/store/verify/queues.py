@@ -42,19 +42,19 @@ class _UnitPlace(NamedTuple):
 
 
 class CheckedQueue:
-    """One queue's files, units [`start`, `end`): which of them records have called for."""
+    """The units [`start`, `end`) of one queue, and which of them have a record."""
 
     def __init__(self, files: QueueFiles, start: int, end: int) -> None:
         self.files = files
         self.start = start
         self.end = end
         self.called: list[tuple[int, int]] = []
-        """Runs of numbers, in the order of the calls."""
+        """Runs of numbers with records, in the order of the calls."""
         self.vouched = start
-        """Below it are the units that the workers' progress covers."""
+        """Below it are the units that the workers' checkpoints cover."""
 
     def call(self, numbers: Ints) -> None:
-        """Notes that records have called for these units."""
+        """Notes that the units of these numbers have records."""
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         starts = numbers[np.concatenate([[0], breaks])].tolist()
         ends = (numbers[np.concatenate([breaks, [len(numbers)]]) - 1] + 1).tolist()
@@ -65,7 +65,7 @@ class CheckedQueue:
                 self.called.append((start, end))
 
     def uncalled(self) -> Iterator[int]:
-        """The numbers of units that no record has called for, rising."""
+        """Yields the numbers of units without a record, rising."""
         at = self.start
         for start, end in sorted(self.called):
             yield from range(at, start)
@@ -74,7 +74,7 @@ class CheckedQueue:
 
 
 class QueueCheck:
-    """Holds units and records against each other; `units` counts those on disk."""
+    """Compares units with records; `units` counts those on disk."""
 
     def __init__(self, store: CheckedStore, findings: Findings) -> None:
         self._store = store
@@ -87,13 +87,13 @@ class QueueCheck:
 
     @property
     def _vouched_end(self) -> int:
-        """Units of records at or above it the next start makes anew: a page may be missing."""
+        """From this log offset on the next start makes units anew: a page may be missing."""
         condition = self._store.condition
         done = condition.queues_done if condition.is_ours and not condition.is_clean else None
         return _ANY_OFFSET if done is None else done
 
     def structure(self) -> None:
-        """Names and lengths of all files."""
+        """Checks the names and lengths of all files."""
         store = self._store
         for path in list_strangers(store.root):
             detail = "is no part of a queue: a broker would not load this folder"
@@ -135,7 +135,7 @@ class QueueCheck:
         )
 
     def ends(self, damaged: Stretches) -> None:
-        """The first and the last unit of each queue against their records."""
+        """Checks the first and the last unit of each queue against their records."""
         for queue, seen in self.seen.items():
             for number in sorted({seen.start, seen.end - 1}):
                 if seen.start <= number < seen.end:
@@ -180,11 +180,11 @@ class QueueCheck:
             )
 
     def seen_of(self, queue: Queue) -> CheckedQueue | None:
-        """The queue, if its files can be read."""
+        """The queue, if its files can be read; a task of an audit opens it here."""
         return self.seen.get(queue)
 
     def records(self, requests: DispatchRequests) -> None:
-        """Holds a window's records against the units that they call for."""
+        """Compares a window's records with their units."""
         queued = np.flatnonzero(requests.is_queued)
         order = np.lexsort((requests.queue_id[queued], requests.topic_id[queued]))
         queued = queued[order]
@@ -202,7 +202,7 @@ class QueueCheck:
                 self.check(Queue(topic, int(requests.queue_id[rows[0]])), numbers, expected)
 
     def check(self, queue: Queue, numbers: Ints, expected: NDArray[Any]) -> None:
-        """Holds the units of a queue that records call for against those of these numbers."""
+        """Compares the units of these numbers with those that the records call for."""
         offsets = expected["physical_offset"].astype(np.int64)
         seen = self.seen_of(queue)
         if seen is None:
@@ -258,7 +258,7 @@ class QueueCheck:
             self._findings.count_more("unit_missing", where, more)
 
     def leftovers(self, damaged: Stretches) -> None:
-        """Units that no record has called for; those of damaged records are right."""
+        """Reports units without a record, except those of damaged records."""
         log, all_vouched = self._store.log, self._vouched_end == _ANY_OFFSET
         for queue, seen in self.seen.items():
             for number in seen.uncalled():
