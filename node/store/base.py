@@ -21,7 +21,11 @@ class Store(ABC):
         self._files = OpenFiles() if files is None else files
 
     log: LogReader
-    index: IndexReader
+
+    @property
+    @abstractmethod
+    def index(self) -> IndexReader:
+        """The index. Raises StoreDamaged, StorePermission."""
 
     @abstractmethod
     def queues(self) -> list[Queue]:

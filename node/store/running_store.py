@@ -2,6 +2,7 @@
 
 import os
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,8 +112,11 @@ class RunningStore(Store):
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
         self.log = LogReader(segments, Bounds(0, 0))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
-        self.index = IndexReader(IndexNames(self.index_folder).files)
         self.refresh()
+
+    @cached_property
+    def index(self) -> IndexReader:
+        return IndexReader(IndexNames(self.index_folder).files)
 
     def refresh(self) -> None:
         """Takes in the pages. Raises StoreDamaged if the log's files disagree with them."""

@@ -152,7 +152,6 @@ class StoppedStore(Store):
 
     @cached_property
     def index(self) -> IndexReader:
-        """The index as recovery leaves it: read when it is first used. Raises StoreDamaged."""
         files = self._recovered_index()
         return IndexReader(lambda: files)
 
