@@ -88,7 +88,7 @@ class RunTotals:
 
 
 class HighWater:
-    """The highest value so far: a writer that starts shows its offsets too low for a while."""
+    """The highest value seen: a writer that starts shows its offsets too low for a while."""
 
     def __init__(self) -> None:
         self._highest = 0
@@ -205,7 +205,7 @@ class NodeCollector(Collector):
         return None if stored_at is None else max(0, now_ms() - stored_at)
 
     def _topic_count(self, view: NodeView) -> int | None:
-        """None while the file cannot be read: the writer says what is wrong with it."""
+        """None while the file cannot be read: the writer reports what is wrong with it."""
         try:
             if self._topics is None:
                 self._topics = TopicsFile(view.root)
