@@ -33,7 +33,7 @@ class Store(ABC):
 
     @abstractmethod
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
-        """The reader of one queue; None when there is no such queue."""
+        """The reader of one queue; None for a queue that does not exist."""
 
     @abstractmethod
     def refresh(self) -> None:

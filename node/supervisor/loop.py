@@ -427,7 +427,7 @@ class Supervisor:
     # -- waiting and answering ----------------------------------------------------------------
 
     def _wait(self, stop: StopFlag, now: float) -> None:
-        """Sleeps until a child, a client or a signal needs attention, then answers clients."""
+        """Sleeps until a child, a client or a signal needs attention, then serves clients."""
         poller = zmq.Poller()
         poller.register(self.server.socket, zmq.POLLIN)
         if self._stopping_since is None:

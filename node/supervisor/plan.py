@@ -37,7 +37,7 @@ class ChildRole(StrEnum):
 
 
 class ChildState(StrEnum):
-    """The state of a child. In the last nine there is no process."""
+    """The state of a child. In the last nine states it has no process."""
 
     STARTING = "starting"
     RUNNING = "running"

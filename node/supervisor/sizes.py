@@ -1,7 +1,7 @@
 """Finds the sizes of a store's files, once, for all processes of a node.
 
 The processes must agree, also about files that do not exist yet. So the sizes of existing files win
-over the settings, which count only where there is no file.
+over the settings, which count only where a file is missing.
 """
 
 import logging

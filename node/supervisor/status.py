@@ -263,8 +263,10 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         state = child.lacks
     if is_silent(child, view.limits):
         state = SILENT
-    offset = log.appended if child.role is ChildRole.WRITER else worker.dispatched
-    behind = log.appended - log.flushed if child.role is ChildRole.WRITER else log.readable - offset
+    if child.role is ChildRole.WRITER:
+        offset, lag = log.appended, log.appended - log.flushed
+    else:
+        offset, lag = worker.dispatched, log.readable - worker.dispatched
     return {
         "role": child.role,
         "index": child.index,
@@ -275,7 +277,7 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         **usage(child.pid),
         "endpoint": advertised(child.endpoint),
         "offset": offset,
-        "lag_bytes": max(0, behind),
+        "lag_bytes": max(0, lag),
         "exit_code": child.exit_code,
         "cause": child.cause or None,
         "recovered": child.recovered,

@@ -33,7 +33,7 @@ def next_record(
 ) -> int | None:
     """The first offset from `position` on of a record with a store time from `not_before` on.
 
-    The record starts below `stop`, and may end above it. None if there is no such record.
+    The record starts below `stop`, and may end above it. None without such a record.
     """
     limit = log.end if stop is None else min(stop, log.end)
     while position < limit:
@@ -56,11 +56,11 @@ def wrong_blank(log: LogReader, position: int) -> Torn | None:
     segment = log.segments.find(position)
     if segment is None or position >= log.end or position + FILLER_BYTES > segment.end:
         return None
-    stands = decode(segment.read(position - segment.start, FILLER_BYTES), 0)
+    found = decode(segment.read(position - segment.start, FILLER_BYTES), 0)
     left = segment.end - position
-    if not isinstance(stands, Filler) or stands.size == left:
+    if not isinstance(found, Filler) or found.size == left:
         return None
-    why = f"a blank of {stands.size} bytes, {left} are left in the segment"
+    why = f"a blank of {found.size} bytes, {left} are left in the segment"
     return Torn(position, "bad_size", why)
 
 

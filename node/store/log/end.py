@@ -153,8 +153,8 @@ def ends_at(reader: LogReader, offset: int) -> bool:
     """True if nothing was appended at `offset`, so that the log still ends there."""
     if offset >= reader.segments.end:
         return True
-    stands = reader.peek(offset)
-    return isinstance(stands, Torn) and stands.kind == "end"
+    found = reader.peek(offset)
+    return isinstance(found, Torn) and found.kind == "end"
 
 
 def _start_after_clean_stop(reader: LogReader, hints: Iterable[int]) -> int:

@@ -91,7 +91,7 @@ class LogReader:
     def raw(self, offset: int, size: int) -> memoryview:
         """The bytes of one record; size, magic and place are checked, checksums are not.
 
-        Raises NotFound outside the log, StoreDamaged if there is no record of `size` bytes.
+        Raises NotFound outside the log, StoreDamaged without a record of `size` bytes there.
         """
         if not self.holds(offset, size):
             raise NotFound(f"no record of {size} bytes at offset {offset}: not within the log")

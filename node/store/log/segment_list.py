@@ -158,7 +158,7 @@ class SegmentList:
 
     @property
     def start(self) -> int:
-        """The first offset, 0 when there is no file."""
+        """The first offset; 0 without a file."""
         return self._starts[0] if self._starts else 0
 
     @property

@@ -42,7 +42,7 @@ class Scanned(NamedTuple):
 def get_message(
     log: LogReader, queue: QueueReader | None, offset: int, request: PullRequest
 ) -> PulledRecords:
-    """Pulls from `queue` (None: there is no such queue) at queue offset `offset`.
+    """Pulls from `queue` (None: it does not exist) at queue offset `offset`.
 
     Raises MessageDamaged if the first message to take is damaged: its record, or its unit, which
     then names no record or another one. A later damaged message ends the result before it.

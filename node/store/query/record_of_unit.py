@@ -84,5 +84,5 @@ def _what_is_wrong(
             return str(file), position, f"{says}, where the segment ends"
         case Record() as found:
             is_like = f"a record of {found.size} bytes of queue {found.head.queue_id} of"
-            stands = f"{is_like} {found.topic}, number {found.head.queue_offset}"
-            return str(file), position, f"{says}, where {stands} stands"
+            other = f"{is_like} {found.topic}, number {found.head.queue_offset}"
+            return str(file), position, f"{says}, where {other} stands"

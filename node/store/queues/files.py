@@ -68,7 +68,7 @@ class QueueFiles:
 
     @property
     def first(self) -> int:
-        """The first file's first number; 0 when there is no file."""
+        """The first file's first number; 0 without a file."""
         return self._starts[0] // UNIT_BYTES if self._starts else 0
 
     @property

@@ -83,7 +83,7 @@ class LogPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All steps, in order. `ok`: there is no damage."""
+    """All steps, in order. `ok`: nothing is damaged."""
 
     ok: bool
     log: LogPlan

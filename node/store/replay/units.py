@@ -1,7 +1,7 @@
 """Makes in memory, as a queue worker would, the queue units that the files lack.
 
 A stopped store may lack units: its owner was killed, or somebody removed `consumequeue/`. The walk
-over the log begins where units may be missing; if none is missing there is no walk.
+over the log begins where units may be missing; it is skipped if none is.
 """
 
 from collections.abc import Callable, Mapping

@@ -60,11 +60,11 @@ class HealthPages:
     def _summary(self) -> Page:
         view = self._view()
         found, log, space = health(view), read_log(view.root), disk(view.root)
-        behind = log.appended - log.flushed
+        unflushed = log.appended - log.flushed
         lines = [
             f"{view.store}: {_verdict(found)}",
             f"log: {log.appended - log.min_offset} bytes, up to {log.appended}, "
-            f"{behind} of them not flushed yet\n",
+            f"{unflushed} of them not flushed yet\n",
             f"disk: {space['free_bytes']} bytes free, {space['used_ratio']:.1%} used\n",
             *(_process_line(row) for row in process_rows(view)),
             *_check_lines(found),
@@ -74,7 +74,7 @@ class HealthPages:
     def _metrics(self) -> Page:
         with self._lock:
             if self._exporter is None:
-                # Only here: a node that is never scraped does not import prometheus_client and numpy.
+                # Only here: a node that is never scraped needs neither prometheus_client nor numpy.
                 from node.supervisor.monitoring.metrics import Exporter
 
                 self._exporter = Exporter(self._view)

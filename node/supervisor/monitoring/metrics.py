@@ -182,14 +182,14 @@ class NodeCollector(Collector):
         space = os.statvfs(look.view.root)
         used = (space.f_blocks - space.f_bfree) * space.f_frsize
         followers = [row for row in look.rows if row["role"] in _TARGETS.values()]
-        behind = max((row["lag_bytes"] for row in followers), default=0)
+        lag = max((row["lag_bytes"] for row in followers), default=0)
         text = "Messages appended to the log."
         yield CounterMetricFamily("keelog_commitlog_messages", text, records)
         yield from self._by_topic.collect(look.view.root)
         yield _rocketmq_counter("rocketmq_throughput_in", "Bytes appended to the log.", appended)
         yield _storage("size", "Bytes used on the file system of the store.", used)
         yield _storage("flush_behind_bytes", "Bytes not flushed yet.", log.appended - log.flushed)
-        yield _storage("dispatch_behind_bytes", "Bytes not in queues and index yet.", behind)
+        yield _storage("dispatch_behind_bytes", "Bytes not in queues and index yet.", lag)
         age_ms = self._oldest_age_ms(look)
         if age_ms is not None:
             yield _storage("message_reserve_time", "Age of the oldest message in ms.", age_ms)
