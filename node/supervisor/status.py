@@ -248,12 +248,11 @@ def process_rows(view: NodeView) -> list[Fields]:
 
 
 def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
-    worker = (
-        _NO_WORKER
-        if child.role is ChildRole.WRITER
-        else read_worker(view.root, page_slot(child, view.shards))
-    )
-    own_state = log.state if child.role is ChildRole.WRITER else worker.state
+    if child.role is ChildRole.WRITER:
+        own_state, offset, lag = log.state, log.appended, log.appended - log.flushed
+    else:
+        worker = read_worker(view.root, page_slot(child, view.shards))
+        own_state, offset, lag = worker.state, worker.dispatched, log.readable - worker.dispatched
     state: str = child.state
     if child.is_alive and own_state in _SHOWN_STATES:
         state = STATE_NAMES[own_state]
@@ -263,10 +262,6 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         state = child.lacks
     if is_silent(child, view.limits):
         state = SILENT
-    if child.role is ChildRole.WRITER:
-        offset, lag = log.appended, log.appended - log.flushed
-    else:
-        offset, lag = worker.dispatched, log.readable - worker.dispatched
     return {
         "role": child.role,
         "index": child.index,
