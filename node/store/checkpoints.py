@@ -260,17 +260,11 @@ def _epoch_lines(text: str) -> list[EpochLine]:
 
 def save_epochs(root: Path, epochs: list[EpochLine]) -> None:
     """Replaces the list of epochs."""
-    rows = (
-        " ".join(
-            [
-                *(str(line.epoch), str(line.start)),
-                *([_CRC_FLAG] if line.crc else []),
-                *([_AFTER_CLEAN_FLAG] if line.after_clean else []),
-            ]
-        )
-        for line in epochs
-    )
-    text = "".join(f"{row}\n" for row in rows)
+    text = ""
+    for line in epochs:
+        crc = f" {_CRC_FLAG}" if line.crc else ""
+        after_clean = f" {_AFTER_CLEAN_FLAG}" if line.after_clean else ""
+        text += f"{line.epoch} {line.start}{crc}{after_clean}\n"
     save_sealed(root, own_dir(root) / EPOCHS_FILE, text)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from node.runtime.descriptors import FILES_NEEDED
 from node.runtime.disk import NO_RESOURCES
 from node.runtime.held_store import check_held
+from node.runtime.remote_path import FolderEntry, scan
 from node.runtime.shortage import refusal_for
 from protocol.errors import ServiceNotAvailable, StoreDamaged, StoreMoved, StorePermission
 from protocol.kernel import loader
@@ -53,6 +54,16 @@ def refuse(path: Path, error: OSError, position: int = 0) -> NoReturn:
         raise refusal_for(error, str(path)) from None
     found = f"cannot be read: {error.strerror}"
     raise StoreDamaged(str(path), position, found, _VERIFY_HINT) from None
+
+
+def list_entries(folder: Path) -> list[FolderEntry]:
+    """The entries of a folder, by name; none without the folder. Raises StorePermission."""
+    try:
+        return scan(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        refuse(folder, error)
 
 
 @dataclass(frozen=True, slots=True)

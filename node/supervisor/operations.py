@@ -10,12 +10,12 @@ from node.runtime.stats.series import DURATION, LOG_FLUSH, OK, REQUESTS
 FLUSH = "log_flush"
 """A row beside those of requests: flushes of the log."""
 _NS_PER_MS = 1e6
-_NO_TIMES = Histogram((0,) * SUM, 0)
+NO_TIMES = Histogram((0,) * SUM, 0)
 
 
 @dataclass(slots=True)
 class _Operation:
-    times: Histogram = _NO_TIMES
+    times: Histogram = NO_TIMES
     requests: int = 0
     failed: int = 0
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from node.runtime.regular_file import MOVE_HINT, no_file
-from node.runtime.remote_path import FolderEntry, scan
-from node.store.file_cache import refuse
+from node.runtime.remote_path import FolderEntry
+from node.store.file_cache import list_entries
 from protocol.errors import StoreDamaged
 from protocol.names import is_index_file_name
 
@@ -14,12 +14,7 @@ def list_index_names(folder: Path) -> list[FolderEntry]:
 
     Raises StorePermission.
     """
-    try:
-        return [entry for entry in scan(folder) if is_index_file_name(entry.name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        refuse(folder, error)
+    return [entry for entry in list_entries(folder) if is_index_file_name(entry.name)]
 
 
 def list_index_files(folder: Path) -> list[FolderEntry]:

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from node.runtime.remote_path import scan
-from node.store.file_cache import OpenFiles, refuse
+from node.store.file_cache import OpenFiles, list_entries
 from node.store.log.segment_list import Listing, list_folder
 from node.store.queues.files import QueueFiles
 from protocol.derived.queue_unit import UNIT_BYTES
@@ -41,12 +40,7 @@ def list_queue_ids(root: Path, topic: str) -> list[int]:
 
 
 def _folders(parent: Path) -> Iterator[Path]:
-    try:
-        yield from [entry.path for entry in scan(parent) if entry.is_folder]
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        refuse(parent, error)
+    return (entry.path for entry in list_entries(parent) if entry.is_folder)
 
 
 def open_queue_files(folder: Path, file_bytes: int | None, files: OpenFiles) -> QueueFiles:
@@ -82,12 +76,7 @@ def find_queue_file_bytes(folders: Iterator[Path], otherwise: int) -> int:
 def list_strangers(root: Path) -> list[Path]:
     """What is not a folder where only folders of topics and queues belong."""
     base = root / CONSUME_QUEUE_DIR
-    found: list[Path] = []
-    for parent in (base, *_folders(base)):
-        try:
-            found += [entry.path for entry in scan(parent) if not entry.is_folder]
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            refuse(parent, error)
-    return sorted(found)
+    parents = (base, *_folders(base))
+    return sorted(
+        entry.path for parent in parents for entry in list_entries(parent) if not entry.is_folder
+    )

@@ -183,14 +183,13 @@ class QueueReader:
         if self._files.is_empty:
             # All units were made from the log: the first one is of the log's first record.
             return self._after_fillers(self.first, min(self.first + self.file_units, end))
-        if int(self.units(end - 1, 1)["physical_offset"][0]) < log_start:
+        if self._log_offset(end - 1) < log_start:
             return end
-        first = int(self.units(self.first, 1)["physical_offset"][0])
-        if self.first == 0 and first >= log_start:
+        if self.first == 0 and self._log_offset(0) >= log_start:
             return self._after_fillers(0, min(self.file_units, end))
         for part in self.file_parts():
             # A broker looks at the first file alone; it may be about to be removed.
-            if int(self.units(part.end - 1, 1)["physical_offset"][0]) >= log_start:
+            if self._log_offset(part.end - 1) >= log_start:
                 return self._after_fillers(self._first_at_or_above(log_start, part), part.end)
         return end
 
@@ -199,15 +198,17 @@ class QueueReader:
         low, high = part.first, part.end - 1
         while high - low > 1:
             middle = (low + high) // 2
-            offset = int(self.units(middle, 1)["physical_offset"][0])
+            offset = self._log_offset(middle)
             if offset > log_start:
                 high = middle
             elif offset == log_start:
                 low = high = middle
             else:
                 low = middle
-        is_low = int(self.units(low, 1)["physical_offset"][0]) >= log_start
-        return low if is_low else high
+        return low if self._log_offset(low) >= log_start else high
+
+    def _log_offset(self, number: int) -> int:
+        return int(self.units(number, 1)["physical_offset"][0])
 
     def _after_fillers(self, number: int, stop: int) -> int:
         units = self.units(number, 1)

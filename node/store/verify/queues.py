@@ -144,40 +144,31 @@ class QueueCheck:
     def _check_one(self, queue: Queue, seen: CheckedQueue, number: int, damaged: Stretches) -> None:
         log = self._store.log
         offset, size, code = seen.files.read(number, 1)[0].tolist()
+        place = _UnitPlace(queue, number, offset)
         if is_within(damaged, offset):
             return
         if not log.holds(offset, size):
             if offset >= log.min_offset:
                 detail = f"names {size} bytes beyond the log's end, {log.end}"
-                self._add(self._lenient, "unit_dangling", _UnitPlace(queue, number, offset), detail)
+                self._add(self._lenient, "unit_dangling", place, detail)
             return
         try:
             found = log.peek(offset)
         except StoreDamaged as damage:
-            self._add("error", "unit_dangling", _UnitPlace(queue, number, offset), damage.found)
+            self._add("error", "unit_dangling", place, damage.found)
             return
         levels = self._store.settings.delay_levels_ms
         if isinstance(found, Torn) and found.kind == "bad_crc":
             where = str(log.segment_at(offset).path)
             self._findings.add(Finding("error", "bad_crc", where, offset, found.why))
         elif not isinstance(found, Record):
-            self._add(
-                "error",
-                "unit_dangling",
-                _UnitPlace(queue, number, offset),
-                "no record stands there",
-            )
+            self._add("error", "unit_dangling", place, "no record stands there")
         elif (found.size, found.topic, found.head.queue_id, unit_tags_code(found, levels)) != (
             size,
             *queue,
             code,
         ):
-            self._add(
-                "error",
-                "unit_mismatch",
-                _UnitPlace(queue, number, offset),
-                "its record says otherwise",
-            )
+            self._add("error", "unit_mismatch", place, "its record says otherwise")
 
     def seen_of(self, queue: Queue) -> CheckedQueue | None:
         """The queue, if its files can be read; a task of an audit opens it here."""
@@ -227,11 +218,9 @@ class QueueCheck:
         found = found[numbers - first]
         for row in np.flatnonzero(found != expected).tolist():
             detail = f"is {tuple(found[row].tolist())}, should be {tuple(expected[row].tolist())}"
-            offset = int(offsets[row])
-            severity: Severity = "error" if offset < vouched_end else "warning"
-            self._add(
-                severity, "unit_mismatch", _UnitPlace(queue, int(numbers[row]), offset), detail
-            )
+            place = _UnitPlace(queue, int(numbers[row]), int(offsets[row]))
+            severity: Severity = "error" if place.offset < vouched_end else "warning"
+            self._add(severity, "unit_mismatch", place, detail)
 
     def _missing(
         self, queue: Queue, numbers: NDArray[np.int64], offsets: NDArray[np.int64]
@@ -246,12 +235,8 @@ class QueueCheck:
             self._told_missing = True
             return
         for number, offset in zip(numbers[:ALIKE_MAX].tolist(), offsets.tolist(), strict=False):
-            self._add(
-                self._lenient,
-                "unit_missing",
-                _UnitPlace(queue, number, offset),
-                "no unit for a record",
-            )
+            place = _UnitPlace(queue, number, offset)
+            self._add(self._lenient, "unit_missing", place, "no unit for a record")
         more = len(numbers) - ALIKE_MAX
         if more > 0:
             where = str(queue_folder(self._store.root, queue))

@@ -10,7 +10,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from node.runtime.stats.page import SUM, Histogram, SlotStats
+from node.runtime.stats.page import Histogram, SlotStats
 from node.runtime.stats.series import (
     OK,
     QUEUE,
@@ -22,12 +22,12 @@ from node.runtime.stats.series import (
     SeriesKind,
 )
 from node.runtime.stats.topic_counts import OTHER_TOPICS, TOPICS_MAX, Count, read_topics
+from node.supervisor.operations import NO_TIMES
 
 _NS = 1e9
 _DURATION_EXPONENTS = range(12, 36, 2)
 """Powers of 2 ns: from 4 us to 17 s, each four times the one before."""
 _SIZE_EXPONENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
-_NONE = Histogram((0,) * SUM, 0)
 
 
 def stats_families(slots: list[SlotStats]) -> Iterator[Metric]:
@@ -41,7 +41,7 @@ def stats_families(slots: list[SlotStats]) -> Iterator[Metric]:
         for one, value in slot.values.items():
             values[one] = values.get(one, 0) + value
         for one, histogram in slot.histograms.items():
-            histograms[one] = histograms.get(one, _NONE).plus(histogram)
+            histograms[one] = histograms.get(one, NO_TIMES).plus(histogram)
     for family, all_series in _declared().items():
         yield _metric(family, all_series, values, histograms)
 
@@ -63,7 +63,9 @@ def _metric(
 ) -> Metric:
     names = [name for name, _ in all_series[0].labels]
     if family.kind in (SeriesKind.SECONDS, SeriesKind.SIZES):
-        return _histograms(family, names, {one: histograms.get(one, _NONE) for one in all_series})
+        return _histograms(
+            family, names, {one: histograms.get(one, NO_TIMES) for one in all_series}
+        )
     kind = GaugeMetricFamily if family.kind is SeriesKind.GAUGE else CounterMetricFamily
     metric = kind(family.name, family.text, labels=names)
     for one in all_series:
