@@ -136,9 +136,9 @@ class LogReader:
     def _check_head(self, segment: Segment, view: memoryview, position: int, size: int) -> None:
         if size < SHORT_HEAD.size:
             raise self._damage(segment, position, f"{size} bytes are no record")
-        offset = segment.start + position
-        if not _is_head(view, position, offset, size):
-            total, magic, place = _HEAD(view, position)
+        total, magic, place = _HEAD(view, position)
+        is_there = total == size and place == segment.start + position
+        if not is_there or magic not in (MAGIC_V1, MAGIC_V2):
             found = f"size {total}, magic {magic:08x}, place {place} where {size} bytes should be"
             raise self._damage(segment, position, found)
 
@@ -264,11 +264,6 @@ class LogReader:
                 case Torn(kind=kind, why=why):
                     self.stopped = Torn(position + found.end, kind, why)
                     return
-
-
-def _is_head(view: memoryview, position: int, offset: int, size: int) -> bool:
-    total, magic, place = _HEAD(view, position)
-    return bool(total == size and place == offset and magic in (MAGIC_V1, MAGIC_V2))
 
 
 def _stated_size(data: bytes) -> int:
