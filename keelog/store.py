@@ -52,9 +52,9 @@ class OpenStore(StoppedStore):
 
         Raises StoreDamaged at a record that is damaged: `keelog store verify` finds all of them.
         """
-        times = milliseconds(since, 0), milliseconds(until, TIME_MS_MAX)
+        begin, end = milliseconds(since, 0), milliseconds(until, TIME_MS_MAX)
         for columns in self.log.columns(self.log.min_offset):
-            for row in _wanted(columns, topic, times):
+            for row in _wanted(columns, topic, begin, end):
                 yield Message(columns.piece(columns.start, columns.size, row), is_whole=True)
         if (stopped := self.log.stopped) is not None:
             where = str(self.log.segment_at(stopped.position).path)
@@ -101,10 +101,10 @@ class OpenStore(StoppedStore):
                 return
 
 
-def _wanted(columns: RecordColumns, topic: str | None, times: tuple[int, int]) -> list[int]:
-    """The rows of one topic, or of all, that were stored between two times."""
+def _wanted(columns: RecordColumns, topic: str | None, begin: int, end: int) -> list[int]:
+    """The rows of one topic, or of all, whose store time is in [`begin`, `end`]."""
     stored = columns.store_timestamp
-    wanted = (stored >= times[0]) & (stored <= times[1])
+    wanted = (stored >= begin) & (stored <= end)
     if topic is None:
         return np.flatnonzero(wanted).tolist()
     name = topic.encode()

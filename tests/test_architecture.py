@@ -388,6 +388,56 @@ def test_code_in_an_init_is_found() -> None:
     assert init_faults("keelog/__init__.py", "import os\n") == []
 
 
+ANONYMOUS_TUPLES = {"client": 3, "keelog": 2, "pipeline": 4, "protocol": 6, "workers": 3}
+"""The most parameters of a room that take an anonymous tuple. Each number may only fall."""
+
+
+def _is_anonymous_tuple(annotation: ast.expr | None) -> bool:
+    """True for `tuple[int, str]`, alone, quoted or in a union; `tuple[int, ...]` is a sequence."""
+    match annotation:
+        case ast.Constant(value=str(text)):
+            return _is_anonymous_tuple(ast.parse(text, mode="eval").body)
+        case ast.BinOp(left=left, right=right):
+            return _is_anonymous_tuple(left) or _is_anonymous_tuple(right)
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=elements)):
+            return not any(isinstance(one, ast.Constant) and one.value is ... for one in elements)
+    return False
+
+
+def tuple_faults(path: str, source: str) -> list[str]:
+    return [
+        f"{path}:{argument.lineno}: {function.name} takes {argument.arg} as an anonymous tuple:"
+        " name its parts as parameters, or give the bundle a NamedTuple"
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for argument in ast.walk(function.args)
+        if isinstance(argument, ast.arg) and _is_anonymous_tuple(argument.annotation)
+    ]
+
+
+def test_no_function_takes_an_anonymous_tuple() -> None:
+    faults: dict[str, list[str]] = {}
+    for top in (*PRODUCT, "pyspark_keelog", "scripts"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            found = tuple_faults(path.relative_to(ROOT).as_posix(), path.read_text())
+            faults.setdefault(top, []).extend(found)
+    too_many = [
+        fault
+        for top, found in faults.items()
+        if len(found) > ANONYMOUS_TUPLES.get(top, 0)
+        for fault in found
+    ]
+    assert not too_many, "\n".join(too_many)
+
+
+def test_an_anonymous_tuple_is_found_and_a_sequence_or_a_result_is_none() -> None:
+    for taken in ("tuple[int, str]", "tuple[int, str] | None", "'tuple[int, str]'"):
+        assert len(tuple_faults("node/a.py", f"def f(*, a: {taken}): ...")) == 1
+        assert len(tuple_faults("node/a.py", f"async def f(a: {taken}, /): ...")) == 1
+    for allowed in ("tuple[int, ...]", "list[tuple[int, int]]", "Span", "int"):
+        assert tuple_faults("node/a.py", f"def f(a: {allowed}) -> tuple[int, int]: ...") == []
+
+
 FACADES = {"Client", "Producer"}
 """`keelog.aio` names its own as those that they wrap."""
 

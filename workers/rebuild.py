@@ -13,9 +13,8 @@ from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.checkpoints import WorkerCheckpoint
 from node.store.detected_sizes import found_file_bytes, found_geometry
-from node.store.repair.note import save_rebuilding
 from node.store.repair.steps import Rebuild, Step
-from node.store.replay.rebuilding import clear_unfinished, forget, vouch
+from node.store.replay.rebuilding import clear_unfinished, forget, save_rebuilding, vouch
 from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
 from protocol.derived.dispatch_request import dispatch_requests
 from protocol.errors import NotAStore, StoreDamaged

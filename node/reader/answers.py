@@ -1,4 +1,4 @@
-"""From a parsed request to its answer: reading the open store, no sockets and no waiting."""
+"""Makes the answer to a parsed request from the open store; no sockets, no waiting."""
 
 import struct
 from collections.abc import Callable, Iterable
@@ -33,12 +33,12 @@ from protocol.requests import (
 
 T = TypeVar("T")
 FIND_BYTES_MAX = 4 << 20
-"""A page of found records ends after the one that takes it over this."""
+"""A page of found records ends with the one that exceeds this."""
 _TRY_TOPICS = "see the topics with: keelog topic ls"
 
 
 class Answer(NamedTuple):
-    """The fields of a good answer, and its payload frame, if it has one."""
+    """The fields and the payload frame, if any, of the answer to a request that succeeded."""
 
     fields: dict[str, Any]
     payload: Payload | None = None
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
 
 
 def look_again(store: RunningStore, look: Callable[[], T]) -> T:
-    """Looks once more where retention has just removed a file."""
+    """Calls `look`, and once more, after a refresh, if retention has just removed a file."""
     try:
         return look()
     except FileVanished:
@@ -59,12 +59,12 @@ def look_again(store: RunningStore, look: Callable[[], T]) -> T:
 
 
 def pull(store: RunningStore, wanted: Pull) -> PulledRecords:
-    """One look at the queue, RocketMQ's getMessage. Raises StoreDamaged, MessageDamaged."""
+    """Pulls as RocketMQ's getMessage does. Raises StoreDamaged, MessageDamaged."""
     return get_message(store.log, store.queue(*wanted.queue), wanted.offset, wanted.request)
 
 
 def is_waiting_status(result: PulledRecords, offset: int) -> bool:
-    """Whether a broker would hold the pull: it maps to PULL_NOT_FOUND (format 12.3)."""
+    """True if a broker would hold the pull: it maps to PULL_NOT_FOUND (format 12.3)."""
     match result.status:
         case PullStatus.OFFSET_OVERFLOW_ONE | PullStatus.OFFSET_FOUND_NULL:
             return True
@@ -88,7 +88,7 @@ def pull_answer(result: PulledRecords) -> Answer:
 
 
 def tail_answer(taken: Taken, min_offset: int) -> Answer:
-    """As `pull_answer`, for what the log's end gave."""
+    """As `pull_answer`, for records of the tail cache."""
     records = taken.records
     fields = {
         "status": taken.status.value,
@@ -169,7 +169,7 @@ def find_messages(store: RunningStore, topics: TopicsFile, wanted: FindFields) -
         page = find(store, request)
     except UnknownTopic:
         need_topic(store, topics, wanted.topic)
-        page = FindPage([], None)  # Known, but nothing was ever stored in it.
+        page = FindPage([], None)  # the topic exists, but never had a message
     records = [record.raw for record in page.records]
     sizes = struct.pack(f"<{len(records)}I", *map(len, records))
     fields = {"count": len(records), "sizes": sizes, "cursor": page.cursor}
@@ -177,7 +177,7 @@ def find_messages(store: RunningStore, topics: TopicsFile, wanted: FindFields) -
 
 
 def seek(store: RunningStore, wanted: SeekFields) -> Answer:
-    """The queue offset at a store time; 0 for a queue that is not there, as a broker answers."""
+    """The queue offset at a store time; as in a broker 0 for a queue that does not exist."""
     topic, queue_id, timestamp, boundary = wanted
     queue = store.queue(topic, queue_id)
     return Answer({"offset": offset_by_time(store.log, queue, timestamp, Boundary(boundary))})
@@ -210,7 +210,7 @@ def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, int
 
 
 def list_all_topics(store: RunningStore, topics: TopicsFile) -> Answer:
-    """Topics of config/topics.json, and those that only consumequeue/ knows."""
+    """The topics of config/topics.json, and those that only have a folder in consumequeue/."""
     topics.reload()
     names = sorted({*topics.topics, *filter(is_folder_name, list_topics(store.root))})
     return Answer({"topics": [_row(store, name, topics.topics.get(name)) for name in names]})
@@ -229,7 +229,7 @@ def _row(store: RunningStore, name: str, known: Topic | None) -> dict[str, Any]:
 
 
 def need_topic(store: RunningStore, topics: TopicsFile, name: str) -> Topic | None:
-    """The topic's settings; None when only its files are known. Raises UnknownTopic."""
+    """The topic's settings; None if it only has files. Raises UnknownTopic."""
     topics.reload()
     known = topics.topics.get(name)
     if known is None and not list_queue_ids(store.root, name):

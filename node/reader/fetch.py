@@ -1,8 +1,8 @@
-"""Raw bytes of a store's files for who decodes them elsewhere, and what there is to fetch.
+"""Serves raw bytes of a store's files to clients that decode them, and lists what they can fetch.
 
-Files are named by what they hold, never by a path. Nothing at or above the readable end of the log,
-or the visible end of a queue, leaves here; a record or unit of an epoch that was taken back may
-have left before: records prove themselves by place and checksum, units by their records.
+A client names a file by its content, never by a path. It gets nothing at or above the readable end
+of the log or the visible end of a queue. What it got earlier may be of an epoch that recovery took
+back: a record proves itself by its place and checksum, a unit by its record.
 """
 
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ from protocol.names import is_folder_name
 from protocol.requests import FETCH_LOG, FETCH_QUEUE, LayoutFields
 
 LAYOUT_QUEUES_MAX = 200
-"""Queues of one answer to `layout`: one that is looked at for the first time costs 0.1 ms."""
+"""The most queues in one answer to `layout`: the first look at a queue takes 0.1 ms."""
 _AGAIN = "it was deleted; ask for the layout again"
 
 
 def fetch(store: RunningStore, wanted: Fetch) -> Answer:
-    """At most the bytes asked for, fewer where the file or what may be read of it ends.
+    """The bytes that the client asked for, fewer where the file or its readable part ends.
 
-    Raises NotFound for what is not there any more, ServiceNotAvailable while a queue worker takes
-    up its work, StoreDamaged.
+    Raises NotFound for bytes that retention has removed, ServiceNotAvailable while a queue worker
+    resumes, StoreDamaged.
     """
     try:
         if wanted.kind == FETCH_LOG:
@@ -80,7 +80,7 @@ def _of_index(store: RunningStore, wanted: Fetch) -> bytes:
 
 
 def layout(store: RunningStore, wanted: LayoutFields) -> Answer:
-    """Bounds, segments, and a page of queues; no queues when nothing has changed since `known`.
+    """Bounds, segments, and a page of queues; no queues if nothing has changed since `known`.
 
     Raises StoreDamaged.
     """
@@ -111,7 +111,7 @@ def layout(store: RunningStore, wanted: LayoutFields) -> Answer:
 
 
 def _page(store: RunningStore, wanted: LayoutFields) -> list[Queue]:
-    """The queues after `after`, one more than an answer takes."""
+    """The queues after `after`; one more than an answer takes shows that more follow."""
     found: list[Queue] = []
     for queue in _queues(store, wanted):
         if wanted.after is None or queue > wanted.after:

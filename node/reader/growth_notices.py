@@ -1,9 +1,7 @@
-"""Which queues may have grown: what queue workers announce, and what their pages say when a hint
-was lost.
+"""Receives the hints of queue workers about queues that have grown, and notices lost ones.
 
-A hint is a ring of a datagram bell with msgpack [shard, number, [[topic, queue id], ...]];
-an empty list stands for every queue. Each worker also counts its hints in its page, so that a
-lost one is missed.
+A hint is a datagram of msgpack [shard, number, [[topic, queue id], ...]]; an empty list means every
+queue. Each worker also publishes the number of its last hint in its page, which shows a lost one.
 """
 
 from collections.abc import Callable
@@ -15,11 +13,11 @@ from node.runtime.wakeup import DatagramWakeup
 from protocol.ids import Queue
 
 GRACE_S = 0.002
-"""How long a hint may be under way before it counts as lost."""
+"""A hint that takes longer than this counts as lost."""
 
 
 class News(NamedTuple):
-    """Where to look: single queues, and shards of which every queue may have grown."""
+    """What may have grown: single queues, and all queues of some shards."""
 
     queues: set[Queue]
     shards: set[int]
@@ -29,29 +27,29 @@ class News(NamedTuple):
 
 
 class HintCount:
-    """The hints of one worker, counted: which have come and whether one is missing. No I/O."""
+    """Counts the hints of one worker, to notice a missing one. No I/O."""
 
     def __init__(self) -> None:
         self._number: int | None = None
         self._differs_since: float | None = None
 
     def forget(self) -> None:
-        """Nobody listened for a while: the next comparison finds that something is missing."""
+        """Call it after a time without listening: the next comparison finds a hint missing."""
         self._number = None
         self._differs_since = float("-inf")
 
     def receive(self, number: int) -> bool:
-        """Takes the hint of a number; whether none is missing before it."""
+        """Counts the hint with this number; True if none is missing before it."""
         follows = self._number is not None and number == self._number + 1
         self._number = number
         return follows
 
     def is_up_to_date(self, published: int) -> bool:
-        """Whether every hint that the worker sent has come."""
+        """True if every hint that the worker sent has come."""
         return published == self._number
 
     def is_missing(self, published: int, now: float) -> bool:
-        """Whether a hint is lost, as the worker sent `published` of them; True once for each."""
+        """True, once for each loss, if a hint up to number `published` is lost."""
         if published == self._number:
             self._differs_since = None
             return False
@@ -65,7 +63,7 @@ class HintCount:
 
 
 class Hint(NamedTuple):
-    """What a queue worker says: its shard, the hint's number, the queues that grew, [] for all."""
+    """A queue worker's hint: its shard, its number, and the queues that grew; [] for all."""
 
     shard: int
     number: int
@@ -73,7 +71,7 @@ class Hint(NamedTuple):
 
 
 def parse_hint(message: bytes) -> Hint | None:
-    """None for what is no hint."""
+    """Parses a hint; None for anything else."""
     try:
         shard, number, named = msgpack.unpackb(message, max_ext_len=0)
         if not isinstance(named, list):
@@ -85,7 +83,7 @@ def parse_hint(message: bytes) -> Hint | None:
 
 
 class Hints:
-    """The rings of all queue workers. They are read only while somebody waits for those."""
+    """The hints of all queue workers. They count only while a pull waits for the workers."""
 
     def __init__(self, bell: DatagramWakeup, shards: int) -> None:
         self._bell = bell
@@ -93,9 +91,9 @@ class Hints:
         self._listens = False
 
     def listen(self, wanted: bool) -> bool:
-        """Whether rings are hints; True when that has changed.
+        """Begins to listen for hints, or stops; True if that is a change.
 
-        What came while nobody listened counts as lost.
+        Hints that come while it does not listen count as lost.
         """
         if wanted == self._listens:
             return False
@@ -106,9 +104,9 @@ class Hints:
         return True
 
     def collect(self, published: Callable[[], list[int]], now: float, is_rung: bool = True) -> News:
-        """What has come, and what is missing of the hints that the workers have sent.
+        """The queues of the hints that have come, and the shards of those that are lost.
 
-        Nothing while nobody listens: then a ring was the writer's, and its page says more.
+        Empty while it does not listen: then the writer has rung, and its page has the news.
         """
         news = News(set(), set())
         heard = self._bell.rings() if is_rung else []
@@ -128,12 +126,12 @@ class Hints:
         return news
 
     def are_up_to_date(self, published: list[int]) -> bool:
-        """Whether every hint that the workers have sent has come."""
+        """True if every hint that the workers sent has come."""
         return all(
             count.is_up_to_date(number)
             for count, number in zip(self._counts, published, strict=True)
         )
 
     def close(self) -> None:
-        """Gives the bell back."""
+        """Closes the socket."""
         self._bell.close()

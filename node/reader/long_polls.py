@@ -1,6 +1,6 @@
-"""The pulls that wait for messages: by queue, by peer and by time. No clock, no sockets, no files.
+"""The pulls that wait for messages, by queue, by peer and by deadline. No clock, sockets or files.
 
-Times are seconds of whatever clock the caller uses.
+Times are seconds of the caller's clock.
 """
 
 import heapq
@@ -18,11 +18,12 @@ _DEAD_MAX = 1_024
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One pull that waits. `next_offset` is where the next look begins, after what was scanned;
-    `answered` is where the last answer of a stream ended, whose bytes are counted.
+    """A pull that waits.
 
-    `undecided_below`: nothing may be said of the queue's end before its worker has come to this
-    log offset; None when the pull only waits for messages.
+    `next_offset`: where the next look begins, after the units that were scanned. `answered`: where
+    the last answer of a stream ended; `bytes`: the payload of its answers. `undecided_below`: the
+    end of the queue is unknown until its worker has come to this log offset; None if the pull only
+    waits for messages.
     """
 
     peer: bytes
@@ -37,21 +38,21 @@ class Held:
 
     @property
     def queue(self) -> Queue:
-        """Where it waits."""
+        """The queue that it waits for."""
         return self.pull.queue
 
     @property
     def has_moved(self) -> bool:
-        """Whether messages came that its filter refused."""
+        """True if messages came that its filter refused."""
         return self.next_offset != self.begin
 
     @property
     def begin(self) -> int:
-        """Where its next answer begins."""
+        """The queue offset where its next answer begins."""
         return self.pull.offset if self.answered is None else self.answered
 
     def goes_on(self, next_offset: int, size: int) -> bool:
-        """Takes an answer that ends there; whether all answers so far leave room for one more."""
+        """Counts an answer that ends at `next_offset`; True if the stream may have another."""
         self.next_offset = self.answered = next_offset
         self.bytes += size
         request = self.pull.request
@@ -59,14 +60,14 @@ class Held:
         return count < request.max_messages and self.bytes < request.total_bytes_max
 
     def look(self) -> Pull:
-        """The pull to make now."""
+        """The pull for the next look."""
         if self.next_offset == self.pull.offset:
             return self.pull
         return replace(self.pull, offset=self.next_offset)
 
 
 class LongPolls:
-    """At most `limit` held pulls. Taking one out costs the same however many there are."""
+    """Up to `limit` held pulls. The cost of a removal does not depend on their number."""
 
     def __init__(self, limit: int = HELD_MAX) -> None:
         self._limit = limit
@@ -95,19 +96,19 @@ class LongPolls:
             )
 
     def queues(self) -> list[Queue]:
-        """The queues that somebody waits for."""
+        """The queues that pulls wait for."""
         return list(self._queues)
 
     def waits_for(self, queue: Queue) -> bool:
-        """Whether somebody waits for this queue."""
+        """True if a pull waits for this queue."""
         return queue in self._queues
 
     def of(self, queue: Queue) -> list[Held]:
-        """Who waits for this queue, in the order of coming."""
+        """The pulls that wait for this queue, in the order of their arrival."""
         return list(self._queues.get(queue, ()))
 
     def remove(self, held: Held) -> None:
-        """Takes one out; does nothing when it is out already."""
+        """Removes a pull; does nothing if it was removed before."""
         if held.is_over:
             return
         held.is_over = True
@@ -120,18 +121,18 @@ class LongPolls:
         of_peer.discard(held)
         if not of_peer:
             del self._peers[held.peer]
-        # Answered pulls leave the heap when their time comes, or when they are most of it.
+        # Removed pulls leave the heap at their deadline, or when they are most of it.
         if len(self._times) > 2 * self._held + _DEAD_MAX:
             self._times = [item for item in self._times if not item[2].is_over]
             heapq.heapify(self._times)
 
     def forget(self, peer: bytes) -> None:
-        """Takes out everything of a peer that is gone."""
+        """Removes all pulls of a peer that is gone."""
         for held in list(self._peers.get(peer, ())):
             self.remove(held)
 
     def take_due(self, now: float) -> Iterator[Held]:
-        """Takes out the pulls whose time is up, the oldest first."""
+        """Removes the pulls whose deadline has come, and yields them, the earliest first."""
         while self._times and self._times[0][0] <= now:
             held = heapq.heappop(self._times)[2]
             if not held.is_over:
@@ -139,11 +140,11 @@ class LongPolls:
                 yield held
 
     def take_all(self) -> Iterator[Held]:
-        """Takes out every pull, in the order of their times."""
+        """Removes all pulls, and yields them in the order of their deadlines."""
         return self.take_due(float("inf"))
 
     def next_deadline(self) -> float | None:
-        """When the next one's time is up; None when nobody waits."""
+        """The earliest deadline; None without a pull."""
         while self._times and self._times[0][2].is_over:
             heapq.heappop(self._times)
         return self._times[0][0] if self._times else None

@@ -58,24 +58,24 @@ FRAME_BYTES_MAX = 1 << 20
 ANSWERS_MAX = 256
 """Answers that ZeroMQ keeps for a connection that does not read: up to 64 KiB each."""
 REQUESTS_AT_ONCE = 128
-"""Requests between two looks at arrivals and time."""
+"""The most requests in a turn, before held pulls get theirs."""
 TICK_MS = 2
-"""How often the pages are looked at while somebody waits: a lost hint costs less than 5 ms."""
+"""The time between looks at the pages while a pull waits: a lost hint costs less than 5 ms."""
 IDLE_MS = 50
 WAITING_S = 0.1
-"""How long the log is followed after the last request for its end: most who ask ask again."""
+"""How long the reader follows the log after the last request for its end: most are repeated."""
 HEARTBEAT_S = 0.1
 REOPEN_CHECK_S = 1.0
 UNFIT_S_MAX = 2.0
-"""How long the log's folder may not fit to the pages: the writer makes and removes segments."""
+"""How long the log's folder may disagree with the pages, as the writer changes its files."""
 LOCK_WAIT_S = 2.0
 STOP_REQUESTS_MAX = 10_000
 SHORTAGE_S = 0.1
-"""A pause where a turn failed because no descriptor was free."""
+"""The pause after a turn that failed because no descriptor was free."""
 
 
 class ReaderSite(NamedTuple):
-    """Where and as which of the node's readers this one runs."""
+    """The store of a reader, and which of the node's readers it is."""
 
     root: Path
     number: int
@@ -131,7 +131,7 @@ class Reader:
         return self.service.store.pages
 
     def run(self, stop: StopFlag) -> None:
-        """Serves until the flag is set, then answers what it holds."""
+        """Serves until the flag is set, then answers the held pulls."""
         self.poller.register(stop.fd, zmq.POLLIN)
         self._page.publish(state=RUNNING)
         sleep_ms = 0
@@ -146,7 +146,7 @@ class Reader:
         self._stop()
 
     def _try_step(self, now: float, is_rung: bool) -> None:
-        """As `step`; what needs a descriptor while none is free is done in a later one."""
+        """As `step`; without a free descriptor it pauses, and a later turn does the rest."""
         try:
             with disk.if_room():
                 self.step(now, is_rung)
@@ -159,8 +159,8 @@ class Reader:
         time.sleep(SHORTAGE_S)
 
     def step(self, now: float, is_rung: bool) -> None:
-        """One turn: the pages, requests, arrivals, time-outs, the heartbeat."""
-        # Hints before the store: whatever they announce is then there to be read.
+        """One turn: takes in the pages, serves requests, wakes held pulls, times out, beats."""
+        # Hints first: the refresh after them covers what they announce.
         news = self._collect(now, is_rung)
         self._refresh(now)
         for _ in range(REQUESTS_AT_ONCE):
@@ -168,7 +168,7 @@ class Reader:
             if received is None:
                 break
             if self._pages.readable() != self.service.store.log.end:
-                self._refresh(now)  # it may be from who was told so by the writer just now
+                self._refresh(now)  # the client may know of the growth from the writer
             self.service.handle(received, now)
         self._follow(now)
         if news is None:
@@ -180,7 +180,7 @@ class Reader:
         self._beat(now)
 
     def _is_anything_due(self, now: float) -> bool:
-        """Whether a turn without any event is worth its while: most of a holder's ticks are not."""
+        """True if a turn without an event has work: most ticks while pulls wait have none."""
         deadline = self.service.holds.next_deadline()
         if self.service.has_work or self.service.is_unsettled:
             return True
@@ -206,7 +206,7 @@ class Reader:
         return min(TICK_MS, max(0, int((deadline - now) * 1000) + 1))
 
     def _collect(self, now: float, is_rung: bool) -> News | None:
-        """Where to look; None: everywhere."""
+        """What may have grown; None for everything, as at a new epoch."""
         news = self._hints.collect(self._pages.hints, now, is_rung)
         epoch = self._pages.epoch()
         if epoch != self._epoch:
@@ -215,7 +215,7 @@ class Reader:
         return news
 
     def _follow(self, now: float) -> None:
-        """While somebody waits: the log itself, or where that cannot be the queue workers."""
+        """While pulls wait, follows the log itself, or the queue workers where that fails."""
         service = self.service
         if len(service.holds) or service.is_asked_for_end:
             service.is_asked_for_end = False
@@ -230,11 +230,11 @@ class Reader:
         if self._hints.listen(listens):
             self._page.publish(listens=int(listens))
             if listens:
-                # Who rests because nobody waited has to go on.
+                # Workers rest while no reader listens: wake them.
                 self._workers.ring_all()
 
     def _ask_for_ring(self) -> bool:
-        """Whether the writer has been told to ring at what comes next; False: it has come."""
+        """Asks the writer to ring at the next record; False if that is there already."""
         tail = self.service.tail
         wake_at = tail.end + 1 if tail.follows else NEVER
         if wake_at != self._wake_at:
@@ -243,7 +243,7 @@ class Reader:
         return not tail.follows or self._pages.readable() == tail.end
 
     def _refresh(self, now: float) -> None:
-        """Follows the pages; requests are refused when that fails for longer than a moment."""
+        """Takes in the pages; if that fails for UNFIT_S_MAX, requests are refused."""
         if now >= self._reopen_check_at:
             self._reopen_check_at = now + REOPEN_CHECK_S
             self._workers.look()
@@ -258,8 +258,8 @@ class Reader:
             if self._unfit_since is None:
                 self._unfit_since = now
             if now - self._unfit_since >= UNFIT_S_MAX and self.service.trouble is None:
-                told = fields(why=error)
-                log.error("the store cannot be followed", extra=told)  # noqa: TRY400
+                details = fields(why=error)
+                log.error("the store cannot be followed", extra=details)  # noqa: TRY400
                 self.service.trouble = error
                 self._page.publish(state=DAMAGED)
             return
@@ -269,13 +269,13 @@ class Reader:
             self._page.publish(state=RUNNING)
 
     def _note_moved(self) -> None:
-        """Says once that only files which are open already will be read."""
+        """Logs, once, that only files which are open already will be read."""
         if not self._has_moved:
             self._has_moved = True
             log.error("the store has moved: no more of its files are opened")
 
     def _reopen(self) -> None:
-        """Pages were removed or exchanged, and made anew: the old maps tell nothing any more."""
+        """Opens the store again after its pages were replaced: the old maps do not change."""
         log.warning("the state pages were replaced: opening the store again")
         store = open_fitting(self._site)
         self.service.tail.stop()
@@ -322,7 +322,7 @@ class Reader:
 
 
 def transfer_limits(settings: Settings) -> TransferLimits:
-    """How much one pull carries, with the share of memory that counts as hot."""
+    """The limits of one pull; records within a share of the memory count as hot."""
     memory = psutil.virtual_memory().total * settings.access_message_in_memory_max_ratio // 100
     return TransferLimits(
         count_max=settings.max_transfer_count_on_message_in_memory,
@@ -334,7 +334,7 @@ def transfer_limits(settings: Settings) -> TransferLimits:
 
 
 def open_fitting(site: ReaderSite) -> RunningStore:
-    """Opens the store, again for a moment when the writer is just making or removing a segment."""
+    """Opens the store; tries again for a moment, as the writer may be changing its segments."""
     deadline = time.monotonic() + UNFIT_S_MAX
     while True:
         try:

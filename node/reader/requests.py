@@ -1,6 +1,6 @@
-"""What a client asks of a reader, where `protocol.requests` does not say all of it.
+"""Parses the requests to a reader that `protocol.requests` does not describe completely.
 
-Parsing touches neither files nor sockets; every value that leaves here is of its type and range.
+Parsing touches neither files nor sockets, and checks the type and range of every value.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 
 from node.runtime.settings import Settings
 from node.store.query.pull_types import PullRequest, TransferLimits
-from node.store.query.tag_filter import TagFilter, parse_tags
+from node.store.query.tag_filter import parse_tags
 from protocol.errors import BadRequest
 from protocol.ids import Queue
 from protocol.request_fields import RequestLayout, out_of_range
@@ -39,21 +39,21 @@ _GET_FORMS: dict[str, RequestLayout[Any]] = {
     "unique_key": GET_BY_KEY,
     "offset": GET_BY_QUEUE,
 }
-"""The ways to name a record, each by the field that only it has."""
+"""The ways to name a record, by the field that only one of them has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A pull: from where, what, and how long it may be held."""
+    """A pull: where it begins, what it takes, and how long it may be held."""
 
     queue: Queue
     offset: int
     request: PullRequest
     wait_ms: int
     tags: str = ""
-    """The expression, so that equal pulls are known as equal."""
+    """The expression: equal pulls share one look."""
     stream: bool = False
-    """Whether it may have several answers, as its queue grows; it waits then."""
+    """Whether it gets an answer each time when its queue grows; such a pull waits."""
 
 
 Get = GetByOffset | GetById | GetByKey | GetByQueue
@@ -61,7 +61,7 @@ Get = GetByOffset | GetById | GetByKey | GetByQueue
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Raw bytes of a file, which is named by what it holds.
+    """A read of raw bytes from a file, which is named by its content.
 
     `offset` is a log offset, the number of a unit, or a place in the index file `file`.
     """
@@ -74,9 +74,9 @@ class Fetch:
 
 
 def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pull:
-    """Any offset is taken: one below or above the queue has a status of its own (RocketMQ).
+    """Parses a pull. Any offset is valid: one outside the queue has its own status (RocketMQ).
 
-    The transfer limits of the settings count where the request names none of its own.
+    `limits` apply where the request has none of its own.
     """
     topic, queue_id, offset, count, size, tags, wait_ms, stream = PULL.parse(header)
     if wait_ms > settings.long_polling_ms_max:
@@ -102,7 +102,7 @@ def _pull_request(
     filter_bytes_max: int,
     files_max: int,
 ) -> PullRequest:
-    """Consumers ask for the same again and again. Raises BadRequest for tags that are none."""
+    """Cached, as consumers repeat their pulls. Raises BadRequest for malformed tags."""
     if count is not None:
         limits = limits._replace(count_max=count, cold_count_max=count)
     if size is not None:
@@ -111,24 +111,15 @@ def _pull_request(
         max_messages=count or PULL_MESSAGES_DEFAULT,
         total_bytes_max=size or PULL_BYTES_DEFAULT,
         limits=limits,
-        tags=_tag_filter(tags),
+        tags=parse_tags(tags),
         exact=True,
         filter_bytes_max=filter_bytes_max,
         files_max=files_max,
     )
 
 
-def _tag_filter(expression: str) -> TagFilter | None:
-    found = parse_tags(expression)
-    if found is not None and not found.tags:
-        raise BadRequest(
-            f"field tags names no tag: {expression[:80]!a}", "write A || B, or * for all"
-        )
-    return found
-
-
 def parse_get(header: Header) -> Get:
-    """One of the four ways to name a record. Raises BadRequest for none or several."""
+    """Parses one of the four ways to name a record. Raises BadRequest for none or several."""
     forms = [form for form in _GET_FORMS if header.get(form) is not None]
     if len(forms) != 1:
         raise BadRequest(
@@ -140,7 +131,7 @@ def parse_get(header: Header) -> Get:
 
 
 def parse_fetch(header: Header) -> Fetch:
-    """Which bytes. Raises BadRequest; nothing that names a path comes through."""
+    """Parses a fetch. Raises BadRequest, also for anything that could be a path."""
     kind, offset, size = FETCH.parse(header)
     if kind == FETCH_QUEUE:
         return Fetch(kind, offset, size, queue=Queue(*FETCHED_QUEUE.parse(header)))

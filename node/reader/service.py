@@ -1,4 +1,4 @@
-"""What a reader does with requests, arrivals and time: answers, or holds. No sockets, no clock.
+"""Serves the requests to a reader: answers them, or holds pulls. No sockets, no clock.
 
 Answers leave through a function; times are seconds of the caller's monotonic clock.
 """
@@ -56,12 +56,11 @@ from protocol.wire.frames import (
 )
 
 HEADER_BYTES_MAX = 128 * 1024
-"""No request to a reader needs more."""
+"""More than any request to a reader needs."""
 SCANS_AT_ONCE = 64
-"""How many scans of one queue a held pull with a filter makes before others have their turn."""
-
+"""The scans that a held pull with a filter makes before other pulls have their turn."""
 UNDECIDED_MS = 1_000
-"""How long a pull that does not wait is kept until the end of its queue is known."""
+"""How long a pull that does not wait is held until the end of its queue is known."""
 
 Send = Callable[[bytes, Header, Payload | None], bool]
 T = TypeVar("T")
@@ -72,7 +71,7 @@ _OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
 class ReaderService:
     """Answers requests from `store`, which its owner refreshes, and may replace.
 
-    `trouble` is set by the owner while the store cannot be followed: requests get it as refusal.
+    The owner sets `trouble` while it cannot follow the store: every request is refused with it.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class ReaderService:
         self.requests = 0
         self.trouble: MqError | None = None
         self.is_asked_for_end = False
-        """Whether a request has come that the queues' files were too old for; for its owner."""
+        """Set when a request came for which the queues' files lag; the owner resets it."""
         self._topics = topics
         self._limits = limits
         self._send = send
@@ -102,12 +101,12 @@ class ReaderService:
 
     @property
     def has_work(self) -> bool:
-        """Whether queues wait to be looked at again at once, without any news."""
+        """True if scans of some queues must go on at once, without any news."""
         return bool(self._unfinished)
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether pulls wait for a queue worker to catch up."""
+        """True if pulls wait for a queue worker to catch up."""
         return bool(self._undecided)
 
     # Requests
@@ -135,14 +134,14 @@ class ReaderService:
         except (MqError, OSError) as error:
             number = number or id_within(received.header)
             place = str(self.store.root)
-            # Without a name: an error that its frame holds holds the frame, and the request in it.
+            # No name for the refusal: its traceback would keep this frame, and the request, alive.
             self._refuse(received.peer, number, operation, as_refusal(error, place))
         else:
             self._send(received.peer, answer(number, **found.fields), found.payload)
             self.stats.answered(operation, monotonic_ns() - began)
 
     def refuse(self, received: Received | BadFrames, error: MqError) -> None:
-        """Answers one request with an error, whatever it asks for."""
+        """Refuses one request with `error`, whatever it asks for."""
         if isinstance(received, BadFrames):
             number = received.request_id
         else:
@@ -192,8 +191,8 @@ class ReaderService:
         )
 
     def _see_end(self, now: float) -> None:
-        """Lets the log's end count for a request that has just come, where the queues' files are
-        little behind: who was told that a message is stored can read it at once."""
+        """Catches up with the log before an answer if the queues' files lag a little, so that a
+        client can read at once what it knows is stored."""
         if not self.tail.is_at_end(self.store):
             self.is_asked_for_end = True
             self.follow(now)
@@ -224,18 +223,18 @@ class ReaderService:
         self._send_pull(held, answer(number, **found.fields), found.payload)
 
     def follow(self, now: float) -> None:
-        """Answers the held pulls that the log's end has messages for."""
+        """Answers the held pulls that the tail cache has messages for."""
         was_following = self.tail.follows
         self.at_end.follow(self.store, now)
         if self.tail.follows and not was_following:
-            # What the files got since the last look at them is below where the log's end begins,
-            # and from now on nobody listens to the hint that would tell it.
+            # Units that came since the last look are below the begin of the tail cache, and from
+            # now on the reader does not listen to the hints that announce them.
             self.wake_all()
 
     def _look(self, wanted: Pull, is_final: bool = False) -> PulledRecords | None:
-        """One look; None while the queue's worker is behind, and its end can't be told yet.
+        """Pulls once; None if the end of the queue is unknown, as its worker lags.
 
-        Without that a worker's restart would send consumers back to where it is by then.
+        An answer with the end of a restarted worker would send consumers back to it.
         """
         queue, end = wanted.queue, self.tail.end_of(wanted.queue)
         if wanted.offset == end:
@@ -258,8 +257,8 @@ class ReaderService:
         return None if result.status in _OF_THE_END else result
 
     def _check_worker(self, queue: Queue) -> None:
-        """Raises StoreDamaged where nobody knows what the queue has after its last unit: a worker
-        that stopped before damage is not started again."""
+        """Raises StoreDamaged if the queue's worker stopped before damage: it does not start again,
+        and nobody knows the messages after the queue's last unit."""
         damaged_at = self.store.damaged_at(queue)
         if damaged_at is not None:
             raise StoreDamaged(
@@ -275,7 +274,7 @@ class ReaderService:
         self._undecided[held] = None
 
     def settle(self) -> None:
-        """Looks at the pulls whose queue's end was not known, where it is known now."""
+        """Looks at the pulls for which the end of the queue has become known."""
         for held in list(self._undecided):
             if held.is_over or held.undecided_below is None:
                 del self._undecided[held]
@@ -301,7 +300,7 @@ class ReaderService:
             self._wake_queue(queue)
 
     def wake_all(self) -> None:
-        """Looks at every held pull: after a new epoch nothing that was known counts."""
+        """Looks at every held pull, as after a new epoch."""
         self.wake(News(set(), set(range(self._shards))))
 
     def _wake_queue(self, queue: Queue) -> None:
@@ -318,7 +317,7 @@ class ReaderService:
                 self._wake(held, looked)
 
     def _wake(self, held: Held, looked: _Looked, is_final: bool = False) -> None:
-        """Answers a held pull when there is something for it. Equal pulls share one look."""
+        """Answers a held pull if there are messages for it. Equal pulls share one look."""
         try:
             for _ in range(SCANS_AT_ONCE):
                 request = held.pull.request
@@ -371,7 +370,7 @@ class ReaderService:
             self._finish(held, refusal(held.request_id, error), None)
             return
         if held.has_moved and is_waiting_status(result, held.next_offset):
-            # Messages came, its filter refused them: next is behind them, as after any scan.
+            # Its filter refused the messages that came: the next offset is after them.
             result = replace(result, status=PullStatus.NO_MATCHED_MESSAGE)
         self._finish_with(held, result)
 
@@ -387,6 +386,6 @@ class ReaderService:
 
 
 def _refused_all(result: PulledRecords, offset: int) -> bool:
-    """Whether a scan went on, but its filter took nothing."""
+    """True if a scan consumed units, but its filter took none."""
     no_match = result.status is PullStatus.NO_MATCHED_MESSAGE
     return no_match and result.next_begin_offset > offset

@@ -1,5 +1,6 @@
-"""What a reader counts: answers and refusals by operation, and how long those took that it gave at
-once. A pull that waits is in no duration: it waits because it was told to.
+"""Counts a reader's answers and refusals by operation, and their latency.
+
+Latency is of requests answered at once; long polls are excluded.
 """
 
 from node.runtime.stats.page import Counts
@@ -27,7 +28,7 @@ class ReaderStats:
     """Counts for the reader's one thread."""
 
     def __init__(self, counts: Counts | None = None, topics: TopicCounts | None = None) -> None:
-        """Without the counts of a page it counts for nobody; `topics` are those of messages."""
+        """`counts`: those of a stats page; `topics`: messages by topic. Both may be absent."""
         self._counts = counts = Counts(READER) if counts is None else counts
         self._numbers = counts.numbers
         self._ok = {op: counts.place(REQUESTS, op=op, code=OK) for op in READER_OPS}
@@ -36,10 +37,10 @@ class ReaderStats:
         self._hit, self._miss = (counts.place(INDEX_LOOKUPS, result=one) for one in LOOKUPS)
         self._topics = topics
         self.pulls = 0
-        """Answers to pulls that were given."""
+        """The answers to pulls, refusals included."""
 
     def pulled(self, topic: str, header: Header, payload: Payload | None) -> None:
-        """A pull is answered, or refused."""
+        """Counts the answer to a pull, which may be a refusal."""
         self.pulls += 1
         if not header["ok"]:
             self.refused(PULL, header["error"]["status"])
@@ -49,16 +50,16 @@ class ReaderStats:
             self._topics.add(topic, header["count"], len(payload))
 
     def answered(self, operation: str, took: int) -> None:
-        """Any other request was answered well."""
+        """Counts the answer to another request that succeeded; it took `took` ns."""
         self._numbers[self._ok.get(operation, self._ok[OTHER])] += 1
         self.took(operation, took)
 
     def took(self, operation: str, took: int) -> None:
-        """An answer that was given at once took so many ns."""
+        """Counts the latency, in ns, of an answer that was given at once."""
         self._counts.observe(self._durations.get(operation, self._durations[OTHER]), took)
 
     def refused(self, operation: str, status: str) -> None:
-        """A request was refused."""
+        """Counts a refusal."""
         op = operation if operation in READER_OPS else OTHER
         code = status if status in CODES else CODES[-1]
         self._numbers[self._counts.place(REQUESTS, op=op, code=code)] += 1
@@ -66,5 +67,5 @@ class ReaderStats:
             self._numbers[self._counts.place(DAMAGE_FOUND)] += 1
 
     def looked_up(self, is_hit: bool) -> None:
-        """A page was looked for by key."""
+        """Counts a look-up by key."""
         self._numbers[self._hit if is_hit else self._miss] += 1

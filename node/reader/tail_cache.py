@@ -1,8 +1,8 @@
-"""The end of the log, by queue: what pulls wait for, before a queue worker has placed it.
+"""The newest records of the log, by queue: a pull gets them before a queue worker places them.
 
-A record says itself which message of which queue it is. So a pull that stands at the end of its
-queue is answered from the log, which alone is the truth, and the queue's files count for all that
-is below. Whenever anything is out of the ordinary nothing stands here: the files are waited for.
+A record contains its queue and its number there. So a pull at the end of its queue is answered from
+the log, and all others from the queue's files. In any unusual case the cache is empty: pulls wait
+for the files.
 """
 
 from collections import deque
@@ -24,21 +24,21 @@ from protocol.record.codec import (
 
 TURN_BYTES_MAX = 64 * 1024
 TURN_RECORDS_MAX = 128
-"""Where the log grows by more between two turns, a queue worker's batches cost less."""
+"""If the log grows by more between two turns, a queue worker's batches are cheaper."""
 TAIL_RECORDS_MAX = 1_024
 TAIL_BYTES_MAX = 256 * 1024
-"""So far the queue workers may be behind."""
+"""The lag of the queue workers up to which the cache works."""
 KEPT_RECORDS_MAX = 128
 KEPT_BYTES_MAX = 64 * 1024
-"""So much stays that the queues' files have, too."""
+"""What the cache keeps of records that the queues' files have too."""
 ENDS_MAX = 10_000
-"""Queues whose end is remembered; after them all are forgotten, which costs a look at files."""
+"""Queues whose end is kept; beyond it ends without records are dropped: a look at files more."""
 RETRY_S = 0.1
-"""How long the files are waited for after the log was not followed any more."""
+"""The pause after the cache gave up, before it follows the log again."""
 
 
 class Taken(NamedTuple):
-    """What a pull gets of the tail: as a `PullResult`, but of few records."""
+    """What a pull gets from the cache: as `PulledRecords`, but for few records."""
 
     status: PullStatus
     next_begin_offset: int
@@ -47,13 +47,13 @@ class Taken(NamedTuple):
 
     @property
     def is_all(self) -> bool:
-        """Whether it goes to the end of the queue."""
+        """True if it goes to the end of the queue."""
         return self.next_begin_offset == self.max_offset
 
 
 class TailCache:
-    """The records of [`begin`, `end`) of the log, while `follows`; the queues' files have all that
-    is below `begin`, at least. Raises nothing: what cannot be read is left to those."""
+    """The records of [`begin`, `end`) of the log, while `follows`; the queues' files have at least
+    all below `begin`. Raises nothing: records that it cannot read come from the files."""
 
     def __init__(self) -> None:
         self.follows = False
@@ -67,7 +67,7 @@ class TailCache:
         self._not_before = 0.0
 
     def stop(self, not_before: float = 0.0) -> None:
-        """Forgets all; `extend` begins anew, at that time the earliest."""
+        """Empties the cache; `extend` begins again, not before that time."""
         self.follows = False
         self.end = 0
         self._not_before = not_before
@@ -75,19 +75,19 @@ class TailCache:
         self._order.clear()
 
     def is_at_end(self, store: RunningStore) -> bool:
-        """Whether it, or else the queues' files, have all of the log, as of the last `refresh`."""
+        """True if it, or else the queues' files, have the whole log, as of the last `refresh`."""
         if not self.follows:
             return store.followed >= store.log.end
         return self.end == store.log.end and self._epoch == store.epoch
 
     def tells_end(self, store: RunningStore, queue: Queue) -> bool:
-        """Whether it and a queue's files have all of its messages, as of the last `refresh`."""
+        """True if it and a queue's files have all its messages, as of the last `refresh`."""
         if store.damaged_at(queue) is not None:
             return False
         return not store.is_behind(queue) or (self.follows and self.is_at_end(store))
 
     def extend(self, store: RunningStore, now: float) -> set[Queue]:
-        """Reads what is new, as of the store's last `refresh`; returns the queues that it is of."""
+        """Reads the new records, as of the store's last `refresh`; returns their queues."""
         followed, log = store.followed, store.log
         if self.follows and (store.epoch != self._epoch or followed < self.begin):
             # Recovery cut the log, or a worker takes back what the files had.
@@ -108,7 +108,7 @@ class TailCache:
         return found
 
     def _read(self, store: RunningStore) -> set[Queue] | None:
-        """Takes in the records up to the log's end; None where that is not for here."""
+        """Takes in the records up to the log's end; None if the cache must give up."""
         log = store.log
         grown: set[Queue] = set()
         is_large = not 0 < log.end - self.end <= TURN_BYTES_MAX
@@ -121,7 +121,7 @@ class TailCache:
         if records is None or len(self._order) + len(records) > TAIL_RECORDS_MAX:
             return None
         if not store.is_current:
-            return None  # Another epoch's records may stand here by now.
+            return None  # these may be records of another epoch by now
         for record in records:
             if not _is_queued(record):
                 continue
@@ -136,7 +136,7 @@ class TailCache:
         return grown
 
     def _forget_old(self, followed: int) -> None:
-        """The oldest of what the queues' files have by now; a consumer may be a little behind."""
+        """Drops the oldest records that the queues' files have; keeps some for slow consumers."""
         order = self._order
         while order and order[0][0] <= followed:
             end, queue = order[0]
@@ -152,7 +152,7 @@ class TailCache:
             self._ends = {queue: records[-1].number + 1 for queue, records in self._queues.items()}
 
     def end_of(self, queue: Queue) -> int | None:
-        """The number after the queue's last message; None where only its files tell."""
+        """The number after the queue's last message; None if only its files have that."""
         return self._ends.get(queue)
 
     def first_of(self, queue: Queue) -> int | None:
@@ -161,14 +161,14 @@ class TailCache:
         return None if records is None else records[0].number
 
     def record(self, queue: Queue, number: int) -> bytes | None:
-        """A message's record; None: nothing here."""
+        """A message's record; None if it is not here."""
         records = self._queues.get(queue)
         if records is None or not 0 <= number - records[0].number < len(records):
             return None
         return records[number - records[0].number].raw
 
     def take(self, queue: Queue, number: int, request: PullRequest) -> Taken | None:
-        """What a pull at a number gets, as of messages that are in memory; None: nothing here."""
+        """The result of a pull at `number`, under the limits of memory; None if it is not here."""
         records = self._queues.get(queue)
         if records is None:
             return None
@@ -192,7 +192,7 @@ class TailCache:
 
 
 def _is_queued(record: SealedRecord) -> bool:
-    """Whether a queue worker makes a unit of it."""
+    """True if a queue worker makes a unit of it."""
     kind = record.sys_flag & TRANSACTION_MASK
     if kind and kind != TRANSACTION_COMMIT:
         return False

@@ -1,7 +1,7 @@
-"""Answers pulls from the log's end: those that come, and those that are held. No sockets, no clock.
+"""Answers pulls from the tail cache: new pulls and held ones. No sockets, no clock.
 
 A pull that asks for a `stream` stays held after an answer that takes it to the end of its queue:
-the consumer need not ask again for each message.
+the consumer need not pull again for each message.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from protocol.ids import Queue
 from protocol.wire.frames import Header, answer, refusal
 
 HELD_STREAMS_MAX = 40_000
-"""While more pulls than that are held, each has one answer: there is room for those who wait."""
+"""While more pulls are held, each gets one answer: streams leave room for pulls that wait."""
 SendPull = Callable[[Held, Header, Payload | None], bool]
 """Sends the answer to a pull; False when its peer is gone."""
 _Answers = dict[tuple[int, str, int, int], tuple[Taken, Answer]]
 
 
 class TailDesk:
-    """What the log's end can answer. It shares the held pulls with whoever answers the others."""
+    """Answers what the tail cache can. It shares the held pulls with `ReaderService`."""
 
     def __init__(self, holds: LongPolls, send: SendPull) -> None:
         self.tail = TailCache()
@@ -32,11 +32,11 @@ class TailDesk:
         self._min_offsets: dict[Queue, int] = {}
 
     def forget_bounds(self) -> None:
-        """The queues' files may begin elsewhere by now: call it now and then."""
+        """Drops the minimum offsets. Call it now and then, as retention moves them."""
         self._min_offsets = {}
 
     def pull(self, store: RunningStore, held: Held) -> bool:
-        """Answers or holds a pull that has just come; False: the queue's files have to tell.
+        """Answers or holds a new pull; False if the queue's files must answer it.
 
         Raises NodeBusy, StoreDamaged.
         """
@@ -56,7 +56,7 @@ class TailDesk:
         return True
 
     def follow(self, store: RunningStore, now: float) -> None:
-        """Answers the held pulls that the log's end has messages for; `now` in seconds."""
+        """Answers the held pulls that the cache has messages for; `now` in seconds."""
         for queue in self.tail.extend(store, now):
             answers: _Answers = {}
             for held in self._holds.of(queue):
@@ -84,7 +84,7 @@ class TailDesk:
         held.undecided_below = None
 
     def _hand_out(self, held: Held, taken: Taken, found: Answer) -> None:
-        """Answers a held pull. A stream goes on, in all as far as one answer could have gone."""
+        """Answers a held pull. A stream goes on until its answers have the size of a full one."""
         header = answer(held.request_id, **found.fields, offset=held.begin)
         if held.pull.stream and taken.is_all and held.goes_on(taken.next_begin_offset, found.size):
             header["more"] = True
@@ -94,7 +94,7 @@ class TailDesk:
             self._holds.forget(held.peer)
 
     def min_offset(self, store: RunningStore, queue: Queue) -> int:
-        """Of a queue that the log's end has messages of. Raises StoreDamaged."""
+        """The minimum offset of a queue with messages in the cache. Raises StoreDamaged."""
         known = self._min_offsets.get(queue)
         if known is not None:
             return known

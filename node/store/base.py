@@ -1,4 +1,4 @@
-"""What every open store offers, live or dead."""
+"""The interface of every open store, with or without a running node."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -13,10 +13,7 @@ from protocol.ids import Queue
 
 
 class Store(ABC):
-    """An open store. It is a context manager, and never writes.
-
-    `files` is what it reads through, and closes at the end.
-    """
+    """An open store, read-only; use it as a context manager. It closes `files` at the end."""
 
     def __init__(self, root: Path, settings: Settings, files: OpenFiles | None = None) -> None:
         self.root = root
@@ -24,7 +21,11 @@ class Store(ABC):
         self._files = OpenFiles() if files is None else files
 
     log: LogReader
-    index: IndexReader
+
+    @property
+    @abstractmethod
+    def index(self) -> IndexReader:
+        """The index. Raises StoreDamaged, StorePermission."""
 
     @abstractmethod
     def queues(self) -> list[Queue]:
@@ -32,18 +33,18 @@ class Store(ABC):
 
     @abstractmethod
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
-        """The reader of one queue; None when there is no such queue."""
+        """The reader of one queue; None for a queue that does not exist."""
 
     @abstractmethod
     def refresh(self) -> None:
-        """Live: takes in what has been written since. Cheap when nothing has."""
+        """Takes in what a running node has written since; cheap if that is nothing."""
 
     def topics(self) -> list[str]:
         """Every topic that has a queue, sorted."""
         return sorted({queue.topic for queue in self.queues()})
 
     def has_topic(self, topic: str) -> bool:
-        """Whether `topics` has it."""
+        """True if `topics` lists it."""
         return topic in self.topics()
 
     def close(self) -> None:

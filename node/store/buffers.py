@@ -1,4 +1,4 @@
-"""Memory for large answers, used again: fresh pages cost more than what is copied into them."""
+"""Reused memory for large replies: fresh pages cost more than the copy into them."""
 
 import weakref
 from collections import deque
@@ -8,15 +8,15 @@ import numpy as np
 from protocol.kernel.loader import Bytes
 
 BUFFERS_BYTES_MAX = 16 << 20
-"""Memory that is kept; what is under way beyond it is allocated, and given back, each time."""
+"""Memory that stays allocated; further blocks are allocated and freed each time."""
 BUFFER_BYTES_MIN = 1 << 16
-"""Smaller ones are as good as new."""
+"""A smaller block is not worth keeping."""
 
 
 class Buffers:
-    """Blocks of memory, each lent out while anybody holds the array taken, or a memoryview of it.
+    """Blocks of memory. A block is in use while an array from `take`, or a view of it, exists.
 
-    Not for several threads at once; whoever holds one may let it go in any thread.
+    One thread takes blocks; any thread may drop them.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Buffers:
         self.bytes = 0
 
     def take(self, size: int) -> Bytes:
-        """`size` bytes of any content."""
+        """An array of `size` bytes with arbitrary content."""
         if size < BUFFER_BYTES_MIN:
             return np.empty(size, np.uint8)
         for _ in range(len(self._blocks)):
@@ -34,7 +34,7 @@ class Buffers:
             elif len(block) >= size:
                 return self._lend(block, size)
             else:
-                self.bytes -= len(block)  # Outgrown.
+                self.bytes -= len(block)  # too small for the replies of today
         room = 1 << (size - 1).bit_length()
         if self.bytes + room > BUFFERS_BYTES_MAX:
             return np.empty(size, np.uint8)

@@ -1,10 +1,9 @@
-"""The small files under `keelog/`: epochs, floor, progress, tails and the mark of a clean stop.
+"""The small files in `keelog/`: epochs, floor, progress, tails and the mark of a clean stop.
 
-All but the floor are text, written to a temporary file, synced and renamed, and end in the id of
-their store and a CRC of what stands before it: a file whose CRC does not agree counts as missing,
-and so does one of another store. One whose CRC agrees and that makes no sense all the same was not
-written by this version: StoreDamaged. None of them ever names an offset above the flushed one, so
-no owner can have cut the log below it.
+All but the floor are text, replaced by a rename after a sync. Each ends in the id of its store and
+a CRC over all before it. A file with a wrong CRC, or of another store, counts as missing. A file
+with a good CRC that makes no sense comes from another version: StoreDamaged. No file ever names an
+offset above the flushed end, so no owner can have cut the log below it.
 """
 
 import json
@@ -55,17 +54,17 @@ _HINT = (
 
 
 class WorkerCheckpoint(NamedTuple):
-    """How far a worker's files are synced: an offset of the log as it was in an epoch."""
+    """A worker's files are synced below `offset` of the log, as the log was in `epoch`."""
 
     epoch: int
     offset: int
 
 
 class EpochLine(NamedTuple):
-    """One start of the writer: where the log ended then.
+    """One start of the writer; `start` is the log's end at that time.
 
-    `crc`: all that it appends carries the whole-record checksum. `after_clean`: the owner before
-    had stopped in order.
+    `crc`: each record of the epoch carries the whole-record checksum. `after_clean`: the owner
+    before it stopped cleanly.
     """
 
     epoch: int
@@ -88,22 +87,22 @@ class Tails(NamedTuple):
 
 
 def own_dir(root: Path) -> Path:
-    """Our folder in a store."""
+    """The folder `keelog/` of a store."""
     return root / KEELOG_DIR
 
 
 class StoreId(NamedTuple):
-    """Whose files are believed.
+    """The id of a store: a small file with another one does not count.
 
-    `value`: None while the store has no id. `is_settled`: `lock` holds it, and so does each of our
-    files; before, files without an id are the store's own too.
+    `value`: None while the store has no id. `is_settled`: `lock` holds the id, and so does each
+    small file; until then a file without an id belongs to the store too.
     """
 
     value: str | None
     is_settled: bool
 
     def owns(self, other: str | None) -> bool:
-        """Whether a file that carries this id, or none, is the store's own."""
+        """True if a file that carries the id `other`, or none, belongs to the store."""
         return other == self.value or (other is None and not self.is_settled)
 
 
@@ -130,12 +129,12 @@ def seal(text: str, store_id: str | None) -> bytes:
 
 
 def save_sealed(root: Path, path: Path, text: str) -> None:
-    """Rewrites one of our files: old or new, with the id of the store."""
+    """Replaces a small file atomically, with the id of the store."""
     write_atomically(path, seal(text, load_store_id(root).value))
 
 
 def load_sealed(path: Path, bytes_max: int = QUEUES_FILE_BYTES_MAX) -> SealedText | None:
-    """What a file says, whosever it is; None when it is missing or its CRC does not agree.
+    """The text of a small file, of any store; None if it is missing or has a wrong CRC.
 
     Raises IrregularFile.
     """
@@ -147,7 +146,7 @@ def load_sealed(path: Path, bytes_max: int = QUEUES_FILE_BYTES_MAX) -> SealedTex
 
 
 def load_slots(path: Path) -> Iterator[SealedText]:
-    """As `load_sealed`, of each slot of the floor."""
+    """Yields the text of each slot of the floor that has a good CRC."""
     try:
         data = read_bounded(path, FLOOR_FILE_BYTES_MAX)
     except FileNotFoundError:
@@ -159,7 +158,7 @@ def load_slots(path: Path) -> Iterator[SealedText]:
 
 
 def unseal(root: Path, path: Path, bytes_max: int = SMALL_FILE_BYTES_MAX) -> str | None:
-    """The text above id and CRC; None when the file is missing, bad, or of another store.
+    """The text of a small file; None if it is missing, has a wrong CRC, or is another store's.
 
     Raises IrregularFile.
     """
@@ -172,8 +171,8 @@ def _own_text(root: Path, path: Path, found: SealedText | None) -> str | None:
     ours = load_store_id(root)
     if ours.owns(found.store_id):
         return found.text
-    told = fields(file=path, its_store=found.store_id, this_store=ours.value)
-    log.warning("a file of another store is ignored", extra=told)
+    details = fields(file=path, its_store=found.store_id, this_store=ours.value)
+    log.warning("a file of another store is ignored", extra=details)
     return None
 
 
@@ -187,7 +186,7 @@ def _sealed(data: bytes) -> SealedText | None:
 
 
 def _parsed(path: Path, parse: Callable[[str], _T], text: str) -> _T:
-    """What a text with a good CRC says. Raises StoreDamaged when it makes no sense."""
+    """Parses a text with a good CRC. Raises StoreDamaged if it makes no sense."""
     try:
         return parse(text)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -196,7 +195,7 @@ def _parsed(path: Path, parse: Callable[[str], _T], text: str) -> _T:
 
 
 def _number(text: object) -> int:
-    """A number that an offset or epoch may be. Raises ValueError."""
+    """Checks and returns an offset or epoch. Raises ValueError."""
     value = int(text) if isinstance(text, str) and text.isdecimal() else text
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _OFFSET_MAX:
         raise ValueError(f"{str(text)[:40]} is no offset")
@@ -209,21 +208,21 @@ def _two_numbers(text: str) -> tuple[int, int]:
 
 
 def save_progress(root: Path, worker: str, progress: WorkerCheckpoint) -> None:
-    """Call it after the sync that it describes."""
+    """Saves a worker's checkpoint; call it after the sync that it describes."""
     folder = own_dir(root) / PROGRESS_DIR
     disk.make_durable_dir(folder)
     save_sealed(root, folder / worker, f"{progress.epoch} {progress.offset}\n")
 
 
 def load_progress(root: Path, worker: str) -> WorkerCheckpoint | None:
-    """None when there is none to trust. Raises StoreDamaged."""
+    """A worker's checkpoint; None if there is none to trust. Raises StoreDamaged."""
     path = own_dir(root) / PROGRESS_DIR / worker
     text = unseal(root, path)
     return None if text is None else WorkerCheckpoint(*_parsed(path, _two_numbers, text))
 
 
 def list_progress(root: Path) -> dict[str, WorkerCheckpoint]:
-    """Every worker's progress that can be trusted."""
+    """The checkpoints of all workers, as far as they can be trusted."""
     folder = own_dir(root) / PROGRESS_DIR
     names = sorted(path.name for path in folder.iterdir()) if is_own_folder(folder) else []
     found = {name: load_progress(root, name) for name in names}
@@ -231,7 +230,7 @@ def list_progress(root: Path) -> dict[str, WorkerCheckpoint]:
 
 
 def remove_progress(root: Path, worker: str) -> None:
-    """Forgets a worker's progress; missing is fine."""
+    """Removes a worker's checkpoint; a missing one is fine."""
     folder = own_dir(root) / PROGRESS_DIR
     if folder.is_dir():
         disk.unlink(folder / worker, missing_ok=True)
@@ -239,7 +238,7 @@ def remove_progress(root: Path, worker: str) -> None:
 
 
 def load_epochs(root: Path) -> list[EpochLine]:
-    """Oldest first; empty when Keelog never wrote here. Raises StoreDamaged."""
+    """The epochs, oldest first; empty if Keelog never wrote here. Raises StoreDamaged."""
     path = own_dir(root) / EPOCHS_FILE
     text = unseal(root, path, EPOCHS_FILE_BYTES_MAX)
     return [] if text is None else _parsed(path, _epoch_lines, text)
@@ -260,26 +259,20 @@ def _epoch_lines(text: str) -> list[EpochLine]:
 
 
 def save_epochs(root: Path, epochs: list[EpochLine]) -> None:
-    """Rewrites the file."""
-    rows = (
-        " ".join(
-            [
-                *(str(line.epoch), str(line.start)),
-                *([_CRC_FLAG] if line.crc else []),
-                *([_AFTER_CLEAN_FLAG] if line.after_clean else []),
-            ]
-        )
-        for line in epochs
-    )
-    text = "".join(f"{row}\n" for row in rows)
+    """Replaces the list of epochs."""
+    text = ""
+    for line in epochs:
+        crc = f" {_CRC_FLAG}" if line.crc else ""
+        after_clean = f" {_AFTER_CLEAN_FLAG}" if line.after_clean else ""
+        text += f"{line.epoch} {line.start}{crc}{after_clean}\n"
     save_sealed(root, own_dir(root) / EPOCHS_FILE, text)
 
 
 def save_owner(root: Path, epoch: int | None) -> None:
-    """Our name in `abort`: who wrote last, and since which epoch (None: nothing yet). Durable.
+    """Writes our name into `abort`, durably, with the epoch in which we append (None: not yet).
 
-    A broker never reads the content, but writes its own process id there before it appends, and
-    deletes the file when it stops in order. So the mark stands as long as nobody came after us.
+    A broker never reads the content. It writes its own process id there before it appends, and
+    deletes the file when it stops cleanly. So our name stays until another owner writes.
     """
     words = [str(os.getpid()), _OWNER_NAME]
     if epoch is not None:
@@ -289,7 +282,7 @@ def save_owner(root: Path, epoch: int | None) -> None:
 
 
 def load_owner(root: Path) -> int | None:
-    """The epoch of the Keelog writer that was the last to write; None: another one, or nobody."""
+    """The epoch of this store's Keelog writer, if it wrote last; None if another owner did."""
     try:
         words = read_bounded(root / ABORT_FILE, SMALL_FILE_BYTES_MAX)[:100].split()
     except FileNotFoundError:
@@ -301,9 +294,9 @@ def load_owner(root: Path) -> int | None:
 
 
 def epoch_end(epochs: list[EpochLine], epoch: int) -> int | None:
-    """Where an epoch's part of the log ended: the next one's start; None for the newest.
+    """The end of an epoch's part of the log: the start of the next one; None for the newest.
 
-    0 for an epoch that the file does not know: nothing of it can be vouched for.
+    0 for an epoch that is not in `epochs`: nothing vouches for it.
     """
     for line, following in pairwise(epochs):
         if line.epoch == epoch:
@@ -312,7 +305,7 @@ def epoch_end(epochs: list[EpochLine], epoch: int) -> int | None:
 
 
 def save_tails(root: Path, tails: Tails) -> None:
-    """Rewrites the snapshot of the queues' ends."""
+    """Replaces the snapshot of the queues' ends."""
     queues = [[queue.topic, queue.queue_id, n] for queue, n in sorted(tails.next_offset.items())]
     document = {
         "at": tails.at,
@@ -325,7 +318,7 @@ def save_tails(root: Path, tails: Tails) -> None:
 
 
 def load_tails(root: Path) -> Tails | None:
-    """None when there is none to trust. Raises StoreDamaged."""
+    """The snapshot of the queues' ends; None if there is none to trust. Raises StoreDamaged."""
     path = own_dir(root) / TAILS_FILE
     text = unseal(root, path, QUEUES_FILE_BYTES_MAX)
     return None if text is None else _parsed(path, _tails, text)
@@ -345,17 +338,17 @@ def _tails(text: str) -> Tails:
 
 
 def is_clean(root: Path) -> bool:
-    """Whether the last owner was a Keelog node that stopped in order."""
+    """True if the last owner was a Keelog node that stopped cleanly."""
     return unseal(root, own_dir(root) / CLEAN_FILE) is not None
 
 
 def mark_clean(root: Path, epoch: int, end: int) -> None:
-    """The last thing that a clean stop of ours writes before `abort` goes."""
+    """Marks a clean stop; written last, just before `abort` is removed."""
     save_sealed(root, own_dir(root) / CLEAN_FILE, f"{epoch} {end}\n")
 
 
 def clear_clean(root: Path) -> None:
-    """Before anything else is written."""
+    """Removes the mark of a clean stop; call it before anything else is written."""
     path = own_dir(root) / CLEAN_FILE
     if path.exists():
         disk.unlink(path)
@@ -371,7 +364,7 @@ class Floor:
         self._descriptor = disk.open_file(own_dir(root) / FLOOR_FILE, create=True, own=True)
 
     def save(self, offset: int) -> None:
-        """Call it after the flush that it describes. It is a lower bound: not synced itself."""
+        """Saves the durable end after a flush. It is a lower bound: this write is not synced."""
         self._sequence += 1
         slot = seal(f"{self._sequence} {offset}\n", self._store_id)
         place = self._sequence % 2 * _FLOOR_SLOT_BYTES
@@ -393,10 +386,11 @@ def load_floor(root: Path) -> int:
 
 
 def durable_end(root: Path, epochs: list[EpochLine], tails: Tails | None) -> int:
-    """The best that is known: the floor is not synced itself, but the others are.
+    """The highest offset below which the log is known to be durable.
 
-    A new epoch begins where recovery has made all durable, a snapshot of the queues' ends is
-    saved when all below it is.
+    The floor may be older than the last flush, because it is not synced. The other two are synced,
+    and are saved only when the log is durable below them: a new epoch, and a snapshot of the
+    queues' ends.
     """
     return max(
         load_floor(root),

@@ -1,6 +1,6 @@
-"""The sizes that a store's derived files are made with, as the files that are there tell them.
+"""Detects the sizes of a store's derived files from the existing ones, for a rebuild.
 
-For who makes them anew: what is found may be damaged, so that nothing here raises for it.
+It raises nothing for damaged files: a rebuild replaces them.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR, parse_offset_file_name
 
 
 def found_file_bytes(root: Path, otherwise: int) -> int:
-    """The length that most of a store's queue files have: a broker refuses to mix lengths."""
+    """The length of most queue files, or `otherwise`: a broker refuses to mix lengths."""
     lengths: Counter[int] = Counter()
     for topic in sorted_entries(root / CONSUME_QUEUE_DIR):
         for path in (path for folder in sorted_entries(topic) for path in sorted_entries(folder)):
@@ -28,10 +28,10 @@ def found_file_bytes(root: Path, otherwise: int) -> int:
 
 
 def found_geometry(root: Path, settings: IndexGeometry) -> IndexGeometry:
-    """The geometry of a store's index files: the settings', unless a full file shows another.
+    """The geometry of a store's index files: that of the settings, unless a full file has another.
 
-    A full file's entry count is known, and with it the number of slots. Without a full file a
-    length tells nothing about the two.
+    The header of a full file gives the number of entries, and the rest of its length the slots. A
+    file that is not full gives neither.
     """
     for entry in list_index_files(root / INDEX_DIR)[:-1]:
         with entry.path.open("rb") as file:
@@ -46,7 +46,7 @@ def found_geometry(root: Path, settings: IndexGeometry) -> IndexGeometry:
 
 
 def sorted_entries(folder: Path) -> list[Path]:
-    """What is in a folder, sorted; nothing in one that another worker has just removed."""
+    """The paths in a folder, sorted; empty if another worker has just removed it."""
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):

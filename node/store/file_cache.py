@@ -1,7 +1,7 @@
-"""Open files of a store, bounded in number: read by `pread`, or through a read-only map.
+"""A cache of a store's open files, read by `pread` or through a read-only map.
 
-Whoever reads here never reads outside a file: one that shrank, vanished or may not be opened gives
-a typed error that names it.
+No read goes outside a file: a file that shrank, vanished or cannot be opened raises an error that
+names it.
 """
 
 import errno
@@ -19,16 +19,16 @@ import numpy as np
 from node.runtime.descriptors import FILES_NEEDED
 from node.runtime.disk import NO_RESOURCES
 from node.runtime.held_store import check_held
+from node.runtime.remote_path import FolderEntry, scan
 from node.runtime.shortage import refusal_for
 from protocol.errors import ServiceNotAvailable, StoreDamaged, StoreMoved, StorePermission
 from protocol.kernel import loader
 from protocol.kernel.loader import Bytes, Ints
 
 FILES_MAX = 256
-"""How many files one process keeps open, and mapped, unless it is told otherwise."""
+"""The number of files that a process keeps open, and mapped, by default."""
 FILES_SHARE = 4
-"""Of the descriptors that a process has left a quarter is for the store, the rest for connections.
-"""
+"""The cache takes a quarter of the descriptors that are left; connections take the rest."""
 FILES_MIN = 8
 
 _WINDOW_BYTES = 1 << 20
@@ -37,13 +37,13 @@ _VERIFY_HINT = "see what is left with: keelog store verify"
 
 
 class FileVanished(StoreDamaged):
-    """A file that was there a moment ago: damage, or the work of retention."""
+    """A file that was there a moment ago is gone: by damage, or by retention."""
 
 
 def refuse(path: Path, error: OSError, position: int = 0) -> NoReturn:
-    """Raises the error of ours that an operating system's error, met there, stands for.
+    """Raises our error for an error of the operating system at `path`.
 
-    StoreMoved when the store that this process holds is not there any more.
+    Raises StoreMoved if the store that this process holds has moved.
     """
     check_held()
     if isinstance(error, PermissionError):
@@ -56,9 +56,19 @@ def refuse(path: Path, error: OSError, position: int = 0) -> NoReturn:
     raise StoreDamaged(str(path), position, found, _VERIFY_HINT) from None
 
 
+def list_entries(folder: Path) -> list[FolderEntry]:
+    """The entries of a folder, by name; none without the folder. Raises StorePermission."""
+    try:
+        return scan(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        refuse(folder, error)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`count` bytes of a file that is `size` bytes long."""
+    """A read of `count` bytes at `position`, of a file that is `size` bytes long."""
 
     path: Path
     size: int
@@ -74,12 +84,12 @@ class OpenFile:
         self.size = size
         self._map: memoryview | None = None
         try:
-            # O_NONBLOCK: a FIFO that has come in the place of a file is no wait for its other end.
+            # O_NONBLOCK: the open of a FIFO in the place of a file must not wait for its writer.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             refuse(path, error)
         try:
-            # After it was opened: what a name led to before that may have been another store's.
+            # Checked after the open: the name may have led to a file of another store.
             check_held()
             self.check()
         except (StoreMoved, StoreDamaged):
@@ -87,7 +97,7 @@ class OpenFile:
             raise
 
     def check(self) -> None:
-        """Raises StoreDamaged when the file is shorter than it was: a map of it would kill us."""
+        """Raises StoreDamaged if the file has shrunk: a read through a map would be SIGBUS."""
         found = os.fstat(self._descriptor).st_size
         if found < self.size:
             raise StoreDamaged(
@@ -95,7 +105,7 @@ class OpenFile:
             )
 
     def check_linked(self) -> None:
-        """Raises FileVanished when its name stands for another file by now, or for none."""
+        """Raises FileVanished if the file was removed or replaced."""
         if os.fstat(self._descriptor).st_nlink == 0:
             raise FileVanished(str(self.path), 0, "the file is gone", _VERIFY_HINT)
 
@@ -117,10 +127,10 @@ class OpenFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def expect(self, start: int, end: int) -> None:
-        """These bytes will be read next, in order. Here the kernel reads ahead by itself."""
+        """Announces that [start, end) is read next. Does nothing: the kernel reads ahead itself."""
 
     def read_pieces(self, position: Ints, count: Ints) -> Bytes:
-        """Exactly `count` bytes from each position, joined; the compiled kernel must be there.
+        """Exactly `count` bytes from each position, joined; needs the compiled kernel.
 
         Raises StoreDamaged when they are not all there.
         """
@@ -130,15 +140,15 @@ class OpenFile:
         assert bool(inside.all())
         data, whole = compiled.read_pieces(self._descriptor, position, count)
         if whole < len(position):
-            # The same again, one by one, for the error that says what is wrong.
+            # Once more, one by one, to raise the error of the piece that failed.
             pairs = zip(position.tolist(), count.tolist(), strict=True)
             data = np.frombuffer(b"".join([self.read(*pair) for pair in pairs]), np.uint8)
         return data
 
     def check_readable(self) -> None:
-        """Reads all that was ever written. Raises StoreDamaged for what the disk cannot read.
+        """Reads the file once. Raises StoreDamaged where the disk cannot read.
 
-        Whoever maps the file next finds it in memory: through a map an unreadable page is SIGBUS.
+        Call it before reads through a map, where an unreadable page is SIGBUS.
         """
         position = 0
         while True:
@@ -154,7 +164,7 @@ class OpenFile:
             position = max(end, start + 1)
 
     def view(self) -> memoryview:
-        """The whole file, mapped; valid as long as anybody holds it. See `check`."""
+        """The whole file as a map, valid as long as the view exists. See `check`."""
         if self._map is None:
             try:
                 mapped = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
@@ -164,15 +174,15 @@ class OpenFile:
         return self._map
 
     def close(self) -> None:
-        """Closes the file; a map lives on while somebody holds a view of it."""
+        """Closes the file; a map stays as long as a view of it exists."""
         self._map = None
         os.close(self._descriptor)
 
 
 class OpenFiles:
-    """The files opened last; the one not used for longest is closed for the next.
+    """An LRU cache of open files.
 
-    `maps` says whether files may be mapped: nobody does who must survive a file that shrinks.
+    `maps`: whether files may be mapped. A process that must survive a file that shrinks may not.
     """
 
     def __init__(self, limit: int = FILES_MAX, maps: bool = True) -> None:
@@ -199,7 +209,7 @@ class OpenFiles:
             except ServiceNotAvailable:
                 if not self._files:
                     raise
-                # No descriptor is free but those of our own.
+                # No descriptor is free: close one of ours.
                 self._files.popitem(last=False)[1].close()
             else:
                 break
@@ -208,14 +218,14 @@ class OpenFiles:
 
     @property
     def joins_pieces(self) -> bool:
-        """Whether many small pieces are best read by `OpenFile.read_pieces`."""
+        """True if `OpenFile.read_pieces` is the best way to read many small pieces."""
         return loader.active() is not None
 
     gap_bytes = 4096
-    """A smaller gap between two runs of bytes is read along: cheaper than a call of its own."""
+    """A smaller gap between two runs is read too: that is cheaper than a second call."""
 
     def read_runs(self, runs: Sequence[Run]) -> list[bytes]:
-        """Exactly these bytes. Raises what `get` and `OpenFile.read` raise."""
+        """The bytes of each run. Raises as `get` and `OpenFile.read` do."""
         return [self.get(run.path, run.size).read(run.position, run.count) for run in runs]
 
     def _open(self, path: Path, size: int) -> OpenFile:

@@ -1,4 +1,4 @@
-"""What a store directory is, in numbers: `keelog store info`."""
+"""Describes a store directory in numbers: `keelog store info`."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ Shape = dict[str, Any]
 
 
 def describe(store: StoppedStore) -> Shape:
-    """Sizes are bytes, offsets log offsets. Raises StoreDamaged, StorePermission."""
+    """Sizes are in bytes, offsets of the log. Raises StoreDamaged, StorePermission."""
     condition = store.condition
     log = store.log
     names = store.index_folder.names()
@@ -69,7 +69,7 @@ def _own(store: StoppedStore) -> Shape:
 
 
 def _disk_bytes(folder: Path) -> int:
-    """What the files below a folder take on the disk; holes are free."""
+    """The disk space of the files below a folder; holes take none."""
     total = 0
     try:
         for parent, _, names in os.walk(folder):

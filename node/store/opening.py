@@ -1,4 +1,4 @@
-"""Opens a store for reading, live or dead."""
+"""Opens a store for reading, with or without a running node."""
 
 from pathlib import Path
 
@@ -11,15 +11,15 @@ __all__ = ["RunningStore", "StoppedStore", "Store", "open_live", "open_store"]
 
 
 def open_store(path: Path | str, settings: Settings | None = None) -> StoppedStore:
-    """A store as it is after recovery, RocketMQ's or ours; needs no lock and never writes.
+    """Opens a store, RocketMQ's or ours, as it is after recovery; takes no lock, never writes.
 
-    File sizes are found from the files; `settings` says them where there is none.
+    Sizes come from the files; `settings` gives the sizes of files that do not exist.
     Raises NotAStore, StoreDamaged, StorePermission.
     """
     return StoppedStore(Path(path), settings or Settings())
 
 
 def open_live(root: Path, shards: int, settings: Settings) -> RunningStore:
-    """A store that a node runs: bounds come from the pages of the writer and of `shards` queue
-    workers, and follow them at each `refresh`."""
+    """Opens a store that a node runs: each `refresh` takes its bounds from the state pages of the
+    writer and of `shards` queue workers."""
     return RunningStore(root, shards, settings)

@@ -1,9 +1,8 @@
-"""Where bytes go before anything cuts or overwrites them: `keelog/quarantine/<offset>/`.
+"""Keeps bytes before anything cuts or overwrites them: `keelog/quarantine/<offset>/`.
 
-A folder holds the bytes, each piece named by the offset it stood at, or the whole files that were
-moved there, and `report.json`, which says why and is written last: a folder without one is what an
-interrupted attempt left, and is made anew. All is durable when a call returns, so the store may be
-changed after it.
+A folder holds pieces of the log, each named by its offset, or whole files, and `report.json`, which
+gives the reason. The report is written last: a folder without one is of an interrupted attempt, and
+is used again. All is durable when a call returns: the caller may then change the store.
 """
 
 import json
@@ -20,7 +19,7 @@ REPORT_FILE = "report.json"
 def keep_bytes(
     root: Path, at: int, pieces: Iterable[tuple[int, bytes]], report: Mapping[str, object]
 ) -> Path:
-    """Copies (offset, bytes) pieces; returns the folder. The report gets their sum as `bytes`."""
+    """Copies (offset, bytes) pieces; returns the folder. The report gets their size as `bytes`."""
     folder = _free_folder(root, at)
     total = 0
     for offset, data in pieces:
@@ -31,7 +30,7 @@ def keep_bytes(
 
 
 def move_file(root: Path, at: int, path: Path, report: Mapping[str, object]) -> Path:
-    """Takes a file, whatever it is, out of the folder it stands in; returns where it is now."""
+    """Moves a file of any kind into quarantine; returns its new path."""
     folder = _free_folder(root, at)
     _report(folder, {**report, "moved_from": str(path), "bytes": path.lstat().st_size})
     disk.rename(path, folder / path.name)

@@ -1,7 +1,8 @@
-"""A store that a node is running: what may be read is what its processes publish."""
+"""A store that a node runs: the node's processes publish what may be read."""
 
 import os
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,25 +33,23 @@ from protocol.ids import Queue, shard_of
 from protocol.names import COMMIT_LOG_DIR, is_folder_name
 
 QUEUE_READERS_MAX = 20_000
-"""Queues whose place in the files is remembered; the one met first is forgotten for the next."""
-
-
+"""The number of queue readers that are kept; the one opened first is dropped for the next."""
 SETTLED_NS = 2_000_000_000
-"""A folder that has not changed for so long shows its next change by another time."""
+"""After this time without a change a folder's next change gets another mtime."""
 
 
 class _OpenQueue(NamedTuple):
-    """A queue, and the turn of its shard in which it was opened."""
+    """The reader of a queue, and the turn of its shard in which it was opened."""
 
     turn: int
     reader: QueueReader
 
 
 class IndexNames:
-    """The index files of a store that runs, listed again when their folder has changed.
+    """The index files of a running store, listed again when the mtime of their folder changes.
 
-    A change in the same tick of the file system's clock as a listing would not show, so a folder
-    that has changed lately is listed each time.
+    Two changes within one tick of the file system's clock have one mtime, so a folder that has
+    changed lately is listed each time.
     """
 
     def __init__(self, folder: IndexFolder) -> None:
@@ -72,12 +71,16 @@ class IndexNames:
             self._seen = mark if is_settled else None
         return self._names
 
+    def files(self) -> list[IndexFile]:
+        """The files, opened, oldest first. Raises StoreDamaged, StorePermission."""
+        return self._folder.open(self.names(), trusts_slots=True)
+
 
 class RunningStore(Store):
     """Follows a node. Call `refresh` before each look; it costs a few page reads when idle.
 
-    Queue readers are told their new end when they are asked for, not while they are held.
-    `flushed_only`: all ends where the log is on the disk.
+    `queue` moves a reader to the new end of its queue; a reader that is kept does not move itself.
+    `flushed_only`: the readable log ends where it is flushed.
     """
 
     def __init__(
@@ -97,24 +100,26 @@ class RunningStore(Store):
         self._workers_seen: list[tuple[int, bool]] = [(0, True)] * shards
         """Process id of each worker, and whether it is still resuming."""
         self._damaged_at: list[int | None] = [None] * shards
-        """Where each worker stopped before damage, if it did."""
+        """The log offset where each worker stopped before damage; None if it did not."""
         self._turns: list[int] = [0] * shards
-        """Goes up whenever units that were seen may have been taken back."""
+        """Rises when a worker may have taken back units that were read."""
         self._epoch = 0
         self._seen: bytes | None = None
-        """The pages as they stood before a `refresh` that took all of them in."""
+        """The raw pages that the last complete `refresh` took in."""
         self._queue_file_bytes = 0
         listing = list_folder(root / COMMIT_LOG_DIR)
         listing.check()
         segments = SegmentList(root / COMMIT_LOG_DIR, listing, self._files)
         self.log = LogReader(segments, Bounds(0, 0))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
-        self._index_names = IndexNames(self.index_folder)
-        self.index = IndexReader(self._index_files)
         self.refresh()
 
+    @cached_property
+    def index(self) -> IndexReader:
+        return IndexReader(IndexNames(self.index_folder).files)
+
     def refresh(self) -> None:
-        """Reads the pages. Raises StoreDamaged when the log's files do not fit to them."""
+        """Takes in the pages. Raises StoreDamaged if the log's files disagree with them."""
         page = self.pages.log
         if page is None:
             return
@@ -139,7 +144,7 @@ class RunningStore(Store):
         if state.epoch != self._epoch:
             self._epoch = state.epoch
             self._turns = [turn + 1 for turn in self._turns]
-            # What recovery cut off may have come back as another file of the same name.
+            # A segment that recovery removed may have come back as another file of the same name.
             self.log.segments.forget_above(state.epoch_start)
             self.log.segments.refresh(state.min_offset)
         bounds = self.log.bounds
@@ -160,7 +165,7 @@ class RunningStore(Store):
             return self._ends[shard]
         end = visible_end(state, worker) if worker.epoch else self._ends[shard]
         resuming = worker.state == STARTING or worker.epoch != state.epoch
-        # A page of another epoch may be that of an earlier node, which was mended since.
+        # A page of another epoch may be from before a repair.
         is_damaged = worker.state == DAMAGED and worker.epoch == state.epoch
         self._damaged_at[shard] = worker.damaged_at if is_damaged else None
         seen = worker.pid, resuming
@@ -171,52 +176,54 @@ class RunningStore(Store):
         return end
 
     def visible_end(self, queue: Queue) -> int:
-        """Up to which log offset the units of a queue may be believed, as of the last `refresh`."""
+        """The log offset below which a queue's units are valid, as of the last `refresh`."""
         return self._ends[shard_of(queue, self._shards)]
 
     def is_behind(self, queue: Queue) -> bool:
-        """Whether a queue may have more units than can be seen: its worker is not at the end."""
+        """True if the worker of a queue has not dispatched the whole log yet."""
         return self.is_resuming(queue) or self.visible_end(queue) < self.log.end
 
     def is_resuming(self, queue: Queue) -> bool:
-        """Whether units may be missing that were there before: their worker takes up its work."""
+        """True while the worker of a queue resumes: units that were visible may be missing."""
         return not self.knows_log or self._workers_seen[shard_of(queue, self._shards)][1]
 
     def damaged_at(self, queue: Queue) -> int | None:
-        """Where a queue's worker stopped before damage: messages may be missing that are behind
-        the queue's last unit. None: it did not."""
+        """The log offset where a queue's worker stopped before damage; None if it did not.
+
+        Messages may be missing after the queue's last unit.
+        """
         return self._damaged_at[shard_of(queue, self._shards)]
 
     @property
     def knows_log(self) -> bool:
-        """Whether a writer has ever said where the log ends."""
+        """True once a writer has published the log's end."""
         return self._epoch != 0
 
     @property
     def epoch(self) -> int:
-        """The writer's, as of the last `refresh`; 0 while no writer has said anything."""
+        """The writer's epoch as of the last `refresh`; 0 until a writer has published one."""
         return self._epoch
 
     @property
     def is_current(self) -> bool:
-        """Whether no epoch has begun since the last `refresh`: what was read since is of it."""
+        """True if no epoch has begun since the last `refresh`, so that what was read is valid."""
         return self.pages.epoch() == self._epoch
 
     @property
     def token(self) -> str:
-        """Is another one whenever log or queues may have changed since an earlier `refresh`."""
+        """A text that changes when log or queues may have changed since an earlier `refresh`."""
         bounds = self.log.bounds
         numbers = (self._epoch, bounds.start, bounds.end, *self._ends)
         return "-".join(map(str, [*numbers, *(int(seen[1]) for seen in self._workers_seen)]))
 
     @property
     def queue_file_bytes(self) -> int:
-        """Length of each queue file; 0 while none was opened."""
+        """The length of each queue file; 0 until one was opened."""
         return self._queue_file_bytes
 
     @property
     def followed(self) -> int:
-        """Below it all queues can be read, as of the last `refresh`: this reader's own offset."""
+        """The log offset below which all queues can be read, as of the last `refresh`."""
         return min(self._ends)
 
     def queues(self) -> list[Queue]:
@@ -262,10 +269,8 @@ class RunningStore(Store):
             return None
         # All queues of a store have files of one length, whatever the settings say.
         self._queue_file_bytes = files.file_bytes
-        return QueueReader(files, files.first, lambda: self.log.min_offset)
-
-    def _index_files(self) -> list[IndexFile]:
-        return self.index_folder.open(self._index_names.names(), trusts_slots=True)
+        log = self.log  # as in StoppedStore: no cycle
+        return QueueReader(files, files.first, lambda: log.min_offset)
 
     def close(self) -> None:
         self.pages.close()

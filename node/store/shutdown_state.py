@@ -1,4 +1,4 @@
-"""How the last owner left a store: who it was, whether it stopped in order, what it vouched for."""
+"""The state in which the last owner left a store, from the store's small files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ from node.store.file_cache import refuse
 from node.store.identity.own_places import check_own_files
 from node.store.identity.store_links import check_links
 from protocol.checkpoint import StoreCheckpoint, decode_checkpoint
-from protocol.errors import NotAStore, StorePermission
+from protocol.errors import NotAStore
 from protocol.names import (
     ABORT_FILE,
     CHECKPOINT_FILE,
@@ -38,11 +38,11 @@ _T = TypeVar("_T")
 
 
 class Condition(NamedTuple):
-    """What stands beside the log. Offsets are record boundaries, durable when they were saved.
+    """What the small files say. Offsets are record boundaries, durable when they were saved.
 
-    `queues_done` and `index_done`: below it Keelog's workers vouch for all queues, for the index;
-    None when nobody does. `was_ours`: a Keelog writer that did not stop in order was the last to
-    write; `is_sealed`: and each record above the floor must carry the whole-record checksum.
+    `queues_done`, `index_done`: below them Keelog's workers vouch for all queues, for the index;
+    None without a checkpoint. `was_ours`: the last owner was a Keelog writer that did not stop
+    cleanly. `is_sealed`: each of its records above the floor carries the whole-record checksum.
     """
 
     is_ours: bool
@@ -60,7 +60,7 @@ class Condition(NamedTuple):
 def check_is_store(root: Path, strict: bool = True) -> None:
     """Raises NotAStore or StorePermission unless `root` is a folder that looks like a store.
 
-    `strict`: and IrregularFile for what stands in the place of an own file and is none.
+    `strict`: raises IrregularFile too, for a link, a FIFO or the like in the place of an own file.
     """
     try:
         check_links(root)
@@ -73,9 +73,7 @@ def check_is_store(root: Path, strict: bool = True) -> None:
         # Not any folder of our name: a checkout of this project has one too.
         is_ours = (root / KEELOG_DIR / EPOCHS_FILE).exists()
     except PermissionError as error:
-        raise StorePermission(
-            f"{root}: {error.strerror}", "run as the owner of the store"
-        ) from None
+        refuse(root, error)
     if not is_ours and not names.intersection(known):
         raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
     log = root / COMMIT_LOG_DIR
@@ -96,9 +94,9 @@ def read_checkpoint(root: Path) -> StoreCheckpoint:
 
 
 def read_condition(root: Path, strict: bool = True) -> Condition:
-    """Reads the small files of a store that nobody runs. Raises StorePermission, StoreDamaged.
+    """Reads the small files of a stopped store. Raises StorePermission, StoreDamaged.
 
-    Without `strict` what is no regular file counts as missing.
+    Without `strict` an irregular file counts as missing.
     """
 
     def read(load: Callable[[], _T], missing: _T) -> _T:
@@ -135,16 +133,16 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
 
 
 def _last_line(root: Path, epochs: list[EpochLine]) -> EpochLine | None:
-    """The epoch whose writer was the last to append, when it was ours.
+    """The epoch of the last writer that appended, if it was ours.
 
-    Later lines may follow, of starts that were killed before they took an append.
+    Later lines are of starts that were killed before their first append.
     """
     owner = load_owner(root)
     return next((line for line in epochs if line.epoch == owner), None)
 
 
 def _done(saved: dict[str, WorkerCheckpoint], prefix: str, epochs: list[EpochLine]) -> int | None:
-    """The least of what these workers saved, cut at the end of the epoch that they saved it in."""
+    """The lowest checkpoint of these workers, each cut at the end of its epoch."""
     ends = []
     for worker, progress in saved.items():
         if worker.startswith(prefix):

@@ -1,12 +1,12 @@
-"""Files of staged batches, below `keelog/staging/`: what waits to be published, and what was.
+"""The files of staged batches, below `keelog/staging/`.
 
     staging/<query>/published            the last batch of a query that was published
     staging/<query>/<batch>/<stage>.stage  frames of records, not in the log yet
-    staging/<query>/<batch>/journal      a publication that has begun: here until it is recorded
+    staging/<query>/<batch>/journal      a publication that has begun and is not recorded yet
     staging/.problems/<query>.<batch>    why a publication that has begun cannot end
-    staging/.trash/…                     what is being removed
+    staging/.trash/…                     files that are being removed
 
-Nothing of it is RocketMQ's, and no reader of messages looks here.
+RocketMQ knows none of them, and readers of messages do not read them.
 """
 
 import json
@@ -43,7 +43,7 @@ _HEAD_BYTES = _HEAD.size + _CRC.size
 
 
 class StagedBatch(NamedTuple):
-    """What is published once: a batch of a query."""
+    """A batch of a query; it is published exactly once."""
 
     query: str
     number: int
@@ -53,7 +53,7 @@ class StagedBatch(NamedTuple):
 
 
 class StageSummary(NamedTuple):
-    """A stage as the one who publishes knows it: `bytes` are those of its records."""
+    """A stage as the publishing client describes it; `bytes` is the size of its records."""
 
     stage: str
     frames: int
@@ -62,7 +62,7 @@ class StageSummary(NamedTuple):
 
 
 class BatchPosition(NamedTuple):
-    """A place in a batch: `record` records of part number `part` and all parts before it."""
+    """A position in a batch: after all parts before `part` and `record` records of that one."""
 
     part: int
     record: int
@@ -71,8 +71,8 @@ class BatchPosition(NamedTuple):
 class Journal(NamedTuple):
     """A publication that has begun.
 
-    What stands before `position` is in the log below `offset`, which is durable; what stands after
-    it is in the log at or after `offset`, or not yet. `final`: no batch of the query will follow.
+    The records before `position` are in the log below `offset`, durably. The records after it are
+    in the log at or after `offset`, or not yet. `final`: no batch of the query follows.
     """
 
     offset: int
@@ -90,7 +90,7 @@ class Published(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Where a frame's records stand in its stage."""
+    """The place of a frame's records in its stage."""
 
     start: int
     records: int
@@ -99,7 +99,7 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next frame begins."""
+        """The position of the next frame."""
         return self.start + self.bytes
 
 
@@ -162,22 +162,22 @@ def staged_bytes(folder: Path) -> int:
 
 
 def touched_ms(folder: Path) -> int:
-    """When a batch was last written to."""
+    """The time of the last write to a batch."""
     with os.scandir(folder) as entries:
         times = [entry.stat().st_mtime for entry in entries]
     return int(max([folder.stat().st_mtime, *times]) * 1000)
 
 
 def make_trash(root: Path) -> Path:
-    """The folder of what is being removed. Made before anything is staged: a full disk has no room
-    for it."""
+    """Makes and returns the trash folder. Call it before anything is staged: a full disk has no
+    room for it."""
     trash = staging_dir(root) / TRASH_DIR
     disk.make_dir(trash)
     return trash
 
 
 def move_to_trash(root: Path, folder: Path) -> None:
-    """Takes a folder away at once; what is in it goes when there is time."""
+    """Moves a folder to the trash, at once; `sweep` removes its files."""
     trash = make_trash(root)
     number = 0
     while (target := trash / f"{folder.name}.{number}").exists():
@@ -186,7 +186,7 @@ def move_to_trash(root: Path, folder: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Removes what is in the trash."""
+    """Empties the trash."""
     trash = staging_dir(root) / TRASH_DIR
     for folder in sorted(trash.iterdir()) if trash.is_dir() else []:
         disk.remove_tree(folder)
@@ -196,15 +196,15 @@ def sweep(root: Path) -> None:
 
 
 def frame_bytes(number: int, count: int, records: bytes | memoryview) -> bytes:
-    """A frame as it stands in a stage: its head, checksummed, and the records."""
+    """The bytes of a frame: its checksummed head, then the records."""
     head = _HEAD.pack(_MAGIC, number, count, len(records), zlib.crc32(records))
     return b"".join((head, _CRC.pack(zlib.crc32(head)), records))
 
 
 def frames_of(path: Path) -> list[Frame]:
-    """The frames of a stage, by their heads; what a power loss has torn ends them.
+    """The frames of a stage up to the first torn one; empty for a missing file.
 
-    None of a missing file. The records are not read: `read_frame` verifies them.
+    Verifies only the heads; `read_frame` verifies the records.
     """
     try:
         descriptor = open_regular(path)
@@ -249,7 +249,7 @@ def read_frame(descriptor: int, path: Path, frame: Frame) -> bytes:
 
 
 def save_journal(root: Path, batch: StagedBatch, journal: Journal) -> None:
-    """Rewrites it, durably."""
+    """Replaces the journal of a batch, durably."""
     document = {
         "offset": journal.offset,
         "position": journal.position,
@@ -261,7 +261,7 @@ def save_journal(root: Path, batch: StagedBatch, journal: Journal) -> None:
 
 
 def load_journal(root: Path, batch: StagedBatch) -> Journal:
-    """Raises StoreDamaged for one that makes no sense."""
+    """The journal of a batch. Raises StoreDamaged for one that makes no sense."""
     path = journal_path(root, batch)
     try:
         data = json.loads(_text(root, path))
@@ -276,15 +276,15 @@ def load_journal(root: Path, batch: StagedBatch) -> Journal:
 
 
 def save_published(root: Path, query: str, published: Published) -> None:
-    """Rewrites what is recorded of a query, durably."""
+    """Records the last published batch of a query, durably."""
     numbers = f"{published.number} {published.time_ms} {int(published.final)}\n"
     save_sealed(root, published_path(root, query), numbers)
 
 
 def load_published(root: Path, query: str) -> Published | None:
-    """None when nothing was published yet.
+    """The last published batch of a query; None before the first.
 
-    Raises StoreDamaged where that cannot be known: to guess would be to publish a batch twice.
+    Raises StoreDamaged for an unreadable record: a guess could publish a batch twice.
     """
     path = published_path(root, query)
     if not path.exists():
@@ -324,20 +324,20 @@ def _damaged(path: Path, found: str) -> StoreDamaged:
 
 
 def save_problem(root: Path, batch: StagedBatch, why: str) -> None:
-    """For status: says why a publication that has begun cannot end."""
+    """Notes, for `status`, why a publication that has begun cannot end."""
     folder = staging_dir(root) / PROBLEMS_DIR
     disk.make_dir(folder)
     disk.write_atomically(folder / f"{batch.query}.{batch.number}", f"{why}\n".encode())
 
 
 def clear_problem(root: Path, batch: StagedBatch) -> None:
-    """The publication goes on."""
+    """Removes the note: the publication goes on."""
     path = staging_dir(root) / PROBLEMS_DIR / f"{batch.query}.{batch.number}"
     disk.unlink(path, missing_ok=True)
 
 
 def problems(root: Path) -> Iterator[str]:
-    """What is wrong with publications that have begun, a line for each."""
+    """Yields a line for each publication that has begun and cannot end."""
     folder = staging_dir(root) / PROBLEMS_DIR
     if not is_own_folder(folder):
         return

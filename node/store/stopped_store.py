@@ -1,7 +1,7 @@
-"""A store that nobody runs: RocketMQ's or ours, stopped in order or not.
+"""A store without a running node: RocketMQ's or ours, after a clean stop or a crash.
 
-What is shown is the store as it is after recovery: what the queue and index files lack is made
-in memory from the log, what points beyond the log's end is left out.
+It shows the store as recovery would leave it: it derives in memory what the queue and index files
+lack, and leaves out what points beyond the log's end.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,11 +40,11 @@ _ANY_OFFSET = 2**63 - 1
 
 
 class StoppedStore(Store):
-    """Bounds are found once, when it is opened. `tail` tells where the log ends and why.
+    """A store whose bounds are found once, when it is opened; `tail` is the log's end, and why.
 
-    `strict=False` opens a log with missing or odd segments too: `problems` names them, and only
-    the segments after the last gap tell where the log ends, past damaged records. `on_window`: as
-    for `find_tail`.
+    `strict=False` opens a log with missing or odd segments too, which `problems` names. Then the
+    walk to the log's end begins after the last gap, and goes on past damaged records. `on_window`:
+    see `find_tail`.
     """
 
     def __init__(
@@ -75,14 +75,13 @@ class StoppedStore(Store):
         self.tail: WalkedEnd = find_tail(last_run, self.condition, hints, on_window, not strict)
         self.log = LogReader(segments, Bounds(segments.start, self.tail.end))
         self.index_folder = IndexFolder(root, settings.index_geometry, self._files)
-        self.index = IndexReader(lambda: self._index_files)
 
     def refresh(self) -> None:
-        """Nothing changes."""
+        """Does nothing: the store does not change."""
 
     @cached_property
     def queue_file_bytes(self) -> int:
-        """Length of a queue file: as found, else as the settings say. Raises StoreDamaged."""
+        """The length of a queue file, from the files or else the settings. Raises StoreDamaged."""
         return find_queue_file_bytes(iter(self.folders.values()), self.settings.queue_file_bytes)
 
     def queues(self) -> list[Queue]:
@@ -98,12 +97,13 @@ class StoppedStore(Store):
         files, end = self.files_of(queue), self._covered[queue].next_number
         if end < 0 or (derived is not None and derived.replaces_files):
             files, end = no_queue_files(files.folder, files.file_bytes, self._files), 0
-        reader = QueueReader(files, end, lambda: self.log.min_offset, derived)
+        log = self.log  # `lambda: self.log…` would be a cycle, which waits for the collector
+        reader = QueueReader(files, end, lambda: log.min_offset, derived)
         self._readers[queue] = reader
         return reader
 
     def files_of(self, queue: Queue) -> QueueFiles:
-        """A queue's files as they stand. Raises StoreDamaged, StorePermission."""
+        """The files of a queue, without derived units. Raises StoreDamaged, StorePermission."""
         if queue not in self._queue_files:
             folder = queue_folder(self.root, queue)
             make = open_queue_files if queue in self.folders else no_queue_files
@@ -111,7 +111,7 @@ class StoppedStore(Store):
         return self._queue_files[queue]
 
     def _hints(self, segment_bytes: int) -> Iterator[int]:
-        """Where records may start near the log's end: a long segment need not be walked then."""
+        """Yields offsets near the log's end where records may start: they shorten the walk."""
         condition = self.condition
         if segment_bytes <= _SMALL_SEGMENT_BYTES or not condition.is_clean:
             return
@@ -122,7 +122,7 @@ class StoppedStore(Store):
                 end = files.end_below(_ANY_OFFSET)
                 last = files.read(end - 1, 1) if end > files.first else ()
             except StoreDamaged:
-                continue  # Only a hint is lost; who reads this queue meets the damage.
+                continue  # only a hint is lost; a read of the queue reports the damage
             yield from (int(unit["physical_offset"]) for unit in last)
 
     @cached_property
@@ -151,7 +151,16 @@ class StoppedStore(Store):
         )
 
     @cached_property
-    def _index_files(self) -> list[IndexFile]:
+    def index(self) -> IndexReader:
+        files = self._recovered_index()
+        return IndexReader(lambda: files)
+
+    def close(self) -> None:
+        # The index files are mapped: a user unmounts the volume while this object is still there.
+        self.__dict__.pop("index", None)
+        super().close()
+
+    def _recovered_index(self) -> list[IndexFile]:
         folder = self.index_folder
         on_disk = folder.open(folder.names())
         if not self.settings.message_index_enable:

@@ -1,7 +1,7 @@
 """`config/topics.json`: RocketMQ's table of topics (TopicConfigManager).
 
-Read tolerantly (the broker's JSON has integer keys without quotes), written with everything
-kept that we do not know.
+Reading takes the broker's JSON, whose integer keys have no quotes. Writing keeps every field that
+we do not know.
 """
 
 import json
@@ -17,14 +17,14 @@ from node.runtime import disk
 from node.runtime.held_store import check_held
 from node.runtime.regular_file import TOPICS_FILE_BYTES_MAX, read_bounded
 from node.runtime.shortage import refusal_for
-from protocol.errors import StoreDamaged, StorePermission
+from node.store.file_cache import refuse
+from protocol.errors import StoreDamaged
 from protocol.names import QUEUE_ID_MAX, TOPICS_FILE
 
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_DEFAULT = PERM_READ | PERM_WRITE
 _NEW_ENTRY = {"attributes": {}, "order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
-_OWNER_HINT = "run as the owner of the store"
 _RESTORE_HINT = "restore it from topics.json.bak, or remove it"
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?[0-9]+)(\s*):')
 
@@ -40,12 +40,12 @@ class Topic:
 
     @property
     def is_writable(self) -> bool:
-        """Whether messages may be sent to it."""
+        """True if messages may be sent to it."""
         return bool(self.perm & PERM_WRITE)
 
 
 def parse_broker_json(text: str) -> Any:
-    """JSON as the broker writes it: integer keys may stand without quotes."""
+    """Parses JSON as the broker writes it: integer keys may lack quotes."""
     quoted = _BARE_KEY.sub(lambda m: m[1] if m[1] else f'{m[2]}"{m[3]}"{m[4]}:', text)
     return json.loads(quoted)
 
@@ -61,9 +61,10 @@ class TopicsFile:
         self.reload()
 
     def reload(self) -> bool:
-        """Reads the file again when it changed; `.bak` when it is missing, as the broker does.
+        """Reads the file again if it changed; without the file `.bak`, as a broker does.
 
-        Raises StoreDamaged when it cannot be understood, StoreMoved.
+        Returns True if it read one.
+        Raises StoreDamaged for a file that makes no sense, StorePermission, StoreMoved.
         """
         check_held()
         path = self.path if os.path.lexists(self.path) else _copy_of(self.path)
@@ -76,7 +77,7 @@ class TopicsFile:
         except FileNotFoundError:
             return False
         except PermissionError as error:
-            raise StorePermission(f"{path}: {error.strerror}", _OWNER_HINT) from None
+            refuse(path, error)
         self._stamp = stamp
         return True
 
@@ -109,7 +110,7 @@ class TopicsFile:
         return True
 
     def _save(self, table: dict[str, Any], timestamp_ms: int) -> None:
-        """What the table in memory says is what the file says, also when that is not written."""
+        """Writes the table. If that fails, the table in memory becomes that of the file again."""
         version = dict(self._document.get("dataVersion", {"stateVersion": 0}))
         version["counter"] = int(version.get("counter", 0)) + 1
         version["timestamp"] = timestamp_ms
@@ -120,7 +121,7 @@ class TopicsFile:
             if error.errno not in disk.PASSING:
                 raise
             self._stamp = None
-            with suppress(OSError):  # without room it may be there all the same
+            with suppress(OSError):  # the error may have come after the new table was in place
                 self.reload()
             raise refusal_for(error, str(self.path)) from None
         self._document = document
@@ -139,9 +140,9 @@ class TopicsFile:
 
 
 def unreadable_tables(root: Path) -> Iterator[StoreDamaged]:
-    """Why the table cannot be understood, and then its copy, which counts when the table is gone.
+    """Yields what is wrong with the table, then with its copy, which counts without the table.
 
-    Nothing when it can, or is not there. Raises StorePermission.
+    Ends at the first of the two that can be read. Raises StorePermission.
     """
     path = root / TOPICS_FILE
     for table in (path, _copy_of(path)):
@@ -150,7 +151,7 @@ def unreadable_tables(root: Path) -> Iterator[StoreDamaged]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError as error:
-            raise StorePermission(f"{table}: {error.strerror}", _OWNER_HINT) from None
+            refuse(table, error)
         except StoreDamaged as damage:
             yield damage
         else:

@@ -1,4 +1,4 @@
-"""Where a node listens: control at the port of --bind, the writer one above, then the readers."""
+"""The addresses of a node: control at the port of --bind, the writer one above, then readers."""
 
 import ipaddress
 import re
@@ -21,7 +21,7 @@ class BindAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this host can connect."""
+        """True if only this host can connect."""
         if self.host == "localhost":
             return True
         try:
@@ -31,16 +31,16 @@ class BindAddress:
 
     @property
     def takes_local(self) -> bool:
-        """Whether all clients that come here come from 127.0.0.1: over a local socket they are
-        told from it no more than before."""
+        """True if every client connects from 127.0.0.1, so that a message over a local socket has
+        the same born host."""
         return self.is_loopback and not self.host.startswith("[")
 
     def with_port_of(self, endpoint: str) -> "BindAddress":
-        """The same host with the port that was really bound."""
+        """The same host with the port that was bound."""
         return replace(self, port=int(endpoint.rpartition(":")[2]))
 
     def child_endpoint(self, distance: int) -> str:
-        """Where a child binds: so many ports above the control port, or any free one."""
+        """The endpoint of a child: `distance` ports above the control port, or any free port."""
         return f"tcp://{self.host}:{0 if self.any_port else self.port + distance}"
 
 

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCE_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
-"""The folder of the outermost package: of the source tree, or where a wheel was installed."""
-"""Where `node` and `workers` are found, in a source tree and in an installation."""
+"""The folder of the outermost package: the source tree, or where the wheel is installed."""
 _LINE_BYTES_MAX = 4096
 
 
 class ChildReport(NamedTuple):
-    """A line that a child writes: it is ready at `endpoint`, it recovers, or ends for a reason."""
+    """A report of a child: it is ready at `endpoint`, it recovers, or it ends for a reason."""
 
     endpoint: str | None
     """Empty for a child that binds none; None in last words."""
@@ -35,9 +34,9 @@ def command(module: str, arguments: Sequence[str]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Ours, and the place of the modules in front of PYTHONPATH.
+    """Our environment, with SOURCE_ROOT first in PYTHONPATH.
 
-    numpy's linear algebra, which nobody here uses, starts a thread for each processor otherwise.
+    With OPENBLAS_NUM_THREADS numpy's linear algebra, which we never use, starts no threads.
     """
     path = os.environ.get("PYTHONPATH", "")
     parts = [str(SOURCE_ROOT), *([path] if path else [])]
@@ -81,7 +80,7 @@ class Process:
         self.report_fd: int | None = reader
 
     def reports(self) -> list[ChildReport]:
-        """What it has told since the last call; the pipe is closed when nothing more can come."""
+        """The reports since the last call; closes the pipe when no more can come."""
         if self.report_fd is None:
             return []
         with suppress(BlockingIOError):
@@ -100,7 +99,7 @@ class Process:
             self.report_fd = None
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to this very process, however pids are reused; ended is fine."""
+        """Sends a signal; one that has ended gets none, even if its pid was given again."""
         try:
             signal.pidfd_send_signal(self.pidfd, number)
         except ProcessLookupError:
@@ -111,13 +110,13 @@ class Process:
         return self._process.poll()
 
     def close(self) -> None:
-        """Gives the descriptors back, after it has ended."""
+        """Closes the descriptors, after the process has ended."""
         os.close(self.pidfd)
         self._close_report()
 
 
 def parse_report(line: bytes) -> ChildReport | None:
-    """None for what is no report."""
+    """Parses a report; None for anything else."""
     try:
         report = json.loads(line)
     except ValueError:

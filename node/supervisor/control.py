@@ -29,7 +29,7 @@ _ANSWERS_AT_ONCE = 100
 
 
 def bind(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> Server:
-    """The socket. Raises RefusedError for a taken address: waiting will not free it."""
+    """Opens the socket. Raises RefusedError for a taken address: waiting will not free it."""
     try:
         return Server(context, endpoint, CONTROL_FRAME_BYTES_MAX)
     except ServiceNotAvailable as error:
@@ -37,7 +37,7 @@ def bind(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> Server:
 
 
 def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
-    """Answers those that wait, so many at most that the supervisor's own work is not held up."""
+    """Answers requests that wait, up to a number that does not delay the supervisor's work."""
     for _ in range(_ANSWERS_AT_ONCE):
         received = server.receive()
         if received is None:
@@ -51,7 +51,7 @@ def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:
 def _answer(
     frame: bytes, payload: bytes | memoryview | None, view: Callable[[], NodeView]
 ) -> Header:
-    """The answer to one request; bad input is refused by kind, the connection goes on."""
+    """The answer to one request; malformed input is refused, and the connection goes on."""
     number = 0
     try:
         header = unpack(frame, CONTROL_FRAME_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""The directory that a supervisor is given: may it be a store, and is somebody still in it?"""
+"""Checks the directory of a node: may it be a store, and do processes still use it?"""
 
 import fcntl
 import logging
@@ -35,7 +35,7 @@ _OF_A_STORE = frozenset(
     }
 )
 _MARKS = frozenset({COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, CHECKPOINT_FILE, ABORT_FILE, KEELOG_DIR})
-"""One of these, and it is a store."""
+"""A directory with one of these is a store."""
 _IN_EMPTY_FILE_SYSTEMS = frozenset({"lost+found"})
 _OTHERS_MAY_ENTER, _OTHERS_MAY_READ = 0o011, 0o044
 _COUNTED_SLOTS = ("queue-", "reader-")
@@ -44,10 +44,10 @@ _RETRY_S = 0.05
 
 
 def open_directory(root: Path) -> None:
-    """Makes the directory when it is absent. Raises NotAStore for what is no store and not empty,
-    IrregularFile for what stands in the place of one of a node's own files.
+    """Makes a missing directory. Raises NotAStore for one that is neither a store nor empty.
 
-    Raises StorePermission when the system refuses; then, as always, nothing was changed.
+    Raises IrregularFile for anything else in the place of an own file, and StorePermission. When it
+    raises, nothing was changed.
     """
     try:
         check_links(root)
@@ -79,9 +79,9 @@ def open_directory(root: Path) -> None:
 
 
 def warn_if_open_to_others(root: Path) -> None:
-    """One line when others than the owner may read what is in the store.
+    """Logs a warning if users other than the owner may read the store.
 
-    What Keelog makes is closed to them. A store of a broker, or of an earlier version, may not be.
+    What Keelog makes is closed to them; files of a broker, or of an earlier version, may not be.
     """
     found = open_to_others(root)
     if found is not None:
@@ -90,9 +90,9 @@ def warn_if_open_to_others(root: Path) -> None:
 
 
 def open_to_others(root: Path) -> Path | None:
-    """The first of a store's files and folders that others may read; they may read what is below.
+    """The first file or folder of a store that other users may read; None without one.
 
-    Below a folder that is closed to them nothing is, whatever its mode.
+    In a folder that they may not enter they can read nothing, whatever its mode.
     """
     is_closed = not root.stat().st_mode & _OTHERS_MAY_ENTER
     for path in sorted(root / name for name in _OF_A_STORE):
@@ -107,7 +107,7 @@ def open_to_others(root: Path) -> Path | None:
 def wait_for_orphans(root: Path, wait_s: float = ORPHANS_S_MAX) -> None:
     """Waits for the processes of a killed supervisor to end; they hold locks of their slots.
 
-    Raises StoreLocked when one does not.
+    Raises StoreLocked if one does not.
     """
     deadline = time.monotonic() + wait_s
     for path in sorted(run_dir(root).glob("*.lock")):
@@ -123,7 +123,7 @@ def wait_for_orphans(root: Path, wait_s: float = ORPHANS_S_MAX) -> None:
 def remove_old_pages(root: Path, slots: set[str]) -> None:
     """Removes the pages of queue workers and readers that this node does not have.
 
-    The writer looks at all pages when it stops, and a page's pid may be somebody else's by then.
+    The writer reads all pages when it stops; the pid in an old page may be of another process.
     """
     for path in run_dir(root).glob("*.page"):
         if path.stem.startswith(_COUNTED_SLOTS) and path.stem not in slots:

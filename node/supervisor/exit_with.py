@@ -1,4 +1,4 @@
-"""A node that runs for another process, a test or a load, ends with it."""
+"""Ends a node together with the process that it runs for, a test or a load."""
 
 import logging
 import os
@@ -13,10 +13,10 @@ log = logging.getLogger("keelog.supervisor")
 
 
 def stop_at_end_of(pid: int, stop: StopFlag) -> None:
-    """Sets the flag when that process ends, however it does. Raises BadRequest when there is none.
+    """Sets the flag when process `pid` ends. Raises BadRequest if there is none.
 
-    A process ends with the last of its threads. What `process.die_with_parent` asks for
-    comes with the end of the one thread that started us, which may be long before.
+    A process ends with its last thread. `process.die_with_parent` would react to the end of the one
+    thread that started us, which may be long before.
     """
     try:
         pidfd = os.pidfd_open(pid)

@@ -1,4 +1,4 @@
-"""Opens a node's HTTP end, where one is wanted; a node serves without it too."""
+"""Opens a node's HTTP server if `--http` is set; a node serves without it too."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -15,9 +15,9 @@ log = logging.getLogger("keelog.supervisor")
 def http_end(
     address: str, view: Callable[[], NodeView], turned_at: Callable[[], float]
 ) -> Iterator[str]:
-    """Serves the pages at `--http` while the context lasts; returns where they are.
+    """Serves the pages at `--http` within the context, and yields their URL.
 
-    A taken port is a warning, and the answer empty.
+    The URL is empty without `--http`, and after a warning if the port is taken.
     """
     place = parse_http(address)
     if place is None:
@@ -31,8 +31,8 @@ def http_end(
         end = HttpServer(place.host, place.port, HealthPages(view, turned_at))
     except OSError as error:
         where, why = f"{place.host}:{place.port}", error.strerror or error
-        told = fields(cannot_listen_at=where, why=why)
-        log.warning("no metrics and no health pages; the node serves on", extra=told)
+        details = fields(cannot_listen_at=where, why=why)
+        log.warning("no metrics and no health pages; the node serves on", extra=details)
         yield ""
         return
     log.info("health and metrics are served", extra=fields(url=end.url, paths=" ".join(PATHS)))

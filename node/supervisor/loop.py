@@ -1,7 +1,7 @@
 """The supervisor: takes the store's lock, starts the processes of a node, keeps them running.
 
-Signal handlers only note the signal; one loop compares what is with what should be. What to do is
-decided in `node.supervisor.plan`.
+Signal handlers only note the signal; one loop compares what is with what should be.
+`node.supervisor.plan` decides what to do.
 """
 
 import errno
@@ -86,16 +86,16 @@ log = logging.getLogger("keelog.supervisor")
 _POLL_S_MAX = 1.0
 _STOP_LOOK_S = 0.01
 NO_PROCESS = NO_RESOURCES | {errno.EAGAIN}
-"""What starting a process returns when descriptors, memory or processes are short."""
+"""Errors of a process start for want of descriptors, memory or processes."""
 
 
 def serve(options: Options) -> int:
-    """Runs a node until SIGTERM, SIGINT, or the end of the process that it is for; the exit code
-    is 0 after a stop in order, and EXIT_UNEXPECTED after an error that nobody foresaw.
+    """Runs a node until SIGTERM, SIGINT, or the end of the process that it runs for.
 
-    Raises BadRequest for settings that cannot be, NotAStore, StorePermission, StoreLocked: then
-    nothing was changed. A writer that refuses the store at its first start ends the node with the
-    writer's exit code, 5 for a damaged store.
+    Returns 0 after a clean stop, and EXIT_UNEXPECTED after an unexpected error. If the writer
+    refuses the store at its first start, returns the writer's exit code, 5 for a damaged store.
+    Raises BadRequest for invalid settings, NotAStore, StorePermission, StoreLocked: then nothing
+    was changed.
     """
     started_at = time.monotonic()
     settings = load_settings(options.pairs)
@@ -136,14 +136,14 @@ def serve(options: Options) -> int:
 
 
 def _watch_threads(stop: StopFlag) -> list[str]:
-    """From now on an unexpected error in a thread stops the node in order; the threads' names."""
+    """From now on an unexpected error in a thread stops the node; returns their names."""
     ended: list[str] = []
 
     def note(caught: threading.ExceptHookArgs) -> None:
         name = caught.thread.name if caught.thread is not None else ""
         ended.append(name)
-        told = fields(thread=name)
-        log.critical("an unexpected error ends the node", exc_info=caught.exc_value, extra=told)
+        extra = fields(thread=name)
+        log.critical("an unexpected error ends the node", exc_info=caught.exc_value, extra=extra)
         stop.set()
 
     threading.excepthook = note
@@ -187,7 +187,7 @@ class Supervisor:
         self._killed = False
 
     def run(self, stop: StopFlag) -> int:
-        """Until all children have ended after a stop, or the writer refuses the store."""
+        """Runs until all children have ended after a stop, or the writer refuses the store."""
         if not self.place.is_loopback:
             log.warning(
                 "reachable from other hosts: anybody there can read, write and delete, "
@@ -222,7 +222,7 @@ class Supervisor:
             self._wait(stop, now)
 
     def _step(self, now: float) -> int | None:
-        """One turn; the exit code when the node is at its end."""
+        """One turn; returns the exit code when the node has ended."""
         self._collect(now)
         self._watch.look(self.children, self._processes, now)
         if self._stopping_since is not None:
@@ -231,25 +231,25 @@ class Supervisor:
         code = must_end(self.children)
         if code is not None:
             if nothing_runs(self.children):
-                self._tell_of_nothing()
+                self._print_nothing_runs()
             return code
         for number, child in enumerate(self.children):
             if is_due(child, self.children, now):
                 self._start(number, child, now)
-        self._tell_when_ready(now)
+        self._print_when_ready(now)
         return None
 
     def _look_at_store(self) -> None:
-        """Starts nothing any more when the store has moved: another one would be made, or used."""
+        """Starts no more processes if the store has moved: they would make or use another one."""
         if self._moved is None:
             try:
                 self.held.check()
             except StoreMoved as error:
                 self._moved = error
-                told = fields(cause=error.reason, hint=error.hint)
-                log.error("the store has moved, no process is started any more", extra=told)  # noqa: TRY400
+                details = fields(cause=error.reason, hint=error.hint)
+                log.error("the store has moved, no process is started any more", extra=details)  # noqa: TRY400
             except OSError:
-                return  # of the disk; the processes meet it too
+                return  # a disk error, which the processes report
         if self._moved is not None:
             note_moved(self.children, self._moved.reason)
 
@@ -259,8 +259,8 @@ class Supervisor:
         try:
             process = Process(self._command(child))
         except OSError as error:
-            told = fields(process=child.name, cause=error)
-            log.error("process cannot be started", extra=told)  # noqa: TRY400 (no bug of ours)
+            details = fields(process=child.name, cause=error)
+            log.error("process cannot be started", extra=details)  # noqa: TRY400 (no bug of ours)
             is_short = error.errno in NO_PROCESS
             note_last_words(child, f"no_resources: {error.strerror}" if is_short else str(error))
             code = EXIT_NO_RESOURCES if is_short else EXIT_FAILED
@@ -291,7 +291,7 @@ class Supervisor:
         return command(options.modules[child.role], arguments)
 
     def _collect(self, now: float) -> None:
-        """Takes note of children that report ready and of those that ended."""
+        """Takes in the reports of children, and the children that have ended."""
         for number, process in list(self._processes.items()):
             child = self.children[number]
             self._take_reports(child, process)
@@ -304,7 +304,7 @@ class Supervisor:
             lacked = child.lacks
             note_exit(child, code, now, self.options.limits)
             if lacked is None or child.lacks is not lacked:
-                self._tell_of_exit(child, code)
+                self._log_exit(child, code)
 
     def _take_reports(self, child: Child, process: Process) -> None:
         for report in process.reports():
@@ -321,31 +321,31 @@ class Supervisor:
                     remove_old_pages(self.held.place, slots)
             note_ready(child, report.endpoint)
             if self._was_ready:
-                told = fields(process=child.name, process_pid=process.pid)
-                log.info("process runs again", extra=told)
+                details = fields(process=child.name, process_pid=process.pid)
+                log.info("process runs again", extra=details)
 
-    def _tell_of_exit(self, child: Child, code: int) -> None:
+    def _log_exit(self, child: Child, code: int) -> None:
         if (child.state is ChildState.STOPPED and code == 0) or must_end(self.children) is not None:
-            return  # in the latter case the writer's own three lines are the last word
-        told = {"process": child.name, "end": end_of(code), "cause": child.cause}
+            return  # in the latter case the writer's own three lines must be the last ones
+        details = {"process": child.name, "end": end_of(code), "cause": child.cause}
         if child.state is ChildState.BACKING_OFF:
-            log.warning("process ended and is started again", extra=fields(**told))
+            log.warning("process ended and is started again", extra=fields(**details))
         elif child.state is ChildState.DISK_FULL:
-            log.warning("process waits for room on the disk", extra=fields(**told))
+            log.warning("process waits for room on the disk", extra=fields(**details))
         elif child.state is ChildState.NO_RESOURCES:
-            log.warning("process waits for descriptors or memory", extra=fields(**told))
+            log.warning("process waits for descriptors or memory", extra=fields(**details))
         else:
-            log.error("process ended", extra=fields(**told, state=child.state))
+            log.error("process ended", extra=fields(**details, state=child.state))
             if child.role is ChildRole.WRITER:
                 log.error("the node is read-only now", extra=fields(cause=child.cause))
 
-    def _tell_of_nothing(self) -> None:
+    def _print_nothing_runs(self) -> None:
         causes = {f"{child.name}: {child.cause}" for child in self.children}
         reason = "; ".join(sorted(causes))
         hint = "see what they said above; give them more memory (ulimit -v, MemoryMax)"
         print_error("no process of the node could be started", RefusedError(reason, hint))
 
-    def _tell_when_ready(self, now: float) -> None:
+    def _print_when_ready(self, now: float) -> None:
         if self._was_ready or not self._is_ready(now):
             return
         self._was_ready = True
@@ -357,7 +357,7 @@ class Supervisor:
             sys.stderr.flush()
 
     def _ends(self) -> list[str]:
-        """Where else to look: for the ready line."""
+        """The other addresses of the ready line: metrics and log file."""
         ends = [f"metrics {self._http_url}/metrics"] if self._http_url else []
         return ends if self.events.file is None else [*ends, f"log {self.events.file}"]
 
@@ -371,7 +371,7 @@ class Supervisor:
     # -- stopping -----------------------------------------------------------------------------
 
     def _stop_step(self, now: float) -> int | None:
-        """The writer first: it flushes and waits for the workers. Then everybody else."""
+        """Stops the writer first, which flushes and waits for the workers, then all others."""
         for child in self.children:
             if not child.is_alive and child.state in (ChildState.WAITING, *TRIED_AGAIN):
                 child.state = ChildState.STOPPED
@@ -408,13 +408,13 @@ class Supervisor:
                 self._killed = True
 
     def _stop_in_order(self) -> None:
-        """Stops all, as a signal does, while nobody is served any more."""
+        """Stops all children as a signal does, but without answering clients meanwhile."""
         self._stopping_since = self._stopping_since or time.monotonic()
         while self._step(time.monotonic()) is None:
             time.sleep(_STOP_LOOK_S)
 
     def _end_all(self) -> None:
-        """Leaves no child behind, whatever happened."""
+        """Ends every child that is left, whatever happened."""
         deadline = time.monotonic() + self.options.limits.stop_s_max
         for process in self._processes.values():
             process.signal(signal.SIGTERM)
@@ -427,7 +427,7 @@ class Supervisor:
     # -- waiting and answering ----------------------------------------------------------------
 
     def _wait(self, stop: StopFlag, now: float) -> None:
-        """Sleeps until a child, a client or a signal wants something, then answers clients."""
+        """Sleeps until a child, a client or a signal needs attention, then serves clients."""
         poller = zmq.Poller()
         poller.register(self.server.socket, zmq.POLLIN)
         if self._stopping_since is None:
@@ -443,7 +443,7 @@ class Supervisor:
         answer_clients(self.server, self.view)
 
     def view(self) -> NodeView:
-        """The node now. Other threads may ask too: nothing is changed."""
+        """The node as it is now. Any thread may call it: it changes nothing."""
         now = time.monotonic()
         return NodeView(
             root=self.held.place,
@@ -464,7 +464,7 @@ class Supervisor:
 
 
 def _all_pairs(options: Options) -> tuple[str, ...]:
-    """The settings, with the sizes of a store that is there already."""
+    """The settings, with the sizes of an existing store's files."""
     # Only here: it brings numpy into the supervisor.
     from node.supervisor.sizes import with_found_sizes
 

@@ -1,4 +1,4 @@
-"""The log of a whole node: what SIGHUP and SIGUSR2 to the supervisor ask of all its processes."""
+"""The log of a whole node: the supervisor passes SIGHUP and SIGUSR2 on to all its processes."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ class Listener(Protocol):
 
 
 class ChildLogState(NamedTuple):
-    """What a child knows."""
+    """The state of the log in a child."""
 
     debug: bool
     reopened: int
@@ -31,7 +31,7 @@ class ChildLogState(NamedTuple):
 class NodeLog:
     """Handlers only note the signals; `turn`, called in the supervisor's loop, does the rest.
 
-    A child that is starting is told when it has reported: at last all know the same.
+    A child that starts gets the signals after its first report, so that all agree in the end.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -40,18 +40,19 @@ class NodeLog:
         self._debug = False
         self._reopen_wanted = False
         self._reopened = 0
-        self._told: dict[int, ChildLogState] = {}
+        self._children: dict[int, ChildLogState] = {}
+        """The state of each child, by its pid."""
 
     def note_toggle(self) -> None:
-        """SIGUSR2 came."""
+        """Notes a SIGUSR2."""
         self._debug_wanted = not self._debug_wanted
 
     def note_reopen(self) -> None:
-        """SIGHUP came."""
+        """Notes a SIGHUP."""
         self._reopen_wanted = True
 
     def turn(self, children: Iterable[Listener]) -> None:
-        """Does what was asked for, and tells each child that does not know."""
+        """Acts on the signals that were noted, and signals each child that has not yet."""
         if self._reopen_wanted:
             self._reopen_wanted = False
             self._reopened += 1
@@ -59,22 +60,22 @@ class NodeLog:
         if self._debug != self._debug_wanted:
             self._debug = self._debug_wanted
             set_debug(self._debug)
-        before, self._told = self._told, {}
+        before, self._children = self._children, {}
         for child in children:
-            told = before.get(child.pid, ChildLogState(False, self._reopened))
-            self._told[child.pid] = self._tell(child, told) if child.has_reported else told
+            state = before.get(child.pid, ChildLogState(False, self._reopened))
+            self._children[child.pid] = self._update(child, state) if child.has_reported else state
 
-    def _tell(self, child: Listener, told: ChildLogState) -> ChildLogState:
-        if told.debug != self._debug:
+    def _update(self, child: Listener, state: ChildLogState) -> ChildLogState:
+        if state.debug != self._debug:
             child.signal(signal.SIGUSR2)
-        if told.reopened != self._reopened:
+        if state.reopened != self._reopened:
             child.signal(signal.SIGHUP)
         return ChildLogState(self._debug, self._reopened)
 
 
 def node_log(stop: StopFlag) -> NodeLog:
-    """Installs the signals. SIGHUP reopens the log's file, but stops a node that was started on a
-    terminal, in order: there it says that the terminal is gone. `nohup` is left as it is."""
+    """Installs the handlers. SIGHUP reopens the log file; on a terminal it stops the node cleanly,
+    because there it means that the terminal is gone. `nohup` keeps its effect."""
     made = NodeLog(file_of_stderr())
     if made.file is None:
         os.environ.pop(FILE_VARIABLE, None)
@@ -88,7 +89,7 @@ def node_log(stop: StopFlag) -> NodeLog:
 
 
 def has_terminal() -> bool:
-    """Whether a terminal controls this process: who closes it ends what was started there."""
+    """True if a terminal controls this process: its end is the end of the process."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:

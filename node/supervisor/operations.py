@@ -1,4 +1,4 @@
-"""What requests a node has answered, and how long they took, for its status: from stats pages."""
+"""Sums up, for `status`, the requests of a node and their latency, from its stats pages."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from node.runtime.stats.page import SUM, Histogram, SlotStats
 from node.runtime.stats.series import DURATION, LOG_FLUSH, OK, REQUESTS
 
 FLUSH = "log_flush"
-"""Beside the operations of requests: flushes of the log."""
+"""A row beside those of requests: flushes of the log."""
 _NS_PER_MS = 1e6
-_NO_TIMES = Histogram((0,) * SUM, 0)
+NO_TIMES = Histogram((0,) * SUM, 0)
 
 
 @dataclass(slots=True)
 class _Operation:
-    times: Histogram = _NO_TIMES
+    times: Histogram = NO_TIMES
     requests: int = 0
     failed: int = 0
 
 
 def operations(slots: Iterable[SlotStats]) -> list[dict[str, Any]]:
-    """A row for each operation that was ever asked for, all slots together, over all restarts.
+    """A row for each operation with a request, summed over all slots and restarts.
 
-    `buckets`: number n counts times below 2**n ns and not below 2**(n - 1); zeros at the end are
-    left out. Two looks at it give the times in between.
+    `buckets`: bucket n counts times in [2**(n - 1), 2**n) ns, without zeros at the end. The
+    difference of two rows is the time between them.
     """
     found: dict[str, _Operation] = {}
     for slot in slots:
@@ -59,7 +59,7 @@ def _row(op: str, found: _Operation) -> dict[str, Any]:
 
 
 def quantiles(times: Histogram) -> dict[str, float | None]:
-    """In ms, exact to a power of two; null of nothing."""
+    """p50 and p99 in ms, exact to a power of two; null without times."""
     return {name: _ms(times.quantile(part)) for name, part in (("p50_ms", 0.5), ("p99_ms", 0.99))}
 
 

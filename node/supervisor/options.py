@@ -1,6 +1,6 @@
-"""What a supervisor is asked for: by `keelog serve`, beside the settings of a store, and by tests.
+"""The options of a supervisor, from `keelog serve` or a test, beside a store's settings.
 
-Names and defaults of options, of a settings file and of variables come from here.
+Options, settings files and environment variables have their names and defaults from here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ MODULES: Mapping[ChildRole, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`pairs` are settings as `name=value`; `modules` are others only in tests."""
+    """`pairs`: settings as `name=value`; `modules`: tests alone replace them."""
 
     root: Path
     serve: ServeSettings = field(default_factory=ServeSettings)

@@ -1,4 +1,4 @@
-"""What a supervisor decides: pure functions of what happened, with the clock as a parameter.
+"""The decisions of a supervisor: pure functions of events, with the clock as a parameter.
 
 Times are seconds of a monotonic clock.
 """
@@ -37,7 +37,7 @@ class ChildRole(StrEnum):
 
 
 class ChildState(StrEnum):
-    """Where a child is in its life. The last eight are without a process."""
+    """The state of a child. In the last nine states it has no process."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -54,16 +54,15 @@ class ChildState(StrEnum):
 
 
 LOOK_S_MAX = 2.0
-"""What one look at a process adds to its silence at most: looks come each second."""
+"""The most that one look adds to the silence of a process: looks come each second."""
 STARTING_SILENCES = 3
-"""A starting process may be silent for so many limits: it waits for locks and for others."""
+"""The limits that a starting process may be silent: it waits for locks and other processes."""
 COMPUTING_SILENCES = 30
-"""So many limits a start may take processor time and show nothing else: then it is a loop without
-end."""
+"""The limits that a start may show only processor time: longer is an endless loop."""
 READ_ONLY = "read_only"
 ALIVE = frozenset({ChildState.STARTING, ChildState.RUNNING, ChildState.STOPPING})
 SHORT_OF = {EXIT_DISK_FULL: ChildState.DISK_FULL, EXIT_NO_RESOURCES: ChildState.NO_RESOURCES}
-"""What a child waits for after an end that is no crash."""
+"""What a child waits for after an end for want of it, which is not a crash."""
 TRIED_AGAIN = frozenset({ChildState.BACKING_OFF, *SHORT_OF.values()})
 OUT_OF_SERVICE = frozenset(
     {ChildState.GIVEN_UP, ChildState.DAMAGED, ChildState.REFUSED, ChildState.MOVED}
@@ -78,16 +77,16 @@ class RestartLimits:
     backoff_s_min: float = 0.1
     backoff_s_max: float = 30.0
     crashes_max: int = 5
-    """So many ends within `crash_window_s` are a crash loop; 0: never one."""
+    """This number of ends within `crash_window_s` is a crash loop; 0: never."""
     crash_window_s: float = 60.0
     full_disk_s: float = 2.0
-    """The pause after an end for lack of room or descriptors, which counts as no crash."""
+    """The pause after an end for lack of room or descriptors, which is not a crash."""
     settle_s_max: float = 10.0
     """How long a first start waits for workers that are slow to report."""
     stop_s_max: float = 30.0
-    """What has not stopped by then is killed."""
+    """A process that takes longer to stop is killed."""
     silence_s_max: float = 10.0
-    """A process that gave no sign of life for so long is killed, and started again."""
+    """A process without a sign of life for longer is killed, and started again."""
 
 
 @dataclass(slots=True)
@@ -100,7 +99,7 @@ class Child:
     pid: int | None = None
     endpoint: str = ""
     local: str = ""
-    """Where clients of this machine may connect instead, through all its starts."""
+    """A local socket for clients of this machine; it stays through all its starts."""
     restarts: int = 0
     restarts_by_reason: dict[str, int] = field(default_factory=dict)
     started_at: float = 0.0
@@ -113,9 +112,9 @@ class Child:
     cause: str = ""
     """Why it ended last; empty when it has been ready since."""
     last_words: str = ""
-    """What this run of it has said about its end."""
+    """The reason that this run of it reported for its end."""
     recovered: float | None = None
-    """The part of its recovery that is done, 0 to 1, while it is at it."""
+    """The part of its recovery that is done, 0 to 1, while it recovers."""
     sign: "Sign | None" = None
     """Of the last look at it."""
     silent_s: float = 0.0
@@ -130,7 +129,7 @@ class Child:
 
     @property
     def lacks(self) -> ChildState | None:
-        """What it ended for the lack of, if so and it has not been ready since."""
+        """What it ended for lack of; None for another end, or if it has been ready since."""
         return SHORT_OF.get(self.exit_code or 0) if self.cause else None
 
     @property
@@ -145,12 +144,12 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process."""
+        """True if there is a process."""
         return self.state in ALIVE
 
     @property
     def has_settled(self) -> bool:
-        """Whether its first start has come to something, good or bad."""
+        """True once its first start has succeeded or failed."""
         return self.was_ready or self.exit_code is not None
 
 
@@ -165,10 +164,10 @@ def plan_children(queue_workers: int, readers: int, with_index: bool) -> list[Ch
 
 
 def name_local_sockets(children: list[Child]) -> None:
-    """Gives those that serve clients a local socket each, in Linux's abstract names.
+    """Gives each child that serves clients a local socket with an abstract name of Linux.
 
-    They are of this start of the node alone: who asks for the routes through a tunnel finds no
-    other node under them on its own machine. They are no secret.
+    The names are new at each start: a client that gets the routes through a tunnel must not find
+    another node under them on its own machine. They are not secret.
     """
     token = secrets.token_hex(8)
     for child in children:
@@ -191,7 +190,7 @@ def backoff_s(crashes: int, limits: RestartLimits) -> float:
 
 
 def note_start(child: Child, pid: int, now: float) -> None:
-    """A process was started."""
+    """Notes that a process was started."""
     if child.exit_code is not None:
         child.restarts += 1
         reason = "silent" if child.is_killed_for_silence else restart_reason(child.exit_code)
@@ -203,23 +202,23 @@ def note_start(child: Child, pid: int, now: float) -> None:
 
 
 class Sign(NamedTuple):
-    """What a look at a living process sees move while it does its work."""
+    """What moves in a process while it works, at one look."""
 
     heartbeat_ms: int
-    """What it last wrote into its page."""
+    """The last heartbeat in its page."""
     disk_bytes: int
     """Bytes that it has read from the disk and written to it."""
     cpu_s: float
-    """Processor time, while it starts or resumes: that may take long between two heartbeats. 0
-    later: a loop without end takes processor time too."""
+    """Processor time while it starts or resumes, which may take long between two heartbeats; else
+    0: an endless loop takes processor time too."""
 
 
 def note_sign(child: Child, sign: Sign, passed_s: float) -> None:
-    """A look, `passed_s` after the last one. A moved heartbeat ends a silence."""
+    """Notes a look, `passed_s` after the last one. A new heartbeat ends a silence."""
     before, child.sign = child.sign, sign
     if before is None or child.state is ChildState.STOPPING:
         return
-    # A supervisor that was stopped itself knows nothing of the time that it missed.
+    # A supervisor that was stopped itself did not see the time between.
     passed_s = min(passed_s, LOOK_S_MAX)
     beats = sign.heartbeat_ms != before.heartbeat_ms or child.state is not ChildState.RUNNING
     child.silent_s = 0.0 if beats else child.silent_s + passed_s
@@ -229,12 +228,12 @@ def note_sign(child: Child, sign: Sign, passed_s: float) -> None:
 
 
 def is_silent(child: Child, limits: RestartLimits) -> bool:
-    """Whether clients must not count on it: it gave no heartbeat for half the limit."""
+    """True if clients must not count on it: it gave no heartbeat for half the limit."""
     return child.is_alive and child.silent_s > limits.silence_s_max / 2
 
 
 def is_stalled(child: Child, limits: RestartLimits) -> bool:
-    """Whether it must end, as it gave no sign of life at all."""
+    """True if it must be killed: it gave no sign of life at all."""
     rounds = 1 if child.state is ChildState.RUNNING else STARTING_SILENCES
     is_over = child.stalled_s > limits.silence_s_max * rounds
     computes = child.computing_s > limits.silence_s_max * COMPUTING_SILENCES
@@ -242,12 +241,12 @@ def is_stalled(child: Child, limits: RestartLimits) -> bool:
 
 
 def note_recovery(child: Child, recovered: float) -> None:
-    """It recovers, and so takes its time: that is no sign of trouble."""
+    """Notes how far it has recovered: a start that recovers may take long."""
     child.recovered, child.computing_s = recovered, 0.0
 
 
 def note_ready(child: Child, endpoint: str) -> None:
-    """It says that it accepts work. Its endpoint stays for all later starts."""
+    """Notes that it accepts work. Its endpoint stays for all later starts."""
     child.endpoint = endpoint or child.endpoint
     child.cause, child.recovered = "", None
     child.was_ready = True
@@ -256,7 +255,7 @@ def note_ready(child: Child, endpoint: str) -> None:
 
 
 def note_last_words(child: Child, reason: str) -> None:
-    """It says why it is about to end."""
+    """Notes the reason that it reports for its end."""
     child.last_words = reason
 
 
@@ -266,7 +265,7 @@ def end_of(code: int) -> str:
 
 
 def restart_reason(code: int) -> str:
-    """The kind of end that a restart follows, one of few: `killed`, `crashed`, `disk_full`…"""
+    """The kind of end before a restart, one of a few: `killed`, `crashed`, `disk_full`…"""
     if code < 0:
         return "killed" if -code == signal.SIGKILL else "crashed"
     kinds = {
@@ -279,7 +278,7 @@ def restart_reason(code: int) -> str:
 
 
 def note_exit(child: Child, code: int, now: float, limits: RestartLimits) -> None:
-    """It ended. Decides whether and when it is started again."""
+    """Notes its end, and decides whether and when it is started again."""
     child.pid, child.exit_code, child.recovered = None, code, None
     child.cause = child.last_words or f"it ended with {end_of(code)}"
     if child.state is ChildState.STOPPING:
@@ -302,9 +301,9 @@ def note_exit(child: Child, code: int, now: float, limits: RestartLimits) -> Non
 
 
 def note_moved(children: list[Child], cause: str) -> None:
-    """The store is not at its path: who has no process gets none any more.
+    """Gives up the children without a process, because the store is not at its path.
 
-    Those that run find it out themselves, and end or go on with the files that are open.
+    Processes that run find it out themselves, and end or go on with their open files.
     """
     for child in children:
         if not child.is_alive and child.state is not ChildState.STOPPED:
@@ -312,7 +311,7 @@ def note_moved(children: list[Child], cause: str) -> None:
 
 
 def is_due(child: Child, children: list[Child], now: float) -> bool:
-    """Whether it is to be started now. The others follow the writer's first start."""
+    """True if it must be started now. The others follow the writer's first start."""
     if child.state in TRIED_AGAIN:
         return now >= child.start_at
     if child.state is not ChildState.WAITING:
@@ -329,8 +328,8 @@ def next_due(children: list[Child]) -> float | None:
 
 
 def must_end(children: list[Child]) -> int | None:
-    """The exit code of a node whose writer never came up and never will, or in which nothing ever
-    did; None: go on."""
+    """The exit code of a node that must end: its writer was never ready and will not be, or no
+    process was. None: go on."""
     writer = children[0]
     if writer.was_ready:
         return None
@@ -342,7 +341,7 @@ def must_end(children: list[Child]) -> int | None:
 
 
 def nothing_runs(children: list[Child]) -> bool:
-    """Whether every process was given up before any of them was ready once."""
+    """True if every process was given up before any of them was ready."""
     return all(child.state in OUT_OF_SERVICE and not child.was_ready for child in children)
 
 
@@ -356,7 +355,7 @@ class Refusal(NamedTuple):
 
 
 def refusal_of_appends(writer: Child) -> Refusal | None:
-    """None while the writer runs, or is expected to in a moment."""
+    """Why appends are refused; None while the writer runs, or will in a moment."""
     if writer.state in OUT_OF_SERVICE:
         hint = "restart the node when that is mended; reading goes on"
         if writer.state is ChildState.DAMAGED:
@@ -372,7 +371,7 @@ def refusal_of_appends(writer: Child) -> Refusal | None:
 
 
 def silence(children: list[Child], limits: RestartLimits) -> str:
-    """Which processes are silent, and since when: for status, health and the log. Empty: none."""
+    """The silent processes in words, for status, health and the log; empty without one."""
     return ", ".join(
         f"{child.name} gave no heartbeat for {child.silent_s:.0f} s"
         f"{', a call to the disk does not return' if child.waits_for_disk else ''}"
@@ -382,13 +381,13 @@ def silence(children: list[Child], limits: RestartLimits) -> str:
 
 
 def takes_appends_and_reads(children: list[Child]) -> bool:
-    """Whether the writer and at least one reader run."""
+    """True if the writer and at least one reader run."""
     running = {child.role for child in children if child.state is ChildState.RUNNING}
     return ChildRole.WRITER in running and ChildRole.READER in running
 
 
 def has_settled(children: list[Child], now: float, limits: RestartLimits) -> bool:
-    """Whether a first start is over: every child came up or failed, or had time enough."""
+    """True if the first start is over: every child came up or failed, or had time enough."""
     waited = [now - child.started_at for child in children if child.is_alive]
     return all(child.has_settled for child in children) or (
         all(child.state is not ChildState.WAITING for child in children)
@@ -397,7 +396,7 @@ def has_settled(children: list[Child], now: float, limits: RestartLimits) -> boo
 
 
 def state_line(children: list[Child]) -> str:
-    """For a service manager: what is out of the ordinary, or that nothing is."""
+    """The state of the node in a line, for a service manager."""
     writer = children[0]
     refused = refusal_of_appends(writer)
     if refused is not None:

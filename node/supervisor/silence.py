@@ -1,7 +1,7 @@
 """Looks for signs of life of a node's processes, and kills those that give none.
 
-A heartbeat in a state page is one; while a process starts or resumes its processor time is one too.
-What a look means is decided in `node.supervisor.plan`.
+A heartbeat in a state page is a sign, and so are bytes from and to the disk; while a process starts
+or resumes, its processor time is one too. `node.supervisor.plan` decides what a look means.
 """
 
 import logging
@@ -43,7 +43,7 @@ class SilenceWatch:
         self._looked_at: float | None = None
 
     def look(self, children: Sequence[Child], processes: Mapping[int, Process], now: float) -> None:
-        """Notes the signs of life. `processes`: the living ones, by the child's position."""
+        """Notes the signs of life. `processes`: those that run, by the child's position."""
         if self._looked_at is not None and now - self._looked_at < LOOK_EVERY_S:
             return
         passed_s = 0.0 if self._looked_at is None else now - self._looked_at
@@ -59,7 +59,7 @@ class SilenceWatch:
                     self._end(child, process)
 
     def _sign(self, child: Child) -> Sign | None:
-        """None for a process that is gone, or cannot be looked at: for want of descriptors, too."""
+        """None for a process that is gone, or if no descriptor is free for the look."""
         with suppress(psutil.Error, OSError):
             heartbeat_ms, is_starting = self._heartbeat(child)
             process = psutil.Process(child.pid)
@@ -71,7 +71,7 @@ class SilenceWatch:
         return None
 
     def _heartbeat(self, child: Child) -> tuple[int, bool]:
-        """What its page says, 0 without one; and whether it is at a start. Raises OSError."""
+        """The heartbeat in its page, or 0, and whether it starts or resumes. Raises OSError."""
         epoch = 0
         with suppress(FileNotFoundError), LogPage.open(self._root) as log_page:
             log_state = log_page.read()
@@ -85,29 +85,29 @@ class SilenceWatch:
         return 0, False
 
     def _end(self, child: Child, process: Process) -> None:
-        """Kills it. One that waits in a call to the disk ends when that returns, and not before:
-        until then no other is started, as the first may still write."""
+        """Kills the process. If it waits for the disk in a system call it ends only when that
+        returns; until then no other one is started, because this one may still write."""
         waits = waits_for_disk(process.pid)
-        told = fields(process=child.name, silent_s=round(child.computing_s))
+        extra = fields(process=child.name, silent_s=round(child.computing_s))
         if waits and not child.waits_for_disk:
-            log.error("process is silent: a call to the disk does not return", extra=told)
+            log.error("process is silent: a call to the disk does not return", extra=extra)
         child.waits_for_disk = waits
         if waits or child.is_killed_for_silence:
             return
-        log.error("process gives no sign of life and is killed", extra=told)
+        log.error("process gives no sign of life and is killed", extra=extra)
         child.is_killed_for_silence = True
         note_last_words(child, f"it gave no sign of life for {child.computing_s:.0f} s")
         process.signal(signal.SIGKILL)
 
 
 def waits_for_disk(pid: int) -> bool:
-    """Whether a thread of a process sleeps in a system call that no signal interrupts.
+    """True if a thread of a process sleeps in a system call that no signal interrupts.
 
     Raises OSError.
     """
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):
-            # The state follows the name, which stands in parentheses and may hold any character.
+            # The state follows the name, which is in parentheses and may hold any character.
             if (thread / "stat").read_text().rpartition(")")[2].split()[0] == "D":
                 return True
     return False

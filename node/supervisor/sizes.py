@@ -1,7 +1,7 @@
-"""The sizes of a store's files, found once by the supervisor and told to every process.
+"""Finds the sizes of a store's files, once, for all processes of a node.
 
-The processes must agree, also about files that do not exist yet: so what the files of a store say
-wins over settings, and settings count for what has no file.
+The processes must agree, also about files that do not exist yet. So the sizes of existing files win
+over the settings, which count only where a file is missing.
 """
 
 import logging
@@ -27,21 +27,21 @@ from protocol.names import COMMIT_LOG_DIR
 log = logging.getLogger("keelog.supervisor")
 
 INDEX_FILES_ASKED = 3
-"""So many of the newest index files are asked for their sizes."""
+"""The number of newest index files that are tried."""
 
 
 def with_found_sizes(root: Path, pairs: tuple[str, ...]) -> tuple[str, ...]:
-    """`pairs` and, after them, the sizes of the files that are there. Raises StorePermission.
+    """`pairs`, followed by the sizes of existing files. Raises StorePermission.
 
-    Damaged files say nothing here: the process that owns them meets the damage.
+    Skips damaged files: the process that owns them reports the damage.
     """
     settings = load_settings(pairs)
     found = {**_log_size(root), **_queue_size(root), **_index_sizes(root, settings)}
     for name, value in found.items():
         said = getattr(settings, name)
         if said != value and any(name in pair for pair in pairs):
-            told = fields(setting=name, value=value, said=said)
-            log.warning("a size is as the files of this store have it", extra=told)
+            details = fields(setting=name, value=value, said=said)
+            log.warning("a size is as the files of this store have it", extra=details)
     return (*pairs, *(f"{name}={value}" for name, value in found.items()))
 
 
@@ -60,7 +60,7 @@ def _queue_size(root: Path) -> dict[str, int]:
 
 
 def _queue_folders(root: Path) -> Iterator[Path]:
-    """One after the other: mostly the first one tells, and there may be 10,000."""
+    """Yields one after the other: the first one is usually enough, and there may be 10,000."""
     for topic in list_topics(root):
         for queue_id in list_queue_ids(root, topic):
             yield queue_folder(root, Queue(topic, queue_id))

@@ -1,4 +1,4 @@
-"""What a supervisor tells of its node: routes, status, health.
+"""What a supervisor reports of its node: routes, status, health.
 
 Offsets come from the pages that the processes publish, memory and CPU time from psutil.
 """
@@ -59,9 +59,9 @@ class NodeView:
     """A node at one moment."""
 
     root: Path
-    """Leads to the store that the supervisor holds, wherever that is now."""
+    """A path to the store that the supervisor holds, wherever the store is now."""
     store: Path
-    """Its path, for people."""
+    """The path of the store, for people."""
     version: str
     settings: Settings
     limits: RestartLimits
@@ -72,17 +72,17 @@ class NodeView:
     now: float
     started_at: float
     http_url: str = ""
-    """Where health and metrics are; empty: nowhere."""
+    """The URL of health and metrics; empty without `--http`."""
     log_file: Path | None = None
-    """The file that stderr is, when it is one."""
+    """The file to which stderr goes, if it is a file."""
     origins: Sequence[Mapping[str, str]] = ()
-    """Which settings were given, and by whom."""
+    """The settings that were given, and by whom."""
 
 
 def routes(view: NodeView) -> Fields:
-    """Where to send and where to read. `writer` is null while there is none to wait for.
+    """The endpoints of writer and readers. `writer` is null while none can take appends soon.
 
-    `writer_error` says then why, in the form of the error of a refused request.
+    `writer_error` then gives the reason, in the form of the error of a refused request.
     """
     writer, *others = view.children
     refused = refusal_of_appends(writer)
@@ -149,7 +149,7 @@ def changed_settings(settings: Settings) -> list[str]:
 
 
 def _kernel() -> str:
-    """What runs. Loaded when first asked for: numpy comes with it, and a start is not to wait."""
+    """The kernel in use. Imported late: it brings numpy, for which a start must not wait."""
     from protocol.kernel import loader
 
     return loader.describe()
@@ -182,7 +182,7 @@ def health(view: NodeView) -> Fields:
 
 
 def late_flush(view: NodeView, log: LogState) -> str:
-    """Which flush of the log the disk does not end; empty: none that takes longer than silence."""
+    """The flush of the log that takes longer than the limit of silence; empty without one."""
     flushes = log.flush_began_ms and view.children[0].is_alive
     took_s = (now_ms() - log.flush_began_ms) / 1000 if flushes else 0.0
     if took_s <= view.limits.silence_s_max:
@@ -191,18 +191,18 @@ def late_flush(view: NodeView, log: LogState) -> str:
 
 
 def _is_ready(view: NodeView, refused: Refusal | None, late: str) -> bool:
-    """In SYNC_FLUSH each send waits for the flush that is late: none is acknowledged."""
+    """False while a flush is late in SYNC_FLUSH: no send is acknowledged then."""
     waits = view.settings.is_sync_flush and late != ""
     return view.ready and refused is None and not waits
 
 
 def publication_problems(root: Path) -> list[str]:
-    """What is wrong with staged batches whose publication has begun and cannot end."""
+    """The staged batches whose publication has begun and cannot end, and why."""
     return list(staging_files.problems(root))
 
 
 def _refused(view: NodeView, log: LogState) -> Refusal | None:
-    """Why appends are refused: as the supervisor knows it, or as a running writer says."""
+    """Why appends are refused: as a running writer reports it, or as the supervisor knows."""
     writer = view.children[0]
     if writer.is_alive and writer.lacks is None and log.state == NO_RESOURCES:
         cause = "no descriptor is free for the next file of the writer"
@@ -248,12 +248,11 @@ def process_rows(view: NodeView) -> list[Fields]:
 
 
 def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
-    worker = (
-        _NO_WORKER
-        if child.role is ChildRole.WRITER
-        else read_worker(view.root, page_slot(child, view.shards))
-    )
-    own_state = log.state if child.role is ChildRole.WRITER else worker.state
+    if child.role is ChildRole.WRITER:
+        own_state, offset, lag = log.state, log.appended, log.appended - log.flushed
+    else:
+        worker = read_worker(view.root, page_slot(child, view.shards))
+        own_state, offset, lag = worker.state, worker.dispatched, log.readable - worker.dispatched
     state: str = child.state
     if child.is_alive and own_state in _SHOWN_STATES:
         state = STATE_NAMES[own_state]
@@ -263,8 +262,6 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         state = child.lacks
     if is_silent(child, view.limits):
         state = SILENT
-    offset = log.appended if child.role is ChildRole.WRITER else worker.dispatched
-    behind = log.appended - log.flushed if child.role is ChildRole.WRITER else log.readable - offset
     return {
         "role": child.role,
         "index": child.index,
@@ -275,7 +272,7 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         **usage(child.pid),
         "endpoint": advertised(child.endpoint),
         "offset": offset,
-        "lag_bytes": max(0, behind),
+        "lag_bytes": max(0, lag),
         "exit_code": child.exit_code,
         "cause": child.cause or None,
         "recovered": child.recovered,

@@ -1,4 +1,4 @@
-"""What systemd wants to hear of a service of `Type=notify` (sd_notify(3))."""
+"""Notifies systemd, as a service of `Type=notify` must (sd_notify(3))."""
 
 import os
 import socket
@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import Self
 
 EXTENSION_S = 60
-"""A start that still goes on may take so much longer."""
+"""The extra time that a start asks for while it goes on."""
 STATUS_CHARS_MAX = 1_000
 _EXTEND_EACH_S = 10.0
 
 
 class ServiceManager:
-    """Tells the one that started us how we are; without one it tells nobody."""
+    """Sends the state of the node to the service manager that started it, if one did."""
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
@@ -25,7 +25,7 @@ class ServiceManager:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str]) -> Self:
-        """Takes the variables out: they are for this process alone."""
+        """Takes the variables out of the environment: they are not for child processes."""
         address = environment.pop("NOTIFY_SOCKET", "")
         pid = environment.pop("WATCHDOG_PID", str(os.getpid()))
         interval_us = environment.pop("WATCHDOG_USEC", "")
@@ -33,7 +33,7 @@ class ServiceManager:
         return cls(address, int(interval_us) / 1e6 if is_ours else 0.0)
 
     def turn(self, now: float, has_started: bool, state: str) -> None:
-        """To be called in each turn of the loop: READY once, the watchdog, a start's patience."""
+        """Sends READY once, the watchdog, and more time for a start; call it in each turn."""
         if not self._address:
             return
         said = []
@@ -52,13 +52,13 @@ class ServiceManager:
         self._send(said)
 
     def stopping(self) -> None:
-        """The stop has begun."""
+        """Announces the stop."""
         self._send(["STOPPING=1"])
 
     def _send(self, said: list[str]) -> None:
         if not said or not self._address:
             return
-        # A manager that is gone, or does not read, is no reason to stop serving.
+        # A manager that is gone, or does not read, must not stop the node.
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.sendto("\n".join(said).encode(), self._address)

@@ -5,7 +5,6 @@ journal included. A new mount then plays through what the journal holds. Needs r
 """
 
 import fcntl
-import gc
 import os
 import shutil
 import struct
@@ -64,7 +63,6 @@ class PowerDisk:
         """Once nobody holds a file any more. Raises CalledProcessError after a while."""
         deadline = time.monotonic() + _UNMOUNT_S
         while True:
-            gc.collect()  # the maps of a closed store go with the last array that was made of them
             try:
                 run(["umount", str(self.place)])
             except subprocess.CalledProcessError:

@@ -165,7 +165,8 @@ def test_the_index_is_as_rocketmq_has_it_after_recovery(golden: GetStore, name: 
                 query["topic"],
                 query["key"],
                 query["maxNum"],
-                (query["begin"], query["end"]),
+                query["begin"],
+                query["end"],
                 query.get("maxMsgsNumBatch", 64),
             )
             assert found == query["phyOffsets"], query

@@ -121,10 +121,9 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
 
 
 def _candidates(store: StoppedStore, request: FindRequest) -> Iterator[Shape]:
-    times = (request.begin, request.end)
     # The limit asked for stands for the broker's maxMsgsNumBatch too.
     for offset in store.index.query(
-        request.topic, request.key, request.limit, times, cap=request.limit
+        request.topic, request.key, request.limit, request.begin, request.end, cap=request.limit
     ):
         yield {"physical_offset": offset}
 

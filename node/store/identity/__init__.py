@@ -1,1 +1,1 @@
-"""Which directory is this store, who made it, and who runs it."""
+"""The identity of a store: its id, the places of its own files, the process that runs it."""

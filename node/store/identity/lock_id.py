@@ -1,7 +1,7 @@
-"""The id of a store, 128 random bits in hex, in its home: the file `lock`.
+"""The id of a store, 128 random bits in hex, in the file `lock`: `lock keelog <id> <crc>`.
 
-`lock keelog <id> <crc>`. RocketMQ writes the four bytes "lock" at the beginning and leaves the rest
-as it is, so the id outlives a broker that owns the store for a while.
+RocketMQ writes the four bytes "lock" at the beginning and leaves the rest as it is, so the id
+outlives a broker that owns the store for a while.
 """
 
 import os
@@ -20,12 +20,12 @@ _LINE = re.compile(rf"lock keelog ({ID_PATTERN}) ([0-9a-f]{{8}})\n".encode())
 
 
 def new_id() -> str:
-    """An id that no other store has."""
+    """A new random id."""
     return secrets.token_hex(_ID_BYTES)
 
 
 def load_lock_id(root: Path) -> str | None:
-    """None where `lock` is missing, or holds no id whose CRC agrees. Raises OSError."""
+    """The id in `lock`; None without the file, or without an id with a good CRC. Raises OSError."""
     try:
         found = _LINE.match(read_bounded(root / LOCK_FILE, SMALL_FILE_BYTES_MAX))
     except FileNotFoundError:
@@ -36,9 +36,9 @@ def load_lock_id(root: Path) -> str | None:
 
 
 def save_lock_id(root: Path, store_id: str) -> None:
-    """Durable when it returns. One sector: a power loss leaves the whole line or none of it.
+    """Writes the id, durably. The line is in one sector: a power loss leaves all of it or none.
 
-    The store's lock may be held: it belongs to another description of the file.
+    The caller may hold the store's lock: that belongs to another file description.
     """
     word = store_id.encode()
     descriptor = disk.open_file(root / LOCK_FILE, create=True, own=True)

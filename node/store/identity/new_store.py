@@ -1,4 +1,4 @@
-"""How a store comes to be: `keelog serve` makes it here, and no other process does."""
+"""Creates a store, for `keelog serve` alone: no other process does."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from protocol.names import COMMIT_LOG_DIR, KEELOG_DIR, LOCK_FILE
 
 
 def create_store(root: Path) -> None:
-    """Makes what is missing of directory, `lock`, `commitlog/` and `keelog/run/`, durably.
+    """Creates what is missing of directory, `lock`, `commitlog/` and `keelog/run/`, durably.
 
-    A store of a broker gets `keelog/`; under a broker that runs nothing is made. Raises
-    StoreLocked, StorePermission.
+    A broker's store gets `keelog/` too. Raises StorePermission, and StoreLocked while a broker runs
+    the store: then nothing is created.
     """
     try:
         disk.make_durable_dir(root)
@@ -26,7 +26,7 @@ def create_store(root: Path) -> None:
             finally:
                 lock.release()
         run_dir(root).chmod(0o700)
-        # Also what was there already: who made it may have been killed before its name was synced.
+        # Also if they were there already: their creator may have been killed before it synced them.
         disk.sync_dir(root / KEELOG_DIR)
         disk.sync_dir(root)
     except PermissionError as error:
@@ -36,7 +36,7 @@ def create_store(root: Path) -> None:
 
 
 def check_created(root: Path) -> None:
-    """Raises NotAStore, which names what is missing, for a directory that nobody made a store."""
+    """Raises NotAStore, which names what is missing, unless `create_store` made the store."""
     for path in (root, root / LOCK_FILE, root / COMMIT_LOG_DIR, run_dir(root)):
         if not path.exists():
             raise NotAStore(

@@ -1,7 +1,8 @@
-"""Which own file stands where in a store, and what stands there instead.
+"""The places of a node's own files in a store, and the check that nothing else is there.
 
-Each process opens its own files with `node.runtime.regular_file`. Who begins with a store looks at
-all of them first, so that a FIFO, a device or a link is named before anything is changed.
+Each process opens its own files with `node.runtime.regular_file`. Before a node or a command begins
+with a store it checks all places here: it names a FIFO, a device or a link before it changes
+anything.
 """
 
 import os
@@ -73,10 +74,11 @@ def check_own_files(root: Path) -> None:
 
 
 def strangers(root: Path) -> Iterator[IrregularFile]:
-    """What stands in the place of an own file or folder and is none. Opens no file.
+    """Yields an error for each place of an own file or folder that holds something else.
 
-    Links are allowed in the place of `keelog/` and `config/` alone, which may be on volumes of
-    their own. What may not be looked at is left to whoever opens it. An object store has none.
+    Opens no file. Only `keelog/` and `config/` may be links: they may be on volumes of their own.
+    Skips what it has no permission to look at: a process that opens it reports that. An object
+    store has no such places.
     """
     remote: Any = root
     if isinstance(remote, RemotePath):

@@ -1,7 +1,8 @@
-"""Who runs a store right now, seen from outside: nothing is locked, nobody is disturbed.
+"""Finds out who runs a store, without taking a lock.
 
-To try a lock is to hold it for a moment, and a node that starts just then would end with "locked".
-So record locks are asked for (F_OFD_GETLK), and who holds a `flock` is read from /proc/locks.
+A process that tries a lock holds it for a moment, and a node that starts just then would end with
+"locked". So this asks the kernel about record locks (F_OFD_GETLK), and finds a `flock` in
+/proc/locks.
 """
 
 import errno
@@ -18,27 +19,27 @@ from protocol.names import LOCK_FILE
 _F_OFD_GETLK = 36
 _LOCK = struct.Struct("hhqqi4x")
 _OF_A_DESCRIPTION = -1
-"""What stands for the owner's pid where an open file description holds the lock, no process."""
+"""The pid that the kernel reports for a lock of an open file description."""
 _LOCKS = Path("/proc/locks")
 _WITHOUT_LOCKS = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOTSUP})
 
 
 class Owner(Enum):
-    """Who holds `<root>/lock`."""
+    """The holder of `<root>/lock`."""
 
     NOBODY = "nobody"
     WRITER = "writer"
     """A Keelog writer, or a command that changes the store: it holds the record lock."""
     SUPERVISOR = "supervisor"
-    """A node whose writer is not there at this moment."""
+    """A node whose writer does not run at this moment."""
     BROKER = "broker"
     """A RocketMQ broker: its lock belongs to a process."""
 
 
 def find_owner(root: Path) -> Owner:
-    """Who runs the store in `root`, as far as this machine knows. Raises StorePermission.
+    """The owner of the store in `root`, as this machine sees it. Raises StorePermission.
 
-    A node in a container of its own is seen by its writer's lock alone.
+    Of a node in another container only the writer's lock can be seen.
     """
     path = root / LOCK_FILE
     try:
@@ -63,7 +64,7 @@ def _record_lock_of(descriptor: int) -> int | None:
         kind, _, _, _, pid = _LOCK.unpack(fcntl.fcntl(descriptor, _F_OFD_GETLK, asked))
     except OSError as error:
         if error.errno in _WITHOUT_LOCKS:
-            return None  # This file system has no such locks: then nobody holds one.
+            return None  # this file system has no such locks, so nobody holds one
         raise
     return None if kind == fcntl.F_UNLCK else int(pid)
 
@@ -74,5 +75,5 @@ def _is_flocked(status: os.stat_result) -> bool:
     try:
         lines = _LOCKS.read_text().splitlines()
     except OSError:
-        return False  # A container may not show it.
+        return False  # a container may hide it
     return any("FLOCK" in line and wanted in line.split() for line in lines)

@@ -1,8 +1,8 @@
-"""Which store our small files belong to: held against its id at a start, and given to a store that
-has none yet.
+"""Checks that a store's small files carry its id, and gives an id to a store without one.
 
-A file of another store is moved aside where a missing one only costs time. Where it keeps a start
-from cutting the log (epochs, floor), the start is refused: then somebody has mixed two stores.
+A start moves a file of another store to quarantine if a missing one only costs time. If epochs or
+floor, which keep a start from cutting the log, are of another store, somebody has mixed two stores:
+the start is refused.
 """
 
 import logging
@@ -43,7 +43,7 @@ PUT_BACK = (
 
 
 class Stranger(NamedTuple):
-    """One of our files, of another store."""
+    """A small file of another store."""
 
     path: Path
     why: str
@@ -56,31 +56,31 @@ def check_guards(root: Path) -> None:
 
 
 def strangers(root: Path) -> tuple[list[Stranger], list[Stranger]]:
-    """Those that keep a node from starting, or from publishing a batch; and those that it moves
-    aside at its next start."""
+    """The files of another store that keep a node from starting, or from publishing a batch; and
+    those that it moves to quarantine at its next start."""
     needed = [*_guards(root), *_staged(root)]
     return list(_strangers(root, needed)), list(_strangers(root, _spared(root)))
 
 
 def ensure_id(root: Path) -> str:
-    """The store's id, which is made when it has none. The caller holds the store's lock.
+    """Returns the store's id; gives it a new one if it has none. The caller holds the store's lock.
 
-    Killed anywhere, it is simply done again: `epochs` has the id first and `lock` has it last; in
-    between, files without an id are the store's own.
+    After a kill at any point the next call does the rest: `epochs` gets the id first and `lock`
+    last, and in between files without an id belong to the store.
     """
     disk.make_durable_dir(own_dir(root))
     for stranger in _strangers(root, _spared(root)):
         report = {"kind": "foreign_file", "why": stranger.why}
         kept_in = move_file(root, 0, stranger.path, report)
-        told = fields(file=stranger.path, why=stranger.why, kept_in=kept_in)
-        log.warning("a file of another store was moved aside", extra=told)
+        details = fields(file=stranger.path, why=stranger.why, kept_in=kept_in)
+        log.warning("a file of another store was moved aside", extra=details)
     ours = load_store_id(root)
     if ours.value is not None and ours.is_settled:
         return ours.value
     owner, store_id = load_owner(root), ours.value or new_id()
-    level = logging.INFO if _guards(root)[0].exists() else logging.DEBUG  # a new one is no news
+    epochs, _ = _guards(root)
+    level = logging.INFO if epochs.exists() else logging.DEBUG  # a new store needs no line
     if ours.value is None:
-        epochs = _guards(root)[0]
         found = load_sealed(epochs)
         disk.write_atomically(epochs, seal("" if found is None else found.text, store_id))
     _seal_again(root, owner)
@@ -90,8 +90,8 @@ def ensure_id(root: Path) -> str:
 
 
 def _seal_again(root: Path, owner: int | None) -> None:
-    """Gives the id in `epochs` to all else that is there."""
-    floor = _guards(root)[1]
+    """Rewrites all other small files with the id that `epochs` has."""
+    _, floor = _guards(root)
     for _ in range(2 if floor.exists() else 0):  # each slot, and one of them is always durable
         slots = Floor(root)
         slots.save(slots.offset)
@@ -105,26 +105,26 @@ def _seal_again(root: Path, owner: int | None) -> None:
 
 
 def _guards(root: Path) -> tuple[Path, Path]:
-    """Without them a start may take damage for a torn tail, and cut it off."""
+    """Epochs and floor: without them a start may take damage for a torn tail, and cut it."""
     return own_dir(root) / EPOCHS_FILE, own_dir(root) / FLOOR_FILE
 
 
 def _spared(root: Path) -> list[Path]:
-    """What costs a longer start when it is missing."""
+    """The files without which a start only takes longer."""
     folder = own_dir(root) / PROGRESS_DIR
     progress = sorted(folder.iterdir()) if folder.is_dir() else []
     return [own_dir(root) / TAILS_FILE, own_dir(root) / CLEAN_FILE, *progress]
 
 
 def _staged(root: Path) -> Iterator[Path]:
-    """What says which batches were published, and how far."""
+    """The files that record which batches were published, and how far."""
     for query in list_queries(root):
         yield published_path(root, query)
         yield from (journal_path(root, batch) for batch in list_batches(root, query))
 
 
 def _strangers(root: Path, paths: Iterable[Path]) -> Iterator[Stranger]:
-    """Those that carry another id than the store's, or none although it has one."""
+    """Yields the files that carry another id than the store, or none although it has one."""
     ours = load_store_id(root)
     for path in paths:
         ids = {found.store_id for found in _contents(path)}

@@ -1,4 +1,4 @@
-"""Links in a store that lead nowhere: a volume that is not mounted is no empty folder."""
+"""Finds dangling links in a store: an unmounted volume must not count as an empty folder."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ _BESIDE_THE_LOG = (CONSUME_QUEUE_DIR, INDEX_DIR, CONFIG_DIR, KEELOG_DIR)
 
 
 def check_links(root: Path) -> None:
-    """Raises NotAStore for a store, a folder of it or a segment that is a link to nothing.
+    """Raises NotAStore if the store, one of its folders or a segment is a dangling link.
 
-    Taken for a missing one, the store would look new or cut, and what its other files vouch for
-    would be made so too.
+    If it counted as missing, the store would look new or cut, and recovery would make the other
+    files agree with that.
     """
     log = root / COMMIT_LOG_DIR
     segments = log.iterdir() if log.is_dir() else ()

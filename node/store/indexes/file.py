@@ -25,7 +25,7 @@ _ENTRIES_AT_ONCE = 4096
 
 
 class FoundEntry(NamedTuple):
-    """An entry whose hash is the one looked for."""
+    """An entry with the hash that was looked for."""
 
     number: int
     physical_offset: int
@@ -33,10 +33,11 @@ class FoundEntry(NamedTuple):
 
 
 class IndexFile:
-    """A view of one file: mapped, in memory, or read by `pread` at each look.
+    """One index file: mapped, in memory, or read by `pread` each time.
 
-    `trusts_slots`: a slot may name an entry that the header does not count yet (a live file: its
-    entries are written before its slots, its header last). `is_image`: it stands in memory alone.
+    `trusts_slots`: a slot may name an entry that the header does not count yet, as in a live file:
+    its worker writes entries first, then slots, and the header last. `is_image`: it is only in
+    memory.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class IndexFile:
 
     @classmethod
     def of_image(cls, name: str, image: IndexImage) -> "IndexFile":
-        """A file that only stands in memory."""
+        """A file that is only in memory."""
         return cls(name, image.geometry, image.data.data, is_image=True)
 
     def read(self, position: int, count: int) -> memoryview | bytes:
@@ -68,12 +69,12 @@ class IndexFile:
 
     @property
     def stated_header(self) -> IndexHeader:
-        """As it stands now, whatever it says."""
+        """The header as it is now, unchecked."""
         return INDEX_HEADER.read(self.read(0, INDEX_HEADER.size))
 
     @property
     def header(self) -> IndexHeader:
-        """As it stands now; `index_count` at least 1 and at most what the file takes."""
+        """The header as it is now, with `index_count` limited to what the file can hold, from 1."""
         header = self.stated_header
         return header._replace(index_count=min(next_entry(header), self.geometry.index_num))
 
@@ -84,7 +85,7 @@ class IndexFile:
         return table["newest_entry"]
 
     def entries(self, start: int = 1, end: int | None = None) -> NDArray[Any]:
-        """The entries [start, end); without `end` those in use, from number 1 on."""
+        """The entries [start, end); without `end` up to the last one in use."""
         count = max((self.header.index_count if end is None else end) - start, 0)
         position = self._entries_at + INDEX_ENTRY.size * start
         return INDEX_ENTRY.view(self.read(position, INDEX_ENTRY.size * count), 0, count)
@@ -109,13 +110,13 @@ class IndexFile:
             time = header.begin_timestamp + diff * 1000
             if hash_ == key_hash and begin <= time <= end:
                 found.append(offset)
-            # Chains lead to older entries: what does not is damage, and could go in circles.
+            # A chain leads to older entries; any other link is damage, and may lead in a circle.
             if not 0 < prev < number or time < begin:
                 return
             number = prev
 
     def chain(self, key_hash: int, start: int | None = None) -> Iterator[FoundEntry]:
-        """All entries of a hash, newest first, from entry `start` on; times are not looked at."""
+        """Yields all entries of a hash, newest first, from entry `start` on, of any time."""
         number = self.newest(key_hash) if start is None else start
         while 0 < number < self.geometry.index_num:
             hash_, offset, _, prev = self._entry(number)
@@ -144,7 +145,7 @@ def open_index_file(
 
 
 def readable_end(file: IndexFile, log_end: int) -> int:
-    """After the last entry of a record below `log_end`: a live index may be ahead of the log."""
+    """The end of the entries of records below `log_end`; a live index may be ahead of that."""
     end = file.header.index_count
     while end > 1:
         start = max(1, end - _ENTRIES_AT_ONCE)
@@ -158,10 +159,11 @@ def readable_end(file: IndexFile, log_end: int) -> int:
 def find_geometry(
     path: Path, file_bytes: int, likely: list[IndexGeometry], files: OpenFiles
 ) -> IndexGeometry | None:
-    """How many slots and entries a file of this length has; None when it does not tell.
+    """The numbers of slots and entries of a file of this length; None if nothing shows them.
 
-    The length alone is no proof: the first and last entry must be where the header says, and the
-    last one must head its bucket. An empty file has the first likely sizes of its length.
+    The length alone proves nothing: the first and last entries must be as the header says, and the
+    last one must be the newest of its bucket. An empty file gets the first likely sizes that make
+    its length.
     """
     fitting = [geometry for geometry in likely if geometry.file_bytes == file_bytes]
     body = file_bytes - INDEX_HEADER.size
@@ -181,7 +183,7 @@ def find_geometry(
 def _candidates(
     file: OpenFile, maps: bool, header: IndexHeader, body: int
 ) -> Iterator[IndexGeometry]:
-    """Geometries of that length whose last entry names the log offset that the header names."""
+    """Yields geometries of that length whose last entry names the log offset of the header."""
     data = file.view() if maps else file.read(0, file.size)
     last_entry = INDEX_ENTRY.size * (header.index_count - 1)
     end_offset = header.end_physical_offset.to_bytes(8, "big", signed=True)

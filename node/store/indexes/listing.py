@@ -1,35 +1,29 @@
-"""What stands in `index/` under the name of an index file. Nothing is opened here: to open a FIFO
-would be to wait for its other end."""
+"""Lists `index/` and opens nothing: the open of a FIFO would wait for its writer."""
 
 from pathlib import Path
 
 from node.runtime.regular_file import MOVE_HINT, no_file
-from node.runtime.remote_path import FolderEntry, scan
-from node.store.file_cache import refuse
+from node.runtime.remote_path import FolderEntry
+from node.store.file_cache import list_entries
 from protocol.errors import StoreDamaged
 from protocol.names import is_index_file_name
 
 
 def list_index_names(folder: Path) -> list[FolderEntry]:
-    """Files and what else has such a name, oldest first; nothing where there is no folder.
+    """All entries with the name of an index file, oldest first; none without the folder.
 
     Raises StorePermission.
     """
-    try:
-        return [entry for entry in scan(folder) if is_index_file_name(entry.name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        refuse(folder, error)
+    return [entry for entry in list_entries(folder) if is_index_file_name(entry.name)]
 
 
 def list_index_files(folder: Path) -> list[FolderEntry]:
-    """The files alone. Raises StorePermission."""
+    """The entries that are files. Raises StorePermission."""
     return [entry for entry in list_index_names(folder) if entry.is_file]
 
 
 def check_index_names(folder: Path) -> list[FolderEntry]:
-    """The files, for who writes them. Raises StorePermission, StoreDamaged for what is none."""
+    """The files, for their worker. Raises StorePermission, StoreDamaged for any other entry."""
     found = list_index_names(folder)
     for entry in found:
         if not entry.is_file:

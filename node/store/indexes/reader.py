@@ -1,4 +1,4 @@
-"""Looks keys up in the index files: as RocketMQ answers, or all of them, page by page."""
+"""Looks up keys in the index files: as RocketMQ does, or every entry, page by page."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +16,11 @@ MAX_MESSAGES_BATCH = 64
 """maxMsgsNumBatch: the cap of one query by key."""
 END_OF_TIME = 2**63 - 1
 CLOCK_SLACK_MS = 60_000
-"""How far a store time may lie outside its file's range: clocks were set back now and then."""
+"""How far a store time may lie outside its file's range: a clock may have been set back."""
 
 
 class Candidate(NamedTuple):
-    """An entry with the right hash; whether it has the right key only its record can tell."""
+    """An entry with the right hash; only its record shows whether it has the right key."""
 
     file: str
     entry: int
@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
 
 
 class IndexFolder:
-    """The files under `index/`; their names are the times of their making."""
+    """The files in `index/`; their names are the times when they were made."""
 
     def __init__(self, root: Path, settings_geometry: IndexGeometry, files: OpenFiles) -> None:
         self.path = root / INDEX_DIR
@@ -39,27 +39,27 @@ class IndexFolder:
 
     @property
     def geometry(self) -> IndexGeometry:
-        """What the files have; without files what the settings say."""
+        """The geometry of the files; without files that of the settings."""
         return next(iter(self._known.values()), self._likely[0])
 
     def names(self) -> list[str]:
-        """Oldest first; names that are no file of an index are passed over, as a broker does.
+        """The names of the files, oldest first. Skips other names, as a broker does.
 
-        So are files without a byte: a power loss can keep a name and lose what it named.
+        Skips empty files too: a power loss may keep a name and lose the bytes.
         """
         return [entry.name for entry in list_index_files(self.path) if entry.size]
 
     def check_readable(self) -> None:
-        """Reads every file once, by `pread`, for who is going to look at all of it through maps.
+        """Reads every file once by `pread`; call it before reading all of them through maps.
 
-        Raises StoreDamaged for what the disk cannot read.
+        Raises StoreDamaged where the disk cannot read.
         """
         for name in self.names():
             path = self.path / name
             self._files.get(path, path.stat().st_size).check_readable()
 
     def open(self, names: list[str], trusts_slots: bool = False) -> list[IndexFile]:
-        """The files with these names. Raises StoreDamaged, StorePermission."""
+        """Opens the files with these names. Raises StoreDamaged, StorePermission."""
         unclear = [name for name in reversed(names) if name not in self._known]
         while unclear:
             left = [name for name in unclear if not self._find_geometry(name)]
@@ -74,7 +74,7 @@ class IndexFolder:
         ]
 
     def _find_geometry(self, name: str) -> bool:
-        """Whether the file tells its sizes, or another one of its length has told them."""
+        """Finds the sizes of a file, in it or in another one of its length; True if it did."""
         path = self.path / name
         try:
             size = path.stat().st_size
@@ -89,7 +89,7 @@ class IndexFolder:
         return geometry is not None
 
     def _geometry_by_length(self, name: str) -> IndexGeometry:
-        """For a file whose header and entries tell nothing: likely sizes that make its length."""
+        """Likely sizes that make the length of a file whose header and entries show none."""
         path = self.path / name
         size = path.stat().st_size
         for geometry in self._likely:
@@ -105,7 +105,7 @@ class IndexFolder:
 
 
 class IndexReader:
-    """The index of a store. `load` gives its files, oldest first, a live one's each time anew."""
+    """The index of a store. `load` returns its files, oldest first; each look-up calls it."""
 
     def __init__(self, load: Callable[[], list[IndexFile]]) -> None:
         self._load = load
@@ -119,14 +119,15 @@ class IndexReader:
         topic: str,
         key: str,
         max_num: int = MAX_MESSAGES_BATCH,
-        times: tuple[int, int] = (0, END_OF_TIME),
+        begin: int = 0,
+        end: int = END_OF_TIME,
         cap: int = MAX_MESSAGES_BATCH,
     ) -> list[int]:
-        """Log offsets as RocketMQ's `queryOffset` answers them: by hash alone, newest first.
+        """Log offsets as RocketMQ's `queryOffset` returns them: by hash alone, newest first.
 
-        `times` are inclusive, at its granularity of a second; `cap` is its maxMsgsNumBatch.
+        `begin` and `end` are store times in ms, inclusive, compared as the index stores them: in
+        seconds. `cap` is RocketMQ's maxMsgsNumBatch.
         """
-        begin, end = times
         max_num = min(max_num, cap)
         wanted = key_hash(topic, key)
         found: list[int] = []
@@ -142,15 +143,15 @@ class IndexReader:
         self,
         topic: str,
         key: str,
-        times: tuple[int, int] = (0, END_OF_TIME),
+        begin: int = 0,
+        end: int = END_OF_TIME,
         after: Candidate | None = None,
     ) -> Iterator[Candidate]:
-        """Every entry of the key's hash, newest first, without a cap, from after `after` on.
+        """Yields every entry of the key's hash, newest first, without a cap; starts after `after`.
 
-        Files that lie outside `times` are passed over; the times of single entries are not
-        looked at: the records tell them exactly.
+        Skips files whose store times lie outside [`begin`, `end`]. The caller checks the time of
+        each record: an entry holds it in seconds only.
         """
-        begin, end = times
         wanted = key_hash(topic, key)
         for file in reversed(self.files()):
             if after is not None and file.name > after.file:

@@ -1,1 +1,1 @@
-"""Reads the CommitLog: its segments, its records, its end, and on after damage."""
+"""Reads the CommitLog: its segments, its records, its end, and the records after damage."""

@@ -1,8 +1,8 @@
-"""Reads on after damage: where the next record can be proved, and nowhere else.
+"""Resumes reading after damage, where the next record proves itself.
 
-A record proves itself by its magic, its own log offset at that place, its lengths and checksum.
-After the log's real end old bytes may stand that a broker cut off without wiping them; they are
-told by their store time, which is before that of the last good record.
+A record proves itself by its magic, the log offset that it contains, its lengths and its checksum.
+After the log's real end there may be old records, which a broker cut off without wiping them: their
+store times are before that of the last good record.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from protocol.record.codec import FILLER_BYTES, MAGIC_V1, MAGIC_V2, Filler, Reco
 from protocol.record.columns import RecordColumns
 
 FIRST_WINDOW_BYTES = 16 * 1024
-"""Mostly a record stands near; each window after it is four times as large."""
+"""Usually the next record is near; each further window is four times as large."""
 _MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _MAGIC_AT = 4
 _MAGIC_END = _MAGIC_AT + len(_MAGICS[0])
@@ -21,7 +21,7 @@ _MAGIC_END = _MAGIC_AT + len(_MAGICS[0])
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes within the log that are no record; it goes on at `resumed_at`."""
+    """Bytes within the log that are not a record; the next record starts at `resumed_at`."""
 
     where: str
     torn: Torn
@@ -31,9 +31,9 @@ class Damage:
 def next_record(
     log: LogReader, position: int, not_before: int = 0, stop: int | None = None
 ) -> int | None:
-    """The next place at or above `position` where a record of at least that store time stands.
+    """The first offset from `position` on of a record with a store time from `not_before` on.
 
-    `stop`: it starts below it, wherever it ends.
+    The record starts below `stop`, and may end above it. None without such a record.
     """
     limit = log.end if stop is None else min(stop, log.end)
     while position < limit:
@@ -49,21 +49,23 @@ def next_record(
 
 
 def wrong_blank(log: LogReader, position: int) -> Torn | None:
-    """What is wrong with a blank there: it says how many bytes are left in its segment. Readers go
-    on after it whatever it says, as a broker does."""
+    """The fault of a blank at `position` whose size is not what is left of its segment; else None.
+
+    Readers skip the rest of the segment all the same, as a broker does.
+    """
     segment = log.segments.find(position)
     if segment is None or position >= log.end or position + FILLER_BYTES > segment.end:
         return None
-    stands = decode(segment.read(position - segment.start, FILLER_BYTES), 0)
+    found = decode(segment.read(position - segment.start, FILLER_BYTES), 0)
     left = segment.end - position
-    if not isinstance(stands, Filler) or stands.size == left:
+    if not isinstance(found, Filler) or found.size == left:
         return None
-    why = f"a blank of {stands.size} bytes, {left} are left in the segment"
+    why = f"a blank of {found.size} bytes, {left} are left in the segment"
     return Torn(position, "bad_size", why)
 
 
 def _places(log: LogReader, position: int, stop: int) -> Iterator[int]:
-    """Where a magic code stands as a record would have it, within one segment, in order."""
+    """Yields the offsets in one segment where a record's magic code is in its place, in order."""
     segment = log.segment_at(position)
     overlap = _MAGIC_AT + len(_MAGICS[0]) - 1
     window = FIRST_WINDOW_BYTES
@@ -94,9 +96,9 @@ def columns_past_damage(
     verify: bool = True,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[RecordColumns | Damage]:
-    """As `LogReader.columns`, but damage is an item of its own, and the records go on after it.
+    """As `LogReader.columns`, but yields a Damage for damaged bytes and goes on after them.
 
-    When nothing can be proved after it, the records end, and `log.stopped` tells why.
+    Ends if no record can be proved after the damage, which is then in `log.stopped`.
     """
     last_time = 0
     stop = log.end if stop is None else min(stop, log.end)

@@ -1,8 +1,8 @@
-"""Where the log of a store that nobody runs ends: a short walk from a place that can be trusted.
+"""Finds the end of a stopped store's log, by a short walk from an offset that can be trusted.
 
-After a clean stop the walk begins near the end. After any other it begins at our floor, or where
-a broker's recovery would (CommitLog#recoverAbnormally), and the log ends at the first bad record,
-as it will after recovery.
+After a clean stop the walk begins near the end. After a crash it begins at our floor, or where a
+broker's recovery would (CommitLog#recoverAbnormally), and the log ends at the first bad record, as
+it will after recovery.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -10,24 +10,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from node.store.log.damage import next_record
+from node.store.log.damage import next_record, wrong_blank
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment import Segment
 from node.store.log.segment_list import SegmentList
 from node.store.shutdown_state import Condition
 from protocol.errors import StoreDamaged
-from protocol.record.codec import FILLER_BYTES, Filler, Record, Torn, decode
+from protocol.record.codec import Record, Torn, decode
 from protocol.record.columns import RecordColumns, crc_property_rows
 
 RECOVER_FILES_MAX = 10
-"""commitLogRecoverMaxNum: how many files a broker's recovery goes back."""
+"""commitLogRecoverMaxNum: the number of files that a broker's recovery goes back."""
 
 _HEAD_BYTES = 4096
 
 
 class WalkedEnd(NamedTuple):
-    """Where the walk began; the log's end, and what stands there (None: a blank closes the last
-    segment)."""
+    """The log's end, where the walk to it began, and what is at the end (None: the last segment
+    is full)."""
 
     walked_from: int
     end: int
@@ -35,11 +35,11 @@ class WalkedEnd(NamedTuple):
 
 
 class TailWalk:
-    """One walk to the log's end. Iterate over it once; then `end` and `stop` tell what was found.
+    """One walk to the log's end. Iterate over it once; `end` and `stop` then have the result.
 
-    Above the floor a record must be as its writer left it, and so must the blank that closes a
-    segment: what a power loss kept of a page that never reached the disk is no record, even
-    where its body's checksum agrees.
+    Above the floor each record, and each blank that closes a segment, must be as the writer left
+    it. A power loss may keep a part of a record, which does not count even if the checksum of its
+    body agrees.
     """
 
     def __init__(self, reader: LogReader, start: int, condition: Condition) -> None:
@@ -74,15 +74,18 @@ class TailWalk:
         if self._reader.stopped is not None:
             self._stop(self._reader.stopped)
         elif position < segment.end and position >= self._floor:
-            self._check_blank(position, segment)
+            torn = wrong_blank(self._reader, position)
+            if torn is not None:
+                self._stop(torn)
 
     def _stop(self, stop: Torn) -> None:
         self.stop, self.end = stop, stop.position
 
     def _first_torn(self, columns: RecordColumns) -> tuple[int, str]:
-        """The first record that our writer cannot have left so, and why; or all, and nothing.
+        """The row of the first record that our writer cannot have written, and why; or (all, "").
 
-        What never reached the disk is zero, and properties end in no zero byte when we wrote them.
+        Bytes that never reached the disk are zero, and the properties that we write do not end in
+        a zero byte.
         """
         offsets = columns.physical_offset
         if not self._was_ours or int(offsets[-1]) < self._floor:
@@ -97,14 +100,6 @@ class TailWalk:
         torn &= offsets >= self._floor
         return (int(np.argmax(torn)), why) if torn.any() else (len(columns), "")
 
-    def _check_blank(self, position: int, segment: Segment) -> None:
-        """Of the eight bytes that close a segment only some may have reached the disk."""
-        stands = decode(segment.read(position - segment.start, FILLER_BYTES), 0)
-        left = segment.end - position
-        if isinstance(stands, Filler) and stands.size != left:
-            why = f"a blank of {stands.size} bytes, {left} are left in the segment"
-            self._stop(Torn(position, "bad_size", why))
-
 
 def find_tail(
     segments: SegmentList,
@@ -113,11 +108,11 @@ def find_tail(
     on_window: Callable[[int, int], None] | None = None,
     past_damage: bool = False,
 ) -> WalkedEnd:
-    """Walks to the end. `hints` are offsets where a record may start, near the end; `on_window` is
-    told (done, total) log bytes.
+    """Walks to the log's end.
 
-    `past_damage`: after a stop in order a bad record is no end when records follow it; they are
-    told from old bytes by their store time. Raises StoreDamaged, StorePermission.
+    `hints`: offsets near the end where a record may start. `on_window` gets (done, total) bytes of
+    the log. `past_damage`: after a clean stop the log goes on past a bad record if newer records
+    follow. Raises StoreDamaged, StorePermission.
     """
     if not segments.segments:
         return WalkedEnd(0, 0, None)
@@ -138,12 +133,12 @@ def find_tail(
         walk = TailWalk(reader, resumed, condition)
         for columns in walk:
             last_time = int(columns.store_timestamp[-1])
-    # No stop: the last segment is closed and there is no next one: a broker writes over the blank.
+    # Without a stop the last segment is full: the end is at its blank, which a broker overwrites.
     return WalkedEnd(start, walk.end, walk.stop)
 
 
 def _start(reader: LogReader, condition: Condition, hints: Iterable[int]) -> int:
-    """Where the walk begins: never below our floor, which every owner has kept."""
+    """Where the walk begins: never below our floor, below which no owner cuts."""
     floor = min(max(condition.floor, reader.segments.start), reader.segments.end)
     if condition.was_ours:
         return floor
@@ -155,11 +150,11 @@ def _start(reader: LogReader, condition: Condition, hints: Iterable[int]) -> int
 
 
 def ends_at(reader: LogReader, offset: int) -> bool:
-    """Whether nothing was appended at an offset: then it is still the log's end."""
+    """True if nothing was appended at `offset`, so that the log still ends there."""
     if offset >= reader.segments.end:
         return True
-    stands = reader.peek(offset)
-    return isinstance(stands, Torn) and stands.kind == "end"
+    found = reader.peek(offset)
+    return isinstance(found, Torn) and found.kind == "end"
 
 
 def _start_after_clean_stop(reader: LogReader, hints: Iterable[int]) -> int:
@@ -191,7 +186,7 @@ def _start_of_broker(reader: LogReader, condition: Condition) -> int:
 
 
 def first_record(segment: Segment) -> Record | None:
-    """The record that a segment begins with; None when it holds none."""
+    """The first record of a segment; None without one."""
     head = segment.read(0, min(_HEAD_BYTES, segment.size))
     size = int.from_bytes(head[:4], "big", signed=True)
     if len(head) < size <= segment.size:

@@ -1,7 +1,7 @@
 """Reads the CommitLog between two bounds: single records, raw bytes, or columns of many.
 
-The bounds are the owner's business: for a dead store what the tail's walk found, for a live one
-what the writer publishes. Nothing outside is ever read.
+The owner of a reader sets the bounds: for a stopped store from the walk to the log's end, for a
+running one from the writer's page. Nothing outside them is read.
 """
 
 import struct
@@ -35,7 +35,7 @@ _HEAD = struct.Struct(">iI20xq").unpack_from
 
 @dataclass(slots=True)
 class Bounds:
-    """What may be read: from `start` up to `end`, exclusive."""
+    """The readable part of the log: [`start`, `end`)."""
 
     start: int
     end: int
@@ -44,8 +44,7 @@ class Bounds:
 class LogReader:
     """The log of one store.
 
-    `stopped` tells, after `columns` has ended, what stood where the records broke off: None when
-    the end was reached.
+    After `columns` has ended, `stopped` is the fault that ended it; None if it reached its end.
     """
 
     def __init__(self, segments: SegmentList, bounds: Bounds) -> None:
@@ -56,12 +55,12 @@ class LogReader:
 
     @property
     def min_offset(self) -> int:
-        """Where the log begins."""
+        """The log's begin."""
         return self.bounds.start
 
     @property
     def end(self) -> int:
-        """Where it ends, exclusive."""
+        """The log's end, exclusive."""
         return self.bounds.end
 
     @property
@@ -70,7 +69,7 @@ class LogReader:
         return self.segments.segment_bytes
 
     def holds(self, offset: int, size: int) -> bool:
-        """Whether these bytes lie within the bounds and within one segment."""
+        """True if these bytes lie within the bounds and within one segment."""
         if offset < self.bounds.start or size < 0 or offset + size > self.bounds.end:
             return False
         step = self.segments.segment_bytes
@@ -92,7 +91,7 @@ class LogReader:
     def raw(self, offset: int, size: int) -> memoryview:
         """The bytes of one record; size, magic and place are checked, checksums are not.
 
-        Raises NotFound outside the log, StoreDamaged when no record of `size` stands there.
+        Raises NotFound outside the log, StoreDamaged without a record of `size` bytes there.
         """
         if not self.holds(offset, size):
             raise NotFound(f"no record of {size} bytes at offset {offset}: not within the log")
@@ -103,10 +102,10 @@ class LogReader:
         return view[position : position + size]
 
     def payload(self, offsets: Sequence[int], sizes: Sequence[int]) -> tuple[bytes, int]:
-        """The bytes at these places, back to back, and of how many; all must be within the log.
+        """The bytes at these places, back to back, and the number of places; verifies nothing.
 
-        Nothing is checked. From a segment that cannot be opened on the rest is left out; when that
-        is the first one, it raises StoreDamaged.
+        All places must be within the log. Ends before a segment that cannot be opened; raises
+        StoreDamaged if that is the first one.
         """
         pieces: list[memoryview] = []
         start = end = run_start = run_end = -1
@@ -137,9 +136,9 @@ class LogReader:
     def _check_head(self, segment: Segment, view: memoryview, position: int, size: int) -> None:
         if size < SHORT_HEAD.size:
             raise self._damage(segment, position, f"{size} bytes are no record")
-        offset = segment.start + position
-        if not _is_head(view, position, offset, size):
-            total, magic, place = _HEAD(view, position)
+        total, magic, place = _HEAD(view, position)
+        is_there = total == size and place == segment.start + position
+        if not is_there or magic not in (MAGIC_V1, MAGIC_V2):
             found = f"size {total}, magic {magic:08x}, place {place} where {size} bytes should be"
             raise self._damage(segment, position, found)
 
@@ -148,17 +147,17 @@ class LogReader:
         return StoreDamaged(str(segment.path), segment.start + position, found, _VERIFY_HINT)
 
     def peek(self, offset: int) -> Record | Filler | Torn:
-        """What stands at an offset within the log. Raises NotFound outside it."""
+        """Decodes what is at an offset of the log. Raises NotFound outside it."""
         segment = self.segment_at(offset)
         position = offset - segment.start
         left = min(segment.end, self.end) - offset
-        # Most records are short: one read for all of it, but none of a page that has no part of it.
+        # Most records are short: one read gets all of such a record, and touches no page after it.
         ahead = max(SHORT_HEAD.size, min(_PEEK_BYTES, _PAGE_BYTES - position % _PAGE_BYTES))
         window = segment.read(position, min(ahead, left))
         if len(window) >= SHORT_HEAD.size:
             size, magic, place = _HEAD(window)
             if magic in (MAGIC_V1, MAGIC_V2) and size >= RECORD_BYTES_MIN:
-                # Anybody may ask for any offset: what only looks like a size is not read for it.
+                # A client may name any offset: check the head before a read of the stated size.
                 if size > left:
                     return Torn(offset, "cut", f"a record of {size} bytes, {left} are left")
                 if place != offset:
@@ -172,7 +171,7 @@ class LogReader:
         return found
 
     def record_at(self, offset: int) -> Record:
-        """The record that stands at `offset`, verified.
+        """The record at `offset`, verified.
 
         Raises NotFound outside the log and at a segment's closing blank, StoreDamaged otherwise.
         """
@@ -185,17 +184,17 @@ class LogReader:
         raise StoreDamaged(where, offset, found.why, _VERIFY_HINT)
 
     def look_up(self, offset: int) -> Record:
-        """As `record_at`, for an offset somebody names: NotFound when no record starts there."""
+        """As `record_at`, for an offset from outside: raises NotFound where no record starts."""
         found = self.peek(offset)
         if isinstance(found, Torn) and found.kind != "bad_crc":
             raise NotFound(f"no record starts at offset {offset}: {found.why}")
         return found if isinstance(found, Record) else self.record_at(offset)
 
     def few(self, start: int, stop: int, count_max: int) -> list[Record] | None:
-        """The records of [start, stop), verified, when they are few and nothing but records.
+        """The records of [start, stop), verified: faster than columns for a few.
 
-        `start` must be where a record starts, and `stop` where one ends. None for all else: whoever
-        asked reads columns then, which tell what stands there.
+        A record must start at `start`, and one must end at `stop`. None for more than `count_max`
+        records, or anything else: then the caller reads columns, which report what is there.
         """
         data = self._within_a_segment(start, stop)
         records: list[Record] = []
@@ -209,7 +208,7 @@ class LogReader:
         return records if data is not None else None
 
     def few_sealed(self, start: int, stop: int, count_max: int) -> list[SealedRecord] | None:
-        """As `few`, for who only needs to know whose they are."""
+        """As `few`, but with only the queue and the number of each record decoded."""
         data = self._within_a_segment(start, stop)
         records: list[SealedRecord] = []
         position = 0
@@ -239,7 +238,7 @@ class LogReader:
     ) -> Iterator[RecordColumns]:
         """Records that start in [start, stop), window by window, across segments.
 
-        `start` must be where a record starts. Sets `stopped`. Each item keeps its window alive.
+        A record must start at `start`. Sets `stopped`. Each item keeps its window in memory.
         """
         self.stopped = None
         end = self.end
@@ -265,11 +264,6 @@ class LogReader:
                 case Torn(kind=kind, why=why):
                     self.stopped = Torn(position + found.end, kind, why)
                     return
-
-
-def _is_head(view: memoryview, position: int, offset: int, size: int) -> bool:
-    total, magic, place = _HEAD(view, position)
-    return bool(total == size and place == offset and magic in (MAGIC_V1, MAGIC_V2))
 
 
 def _stated_size(data: bytes) -> int:

@@ -1,4 +1,4 @@
-"""One file of a row of files that together are one long run of bytes (RocketMQ: MappedFile)."""
+"""One file of those that together are one run of bytes (RocketMQ: MappedFile)."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ class Segment:
         return self.files.get(self.path, self.size)
 
     def read(self, position: int, count: int) -> bytes:
-        """A copy, by `pread`: an unreadable page is an error, not the end of the process.
+        """Reads by `pread`: an unreadable page is an error, not the end of the process.
 
         Raises StoreDamaged, with the offset, FileVanished, StorePermission.
         """
@@ -41,7 +41,7 @@ class Segment:
             ) from None
 
     def view(self) -> memoryview:
-        """The whole segment as a read-only map, its length checked just now."""
+        """The whole segment as a read-only map, after a check of the file's length."""
         file = self.file
         file.check()
         return file.view()

@@ -1,7 +1,7 @@
-"""The files of one folder as one run of bytes: which there are, how long, whether they join.
+"""The files of one folder as one run of bytes (RocketMQ: MappedFileQueue).
 
-Names are first offsets; all files have one length, which is found from them (RocketMQ:
-MappedFileQueue). What a broker would refuse to load is named, not passed over.
+A file's name is its first offset. All files have one length, which is found from the files. What a
+broker would refuse to load is reported, not skipped.
 """
 
 from bisect import bisect_right
@@ -31,9 +31,9 @@ class ListingProblem(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What stands in a folder: (first offset, path) of each file, their length, what is wrong.
+    """The files of a folder as (first offset, path), their length, and the problems found.
 
-    `unfinished` is a last file that is still getting its length and holds nothing yet.
+    `unfinished`: a last file that is too short and holds nothing: its owner was still making it.
     """
 
     files: list[tuple[int, Path]]
@@ -63,13 +63,12 @@ class Listing(NamedTuple):
 
 
 def list_folder(folder: Path, file_bytes: int | None = None, begin: int = 0) -> Listing:
-    """Lists a folder of files that are named by offset; a missing one is empty.
+    """Lists a folder of files that are named by offset; a missing folder has none.
 
-    `file_bytes` is the length to hold them against; None: what most of them have. A file at the
-    end that is too short and holds nothing does not count: its owner is making it, or was killed
-    then (a broker removes an empty one). Folders are passed over where they do not stand in a
-    file's place, and files that end at `begin` or below: somebody deletes them at this moment.
-    Raises StorePermission.
+    `file_bytes`: the length that each file must have; None: the length of most. A last file that is
+    too short and holds nothing is not listed: its owner is making it, or was killed meanwhile (a
+    broker removes an empty one). Skips folders whose names are not offsets, and files that end at
+    `begin` or below: retention is deleting them. Raises StorePermission.
     """
     found: list[tuple[int, Path, int]] = []
     problems: list[ListingProblem] = []
@@ -112,7 +111,7 @@ def _holds_nothing(path: Path) -> bool:
 
 
 def _common_length(found: list[tuple[int, Path, int]]) -> int:
-    """The length that most files have; between equals the one that the names say."""
+    """The length of most files; of two equally frequent ones that between two names."""
     if not found:
         return 0
     steps = {b[0] - a[0] for a, b in pairwise(found)}
@@ -159,7 +158,7 @@ class SegmentList:
 
     @property
     def start(self) -> int:
-        """The first offset, 0 when there is no file."""
+        """The first offset; 0 without a file."""
         return self._starts[0] if self._starts else 0
 
     @property
@@ -176,15 +175,15 @@ class SegmentList:
         return segment if offset < segment.end else None
 
     def forget_above(self, offset: int) -> None:
-        """Closes the files that reach above an offset: their names may stand for others by now."""
+        """Closes the files that reach above an offset: their names may lead to others by now."""
         for segment in self.segments:
             if segment.end > offset:
                 self._files.forget(segment.path)
 
     def refresh(self, start: int = 0) -> None:
-        """Looks at the folder again. Raises StoreDamaged, StorePermission.
+        """Lists the folder again. Raises StoreDamaged, StorePermission.
 
-        Files that end at `start` or below do not count: retention may be taking them away.
+        Skips files that end at `start` or below: retention may be removing them.
         """
         # One file alone may have been listed before it had its length.
         known = self.segment_bytes if len(self.segments) > 1 else None

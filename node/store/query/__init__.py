@@ -1,1 +1,1 @@
-"""Answers out of an open store: pulls, look-ups by key, seeks by time."""
+"""Queries on an open store: pulls, look-ups by key, seeks by time."""

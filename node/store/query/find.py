@@ -1,4 +1,4 @@
-"""Messages by key and store time, newest first: every hit confirmed by its record's own text."""
+"""Finds messages by key and store time, newest first; each record's text confirms it."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,15 @@ from protocol.record.properties import KEYS, TAGS, UNIQUE_KEY, decode_raw_proper
 _UNIQUE_KEY, _KEYS, _TAGS = UNIQUE_KEY.encode(), KEYS.encode(), TAGS.encode()
 BYTES_MAX = 1 << 30
 CANDIDATES_MAX = 10_000
-"""How many entries one page looks at; a page may be short of records and still have a cursor."""
+"""The entries that one page looks at; a page with few records may still have a cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindRequest:
-    """What to look for. `begin` and `end` are store times in ms, inclusive and exact.
+    """A look-up by key. `begin` and `end` are store times in ms, inclusive and exact.
 
-    `unique`: only records whose UNIQ_KEY is the key. `cursor` is a former page's. The page ends
-    with the record that brings it to `bytes_max`.
+    `unique`: only records whose UNIQ_KEY is the key. `cursor`: that of the page before. The page
+    ends with the record that brings it to `bytes_max`.
     """
 
     topic: str
@@ -36,19 +36,20 @@ class FindRequest:
 
 @dataclass(frozen=True, slots=True)
 class FindPage:
-    """Records, newest first, and where the next page begins; None: there is nothing more."""
+    """Records, newest first, and the cursor of the next page; None after the last one."""
 
     records: list[Record]
     cursor: str | None
 
 
 def find(store: Store, request: FindRequest) -> FindPage:
-    """One page. Raises UnknownTopic, BadRequest for a cursor that is none, StoreDamaged."""
+    """Finds one page. Raises UnknownTopic, BadRequest for a malformed cursor, StoreDamaged."""
     after, last_offset = _parse_cursor(request.cursor)
     records: list[Record] = []
     size = 0
-    times = (request.begin, request.end)
-    candidates = store.index.candidates(request.topic, request.key, times, after)
+    candidates = store.index.candidates(
+        request.topic, request.key, request.begin, request.end, after
+    )
     for seen, candidate in enumerate(candidates):
         is_full = len(records) >= request.limit or size >= request.bytes_max
         if is_full or seen >= CANDIDATES_MAX:
@@ -74,14 +75,14 @@ def _confirmed(store: Store, offset: int, request: FindRequest) -> Record | None
     try:
         record = store.log.look_up(offset)
     except NotFound:
-        return None  # Removed by retention, or not readable yet.
+        return None  # removed by retention, or not readable yet
     if not request.begin <= record.head.store_timestamp <= request.end:
         return None
     return record if record.topic == request.topic and _has_key(record, request) else None
 
 
 def _has_key(record: Record, request: FindRequest) -> bool:
-    # As `record.unique_key`, `.keys` and `.tags`, but nothing else is made text.
+    # As `record.unique_key`, `.keys` and `.tags`, without decoding the other properties.
     pairs = decode_raw_properties(record.properties_raw)
     if java_text(pairs.get(_UNIQUE_KEY, b"")) == request.key:
         return True

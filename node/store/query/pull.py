@@ -1,7 +1,7 @@
 """One pull: RocketMQ's `getMessage`, its statuses, limits and corrected offsets.
 
-`plain_scan` is the broker's loop (DefaultMessageStore#getMessage) and takes any case;
-`_fast_scan` gives the same answer by columns where every record of the range can be read.
+`plain_scan` is the broker's loop (DefaultMessageStore#getMessage) and handles every case.
+`_compiled_scan` and `_fast_scan` return the same where every record of the range can be read.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ from protocol.kernel import loader
 
 TOTAL_BYTES_MIN = 100
 ONE_BY_ONE_MAX = 2
-"""Up to this number, units go faster one by one than compiled or as columns."""
+"""Up to this number, units are faster one by one than compiled or as columns."""
 
 
 class Scanned(NamedTuple):
-    """What a scan of one file's units took: rows of the units, and how many were consumed.
+    """The result of a scan of one file's units: the rows taken, and the number consumed.
 
-    `damaged` is a unit that names no place of the log, when nothing was taken before it.
+    `damaged`: the row of a unit that names no place in the log, if no row was taken before it.
     """
 
     rows: Sequence[int]
@@ -42,10 +42,10 @@ class Scanned(NamedTuple):
 def get_message(
     log: LogReader, queue: QueueReader | None, offset: int, request: PullRequest
 ) -> PulledRecords:
-    """Pulls from `queue` (None: there is no such queue) at queue offset `offset`.
+    """Pulls from `queue` (None: it does not exist) at queue offset `offset`.
 
-    Raises MessageDamaged when the very first message to take is damaged: its record, or its unit,
-    which names no record or another one. A later one ends the answer before it.
+    Raises MessageDamaged if the first message to take is damaged: its record, or its unit, which
+    then names no record or another one. A later damaged message ends the result before it.
     """
     if queue is None:
         return nothing(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
@@ -62,7 +62,7 @@ def get_message(
 
 
 def nothing(status: PullStatus, following: int, low: int, high: int) -> PulledRecords:
-    """An answer without records, of a queue that holds [`low`, `high`)."""
+    """A result without records, from a queue that holds [`low`, `high`)."""
     empty = np.empty(0, np.int64)
     return PulledRecords(status, following, low, high, empty, empty, empty, b"")
 
@@ -81,7 +81,7 @@ def _scan_files(
             following += step - following % step
             return nothing(PullStatus.OFFSET_FOUND_NULL, following, low, high)
         count = min(part.end, high, offset + limit) - following
-        units, found = _scan_file(log, queue, (following, count), request)
+        units, found = _scan_file(log, queue, following, count, request)
         first, following = following, following + found.consumed
         status = found.status if found.consumed else status
         if found.damaged is not None:
@@ -110,14 +110,14 @@ def _scan_files(
 
 
 def _as_index(found: "Scanned") -> slice | NDArray[np.int64]:
-    """The rows taken, as a slice where that is all of them."""
+    """The rows taken; a slice if a scan took all, which copies nothing."""
     if len(found.rows) == found.consumed:
         return slice(0, found.consumed)
     return np.array(found.rows, np.int64)
 
 
 def _with_bytes(log: LogReader, queue: QueueReader, result: PulledRecords) -> PulledRecords:
-    """Reads the records; from the first one that is damaged on they are left for the next pull."""
+    """Reads the records up to the first damaged one; the next pull meets that one first."""
     wanted = MessageColumns(
         queue.queue, result.physical_offsets, result.sizes, result.queue_offsets
     )
@@ -138,14 +138,13 @@ def _with_bytes(log: LogReader, queue: QueueReader, result: PulledRecords) -> Pu
 
 
 def _scan_file(
-    log: LogReader, queue: QueueReader, place: tuple[int, int], request: PullRequest
+    log: LogReader, queue: QueueReader, start: int, count: int, request: PullRequest
 ) -> tuple[Units, Scanned]:
-    """Scans `count` units from number `start` on, `place`; and the units that were looked at."""
-    start, count = place
+    """Scans `count` units from number `start` on; returns the units that it read too."""
     if count <= 0:
         return NO_UNITS, Scanned([], 0, PullStatus.NO_MATCHED_MESSAGE)
     if request.tags is None:
-        # Nothing is refused, so that the answer is full long before the scan's own limit.
+        # Without a filter the result is full long before the limit of the scan.
         limits = request.limits
         few = min(request.max_messages, max(limits.count_max, limits.cold_count_max)) + 1
         if few < count:
@@ -158,7 +157,7 @@ def _scan_file(
 
 
 def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
-    """Compiled or as columns, where that is worth it and nothing is out of the ordinary."""
+    """Scans compiled or as columns where that is faster; the plain loop does the rest."""
     compiled, found = loader.active(), None
     if len(units) > ONE_BY_ONE_MAX:
         if request.tags is None and compiled is not None:
@@ -171,7 +170,7 @@ def _scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
 def _compiled_scan(
     compiled: loader.Kernel, log: LogReader, units: Units, request: PullRequest
 ) -> Scanned | None:
-    """Without a filter; None where the plain loop must decide."""
+    """For pulls without a filter; None where the plain loop must decide."""
     limits, count_max, bytes_max = request.limits, request.max_messages, _total_max(request)
     count = fitting_units(
         compiled,
@@ -195,7 +194,7 @@ def _total_max(request: PullRequest) -> int:
 
 
 def _fast_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned | None:
-    """None when a unit that passes the filter has no record: the plain loop knows what follows."""
+    """None if a unit that passes the filter has no readable record: the plain loop decides."""
     offset = units["physical_offset"].astype(np.int64)
     size = units["size"].astype(np.int64)
     wanted = (
@@ -243,7 +242,7 @@ def _break_at(
     count_limit: NDArray[np.int64],
     byte_limit: NDArray[np.int64],
 ) -> int:
-    """The first unit that the loop does not consume: every unit's size counts, taken or not."""
+    """The first row that the plain loop would not consume; a refused unit's size counts too."""
     taken_bytes = np.cumsum(np.where(wanted, size, 0))
     before_bytes = taken_bytes - np.where(wanted, size, 0)
     before: NDArray[np.int64] = np.cumsum(wanted) - wanted
@@ -260,7 +259,7 @@ def _text_fits(
         try:
             raw = log.raw(int(unit["physical_offset"]), int(unit["size"]))
         except StoreDamaged:
-            return True  # Whoever takes the record meets the damage, in its place.
+            return True  # the read of the record reports the damage
         checked[row] = request.tags.takes_record(raw)
     return checked[row]
 
@@ -284,7 +283,7 @@ def plain_scan(log: LogReader, units: Units, request: PullRequest) -> Scanned:
             continue
         if not log.holds(offset, size):
             if not 0 <= offset < log.min_offset:
-                # Retention takes nothing from above: what a broker steps over here is damage.
+                # Retention removes nothing at the end: a broker skips this unit, but it is damage.
                 status = PullStatus.FOUND if rows else PullStatus.MESSAGE_WAS_REMOVING
                 return Scanned(rows, row, status, damaged=None if rows else row)
             step = log.segment_bytes or 1

@@ -1,4 +1,4 @@
-"""What a pull asks and what it answers: RocketMQ's statuses and limits."""
+"""Request and result of a pull, with RocketMQ's statuses and limits."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -28,7 +28,7 @@ class PullStatus(Enum):
 
 
 class TransferLimits(NamedTuple):
-    """How much one pull carries (maxTransfer…OnMessageInMemory and …InDisk).
+    """The limits of one pull's result (maxTransfer…OnMessageInMemory and …InDisk).
 
     A record counts as cold when it lies more than `memory_bytes` below the log's end; None: never.
     """
@@ -46,10 +46,10 @@ IN_MEMORY = TransferLimits()
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """What to look for.
+    """The messages that a pull takes, and its limits.
 
-    `exact` compares the text of the tags too; a broker compares hashes and leaves that to its
-    client. `filter_bytes_max` bounds how many bytes of units one pull looks at.
+    `exact`: compares the text of tags too; a broker compares hashes and leaves the text to its
+    client. `filter_bytes_max`: the bytes of units that one pull scans.
     """
 
     max_messages: int = 32
@@ -63,9 +63,9 @@ class PullRequest:
 
 @dataclass(frozen=True, slots=True)
 class PulledRecords:
-    """The answer. Queue offset, log offset and size of each record taken, and their bytes.
+    """The result of a pull: queue offset, log offset and size of each record taken.
 
-    `payload` are the records back to back, as stored, each of them verified.
+    `payload`: the records back to back, as stored, each of them verified.
     """
 
     status: PullStatus
@@ -79,5 +79,5 @@ class PulledRecords:
 
     @property
     def count(self) -> int:
-        """How many records."""
+        """The number of records."""
         return len(self.sizes)

@@ -1,4 +1,4 @@
-"""One message of a queue, through its unit: verified, and the very one that was asked for."""
+"""Reads the message that a queue's unit names, and verifies that its record is that message."""
 
 from node.store.file_cache import FileVanished
 from node.store.log.reader import LogReader
@@ -10,9 +10,9 @@ from protocol.record.codec import Filler, Record, Torn
 
 
 def record_of(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) -> Record:
-    """The record that `unit`, the queue's unit of that number, names.
+    """The record that `unit` names, which is unit `number` of the queue.
 
-    Raises MessageDamaged when the record is damaged, or is not this message; NotFound when it lies
+    Raises MessageDamaged if the record is damaged, or is not this message; NotFound if it lies
     before the log's begin.
     """
     if 0 <= unit.physical_offset < log.min_offset:
@@ -29,9 +29,9 @@ def record_of(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) 
 
 
 def store_time(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit) -> int:
-    """STORETIMESTAMP of a message, -1 when its record lies before the log's begin.
+    """STORETIMESTAMP of a message; -1 if its record lies before the log's begin.
 
-    What a broker reads without a look at the rest (pickupStoreTimestamp) is verified here.
+    A broker reads this field alone (pickupStoreTimestamp); here the whole record is verified.
     Raises MessageDamaged.
     """
     if 0 <= unit.physical_offset < log.min_offset:
@@ -42,7 +42,7 @@ def store_time(log: LogReader, queue: QueueReader, number: int, unit: QueueUnit)
 def damaged_message(
     log: LogReader, queue: QueueReader, number: int, unit: QueueUnit
 ) -> MessageDamaged:
-    """The error that says whether record or unit is damaged, where, and how to go on after it."""
+    """The error of a damaged message: record or unit, where, and how to go on after it."""
     where, offset, found = _what_is_wrong(log, queue, number, unit)
     topic, queue_id = queue.queue
     return MessageDamaged(
@@ -57,7 +57,7 @@ def damaged_message(
 
 
 def _peek(log: LogReader, place: int) -> Record | Filler | Torn | StoreDamaged:
-    """What stands there; a segment that cannot be read is an answer too, one that went is not."""
+    """As `log.peek`, but returns the error of a damaged segment; raises for one that is gone."""
     try:
         return log.peek(place)
     except FileVanished:
@@ -69,7 +69,7 @@ def _peek(log: LogReader, place: int) -> Record | Filler | Torn | StoreDamaged:
 def _what_is_wrong(
     log: LogReader, queue: QueueReader, number: int, unit: QueueUnit
 ) -> tuple[str, int, str]:
-    """File, offset and reason; a whole record in its place means that the unit lies."""
+    """File, offset and reason. If there is a whole record, the unit must be wrong."""
     file, position = queue.place(number)
     place, size = unit.physical_offset, unit.size
     says = f"the queue unit names {size} bytes at log offset {place}"
@@ -84,5 +84,5 @@ def _what_is_wrong(
             return str(file), position, f"{says}, where the segment ends"
         case Record() as found:
             is_like = f"a record of {found.size} bytes of queue {found.head.queue_id} of"
-            stands = f"{is_like} {found.topic}, number {found.head.queue_offset}"
-            return str(file), position, f"{says}, where {stands} stands"
+            other = f"{is_like} {found.topic}, number {found.head.queue_offset}"
+            return str(file), position, f"{says}, where {other} stands"

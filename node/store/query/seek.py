@@ -1,4 +1,4 @@
-"""Queue offset at a store time, by RocketMQ's rules (ConsumeQueue#getOffsetInQueueByTime)."""
+"""A queue offset by store time, as RocketMQ finds it (ConsumeQueue#getOffsetInQueueByTime)."""
 
 from enum import Enum
 
@@ -8,7 +8,7 @@ from node.store.queues.reader import FilePart, QueueReader
 
 
 class Boundary(Enum):
-    """Which message counts when none has exactly the time, or several have."""
+    """Which message counts if no message has exactly the time, or several do."""
 
     LOWER = "lower"
     """The first at or after the time."""
@@ -19,10 +19,10 @@ class Boundary(Enum):
 def offset_by_time(
     log: LogReader, queue: QueueReader | None, timestamp: int, boundary: Boundary = Boundary.LOWER
 ) -> int:
-    """The queue offset, within [`min_offset`, `max_offset`]; 0 for a queue that is not there.
+    """The queue offset, within [`min_offset`, `max_offset`]; 0 for a queue that does not exist.
 
-    Equal times that straddle two queue files are not followed across, as in RocketMQ.
-    Raises MessageDamaged when the search meets a damaged message: nobody knows its time.
+    As in RocketMQ, the search does not follow equal times from one queue file into another.
+    Raises MessageDamaged if the search meets a damaged message: its time is unknown.
     """
     if queue is None:
         return 0
@@ -44,7 +44,7 @@ class _Search:
         return store_time(self._log, self._queue, number, unit)
 
     def choose_file(self, timestamp: int, boundary: Boundary) -> FilePart | None:
-        """An unknown time takes part as -1; the last file's end time is never looked at."""
+        """The file to search. An unknown time counts as -1; the last file's end is not read."""
         parts = self._queue.file_parts()
         if boundary is Boundary.LOWER:
             for part in parts[:-1]:

@@ -1,4 +1,4 @@
-"""Which messages a subscription takes: by the hash in the queue unit, then by the text.
+"""Selects the messages of a subscription: by the hash in the queue unit, then by the text.
 
 A broker compares hashes only and leaves the text to its client (DefaultMessageFilter, FilterAPI).
 """
@@ -29,7 +29,7 @@ _SEPARATOR = "||"
 _MAGIC_V1 = MAGIC_V1.to_bytes(4, "big")
 _INT = struct.Struct(">i").unpack_from
 _EXT_ADDRESS_MAX = -(2**31) - 1
-"""At or below this a unit's code is no hash but an address in another file (ConsumeQueueExt)."""
+"""At or below this a unit's code is an address in another file (ConsumeQueueExt), not a hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class TagFilter:
     hashes: NDArray[np.int32]
 
     def takes_units(self, units: Units) -> NDArray[np.bool_]:
-        """By hash; a unit whose hash is kept elsewhere passes."""
+        """Marks the units whose hash fits; a unit whose hash is in another file passes."""
         codes: NDArray[Any] = units["tags_code"].astype(np.int64)
         return np.isin(codes.astype(np.int32), self.hashes) | (codes <= _EXT_ADDRESS_MAX)
 
     def takes_record(self, raw: Readable) -> bool:
-        """By text; what is no record passes, so that whoever reads it finds out."""
+        """True if the tag's text fits, and for what is not a record: its reader reports that."""
         properties = _properties(bytes(raw))
         if properties is None:
             return True
@@ -74,9 +74,9 @@ def _properties(raw: bytes) -> bytes | None:
 
 
 def parse_tags(expression: str | None) -> TagFilter | None:
-    """`A || B`; None for `*`, the empty text and no text, which take everything.
+    """Parses `A || B`; None for `*`, the empty text and no text, which take everything.
 
-    Raises BadRequest when the text names no tag.
+    Raises BadRequest if the text names no tag.
     """
     if expression is None or expression.strip() in ("", ALL):
         return None

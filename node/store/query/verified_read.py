@@ -1,4 +1,4 @@
-"""The bytes of a queue's messages, each verified to be the one that was asked for."""
+"""Reads messages of a queue, and verifies that each record is the wanted message."""
 
 import numpy as np
 
@@ -11,14 +11,14 @@ from protocol.record.check import WantedRecords, first_unfit
 
 Payload = bytes | memoryview
 COMPILED_ABOVE = 4
-"""So few records go faster plainly, even where there is the compiled kernel."""
+"""Up to this number, records are faster without the compiled kernel."""
 
 
 def verified_bytes(log: LogReader, messages: MessageColumns) -> tuple[Payload, int]:
-    """The records back to back, and how many; it ends before the first that is damaged.
+    """The records before the first damaged one, back to back, and their number.
 
-    All must be within the log. Raises StoreDamaged when the segment of the very first one cannot
-    be opened; a later one counts as damaged.
+    All must be within the log. Raises StoreDamaged if the segment of the first record cannot be
+    opened; a later such record counts as damaged.
     """
     compiled = loader.active()
     if compiled is not None and len(messages.size) > COMPILED_ABOVE:
@@ -35,7 +35,7 @@ def verified_bytes(log: LogReader, messages: MessageColumns) -> tuple[Payload, i
 
 
 def _copied(compiled: Kernel, log: LogReader, messages: MessageColumns) -> tuple[Payload, int]:
-    """By the kernel: each record is copied and looked at in one go, segment by segment."""
+    """With the kernel, which copies and verifies a record in one pass, segment by segment."""
     rows = len(messages.size)
     out = log.buffers.take(int(messages.size.sum()))
     done = filled = 0

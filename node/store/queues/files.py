@@ -1,4 +1,4 @@
-"""One queue's files on disk: units by number, and how many of them are real."""
+"""The files of one queue: units by number, and the number of real ones."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ _UNIT = QUEUE_UNIT.struct.unpack
 
 
 def is_real(units: Units, limit: int) -> Bools:
-    """Which units name a record below log offset `limit`, or stand before a queue's first one."""
+    """Marks units that name a record below log offset `limit`, and fillers."""
     offset, size = units["physical_offset"], units["size"]
     below = offset + size.astype(np.int64) <= limit
     answer: Bools = (offset >= 0) & (size > 0) & (below | is_filler(units))
@@ -33,13 +33,13 @@ def is_real(units: Units, limit: int) -> Bools:
 
 
 def is_filler(units: Units) -> Bools:
-    """Which units only stand before a queue's first one (fillPreBlank)."""
+    """Marks units that only fill the file before a queue's first one (fillPreBlank)."""
     answer: Bools = (units["physical_offset"] == 0) & (units["size"] == FILLER_SIZE)
     return answer
 
 
 def count_real(units: Units, limit: int) -> int:
-    """How many units at the head `is_real` takes. A few go faster one by one."""
+    """The number of units before the first that is not real. A few are faster one by one."""
     if len(units) > FEW_UNITS_MAX:
         real = is_real(units, limit)
         return len(units) if real.all() else int(np.argmin(real))
@@ -55,8 +55,8 @@ def count_real(units: Units, limit: int) -> int:
 class QueueFiles:
     """The files of one (topic, queue); numbers are queue offsets.
 
-    Read by `pread`: what another process has written is seen at once, and a file that shrinks is
-    an error.
+    Reads by `pread`: it sees at once what another process wrote, and a file that shrinks is an
+    error.
     """
 
     def __init__(self, folder: Path, listing: Listing, files: OpenFiles) -> None:
@@ -68,7 +68,7 @@ class QueueFiles:
 
     @property
     def first(self) -> int:
-        """The first file's first number; 0 when there is no file."""
+        """The first file's first number; 0 without a file."""
         return self._starts[0] // UNIT_BYTES if self._starts else 0
 
     @property
@@ -78,11 +78,11 @@ class QueueFiles:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no file at all."""
+        """True without any file."""
         return not self._starts
 
     def read(self, start: int, count: int) -> Units:
-        """Units from number `start` on, as they stand; fewer where the files end."""
+        """Units from number `start` on, real or not; fewer where the files end."""
         first, last = start * UNIT_BYTES, (start + count) * UNIT_BYTES
         parts: list[bytes] = []
         while first < last:
@@ -98,7 +98,7 @@ class QueueFiles:
 
     @property
     def queue(self) -> Queue:
-        """Whose files they are, as their folders are named."""
+        """The queue, by the names of the folders."""
         return Queue(self.folder.parent.name, int(self.folder.name))
 
     def place(self, number: int) -> tuple[Path, int]:
@@ -108,7 +108,7 @@ class QueueFiles:
         return self.folder / offset_file_name(start), position - start
 
     def grow(self) -> bool:
-        """Looks whether the file after the last one is there by now."""
+        """Takes in the file after the last one; False if it does not exist yet."""
         start = self.capacity_end * UNIT_BYTES
         path = self.folder / offset_file_name(start)
         if not path.exists():
@@ -125,7 +125,7 @@ class QueueFiles:
             self._files.get(path, self.file_bytes).check_linked()
 
     def forget(self) -> None:
-        """Closes the files that are open: their names may stand for others by now."""
+        """Closes the files that are open: their names may lead to others by now."""
         for path in self._paths.values():
             self._files.forget(path)
 
@@ -137,11 +137,10 @@ class QueueFiles:
     def end_below(self, limit: int, thorough: bool = False) -> int:
         """The number after the last real unit below log offset `limit`.
 
-        From the last file backwards, by bisection: units rise and after them is nothing. Where the
-        units right before the end found are not all real, bytes behind the end were changed, and
-        the walk decides.
-        `thorough` looks at every unit of the last three files instead, as a broker's recovery does:
-        after a power loss a page may be missing in their middle.
+        Bisects from the last file backwards: units rise, and nothing follows them. If the units
+        right before the end that it finds are not all real, somebody changed bytes after the end;
+        then it reads every unit of the last three files. `thorough` does that at once, as a
+        broker's recovery does: after a power loss a page may be missing in their middle.
         """
         if thorough:
             return self._end_by_walk(limit)
@@ -168,7 +167,7 @@ class QueueFiles:
 
 
 def _count_real(file: OpenFile, count: int, limit: int) -> int:
-    """How many units at the file's head are real, by bisection."""
+    """The number of real units at the file's head, by bisection."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2

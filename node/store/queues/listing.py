@@ -1,10 +1,9 @@
-"""Which queues have files: `consumequeue/<topic>/<queue id>/`, and how long their files are."""
+"""Lists the queues that have files, `consumequeue/<topic>/<queue id>/`, and opens these."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from node.runtime.remote_path import scan
-from node.store.file_cache import OpenFiles, refuse
+from node.store.file_cache import OpenFiles, list_entries
 from node.store.log.segment_list import Listing, list_folder
 from node.store.queues.files import QueueFiles
 from protocol.derived.queue_unit import UNIT_BYTES
@@ -14,7 +13,7 @@ from protocol.names import CONSUME_QUEUE_DIR
 
 
 def queue_folder(root: Path, queue: Queue) -> Path:
-    """Where the files of a queue are."""
+    """The folder of a queue's files."""
     return root / CONSUME_QUEUE_DIR / queue.topic / str(queue.queue_id)
 
 
@@ -41,16 +40,11 @@ def list_queue_ids(root: Path, topic: str) -> list[int]:
 
 
 def _folders(parent: Path) -> Iterator[Path]:
-    try:
-        yield from [entry.path for entry in scan(parent) if entry.is_folder]
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        refuse(parent, error)
+    return (entry.path for entry in list_entries(parent) if entry.is_folder)
 
 
 def open_queue_files(folder: Path, file_bytes: int | None, files: OpenFiles) -> QueueFiles:
-    """The files of one queue, of the length that they have where none is given.
+    """The files of one queue, of `file_bytes` each; None: of the length that they have.
 
     Raises StoreDamaged when they do not join, StorePermission.
     """
@@ -65,7 +59,7 @@ def no_queue_files(folder: Path, file_bytes: int, files: OpenFiles) -> QueueFile
 
 
 def find_queue_file_bytes(folders: Iterator[Path], otherwise: int) -> int:
-    """The length of a queue file, as the first one found has it. Raises StoreDamaged."""
+    """The length of a queue file, from the first queue that has one. Raises StoreDamaged."""
     for folder in folders:
         listing = list_folder(folder)
         if listing.file_bytes:
@@ -80,14 +74,9 @@ def find_queue_file_bytes(folders: Iterator[Path], otherwise: int) -> int:
 
 
 def list_strangers(root: Path) -> list[Path]:
-    """What is no folder where only those of topics and queues belong."""
+    """What is not a folder where only folders of topics and queues belong."""
     base = root / CONSUME_QUEUE_DIR
-    found: list[Path] = []
-    for parent in (base, *_folders(base)):
-        try:
-            found += [entry.path for entry in scan(parent) if not entry.is_folder]
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            refuse(parent, error)
-    return sorted(found)
+    parents = (base, *_folders(base))
+    return sorted(
+        entry.path for parent in parents for entry in list_entries(parent) if not entry.is_folder
+    )

@@ -1,4 +1,4 @@
-"""Reads one queue: its units on disk, and after them those that only the log tells."""
+"""Reads one queue: its units on disk, and after them those derived from the log."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,16 +16,16 @@ _STEP_UNITS = 1024
 
 
 class DerivedUnits(NamedTuple):
-    """Units that the log has and the files lack: the first one's number, and they."""
+    """Units that the files lack, made from the log; `first` is the number of the first one."""
 
     first: int
     units: Units
     replaces_files: bool = False
-    """True where the queue begins anew with them: the units in its files do not count."""
+    """True if the queue begins anew with them: the units in its files do not count."""
 
 
 class FilePart(NamedTuple):
-    """What one file of the queue holds: numbers from `first` up to `end`, exclusive."""
+    """The numbers in one file of the queue: [`first`, `end`)."""
 
     first: int
     end: int
@@ -34,7 +34,7 @@ class FilePart(NamedTuple):
 class QueueReader:
     """The units of one (topic, queue), with RocketMQ's minimum and maximum offset.
 
-    A dead store's queue is fixed. A live one's end follows `advance`.
+    The queue of a stopped store is fixed; in a running store `advance` moves its end.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class QueueReader:
 
     @property
     def file_units(self) -> int:
-        """How many units one file takes."""
+        """The number of units in a full file."""
         return self._files.file_bytes // QUEUE_UNIT.size
 
     @property
     def queue(self) -> Queue:
-        """Which queue this is."""
+        """The queue."""
         return self._files.queue
 
     def place(self, number: int) -> tuple[Path, int]:
@@ -74,7 +74,7 @@ class QueueReader:
 
     @property
     def disk_end(self) -> int:
-        """The number after the last unit that stands in a file."""
+        """The number after the last unit in a file."""
         return self._disk_end
 
     @property
@@ -119,9 +119,9 @@ class QueueReader:
         return QueueUnit(*found[0].tolist()) if len(found) else None
 
     def file_of(self, number: int) -> FilePart | None:
-        """The file that holds a number, as far as it is filled; None where there is none.
+        """The file that holds a number, as far as it is filled; None outside the queue.
 
-        Units that have no file yet stand where their file would be.
+        A unit without a file counts as in the file that it would be in.
         """
         if not self.first <= number < self.max_offset:
             return None
@@ -137,9 +137,9 @@ class QueueReader:
         ]
 
     def advance(self, limit: int) -> None:
-        """Live: takes in units whose record ends at or below log offset `limit`.
+        """Running store: takes in units whose records end at or below log offset `limit`.
 
-        Raises FileVanished when the queue's files were made anew: open the queue again.
+        Raises FileVanished if the queue's files were replaced: open the queue again.
         """
         if limit == self._seen_limit:
             return
@@ -161,53 +161,54 @@ class QueueReader:
         self._seen_limit = limit
 
     def rewind(self, limit: int) -> None:
-        """Live: forgets the cached end; the units above `limit` may have been replaced."""
+        """Running store: finds the end again; units above `limit` may have been replaced."""
         self._disk_end = self._files.end_below(limit)
         self._seen_limit = limit
         self._min = None
 
     def forget_files(self) -> None:
-        """Live: closes the files; this reader is done with."""
+        """Running store: closes the files; do not use this reader again."""
         self._files.forget()
 
     def drop_vanished(self) -> None:
-        """Live: retention may have removed files from the front."""
+        """Running store: drops the files that retention has removed from the front."""
         self._files.drop_vanished()
         self._min = None
 
     def _correct_min_offset(self, log_start: int) -> int:
-        """Section by section as the broker has it, but never inside a queue's fillers."""
+        """The broker's rules, case by case, but never the number of a filler."""
         end = self.max_offset
         if end == 0 or self.first >= end:
             return end
         if self._files.is_empty:
-            # What has just been made from the log begins with the log's first unit.
+            # All units were made from the log: the first one is of the log's first record.
             return self._after_fillers(self.first, min(self.first + self.file_units, end))
-        if int(self.units(end - 1, 1)["physical_offset"][0]) < log_start:
+        if self._log_offset(end - 1) < log_start:
             return end
-        first = int(self.units(self.first, 1)["physical_offset"][0])
-        if self.first == 0 and first >= log_start:
+        if self.first == 0 and self._log_offset(0) >= log_start:
             return self._after_fillers(0, min(self.file_units, end))
         for part in self.file_parts():
             # A broker looks at the first file alone; it may be about to be removed.
-            if int(self.units(part.end - 1, 1)["physical_offset"][0]) >= log_start:
+            if self._log_offset(part.end - 1) >= log_start:
                 return self._after_fillers(self._first_at_or_above(log_start, part), part.end)
         return end
 
     def _first_at_or_above(self, log_start: int, part: FilePart) -> int:
-        """The broker's bisection over one file, whose last unit is that high."""
+        """The broker's bisection in a file whose last unit names `log_start` or a higher offset."""
         low, high = part.first, part.end - 1
         while high - low > 1:
             middle = (low + high) // 2
-            offset = int(self.units(middle, 1)["physical_offset"][0])
+            offset = self._log_offset(middle)
             if offset > log_start:
                 high = middle
             elif offset == log_start:
                 low = high = middle
             else:
                 low = middle
-        is_low = int(self.units(low, 1)["physical_offset"][0]) >= log_start
-        return low if is_low else high
+        return low if self._log_offset(low) >= log_start else high
+
+    def _log_offset(self, number: int) -> int:
+        return int(self.units(number, 1)["physical_offset"][0])
 
     def _after_fillers(self, number: int, stop: int) -> int:
         units = self.units(number, 1)

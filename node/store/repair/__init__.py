@@ -1,1 +1,1 @@
-"""Plans the repair of a damaged store. Only reads, but for the quarantine."""
+"""Plans the repair of a damaged store. Only reads."""

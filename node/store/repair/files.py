@@ -1,4 +1,4 @@
-"""The files of a damaged log: which stay, which must go, which get another length. Only reads."""
+"""Plans the files of a damaged log: which stay, which go, which get another length."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +12,10 @@ from protocol.names import COMMIT_LOG_DIR
 
 
 class _PaddedFile(OpenFile):
-    """A file read as if it had its length already: what is missing reads as zeros."""
+    """A file that reads as if it had its full length: missing bytes are zeros."""
 
     def check(self) -> None:
-        """A shorter file is what is expected here."""
+        """Accepts a shorter file."""
 
     def read(self, position: int, count: int) -> bytes:
         """As `OpenFile.read`, never short."""
@@ -24,7 +24,7 @@ class _PaddedFile(OpenFile):
 
 
 class PaddedFiles(OpenFiles):
-    """As `OpenFiles`, for files that may be shorter than they should be."""
+    """As `OpenFiles`, for files that may be too short."""
 
     def _open(self, path: Path, size: int) -> OpenFile:
         return _PaddedFile(path, size)
@@ -40,7 +40,7 @@ class LogFiles:
 
 
 def plan_log_files(root: Path, files: OpenFiles) -> LogFiles:
-    """Looks at names and lengths in `commitlog/`. Raises StorePermission, StoreDamaged."""
+    """Plans by the names and lengths in `commitlog/`. Raises StorePermission, StoreDamaged."""
     folder = root / COMMIT_LOG_DIR
     listing = list_folder(folder)
     steps: list[Step] = [
@@ -72,7 +72,7 @@ def plan_log_files(root: Path, files: OpenFiles) -> LogFiles:
 
 
 def _unfinished(listing: Listing) -> list[Step]:
-    """A last file that is too short and begins with nothing: RocketMQ deletes an empty one."""
+    """The step for a last file that is too short and begins with zeros."""
     path = listing.unfinished
     if path is None:
         return []

@@ -1,8 +1,8 @@
-"""What goes into each hole of a log: which markers, of which lengths, and a closing blank. Pure.
+"""Plans how to fill each hole of a log: with markers of lost records, and a closing blank. Pure.
 
-Units say exactly what stood where. Numbers that a queue lacks around a hole say that a record
-stood there, but not where: they get what room the units leave. What then remains was something
-that nobody knows of, a part of a transaction for instance.
+A unit gives the exact place of a lost record. A number that a queue lacks around a hole shows that
+a record was there, but not where: its marker goes into the room that the units leave. The rest was
+something else, a part of a transaction for instance, and gets markers without a queue.
 """
 
 from bisect import bisect_right
@@ -25,12 +25,12 @@ from protocol.record.lost_marker import (
 )
 
 _FIRST_BYTES = 160
-"""Of a marker that begins a segment: room for its topic, property and checksum."""
+"""The size of a marker that begins a segment: room for its topic, property and checksum."""
 
 
 @dataclass(slots=True)
 class _Room:
-    """Bytes [start, end) of a hole that no unit speaks of; `placed` are put there, front first."""
+    """Bytes [start, end) of a hole that no unit names; `placed` are its markers, front first."""
 
     hole: Hole
     start: int
@@ -43,21 +43,21 @@ class _Room:
 
     @property
     def free_to(self) -> int:
-        """A record leaves room for the blank that closes its segment."""
+        """The end for records: the blank that closes a segment needs room after them."""
         return self.end - FILLER_BYTES if self.end == self.hole.segment_end else self.end
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The steps that fill all holes, and queue offsets for which there was no room: a broker's
-    rebuild would move the units after them."""
+    """The steps that fill all holes, and the queue offsets without room for a marker: a broker's
+    rebuild would renumber the units after those."""
 
     steps: list[FillHole]
     homeless: list[tuple[Queue, int]]
 
 
 def fill_holes(holes: Sequence[Hole], claims: Sequence[Claim], gaps: Sequence[Gap]) -> Filling:
-    """Shares out every hole. Raises StoreDamaged for one that no record fits into."""
+    """Plans every hole. Raises StoreDamaged for a hole that is too small for a record."""
     by_hole: dict[int, list[Claim]] = defaultdict(list)
     starts = [hole.start for hole in holes]
     for claim in claims:
@@ -65,7 +65,7 @@ def fill_holes(holes: Sequence[Hole], claims: Sequence[Claim], gaps: Sequence[Ga
     rooms = {hole.start: list(_rooms(hole, by_hole[hole.start])) for hole in holes}
     every_room = [room for start in starts for room in rooms[start]]
     homeless: list[tuple[Queue, int]] = []
-    # Who has the least choice comes first: a gap may have several holes within it.
+    # The gap with the least choice comes first: a gap may span several holes.
     for gap in sorted(gaps, key=lambda gap: (gap.high, gap.low)):
         homeless += _place_gap(gap, claims, every_room)
     steps = [_step(hole, by_hole[hole.start], rooms[hole.start]) for hole in holes]
@@ -83,14 +83,14 @@ def _rooms(hole: Hole, claims: Sequence[Claim]) -> Iterable[_Room]:
 
 
 def _place_gap(gap: Gap, claims: Sequence[Claim], rooms: list[_Room]) -> list[tuple[Queue, int]]:
-    """Gives each number of a gap that no unit explains a place; returns those that get none."""
+    """Places the numbers of a gap that no unit names; returns those without room."""
     if not is_folder_name(gap.queue.topic):
         return []
     known = {claim.number: claim for claim in claims if claim.queue == gap.queue}
     least = queue_marker_bytes_min(gap.queue.topic, sealed=False)
     room = sum(max(one.free_to - one.free_from, 0) for one in rooms)
     if gap.stop - gap.first - len(known) > room // least:
-        # More than can have stood there: this queue skips numbers for another reason.
+        # More records than there was room for: this queue skips numbers for another reason.
         return []
     homeless: list[tuple[Queue, int]] = []
     low = gap.low
@@ -146,11 +146,8 @@ def _step(hole: Hole, claims: Sequence[Claim], rooms: Sequence[_Room]) -> FillHo
     )
 
 
-_FIRST_BYTES = 160
-
-
 def _spread(room: _Room) -> list[Marker]:
-    """The last marker of a room takes what is left of it; an empty room is of unknown origin."""
+    """Markers for all of a room. The last placed one takes the rest; an empty room is unknown."""
     if room.placed:
         *others, last = _widened(room)
         return [*others, last._replace(size=room.end - last.offset)]
@@ -163,7 +160,7 @@ def _spread(room: _Room) -> list[Marker]:
 
 
 def _widened(room: _Room) -> list[Marker]:
-    """The markers of a room with space for the property that tells what they are."""
+    """The markers of a room, each longer by the property that marks it, where there is room."""
     slack, position = room.free_to - room.free_from, room.start
     markers: list[Marker] = []
     for marker in room.placed:
@@ -175,7 +172,7 @@ def _widened(room: _Room) -> list[Marker]:
 
 
 def _without_slivers(hole: Hole, markers: list[Marker], blank_at: int | None) -> list[Marker]:
-    """Bytes too few for a record go to the marker before them, else to the one behind."""
+    """Adds bytes too few for a record to the marker before them, else to the one after them."""
     kept: list[Marker] = []
     start = hole.start
     for marker in sorted(markers, key=lambda marker: marker.offset):

@@ -1,14 +1,14 @@
-"""What would mend a damaged store: `keelog store repair` without `--apply`. Only reads.
+"""Plans the repair of a damaged store: `keelog store repair` without `--apply`. Only reads.
 
-The log comes first: its files, its holes, its end. Queues, index and checkpoint follow from it,
-so they are judged by what `verify` finds, and once more when the log is in order.
+The log comes first: its files, its holes, its end. Queues, index and checkpoint derive from it, so
+`verify` judges them now, and once more after the log is repaired.
 """
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.runtime.settings import Settings
 from node.store.checkpoints import QUARANTINE_DIR, Tails, own_dir
@@ -21,7 +21,6 @@ from node.store.log.segment_list import SegmentList
 from node.store.queues.files import QueueFiles
 from node.store.repair.files import LogFiles, PaddedFiles, plan_log_files
 from node.store.repair.markers import Filling, fill_holes
-from node.store.repair.note import load_rebuilding
 from node.store.repair.steps import (
     CutLog,
     FillHole,
@@ -33,8 +32,10 @@ from node.store.repair.steps import (
 )
 from node.store.repair.units import UnitsRead, queue_files, read_units
 from node.store.repair.walk import LogWalk, add_gaps_at_ends, walk_log
+from node.store.replay.rebuilding import load_rebuilding
 from node.store.shutdown_state import Condition, check_is_store, read_condition
-from node.store.verify.verify import Progress, VerifyReport, verify
+from node.store.verify.log import Progress
+from node.store.verify.verify import VerifyReport, verify
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import CONFIG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR, LOCK_FILE
@@ -43,18 +44,25 @@ from protocol.record.codec import Record, Torn
 _NO_LIMIT = 2**63 - 1
 
 
+class LostRange(NamedTuple):
+    """Messages of one queue that cannot be brought back: queue offsets [`first`, `stop`)."""
+
+    queue: Queue
+    first: int
+    stop: int
+
+
 @dataclass(slots=True)
 class Lost:
-    """What cannot be brought back: queue offsets [first, stop) by queue, and bytes of records
-    that nobody knows the queue of."""
+    """What cannot be brought back: messages by queue, and bytes of records of unknown queues."""
 
-    ranges: list[tuple[Queue, int, int]] = field(default_factory=list)
+    ranges: list[LostRange] = field(default_factory=list)
     unknown_bytes: int = 0
 
     def shape(self) -> dict[str, Any]:
         """As JSON."""
         return {
-            "messages": sum(stop - first for _, first, stop in self.ranges),
+            "messages": sum(one.stop - one.first for one in self.ranges),
             "unknown_bytes": self.unknown_bytes,
             "queues": [
                 {"topic": queue.topic, "queue_id": queue.queue_id, "from": first, "to": stop - 1}
@@ -65,7 +73,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """What the log needs, and where its last record will be."""
+    """The steps for the log, and the store time and the end of its last record after them."""
 
     steps: list[Step]
     lost: Lost
@@ -75,7 +83,7 @@ class LogPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All steps in the order in which they are to be taken. `ok`: there is no damage."""
+    """All steps, in order. `ok`: nothing is damaged."""
 
     ok: bool
     log: LogPlan
@@ -96,14 +104,14 @@ class Plan:
 
 
 def plan_repair(root: Path, settings: Settings, progress: Progress | None = None) -> Plan:
-    """Looks at everything and changes nothing. Raises NotAStore, StorePermission, StoreDamaged
-    for what cannot be mended."""
+    """Plans the repair of a whole store. Raises NotAStore, StorePermission, and StoreDamaged for
+    what cannot be repaired."""
     report = verify(root, deep=True, progress=progress, settings=settings)
     irregular = {stranger.where for stranger in strangers(root)}
     for finding in report.findings:
         is_own = Path(finding.file).parent == own_dir(root) and finding.file not in irregular
         if finding.severity == "error" and is_own:
-            # What it says of the log, or of what was durable, is of another one.
+            # The file is of another store: nothing in it is about this log.
             raise StoreDamaged(finding.file, finding.offset, finding.detail, PUT_BACK)
     log = plan_log(root, settings)
     fills = any(isinstance(step, FillHole) and step.markers for step in log.steps)
@@ -111,7 +119,7 @@ def plan_repair(root: Path, settings: Settings, progress: Progress | None = None
 
 
 def plan_log(root: Path, settings: Settings) -> LogPlan:
-    """What the log needs. Raises as `plan_repair`."""
+    """Plans the repair of the log. Raises as `plan_repair`."""
     check_is_store(root, strict=False)
     strange = _strangers(root)
     condition = read_condition(root, strict=False)
@@ -126,8 +134,10 @@ def plan_log(root: Path, settings: Settings) -> LogPlan:
 
 
 def _strangers(root: Path) -> list[Step]:
-    """They go first: what is moved away, and what is written anew, takes their places. Raises
-    IrregularFile for the lock: who holds the store cannot be known."""
+    """Moves irregular files away, before other steps need their places.
+
+    Raises IrregularFile for the lock: without it nobody knows who holds the store.
+    """
     found = list(strangers(root))
     for stranger in found:
         if stranger.where == str(root / LOCK_FILE):
@@ -146,7 +156,7 @@ def _look_through(
     durable = max(condition.floor, find_tail(segments, condition).end)
     if condition.is_clean:
         durable = max(durable, _proved_end(reader, queues))
-    # After a stop in order nothing is torn; but without queues nobody tells where the end was.
+    # A clean stop tears nothing; but without queues nothing shows where the end was.
     endless = condition.is_clean and not queues
     walk = walk_log(reader, durable, sealed=condition.is_ours, endless=endless)
     add_gaps_at_ends(walk, segments.start, condition.tails)
@@ -155,7 +165,7 @@ def _look_through(
     lost = _lost_in(filling)
     steps: list[Step] = list(filling.steps)
     stop = walk.stop or Torn(walk.end, "end", "the files of the log end here")
-    if walk.is_cut_short or walk.has_bytes_behind:
+    if walk.is_cut_short or walk.has_bytes_after:
         segment = segments.find(stop.position)
         cut = CutLog(
             path=segment.path if segment is not None else segments.folder,
@@ -171,16 +181,14 @@ def _look_through(
         elif not condition.floor:
             found = list(_unvouched(cut, units, reader))
             lost.ranges += found
-            cut = replace(cut, unvouched=sum(last - first for _, first, last in found))
+            cut = replace(cut, unvouched=sum(one.stop - one.first for one in found))
         steps.append(cut)
     return walk, steps, lost
 
 
-def _moved_away(
-    runs: list[SegmentList], walk: LogWalk, tails: Tails | None
-) -> Iterator[tuple[Queue, int, int]]:
-    """What stands in segments that go, and what stood in those that are missing after them: of
-    each queue all below its first message that stays."""
+def _moved_away(runs: list[SegmentList], walk: LogWalk, tails: Tails | None) -> Iterator[LostRange]:
+    """The messages in segments that go, and in the missing ones after them: of each queue all
+    below its first message that stays."""
     first: dict[Queue, int] = {}
     stop: dict[Queue, int] = dict(tails.next_offset) if tails is not None else {}
     for run in runs:
@@ -191,12 +199,14 @@ def _moved_away(
     stop.update({queue: at.first for queue, at in walk.queues.items()})
     if runs[0].start == 0:
         first = {**dict.fromkeys(stop, 0), **first}
-    yield from ((queue, low, stop[queue]) for queue, low in first.items() if low < stop[queue])
+    for queue, low in first.items():
+        if low < stop[queue]:
+            yield LostRange(queue, low, stop[queue])
 
 
 def _proved_end(reader: LogReader, queues: list[tuple[Queue, QueueFiles]]) -> int:
-    """After the last record that a queue's last unit names and that stands there: after a clean
-    stop all that is in the queues is in the log."""
+    """The end of the last record that a queue's last unit names and that is there: after a clean
+    stop the log has every message of the queues."""
     ends = [0]
     for _, files in queues:
         end = files.end_below(_NO_LIMIT, thorough=True)
@@ -208,20 +218,21 @@ def _proved_end(reader: LogReader, queues: list[tuple[Queue, QueueFiles]]) -> in
 
 
 def _lost_in(filling: Filling) -> Lost:
-    lost = Lost([(queue, number, number + 1) for queue, number in filling.homeless])
+    lost = Lost([LostRange(queue, number, number + 1) for queue, number in filling.homeless])
     for step in filling.steps:
         for marker in step.markers:
             if marker.queue is None:
                 lost.unknown_bytes += marker.size
             else:
-                lost.ranges.append((marker.queue, marker.queue_offset, marker.queue_offset + 1))
+                number = marker.queue_offset
+                lost.ranges.append(LostRange(marker.queue, number, number + 1))
     return lost
 
 
 def _next_offsets(
     walk: LogWalk, units: UnitsRead, filling: Filling, tails: Tails | None
 ) -> dict[Queue, int]:
-    """Where every queue goes on when the log ends where the walk did."""
+    """The next offset of every queue if the log ends where the walk did."""
     following = dict(tails.next_offset) if tails is not None else {}
     following.update({queue: first for queue, (first, _) in units.beyond.items()})
     following.update({queue: at.last + 1 for queue, at in walk.queues.items()})
@@ -233,22 +244,18 @@ def _next_offsets(
     return following
 
 
-def _cut_off(
-    cut: CutLog, units: UnitsRead, tails: Tails | None
-) -> Iterator[tuple[Queue, int, int]]:
+def _cut_off(cut: CutLog, units: UnitsRead, tails: Tails | None) -> Iterator[LostRange]:
     known = dict(tails.next_offset) if tails is not None else {}
     for queue in sorted({*known, *units.beyond}):
         first = cut.next_offset[queue]
         stop = max(known.get(queue, 0), units.beyond.get(queue, (0, 0))[1])
         if stop > first:
-            yield queue, first, stop
+            yield LostRange(queue, first, stop)
 
 
-def _unvouched(
-    cut: CutLog, units: UnitsRead, reader: LogReader
-) -> Iterator[tuple[Queue, int, int]]:
-    """What stands after the cut when nobody knows what was durable: of each queue what units name
-    there, and whole records that are no older than those before."""
+def _unvouched(cut: CutLog, units: UnitsRead, reader: LogReader) -> Iterator[LostRange]:
+    """The messages after the cut if nothing shows what was durable: of each queue those that units
+    name there, and whole records that are at least as new as those before."""
     ends = {queue: (cut.next_offset[queue], stop) for queue, (_, stop) in units.beyond.items()}
     resumed = next_record(reader, cut.offset + 1, cut.store_timestamp)
     if resumed is not None:
@@ -256,23 +263,25 @@ def _unvouched(
         for queue, at in walk_log(rest, _NO_LIMIT, sealed=False).queues.items():
             first, stop = ends.get(queue, (cut.next_offset.get(queue, at.first), 0))
             ends[queue] = first, max(stop, at.last + 1)
-    yield from ((queue, first, stop) for queue, (first, stop) in ends.items() if first < stop)
+    for queue, (first, stop) in ends.items():
+        if first < stop:
+            yield LostRange(queue, first, stop)
 
 
-def _joined(ranges: Iterable[tuple[Queue, int, int]]) -> list[tuple[Queue, int, int]]:
-    """The same queue offsets in as few ranges as can be, sorted."""
-    joined: list[tuple[Queue, int, int]] = []
-    for queue, first, stop in sorted(ranges):
-        if joined and joined[-1][0] == queue and first <= joined[-1][2]:
-            joined[-1] = queue, joined[-1][1], max(stop, joined[-1][2])
+def _joined(ranges: Iterable[LostRange]) -> list[LostRange]:
+    """The same queue offsets, sorted, in as few ranges as possible."""
+    joined: list[LostRange] = []
+    for one in sorted(ranges):
+        if joined and joined[-1].queue == one.queue and one.first <= joined[-1].stop:
+            joined[-1] = joined[-1]._replace(stop=max(one.stop, joined[-1].stop))
         else:
-            joined.append((queue, first, stop))
+            joined.append(one)
     return joined
 
 
 def derived_steps(root: Path, report: VerifyReport, log_changes: bool = False) -> list[Step]:
-    """What queues, index and checkpoint need. `log_changes`: records give way to markers, which
-    units and entries do not know yet."""
+    """The steps for queues, index and checkpoint. `log_changes`: the log gets markers, which units
+    and entries do not know yet."""
     steps: list[Step] = []
     reasons: dict[str, str] = dict.fromkeys(load_rebuilding(root), "a repair was interrupted here")
     if log_changes:

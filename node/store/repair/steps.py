@@ -1,4 +1,4 @@
-"""The steps of a repair plan, and how each is told. They say what to do and where, nothing more."""
+"""The steps of a repair plan and their lines in a report: what to do, and where."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ def _row(action: str, file: Path, offset: int, size: int, detail: str, **more: A
 
 @dataclass(frozen=True, slots=True)
 class MoveFile:
-    """A whole file goes to quarantine. `offset`: the log offset it starts at, 0 for others."""
+    """Moves a whole file to quarantine. `offset`: its log offset, 0 for other files."""
 
     path: Path
     offset: int
@@ -33,7 +33,7 @@ class MoveFile:
 
 @dataclass(frozen=True, slots=True)
 class DeleteFile:
-    """An empty file goes, as RocketMQ deletes it."""
+    """Deletes an empty file, as RocketMQ does."""
 
     path: Path
     offset: int
@@ -46,7 +46,7 @@ class DeleteFile:
 
 @dataclass(frozen=True, slots=True)
 class SetLength:
-    """A segment gets the length of the others: zeros are added, what is too much is kept."""
+    """Gives a segment the length of the others: adds zeros, or moves surplus to quarantine."""
 
     path: Path
     offset: int
@@ -62,7 +62,7 @@ class SetLength:
 
 
 class Marker(NamedTuple):
-    """A record of `size` bytes for a lost one; `queue` None: nobody knows what it was."""
+    """A record of `size` bytes in the place of a lost one; `queue` is None if unknown."""
 
     offset: int
     size: int
@@ -72,8 +72,8 @@ class Marker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FillHole:
-    """Damaged bytes [start, end) of one segment give way to markers, and to a blank up to the
-    segment's end when `blank_at` says where."""
+    """Replaces damaged bytes [start, end) of one segment with markers, and from `blank_at` on with
+    the blank that closes the segment."""
 
     path: Path
     segment_start: int
@@ -112,10 +112,10 @@ class FillHole:
 
 @dataclass(frozen=True, slots=True)
 class CutLog:
-    """The log ends at `offset` from now on. `durable`: what was safely on the disk; above it the
-    next start cuts by itself, below it floor, tails and epochs are lowered first.
+    """Cuts the log at `offset`. `durable`: what was safely on the disk. At or above it the next
+    start cuts by itself; for a cut below it the repair first lowers floor, tails and epochs.
 
-    `unvouched`: so many messages are known to stand above it, and nothing tells what was durable.
+    `unvouched`: the messages known above the cut, if nothing shows what was durable.
     """
 
     path: Path
@@ -129,7 +129,7 @@ class CutLog:
 
     @property
     def is_damage(self) -> bool:
-        """Whether more goes than a crash may take."""
+        """True if the cut takes more than a crash may."""
         return self.offset < self.durable
 
     def rows(self) -> list[Row]:
@@ -149,7 +149,7 @@ class CutLog:
 
 @dataclass(frozen=True, slots=True)
 class RewriteCheckpoint:
-    """RocketMQ's checkpoint vouches for no more than there is."""
+    """Lowers RocketMQ's checkpoint to what there is."""
 
     path: Path
     why: str
@@ -161,7 +161,7 @@ class RewriteCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Queues or index are made anew from the log."""
+    """Rebuilds queues or index from the log."""
 
     folder: Path
     why: str

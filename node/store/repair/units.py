@@ -1,4 +1,4 @@
-"""What the queues' own files say about lost records: units that point into holes. Only reads."""
+"""Finds units in the queues' files that name lost records. Only reads."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 class Claim(NamedTuple):
-    """A unit: the record [offset, offset + size) was number `number` of `queue`."""
+    """A unit of a lost record: [offset, offset + size) was number `number` of `queue`."""
 
     offset: int
     size: int
@@ -36,15 +36,15 @@ class Claim(NamedTuple):
 
 
 class UnitsRead(NamedTuple):
-    """Units that can be believed, by offset; and for each queue the numbers [first, stop) whose
-    records were durable and now lie after the log's end."""
+    """Credible claims, by offset; and for each queue the numbers [first, stop) whose records were
+    durable and now lie after the log's end."""
 
     claims: list[Claim]
     beyond: dict[Queue, tuple[int, int]]
 
 
 def queue_files(root: Path, otherwise: int, files: OpenFiles) -> Iterator[tuple[Queue, QueueFiles]]:
-    """The queues whose files can be read; damaged ones say nothing."""
+    """Yields the queues whose files can be read; skips damaged ones."""
     folders = list_queues(root)
     for queue, folder in folders.items():
         try:
@@ -55,7 +55,7 @@ def queue_files(root: Path, otherwise: int, files: OpenFiles) -> Iterator[tuple[
 
 
 def read_units(queues: Sequence[tuple[Queue, QueueFiles]], walk: LogWalk) -> UnitsRead:
-    """Looks through every unit of every queue for those that point at what is lost."""
+    """Reads every unit of every queue, and keeps those that name lost records."""
     claims: list[Claim] = []
     beyond: dict[Queue, tuple[int, int]] = {}
     starts = np.array([hole.start for hole in walk.holes], np.int64)
@@ -68,10 +68,10 @@ def read_units(queues: Sequence[tuple[Queue, QueueFiles]], walk: LogWalk) -> Uni
             sizes = kept["size"].astype(np.int64)
             if len(starts):
                 claims += _in_holes(queue, numbers, offsets, sizes, walk, starts)
-            behind = numbers[(offsets >= walk.end) & (offsets < walk.durable)]
-            if len(behind):
-                low, _ = beyond.get(queue, (int(behind[0]), 0))
-                beyond[queue] = low, int(behind[-1]) + 1
+            later = numbers[(offsets >= walk.end) & (offsets < walk.durable)]
+            if len(later):
+                low, _ = beyond.get(queue, (int(later[0]), 0))
+                beyond[queue] = low, int(later[-1]) + 1
     return UnitsRead(_consistent(claims), beyond)
 
 
@@ -104,12 +104,12 @@ def _in_holes(
 
 
 def _room_end(hole: Hole) -> int:
-    """A record leaves room for the blank that closes its segment."""
+    """The end for records: the blank that closes a segment needs room after them."""
     return hole.end - FILLER_BYTES if hole.closes else hole.end
 
 
 def _is_missing(claim: Claim, seen: WalkedQueue | None, gaps: list[Gap]) -> bool:
-    """Whether the log lacks this number of the queue at this place."""
+    """True if the log lacks this number of the queue at this place."""
     if seen is None:
         return True
     if claim.number > seen.last:
@@ -126,7 +126,7 @@ def _is_missing(claim: Claim, seen: WalkedQueue | None, gaps: list[Gap]) -> bool
 
 
 def _consistent(claims: list[Claim]) -> list[Claim]:
-    """Claims that neither overlap nor turn the order of a queue round; the earlier one counts."""
+    """Drops claims that overlap an earlier one, or reverse the order of their queue."""
     kept: list[Claim] = []
     last: dict[Queue, int] = {}
     for claim in sorted(claims):

@@ -1,7 +1,7 @@
-"""Walks a damaged log once: its holes, where its queues have gaps, where it ends. Only reads.
+"""Walks a damaged log once: finds its holes, the gaps of its queues, and its end. Only reads.
 
-A hole is damage with a record that can be proved after it. Above what was durable nothing is a
-hole: a crash leaves torn bytes there, and recovery cuts them.
+A hole is damage with a provable record after it. Above the durable end damage is not a hole: a
+crash leaves torn bytes there, and recovery cuts them.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ import numpy as np
 from node.store.checkpoints import Tails
 from node.store.log.damage import next_record, wrong_blank
 from node.store.log.reader import LogReader
+from node.store.log.segment import Segment
 from protocol.derived.dispatch_request import dispatch_requests
 from protocol.ids import Queue
 from protocol.record.codec import FILLER_BYTES, MAGIC_FILLER, Record, Torn
@@ -24,11 +25,10 @@ _FILLER_MAGIC = MAGIC_FILLER.to_bytes(4, "big")
 
 
 class Hole(NamedTuple):
-    """Bytes [start, end) within one segment that are no records, or a blank of a wrong length.
+    """Damaged bytes [start, end) within one segment, or a blank of a wrong length.
 
-    `segment_end` bounds what may be written there; `closes` tells that no record of the segment
-    follows, so that a blank must. `store_timestamp` is that of the record before; `sealed` whether
-    it carries the whole-record checksum.
+    `store_timestamp`: that of the record before it; `sealed`: whether that record carries the
+    whole-record checksum.
     """
 
     path: Path
@@ -42,12 +42,12 @@ class Hole(NamedTuple):
 
     @property
     def closes(self) -> bool:
-        """Whether it reaches to the segment's end."""
+        """True if it reaches to the segment's end, so that a blank must close the segment."""
         return self.end == self.segment_end
 
 
 class Gap(NamedTuple):
-    """Queue offsets [first, stop) of no record, though [low, high) of the log has a hole."""
+    """Queue offsets [first, stop) without a record; [low, high) of the log has a hole."""
 
     queue: Queue
     first: int
@@ -68,13 +68,15 @@ class WalkedQueue:
 
 @dataclass(slots=True)
 class LogWalk:
-    """What the walk found. `end` is the log's end, `stop` what stands there, None at a border;
-    `has_bytes_behind` tells whether recovery will wipe something there."""
+    """The result of a walk. `stop`: what is at the log's end; None at the end of a segment.
+
+    `has_bytes_after`: whether recovery will wipe bytes after the end.
+    """
 
     durable: int
     end: int = 0
     stop: Torn | None = None
-    has_bytes_behind: bool = False
+    has_bytes_after: bool = False
     holes: list[Hole] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     queues: dict[Queue, WalkedQueue] = field(default_factory=dict)
@@ -85,11 +87,11 @@ class LogWalk:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the log ends below what was durable."""
+        """True if the log ends below what was durable."""
         return self.end < self.durable
 
     def note(self, columns: RecordColumns) -> None:
-        """Takes in records that follow those before."""
+        """Takes in the records that come next."""
         self.records += len(columns)
         self.last_record = int(columns.physical_offset[-1])
         self.store_timestamp = int(columns.store_timestamp[-1])
@@ -108,8 +110,11 @@ class LogWalk:
 
 
 def walk_log(reader: LogReader, durable: int, sealed: bool, endless: bool = False) -> LogWalk:
-    """Walks `reader` from its start to where the log ends. `sealed` counts before any record;
-    `endless`: damage above `durable` is a hole too when newer records follow it."""
+    """Walks `reader` from its start to the log's end.
+
+    `sealed`: counts for a hole before the first record. `endless`: damage above `durable` is a hole
+    too if newer records follow it.
+    """
     found = LogWalk(durable, end=reader.min_offset, sealed=sealed)
     position = reader.min_offset
     while position < reader.end:
@@ -123,7 +128,7 @@ def walk_log(reader: LogReader, durable: int, sealed: bool, endless: bool = Fals
         resumed = _resumed_at(reader, torn, found, endless)
         if resumed is None:
             found.end, found.stop = torn.position, torn
-            found.has_bytes_behind = _has_bytes(reader, torn.position)
+            found.has_bytes_after = _has_bytes(reader, torn.position)
             break
         found.holes += _holes(reader, torn, resumed, found)
         position = resumed
@@ -131,10 +136,10 @@ def walk_log(reader: LogReader, durable: int, sealed: bool, endless: bool = Fals
 
 
 def _resumed_at(reader: LogReader, torn: Torn, found: LogWalk, endless: bool) -> int | None:
-    """Where the log goes on after damage; None when its end is there.
+    """Where the log goes on after damage; None if the log ends there.
 
-    Below the durable end the chain of records was whole once, so whatever proves itself there is
-    one of them. Above it may stand what was cut off before: its store time tells.
+    Below the durable end all records were whole once, so a record that proves itself there is one
+    of them. Above it there may be records that were cut off earlier: their store times are older.
     """
     if torn.position >= found.durable and not endless:
         return None
@@ -155,7 +160,7 @@ def _has_bytes(reader: LogReader, position: int) -> bool:
 
 
 def _holes(reader: LogReader, torn: Torn, resumed: int, found: LogWalk) -> Iterator[Hole]:
-    """The bytes between, segment by segment; an intact blank ends one."""
+    """Yields the holes between `torn` and `resumed`, by segment; an intact blank ends one."""
     position = torn.position
     timestamp = found.store_timestamp
     if not timestamp:
@@ -168,10 +173,7 @@ def _holes(reader: LogReader, torn: Torn, resumed: int, found: LogWalk) -> Itera
         if end == segment.end:
             end = _blank_at(reader, position) or end
         if end > position:
-            yield Hole(
-                segment.path, segment.start, segment.end, position, end, torn, timestamp,
-                found.sealed,
-            )  # fmt: skip
+            yield _hole(segment, position, end, torn, timestamp, found.sealed)
         position = segment.end
 
 
@@ -179,14 +181,17 @@ def _wrong_blank(reader: LogReader, found: LogWalk) -> Iterator[Hole]:
     torn = wrong_blank(reader, found.end)
     if torn is not None:
         segment = reader.segment_at(found.end)
-        yield Hole(
-            segment.path, segment.start, segment.end, found.end, segment.end, torn,
-            found.store_timestamp, found.sealed,
-        )  # fmt: skip
+        timestamp = found.store_timestamp
+        yield _hole(segment, found.end, segment.end, torn, timestamp, found.sealed)
+
+
+def _hole(segment: Segment, start: int, end: int, torn: Torn, timestamp: int, sealed: bool) -> Hole:
+    place = segment.path, segment.start, segment.end
+    return Hole(*place, start, end, torn, timestamp, sealed)
 
 
 def _blank_at(reader: LogReader, position: int) -> int | None:
-    """Where the blank that closes a segment stands whole, at `position` or behind."""
+    """The offset of the intact blank that closes a segment, from `position` on; else None."""
     segment = reader.segment_at(position)
     while position <= segment.end - FILLER_BYTES:
         count = min(_WINDOW_BYTES, segment.end - position)
@@ -225,8 +230,8 @@ def _queues_of(columns: RecordColumns) -> Iterator[tuple[Queue, WalkedQueue]]:
 
 
 def add_gaps_at_ends(found: LogWalk, min_offset: int, tails: Tails | None) -> None:
-    """Adds what a log from offset 0 lacks before a queue's first record, and what our snapshot of
-    the queues' ends has after its last one."""
+    """Adds the gaps before a queue's first record, in a log from offset 0, and after its last one,
+    up to our snapshot of the queues' ends."""
     if not found.holes:
         return
     first_hole, last_hole = found.holes[0].start, found.holes[-1].start

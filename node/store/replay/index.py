@@ -1,15 +1,16 @@
-"""The index of a dead store as it is after recovery: files on disk, and in memory what they lack.
+"""The index of a stopped store after recovery: files on disk, and in memory what they lack.
 
-A broker that stopped in order has indexed everything. After any other stop it drops the files that
-its checkpoint does not vouch for and enters their records again, from the one that the last kept
-file ends with on, which is then entered twice. Our own worker's files are kept up to what its
-progress vouches for, and nothing is entered twice.
+A broker that stopped cleanly has indexed everything. After a crash it drops the files that its
+checkpoint does not vouch for, and enters records again from the last record of the last kept file
+on; that record is then entered twice. The files of our own worker count up to its checkpoint, and
+no record is entered twice.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from node.store.indexes.file import IndexFile
 from node.store.log.damage import Damage, columns_past_damage
@@ -22,7 +23,7 @@ from protocol.names import next_index_file_name
 from protocol.record.codec import Record
 
 WINDOW_ENTRIES = 1 << 20
-"""Entries that are looked at together: 20 MiB of a file that need not be mapped."""
+"""Entries read at once: 20 MiB of a file that need not be mapped."""
 
 
 class IndexRules(NamedTuple):
@@ -34,7 +35,7 @@ class IndexRules(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Which files stay, which records follow: from `start` on, without the first `skip` keys."""
+    """The files that stay; keys follow from log offset `start` on, without the first `skip`."""
 
     kept: list[IndexFile]
     start: int
@@ -44,7 +45,7 @@ class _Plan(NamedTuple):
 def recovered_index(
     files: list[IndexFile], log: LogReader, condition: Condition, rules: IndexRules, queued_end: int
 ) -> list[IndexFile]:
-    """`files` are those on disk, oldest first; `queued_end` is where the queues on disk end."""
+    """`files`: those on disk, oldest first; `queued_end`: the log offset where the queues end."""
     if condition.is_ours:
         plan = _plan_ours(files, log, condition)
     elif condition.is_clean:
@@ -60,7 +61,7 @@ def _plan_clean(files: list[IndexFile], log: LogReader, queued_end: int) -> _Pla
     if not files:
         return _Plan([], log.min_offset, 0)
     if queued_end <= log.min_offset:
-        return _behind_last(files, log)
+        return _after_last(files, log)
     return _Plan(files, max(queued_end, files[-1].header.end_physical_offset + 1), 0)
 
 
@@ -75,15 +76,15 @@ def _plan_unclean(files: list[IndexFile], log: LogReader, condition: Condition) 
 def _plan_ours(files: list[IndexFile], log: LogReader, condition: Condition) -> _Plan:
     done = condition.index_done
     if not files or done is None:
-        return _Plan([], log.min_offset, 0) if not files else _behind_last(files, log)
+        return _Plan([], log.min_offset, 0) if not files else _after_last(files, log)
     if condition.is_clean and done >= log.end:
         return _Plan(files, log.end, 0)
     kept = _vouched_for(files, done, log)
     return _Plan(kept, max(done, log.min_offset), 0)
 
 
-def _behind_last(files: list[IndexFile], log: LogReader) -> _Plan:
-    """From the last record entered on, without as many of its keys as have been entered."""
+def _after_last(files: list[IndexFile], log: LogReader) -> _Plan:
+    """Goes on with the last entered record; skips those of its keys that are entered."""
     header = files[-1].header
     if header.end_physical_offset < log.min_offset:
         return _Plan(files, log.min_offset, 0)
@@ -98,9 +99,9 @@ def _behind_last(files: list[IndexFile], log: LogReader) -> _Plan:
 
 
 def vouched_entries(file: IndexFile, done: int) -> int:
-    """How many entries from the first on are of records below `done`, whole and in order.
+    """The number of entries, from the first on, that are whole, in order, and below `done`.
 
-    After them a power loss may have left anything, entries of zeros before good ones too.
+    After them a power loss may have left anything, even good entries after zeros.
     """
     end, last = file.header.index_count, 0
     for start in range(1, end, WINDOW_ENTRIES):
@@ -115,9 +116,9 @@ def vouched_entries(file: IndexFile, done: int) -> int:
 
 
 def _vouched_for(files: list[IndexFile], done: int, log: LogReader) -> list[IndexFile]:
-    """The files up to the first entry of a record at or above `done`, the last one made anew.
+    """The files up to the first entry of a record at or above `done`; the last one is a copy.
 
-    What follows in it, and its slots, may not have been synced.
+    The rest of the last file, and its slots, may not have been synced.
     """
     kept: list[IndexFile] = []
     count = 0
@@ -135,7 +136,7 @@ def _vouched_for(files: list[IndexFile], done: int, log: LogReader) -> list[Inde
 
 
 def _cut(file: IndexFile, count: int, log: LogReader) -> IndexFile:
-    """The first `count` entries of a file, its slots and header made from them."""
+    """A copy of a file with its first `count` entries; makes slots and header from them."""
     entries = file.entries(1, count + 1)
     header = file.header
     last = entries[-1]
@@ -145,11 +146,9 @@ def _cut(file: IndexFile, count: int, log: LogReader) -> IndexFile:
         record = log.peek(end_offset)
         end_time = record.head.store_timestamp if isinstance(record, Record) else end_time
     image = IndexImage(file.geometry)
-    image_entries = INDEX_ENTRY.view(image.data, file.geometry.entry_position(1), count)
-    image_entries[:] = entries
     view = IndexFile.of_image(file.name, image)
     fill_slots(view.slots(), 1, entries["key_hash"])
-    image.header = IndexHeader(
+    header = IndexHeader(
         begin_timestamp=header.begin_timestamp,
         end_timestamp=end_time,
         begin_physical_offset=header.begin_physical_offset,
@@ -157,8 +156,16 @@ def _cut(file: IndexFile, count: int, log: LogReader) -> IndexFile:
         slot_count=int(np.count_nonzero(view.slots())),
         index_count=count + 1,
     )
-    image.data[: INDEX_HEADER.size] = np.frombuffer(INDEX_HEADER.pack(image.header), np.uint8)
+    _fill(image, header, entries)
     return view
+
+
+def _fill(image: IndexImage, header: IndexHeader, entries: NDArray[Any]) -> None:
+    """Puts header and entries into an image; the caller fills the slots."""
+    position = image.geometry.entry_position(1)
+    INDEX_ENTRY.view(image.data, position, len(entries))[:] = entries
+    image.data[: INDEX_HEADER.size] = np.frombuffer(INDEX_HEADER.pack(header), np.uint8)
+    image.header = header
 
 
 def _key_batches(log: LogReader, start: int, skip: int, rules: IndexRules) -> Iterator[KeyBatch]:
@@ -198,17 +205,13 @@ def _extend(plan: _Plan, log: LogReader, rules: IndexRules) -> list[IndexFile]:
 
 
 def _resume(files: list[IndexFile], rules: IndexRules) -> IndexImage | None:
-    """The last file as an image to go on with, in its place; None when it is full."""
+    """Replaces the last file by an image that takes more keys; None if it is full."""
     last = files[-1]
     header = last.header
     if header.index_count >= last.geometry.index_num:
         return None
     image = IndexImage(last.geometry)
-    view = IndexFile.of_image(last.name, image)
-    count = header.index_count - 1
-    INDEX_ENTRY.view(image.data, last.geometry.entry_position(1), count)[:] = last.entries()
-    view.slots()[:] = last.slots()
-    image.header = header
-    image.data[: INDEX_HEADER.size] = np.frombuffer(INDEX_HEADER.pack(header), np.uint8)
-    files[-1] = view
+    _fill(image, header, last.entries())
+    files[-1] = IndexFile.of_image(last.name, image)
+    files[-1].slots()[:] = last.slots()
     return image

@@ -1,7 +1,7 @@
-"""Queue units that the log has and the files lack, made in memory as a queue worker would.
+"""Makes in memory, as a queue worker would, the queue units that the files lack.
 
-A dead store may lack units: the owner was killed, or somebody removed `consumequeue/`. Where to
-begin the walk depends on who vouches for what; when nothing is missing there is no walk.
+A stopped store may lack units: its owner was killed, or somebody removed `consumequeue/`. The walk
+over the log begins where units may be missing; it is skipped if none is.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,14 +24,14 @@ _GAP_UNITS_MAX = 1_000_000
 
 
 class Covered(NamedTuple):
-    """What a queue's files hold: the next number, and where the last unit's record ends."""
+    """The extent of a queue's files: the next number, and the end of the last unit's record."""
 
     next_number: int
     log_end: int
 
 
 NOT_COVERED = Covered(-1, -1)
-"""Of a queue without units on disk."""
+"""For a queue without units on disk."""
 
 
 class _Rows(NamedTuple):
@@ -46,10 +46,10 @@ class _Rows(NamedTuple):
 def walk_start(
     log: LogReader, condition: Condition, covered: Mapping[Queue, Covered], recovery_start: int
 ) -> int:
-    """Below it no unit can be missing.
+    """The log offset below which no unit can be missing.
 
-    `recovery_start` is where the tail's walk began: after an unclean stop a broker dispatches all
-    from there on again.
+    `recovery_start`: where the walk to the log's end began. After a crash a broker dispatches all
+    records from there on again.
     """
     if not any(queue.log_end > 0 for queue in covered.values()):
         return log.min_offset
@@ -73,8 +73,8 @@ def derive_units(
 ) -> dict[Queue, DerivedUnits]:
     """Walks the log from `start` and returns what each queue's files lack.
 
-    Damaged stretches are passed over: their units are fillers, which no pull takes. Where retention
-    deleted a queue's records before they were dispatched, its units replace what its files hold.
+    Damaged records get fillers, which no pull takes. If retention deleted records of a queue before
+    they were dispatched, the units here replace those in the queue's files.
     """
     log_start = log.min_offset
     rows: dict[Queue, list[_Rows]] = {}
@@ -122,13 +122,13 @@ def _by_queue(
 def _place(
     parts: list[_Rows], covered: Covered, units_per_file: int, log_start: int
 ) -> DerivedUnits:
-    """Units by their numbers, as a queue worker puts them; only gaps are handled otherwise."""
+    """Places units by their numbers as a queue worker does, except where there is a gap."""
     rows = _Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
     state = QueueEnd() if covered is NOT_COVERED else QueueEnd(*covered)
     units = unit_array(rows.physical_offset, rows.size, rows.tags_code)
     batch = UnitBatch(units, rows.number)
     plan = plan_units(state, units_per_file, batch)
-    # As a queue worker: the log has none of the records of the units in the files any more.
+    # As a queue worker: the log no longer has a record of any unit in the files.
     begins_anew = plan.has_gap and state.end is not None and state.physical_end <= log_start
     if begins_anew:
         plan = plan_units(QueueEnd(), units_per_file, batch)
@@ -139,9 +139,9 @@ def _place(
 
 
 def _place_with_gaps(number: NDArray[Any], units: Units, state: QueueEnd) -> DerivedUnits:
-    """A damaged record leaves a gap: a filler there keeps the numbers of all that follow right.
+    """Puts fillers into the gaps of damaged records, so that all later units keep their numbers.
 
-    What is covered or does not lie ahead of all before it is dropped.
+    Drops units that the files have, and units whose numbers do not rise.
     """
     ends = units["physical_offset"] + units["size"].astype(np.int64)
     begin = -1 if state.end is None else state.end - 1

@@ -1,1 +1,1 @@
-"""Holds a whole store against itself, read-only."""
+"""Checks that the files of a store agree with each other; read-only."""

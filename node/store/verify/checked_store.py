@@ -1,4 +1,4 @@
-"""What the checks of `verify` ask of a store: all of it, or what one part of a check needs."""
+"""The interface of a store that `verify` checks: a whole one, or what one task of an audit has."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,11 +21,11 @@ class CheckedStore(Protocol):
 
     @property
     def folders(self) -> Mapping[Queue, Path]:
-        """The queues that have a folder, and where."""
+        """The folders of all queues that have one."""
 
     @property
     def queue_file_bytes(self) -> int:
         """Length of a queue file. Raises StoreDamaged."""
 
     def files_of(self, queue: Queue) -> QueueFiles:
-        """A queue's files as they stand. Raises StoreDamaged, StorePermission."""
+        """The files of a queue. Raises StoreDamaged, StorePermission."""

@@ -10,7 +10,15 @@ from node.store.indexes.file import IndexFile
 from node.store.indexes.listing import list_index_names
 from node.store.indexes.reader import IndexFolder
 from node.store.verify.checked_store import CheckedStore
-from node.store.verify.findings import ALIKE_MAX, Finding, Findings, Severity, Stretches, is_within
+from node.store.verify.findings import (
+    ALIKE_MAX,
+    Finding,
+    Findings,
+    Severity,
+    Stretches,
+    is_within,
+    mended_by_recovery,
+)
 from protocol.derived.dispatch_request import DispatchRequests, index_keys
 from protocol.derived.index_build import order_by_slot
 from protocol.errors import StoreDamaged
@@ -23,29 +31,26 @@ _CHUNK_ENTRIES = 1 << 20
 
 
 class IndexCheck:
-    """Holds index entries and records against each other; `entries` counts those on disk."""
+    """Compares index entries with records; `entries` counts those on disk."""
 
     def __init__(self, store: CheckedStore, findings: Findings) -> None:
         self._store = store
         self._findings = findings
+        self._lenient = mended_by_recovery(store.condition)
         self.opened: list[IndexFile] = []
         """Files that can be read, oldest first."""
         self.lacks_entries = False
         self.told: set[tuple[str, int]] = set()
         """Entries, by file and row, that a finding names."""
         self.odd_firsts: set[str] = set()
-        """Files whose first entry has another time than the end of the file before gives it."""
+        """Files whose first entry has not the time that follows from the file before."""
         self.vouched: dict[str, int] = {}
-        """Entries of each file that the worker's progress covers: no start mends those."""
+        """Entries of each file that the worker's checkpoint covers: no start repairs those."""
         self.done = store.log.min_offset
-        """Up to here entries have been held against the records."""
+        """The log offset below which entries have been compared with the records."""
         self._told_missing = False
         self.files = 0
         self.entries = 0
-
-    @property
-    def _lenient(self) -> Severity:
-        return "error" if self._store.condition.is_clean else "warning"
 
     def _add(
         self, kind: str, file: str, offset: int, detail: str, severity: Severity = "error"
@@ -54,7 +59,7 @@ class IndexCheck:
         self._findings.add(Finding(severity, kind, where, offset, detail))
 
     def _note_vouched(self) -> None:
-        """After a stop that was not in order our worker drops what its progress does not cover."""
+        """After a crash our worker drops the entries that its checkpoint does not cover."""
         condition = self._store.condition
         done = condition.index_done if condition.is_ours and not condition.is_clean else None
         if done is None:
@@ -68,7 +73,7 @@ class IndexCheck:
         self._add(kind, file, row + 1, detail, "error" if is_vouched else "warning")
 
     def structure(self, folder: IndexFolder) -> None:
-        """Names, lengths, headers against the first and last entries."""
+        """Checks names and lengths, and headers against the first and last entries."""
         if folder.path.is_dir():
             for path in sorted(folder.path.iterdir()):
                 if not is_index_file_name(path.name):
@@ -80,7 +85,7 @@ class IndexCheck:
         folder.check_readable()
         names = folder.names()
         self.files = len(names)
-        # The newest first, as one that is whole tells the sizes of the others.
+        # The newest first: a whole file shows the sizes of the others.
         for name in reversed(names):
             try:
                 self.opened[:0] = folder.open([name])
@@ -116,20 +121,20 @@ class IndexCheck:
                 self._add("header_mismatch", file.name, 0, detail)
 
     def chains(self) -> None:
-        """Slots and chains of each file against what its entries call for."""
+        """Checks slots, chains and order of each file against its entries."""
         self.first_times()
         for file in self.opened:
             self.order(file.name, disorder(file))
             self.chain(file)
 
     def first_times(self) -> None:
-        """Where a whole file is missing, the first entry of the next one is right all the same."""
+        """Reports wrong times of first entries, unless a missing file before may explain them."""
         for file in self.opened:
             if file.name in self.odd_firsts and not self.lacks_entries:
                 self._add_entry("entry_mismatch", file.name, 0, "its time is not its record's")
 
     def chain(self, file: IndexFile) -> None:
-        """Each entry leads to the one before it in its slot, each slot to its newest one."""
+        """Checks that each entry leads to the one before in its slot, and slots to the newest."""
         entries, slot_count = file.entries(), file.geometry.slot_count
         newest = np.zeros(slot_count, np.int64)
         negative = broken = 0
@@ -154,15 +159,15 @@ class IndexCheck:
             self._add("header_mismatch", file.name, 0, detail, self._lenient)
 
     def order(self, name: str, rows: Iterable[tuple[int, int, int]]) -> None:
-        """Keys are entered in log order: an entry that was moved to another record breaks it."""
+        """Reports entries out of log order: somebody moved them to another record."""
         for row, before, found in rows:
             if not self.told.intersection(((name, row - 1), (name, row))):
                 detail = f"names offset {found}, the entry before it {before}"
                 self._add_entry("entry_mismatch", name, row, detail)
 
     def records(self, requests: DispatchRequests, stop: int, damaged: Stretches) -> None:
-        """Holds a window's records, which end at `stop`, against the entries that name it, or a
-        place between it and the window before. What names a damaged record is right."""
+        """Compares a window's records, which end at `stop`, with the entries that name the window,
+        or a place between it and the window before. An entry that names damage is right."""
         starts = requests.commit_log_offset
         if not len(starts):
             return
@@ -175,7 +180,7 @@ class IndexCheck:
             header = file.header
             if header.end_physical_offset < self.done or header.begin_physical_offset >= stop:
                 continue
-            found_codes.append(self._check_file(file, requests, (stop, damaged), expected))
+            found_codes.append(self._check_file(file, requests, stop, damaged, expected))
         self.done = stop
         found = np.concatenate([*found_codes, np.empty(0, np.int64)])
         self.missing(starts[np.unique(_lacking(required, found) >> _HASH_BITS)])
@@ -184,14 +189,14 @@ class IndexCheck:
         self,
         file: IndexFile,
         requests: DispatchRequests,
-        until: tuple[int, Stretches],
+        stop: int,
+        damaged: Stretches,
         expected: Ints,
     ) -> Ints:
-        """The codes of the file's entries that name the window, after a look at each."""
+        """Checks the file's entries that name the window; returns their codes."""
         entries = file.entries()
         offsets = entries["physical_offset"].astype(np.int64)
         starts = requests.commit_log_offset
-        stop, damaged = until
         numbers = np.flatnonzero((offsets >= self.done) & (offsets < stop))
         row = np.searchsorted(starts, offsets[numbers])
         exact = (row < len(starts)) & (starts[np.minimum(row, len(starts) - 1)] == offsets[numbers])
@@ -203,8 +208,8 @@ class IndexCheck:
         for number in numbers[~np.isin(codes, expected)][:ALIKE_MAX].tolist():
             detail = f"no key of the record at {int(offsets[number])} has its hash"
             self._add_entry("entry_mismatch", file.name, number, detail)
-        diffs, told = self.time_diffs(file, numbers, requests.store_timestamp[row])
-        wrong = told & (diffs != entries["time_diff_s"][numbers])
+        diffs, known = self.time_diffs(file, numbers, requests.store_timestamp[row])
+        wrong = known & (diffs != entries["time_diff_s"][numbers])
         if (wrong & (numbers == 0)).any():
             self.odd_firsts.add(file.name)
         for number in numbers[wrong & (numbers > 0)][:ALIKE_MAX].tolist():
@@ -212,33 +217,34 @@ class IndexCheck:
         return codes
 
     def add_dangling(self, name: str, row: int, offset: int) -> None:
-        """An entry that names a place in the log where none can lead."""
+        """Reports an entry that names an offset where no record starts."""
         detail = f"names offset {offset}, where no record starts"
         self._add_entry("entry_dangling", name, row, detail)
 
     def time_diffs(
         self, file: IndexFile, numbers: Ints, store_timestamp: Ints
     ) -> tuple[Ints, NDArray[np.bool_]]:
-        """The entries' times as they should be, and which of them can be told.
+        """The correct times of the entries, and which of them are known.
 
-        A file's first entry is timed from the end of the file before, odd as that is; retention
-        may have deleted that one.
+        RocketMQ counts the time of a file's first entry from the end of the file before, which
+        retention may have deleted.
         """
         begin = np.full(len(numbers), file.header.begin_timestamp)
-        told = np.ones(len(numbers), np.bool_)
+        known = np.ones(len(numbers), np.bool_)
         is_first = numbers == 0
         place = self.opened.index(file)
         if place:
             begin[is_first] = max(self.opened[place - 1].header.end_timestamp, 0)
         else:
             begin[is_first] = 0
-            told[is_first] = self._store.log.min_offset == 0
-        told[is_first] &= len(self.opened) == self.files
+            known[is_first] = self._store.log.min_offset == 0
+        known[is_first] &= len(self.opened) == self.files
         diffs = np.clip((store_timestamp - begin) // 1000, 0, 2**31 - 1)
         diffs[begin <= 0] = 0
-        return diffs, told
+        return diffs, known
 
     def missing(self, offsets: Ints) -> None:
+        """Reports records, by offset, of which a key is in no file."""
         if not len(offsets):
             return
         self.lacks_entries = True
@@ -256,7 +262,7 @@ class IndexCheck:
             self._findings.count_more("entry_missing", where, len(offsets) - ALIKE_MAX)
 
     def beyond(self) -> None:
-        """Entries that name offsets beyond the log's end."""
+        """Reports entries that name offsets beyond the log's end."""
         end = self._store.log.end
         for file in self.opened:
             offsets = file.entries()["physical_offset"]
@@ -267,7 +273,7 @@ class IndexCheck:
 
 
 def disorder(file: IndexFile) -> list[tuple[int, int, int]]:
-    """Entries that name an earlier offset than the one before: (row, that one's offset, its)."""
+    """Entries out of log order: (row, the offset of the entry before, its own offset)."""
     entries = file.entries()
     found: list[tuple[int, int, int]] = []
     for first in range(0, len(entries), _CHUNK_ENTRIES):
@@ -279,7 +285,7 @@ def disorder(file: IndexFile) -> list[tuple[int, int, int]]:
 
 
 def _chained(slot: Ints, first: int, newest: Ints) -> Ints:
-    """Which entry each one of `slot`, numbers from `first` on, leads to; `newest` goes on."""
+    """The entry that each one leads to, by slots of the entries from `first` on; moves `newest`."""
     count = len(slot)
     order, grouped = order_by_slot(slot)
     opens = np.concatenate([[True], grouped[1:] != grouped[:-1]])[:count]
@@ -292,9 +298,9 @@ def _chained(slot: Ints, first: int, newest: Ints) -> Ints:
 
 
 def _covered_entries(file: IndexFile, done: int) -> int:
-    """The number of the last entry of a record below `done`; before it all has been synced.
+    """The number of the last entry of a record below `done`; all entries before it are synced.
 
-    Two in order are asked for: of one that was just written any part may be missing.
+    It must follow another one in order: of an entry that was just written any part may be missing.
     """
     entries = file.entries()
     offsets = entries["physical_offset"].astype(np.int64)

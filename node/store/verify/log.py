@@ -1,28 +1,24 @@
 """The log's part of `verify`: segments, every record, the tail, the checkpoint."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from node.runtime.regular_file import IrregularFile
-from node.store.identity.own_places import strangers
 from node.store.log.damage import Damage, columns_past_damage, next_record, wrong_blank
 from node.store.log.reader import Bounds, LogReader
 from node.store.stopped_store import StoppedStore
-from node.store.topics_file import unreadable_tables
-from node.store.verify.findings import Finding, Findings, Severity
+from node.store.verify.findings import Finding, Findings, mended_by_recovery
 from protocol.names import CHECKPOINT_FILE
 from protocol.record.codec import Torn
 from protocol.record.columns import RecordColumns
 
 Progress = Callable[[int, int], None]
-"""Called with log bytes done, and all there are."""
+"""Called with (done, total) bytes of the log."""
 
 
 class LogCheck:
-    """Walks a log; `records` and `last_time` are of what has been walked.
+    """Walks a log; `records` and `last_time` are of the records read until now.
 
-    `damaged` are the stretches [start, end) that hold no record, in order: what names a place in
-    one of them is right, and the record is what is wrong.
+    `damaged`: the stretches [start, end) without records, in order. A unit or entry that names a
+    place in one of them is right: its record is wrong.
     """
 
     def __init__(self, store: StoppedStore, findings: Findings, progress: Progress) -> None:
@@ -34,7 +30,7 @@ class LogCheck:
         self.damaged: list[tuple[int, int]] = []
 
     def structure(self) -> None:
-        """What the names and lengths of the segments tell."""
+        """Checks the names and lengths of the segments."""
         for problem in self._store.problems:
             self._findings.add(
                 Finding("error", problem.kind, str(problem.path), problem.offset, problem.detail)
@@ -45,9 +41,9 @@ class LogCheck:
             self._findings.add(Finding("warning", "wrong_length", where, 0, detail))
 
     def walk(self, verify: bool) -> Iterator[RecordColumns]:
-        """Every record of every stretch, and a finding for each place that holds none.
+        """Yields every record of every stretch; adds a finding for each place without one.
 
-        `verify=False` leaves the checksums out.
+        `verify=False` does not verify checksums.
         """
         store = self._store
         for number, (start, end) in enumerate(store.runs):
@@ -77,23 +73,23 @@ class LogCheck:
             self.add_end(reader, reader.stopped)
 
     def add_damage(self, damage: Damage) -> None:
-        """A place that holds no record, and the log goes on after it."""
+        """Reports bytes that are not a record; the log goes on after them."""
         detail = f"{damage.torn.why}; the next record stands at {damage.resumed_at}"
-        self._add_torn("error", damage.torn, damage.where, detail)
+        self._add_torn(damage.torn, damage.where, detail)
         self.damaged.append((damage.torn.position, damage.resumed_at))
 
     def add_end(self, reader: LogReader, stopped: Torn) -> None:
-        """A place that holds no record, and after it none can be proved."""
+        """Reports bytes that are not a record, and after which none can be proved."""
         where = str(reader.segment_at(stopped.position).path)
-        self._add_torn("error", stopped, where, stopped.why)
+        self._add_torn(stopped, where, stopped.why)
         self.damaged.append((stopped.position, reader.end))
 
-    def _add_torn(self, severity: Severity, torn: Torn, where: str, detail: str) -> None:
+    def _add_torn(self, torn: Torn, where: str, detail: str) -> None:
         kind = {"end": "gap", "cut": "bad_size"}.get(torn.kind, torn.kind)
-        self._findings.add(Finding(severity, kind, where, torn.position, detail))
+        self._findings.add(Finding("error", kind, where, torn.position, detail))
 
     def tail(self) -> None:
-        """A torn tail is what a crash leaves; after a clean stop it is damage."""
+        """Checks the log's end: a crash leaves a torn tail; after a clean stop it is damage."""
         store = self._store
         stop = store.tail.stop
         floor = store.condition.floor
@@ -105,14 +101,14 @@ class LogCheck:
             return
         segment = store.log.segments.find(stop.position)
         where = str(segment.path if segment is not None else store.log.segments.folder)
-        severity: Severity = "error" if store.condition.is_clean else "warning"
+        severity = mended_by_recovery(store.condition)
         if stop.kind != "end":
             self._findings.add(Finding(severity, "torn_tail", where, stop.position, stop.why))
         elif store.condition.is_clean:
-            self._records_behind(stop.position)
+            self._records_after(stop.position)
 
-    def _records_behind(self, end: int) -> None:
-        """After a clean stop nothing but old bytes stands after the end."""
+    def _records_after(self, end: int) -> None:
+        """Reports a newer record after the end: a clean stop leaves only old bytes there."""
         store = self._store
         segments = store.log.segments
         reader = LogReader(segments, Bounds(segments.start, segments.end))
@@ -129,10 +125,10 @@ class LogCheck:
                 return
 
     def checkpoint(self) -> None:
-        """A checkpoint that vouches for more than there is makes a broker skip its recovery."""
+        """Reports a checkpoint that covers more than there is: a broker would skip recovery."""
         store = self._store
         checkpoint = store.condition.checkpoint
-        severity: Severity = "error" if store.condition.is_clean else "warning"
+        severity = mended_by_recovery(store.condition)
         where = str(store.root / CHECKPOINT_FILE)
         for name in ("confirm_physical_offset", "logics_physical_offset"):
             offset = getattr(checkpoint, name)
@@ -146,17 +142,8 @@ class LogCheck:
                 self._findings.add(Finding(severity, "checkpoint_ahead", where, 0, detail))
 
 
-def irregular_findings(root: Path) -> Iterator[Finding]:
-    """What a node refuses to start with beside the log: what stands in the place of its own files,
-    a table of topics that makes no sense, and the copy that then counts."""
-    tables = (one for one in unreadable_tables(root) if not isinstance(one, IrregularFile))
-    for damage in (*strangers(root), *tables):
-        detail = f"{damage.found}: a node does not start with it"
-        yield Finding("error", "foreign_file", damage.where, 0, detail)
-
-
 def blank_finding(log: LogReader, columns: RecordColumns) -> Finding | None:
-    """A blank of another length after the last record of a segment."""
+    """The finding for a blank of a wrong length after the last record of a segment."""
     torn = wrong_blank(log, int(columns.physical_offset[-1] + columns.size[-1]))
     if torn is None:
         return None

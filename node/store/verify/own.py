@@ -1,10 +1,13 @@
-"""Our own small files, held against the store's id and against its log."""
+"""The small files of a node, checked against the store's id and its log: `store verify`."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
+from node.runtime.regular_file import IrregularFile
 from node.store.checkpoints import TAILS_FILE, own_dir
 from node.store.file_cache import OpenFiles
-from node.store.identity.store_id import strangers
+from node.store.identity import own_places, store_id
+from node.store.topics_file import unreadable_tables
 from node.store.verify.checked_store import CheckedStore
 from node.store.verify.findings import Finding
 from node.store.verify.tails import disagreement
@@ -12,9 +15,18 @@ from node.store.verify.tails import disagreement
 KIND = "foreign_file"
 
 
+def irregular_findings(root: Path) -> Iterator[Finding]:
+    """Yields what a node refuses to start with: a link, a FIFO or the like in the place of one of
+    its files, and a table of topics, or the copy that then counts, that makes no sense."""
+    tables = (one for one in unreadable_tables(root) if not isinstance(one, IrregularFile))
+    for damage in (*own_places.strangers(root), *tables):
+        detail = f"{damage.found}: a node does not start with it"
+        yield Finding("error", KIND, damage.where, 0, detail)
+
+
 def own_findings(store: CheckedStore) -> Iterator[Finding]:
-    """Files of another store: an error where a node would not start, or not publish a batch."""
-    needed, spared = strangers(store.root)
+    """Yields the files of another store: errors where a node would not start, or not publish."""
+    needed, spared = store_id.strangers(store.root)
     yield from (Finding("error", KIND, str(path), 0, why) for path, why in needed)
     yield from (Finding("warning", KIND, str(path), 0, why) for path, why in spared)
     tails, epochs = store.condition.tails, store.condition.epochs

@@ -12,7 +12,15 @@ from node.store.queues.files import QueueFiles, is_filler
 from node.store.queues.listing import list_strangers, queue_folder
 from node.store.queues.reader import QueueReader
 from node.store.verify.checked_store import CheckedStore
-from node.store.verify.findings import ALIKE_MAX, Finding, Findings, Severity, Stretches, is_within
+from node.store.verify.findings import (
+    ALIKE_MAX,
+    Finding,
+    Findings,
+    Severity,
+    Stretches,
+    is_within,
+    mended_by_recovery,
+)
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_build import unit_array
 from protocol.derived.queue_unit import UNIT_BYTES
@@ -34,19 +42,19 @@ class _UnitPlace(NamedTuple):
 
 
 class CheckedQueue:
-    """One queue's files, units [`start`, `end`): which of them records have called for."""
+    """The units [`start`, `end`) of one queue, and which of them have a record."""
 
     def __init__(self, files: QueueFiles, start: int, end: int) -> None:
         self.files = files
         self.start = start
         self.end = end
         self.called: list[tuple[int, int]] = []
-        """Runs of numbers, in the order of the calls."""
+        """Runs of numbers with records, in the order of the calls."""
         self.vouched = start
-        """Below it are the units that the workers' progress covers."""
+        """Below it are the units that the workers' checkpoints cover."""
 
     def call(self, numbers: Ints) -> None:
-        """Notes that records have called for these units."""
+        """Notes that the units of these numbers have records."""
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         starts = numbers[np.concatenate([[0], breaks])].tolist()
         ends = (numbers[np.concatenate([breaks, [len(numbers)]]) - 1] + 1).tolist()
@@ -57,7 +65,7 @@ class CheckedQueue:
                 self.called.append((start, end))
 
     def uncalled(self) -> Iterator[int]:
-        """The numbers of units that no record has called for, rising."""
+        """Yields the numbers of units without a record, rising."""
         at = self.start
         for start, end in sorted(self.called):
             yield from range(at, start)
@@ -66,30 +74,26 @@ class CheckedQueue:
 
 
 class QueueCheck:
-    """Holds units and records against each other; `units` counts those on disk."""
+    """Compares units with records; `units` counts those on disk."""
 
     def __init__(self, store: CheckedStore, findings: Findings) -> None:
         self._store = store
         self._findings = findings
+        self._lenient = mended_by_recovery(store.condition)
         self.seen: dict[Queue, CheckedQueue] = {}
         self._all_missing = not store.folders
         self._told_missing = False
         self.units = 0
 
     @property
-    def _lenient(self) -> Severity:
-        """What recovery will mend is no damage."""
-        return "error" if self._store.condition.is_clean else "warning"
-
-    @property
     def _vouched_end(self) -> int:
-        """Units of records at or above it the next start makes anew: a page may be missing."""
+        """From this log offset on the next start makes units anew: a page may be missing."""
         condition = self._store.condition
         done = condition.queues_done if condition.is_ours and not condition.is_clean else None
         return _ANY_OFFSET if done is None else done
 
     def structure(self) -> None:
-        """Names and lengths of all files."""
+        """Checks the names and lengths of all files."""
         store = self._store
         for path in list_strangers(store.root):
             detail = "is no part of a queue: a broker would not load this folder"
@@ -131,7 +135,7 @@ class QueueCheck:
         )
 
     def ends(self, damaged: Stretches) -> None:
-        """The first and the last unit of each queue against their records."""
+        """Checks the first and the last unit of each queue against their records."""
         for queue, seen in self.seen.items():
             for number in sorted({seen.start, seen.end - 1}):
                 if seen.start <= number < seen.end:
@@ -140,47 +144,38 @@ class QueueCheck:
     def _check_one(self, queue: Queue, seen: CheckedQueue, number: int, damaged: Stretches) -> None:
         log = self._store.log
         offset, size, code = seen.files.read(number, 1)[0].tolist()
+        place = _UnitPlace(queue, number, offset)
         if is_within(damaged, offset):
             return
         if not log.holds(offset, size):
             if offset >= log.min_offset:
                 detail = f"names {size} bytes beyond the log's end, {log.end}"
-                self._add(self._lenient, "unit_dangling", _UnitPlace(queue, number, offset), detail)
+                self._add(self._lenient, "unit_dangling", place, detail)
             return
         try:
             found = log.peek(offset)
         except StoreDamaged as damage:
-            self._add("error", "unit_dangling", _UnitPlace(queue, number, offset), damage.found)
+            self._add("error", "unit_dangling", place, damage.found)
             return
         levels = self._store.settings.delay_levels_ms
         if isinstance(found, Torn) and found.kind == "bad_crc":
             where = str(log.segment_at(offset).path)
             self._findings.add(Finding("error", "bad_crc", where, offset, found.why))
         elif not isinstance(found, Record):
-            self._add(
-                "error",
-                "unit_dangling",
-                _UnitPlace(queue, number, offset),
-                "no record stands there",
-            )
+            self._add("error", "unit_dangling", place, "no record stands there")
         elif (found.size, found.topic, found.head.queue_id, unit_tags_code(found, levels)) != (
             size,
             *queue,
             code,
         ):
-            self._add(
-                "error",
-                "unit_mismatch",
-                _UnitPlace(queue, number, offset),
-                "its record says otherwise",
-            )
+            self._add("error", "unit_mismatch", place, "its record says otherwise")
 
     def seen_of(self, queue: Queue) -> CheckedQueue | None:
-        """The queue, if its files can be read."""
+        """The queue, if its files can be read; a task of an audit opens it here."""
         return self.seen.get(queue)
 
     def records(self, requests: DispatchRequests) -> None:
-        """Holds a window's records against the units that they call for."""
+        """Compares a window's records with their units."""
         queued = np.flatnonzero(requests.is_queued)
         order = np.lexsort((requests.queue_id[queued], requests.topic_id[queued]))
         queued = queued[order]
@@ -198,7 +193,7 @@ class QueueCheck:
                 self.check(Queue(topic, int(requests.queue_id[rows[0]])), numbers, expected)
 
     def check(self, queue: Queue, numbers: Ints, expected: NDArray[Any]) -> None:
-        """Holds the units of a queue that records call for against those of these numbers."""
+        """Compares the units of these numbers with those that the records call for."""
         offsets = expected["physical_offset"].astype(np.int64)
         seen = self.seen_of(queue)
         if seen is None:
@@ -223,11 +218,9 @@ class QueueCheck:
         found = found[numbers - first]
         for row in np.flatnonzero(found != expected).tolist():
             detail = f"is {tuple(found[row].tolist())}, should be {tuple(expected[row].tolist())}"
-            offset = int(offsets[row])
-            severity: Severity = "error" if offset < vouched_end else "warning"
-            self._add(
-                severity, "unit_mismatch", _UnitPlace(queue, int(numbers[row]), offset), detail
-            )
+            place = _UnitPlace(queue, int(numbers[row]), int(offsets[row]))
+            severity: Severity = "error" if place.offset < vouched_end else "warning"
+            self._add(severity, "unit_mismatch", place, detail)
 
     def _missing(
         self, queue: Queue, numbers: NDArray[np.int64], offsets: NDArray[np.int64]
@@ -242,19 +235,15 @@ class QueueCheck:
             self._told_missing = True
             return
         for number, offset in zip(numbers[:ALIKE_MAX].tolist(), offsets.tolist(), strict=False):
-            self._add(
-                self._lenient,
-                "unit_missing",
-                _UnitPlace(queue, number, offset),
-                "no unit for a record",
-            )
+            place = _UnitPlace(queue, number, offset)
+            self._add(self._lenient, "unit_missing", place, "no unit for a record")
         more = len(numbers) - ALIKE_MAX
         if more > 0:
             where = str(queue_folder(self._store.root, queue))
             self._findings.count_more("unit_missing", where, more)
 
     def leftovers(self, damaged: Stretches) -> None:
-        """Units that no record has called for; those of damaged records are right."""
+        """Reports units without a record, except those of damaged records."""
         log, all_vouched = self._store.log, self._vouched_end == _ANY_OFFSET
         for queue, seen in self.seen.items():
             for number in seen.uncalled():

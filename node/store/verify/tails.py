@@ -1,8 +1,8 @@
-"""The snapshot of the queues' ends held against the log, before anything is believed of it.
+"""Compares the snapshot of the queues' ends with the log, before a node uses the snapshot.
 
-Two copies of one store that both went on have one id, and so do files that were copied together
-with `lock`. What tells them apart is the log: the record that the snapshot calls its last, and the
-last records of some queues.
+Two copies of a store that both went on have the same id, and so do files that were copied together
+with `lock`. Only the log shows the difference: the record that the snapshot names as its last, and
+the last records of some queues.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_MASK, Record
 
 _T = TypeVar("_T")
 TAILS_SAMPLE_QUEUES = 64
-"""So many queues' last records are held against the snapshot, spread over all of them."""
+"""The number of queues whose last records are compared, spread over all queues."""
 
 
 def disagreement(
@@ -33,9 +33,9 @@ def disagreement(
     segments: SegmentList,
     files: OpenFiles,
 ) -> str | None:
-    """How the log shows that the snapshot is of another one; None when nothing shows it.
+    """Why the snapshot must be of another log; None if nothing shows that.
 
-    Damage is no disagreement: who walks the log meets it. Raises StorePermission.
+    Damage is not a disagreement: a walk over the log reports it. Raises StorePermission.
     """
     if not segments.start <= tails.at <= segments.end:
         return None
@@ -44,7 +44,7 @@ def disagreement(
 
 
 def _of_last_record(reader: LogReader, tails: Tails, epochs: Sequence[EpochLine]) -> str | None:
-    """0 is unknown, or the log's first record."""
+    """Compares the record that the snapshot names as its last; 0: unknown, or the first record."""
     offset, stated = tails.last_record, tails.store_timestamp
     if not max(reader.min_offset, 1) <= offset < tails.at:
         return None
@@ -75,12 +75,12 @@ def _of_queues(root: Path, reader: LogReader, tails: Tails, files: OpenFiles) ->
 
 
 def _spread(found: Sequence[_T]) -> Sequence[_T]:
-    """TAILS_SAMPLE_QUEUES of them at most, evenly spaced."""
+    """Up to TAILS_SAMPLE_QUEUES of them, evenly spaced."""
     return found[:: -(-len(found) // TAILS_SAMPLE_QUEUES) or 1]
 
 
 def _last_of(files: QueueFiles, queue: Queue, reader: LogReader, tails: Tails) -> Record | None:
-    """The record of a queue's last unit below the snapshot, where it is there and the queue's."""
+    """The record of a queue's last unit below the snapshot, if it is in the log and the queue's."""
     end, following = files.end_below(tails.at), tails.next_offset.get(queue, 0)
     if end <= max(files.first, following):
         return None
@@ -107,7 +107,7 @@ def _place(files: QueueFiles, number: int) -> int | None:
 
 
 def _used(record: Record, queue: Queue | None, tails: Tails) -> str | None:
-    """Whether the snapshot would give a record's queue offset once more."""
+    """Why the snapshot would give a record's queue offset again; None if it would not."""
     following = tails.next_offset.get(queue, 0) if queue is not None else 0
     number = record.head.queue_offset
     if queue is None or number < following:
@@ -119,7 +119,7 @@ def _used(record: Record, queue: Queue | None, tails: Tails) -> str | None:
 
 
 def _queue_of(record: Record) -> Queue | None:
-    """The queue that counts a record; None where it is not the one that the record names."""
+    """The queue that has the record; None if that is not the queue that the record names."""
     kind = record.head.sys_flag & TRANSACTION_MASK
     if kind not in (0, TRANSACTION_COMMIT) or record.topic == SCHEDULE_TOPIC:
         return None

@@ -1,6 +1,5 @@
-"""Holds a whole store against itself, read-only: `keelog store verify`."""
+"""Checks a whole store, read-only: `keelog store verify`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,18 +8,15 @@ from node.runtime.settings import Settings
 from node.store.stopped_store import StoppedStore
 from node.store.verify.findings import Finding, Findings
 from node.store.verify.index import IndexCheck
-from node.store.verify.log import LogCheck, irregular_findings
-from node.store.verify.own import own_findings
+from node.store.verify.log import LogCheck, Progress
+from node.store.verify.own import irregular_findings, own_findings
 from node.store.verify.queues import QueueCheck
 from protocol.derived.dispatch_request import dispatch_requests
-
-Progress = Callable[[int, int], None]
-"""Called with log bytes done, and all there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was looked at, and what is wrong."""
+    """The counts of what was checked, and the findings."""
 
     clean_shutdown: bool
     min_offset: int
@@ -34,7 +30,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """No damage: what the next recovery mends anyway does not count."""
+        """True without damage; what the next recovery repairs anyway does not count."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def shape(self) -> dict[str, Any]:
@@ -60,18 +56,18 @@ def verify(
     progress: Progress | None = None,
     settings: Settings | None = None,
 ) -> VerifyReport:
-    """Checks a store that nobody runs.
+    """Checks a stopped store.
 
-    Always: names and lengths of all files, the lengths and places of all records, the tail, the
-    checkpoint, headers, both ends of each queue. `deep`: also every checksum, every unit and every
-    entry against its record and the other way round, every chain.
-    Raises NotAStore and StorePermission, and StoreDamaged for what the disk cannot read, with file
-    and offset; all other damage is what it reports.
+    Always: names and lengths of all files, the lengths and places of all records, the log's end,
+    the checkpoint, headers, both ends of each queue. `deep`: also every checksum, every chain, and
+    every unit and entry against its record and the other way round.
+    Raises NotAStore and StorePermission, and StoreDamaged, with file and offset, for what the disk
+    cannot read; it reports all other damage.
     """
-    tell = progress or (lambda _done, _all: None)
+    note = progress or (lambda _done, _all: None)
     with StoppedStore(Path(path), settings or Settings(), strict=False) as store:
         findings = Findings()
-        log = LogCheck(store, findings, tell)
+        log = LogCheck(store, findings, note)
         queues = QueueCheck(store, findings)
         index = IndexCheck(store, findings)
         log.structure()
@@ -88,7 +84,7 @@ def verify(
         log.tail()
         log.checkpoint()
         irregular = list(irregular_findings(store.root))
-        # What is no file has no owner to look for, and hides that of others.
+        # An irregular file has no readable owner, and hides the owner of others.
         for finding in irregular or own_findings(store):
             findings.add(finding)
         index.beyond()

@@ -1,1 +1,1 @@
-"""The HTTP end of a node: probes, health and metrics."""
+"""The HTTP server of a node: probes, health and metrics."""

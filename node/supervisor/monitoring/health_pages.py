@@ -1,4 +1,4 @@
-"""The pages of a node's HTTP end: is it alive, is it ready, how is it, and its metrics."""
+"""The pages of a node's HTTP server: liveness, readiness, a summary, and metrics."""
 
 import json
 import threading
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from node.supervisor.monitoring.metrics import Exporter
 
 LOOP_S_MAX = 10.0
-"""A supervisor whose loop has not turned for so long is not alive. It turns each second."""
+"""A supervisor whose loop turns less often is not alive. It turns each second."""
 PATHS = ("/livez", "/readyz", "/healthz", "/metrics")
 
 
 class HealthPages:
-    """Called in the threads of the HTTP end: it looks at the node, and changes nothing."""
+    """Makes the pages, in the threads of the HTTP server; changes nothing of the node."""
 
     def __init__(self, view: Callable[[], NodeView], turned_at: Callable[[], float]) -> None:
         self._view = view
@@ -41,7 +41,7 @@ class HealthPages:
         return Page(HTTPStatus.NOT_FOUND, f"there is {', '.join(PATHS)}\n")
 
     def _live(self) -> Page:
-        """Nothing of the writer: a node that recovers for an hour lives."""
+        """Does not ask for the writer: a node that recovers for an hour is alive."""
         age_s = time.monotonic() - self._turned_at()
         if age_s > LOOP_S_MAX:
             text = f"the supervisor's loop has not turned for {age_s:.0f} s\n"
@@ -60,11 +60,11 @@ class HealthPages:
     def _summary(self) -> Page:
         view = self._view()
         found, log, space = health(view), read_log(view.root), disk(view.root)
-        behind = log.appended - log.flushed
+        unflushed = log.appended - log.flushed
         lines = [
             f"{view.store}: {_verdict(found)}",
             f"log: {log.appended - log.min_offset} bytes, up to {log.appended}, "
-            f"{behind} of them not flushed yet\n",
+            f"{unflushed} of them not flushed yet\n",
             f"disk: {space['free_bytes']} bytes free, {space['used_ratio']:.1%} used\n",
             *(_process_line(row) for row in process_rows(view)),
             *_check_lines(found),
@@ -74,7 +74,7 @@ class HealthPages:
     def _metrics(self) -> Page:
         with self._lock:
             if self._exporter is None:
-                # Only here: who is never scraped does not pay for prometheus_client and numpy.
+                # Only here: a node that is never scraped needs neither prometheus_client nor numpy.
                 from node.supervisor.monitoring.metrics import Exporter
 
                 self._exporter = Exporter(self._view)

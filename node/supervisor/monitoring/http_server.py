@@ -1,6 +1,6 @@
-"""A small HTTP server in a thread: short pages for probes and scrapes, to GET alone.
+"""A small HTTP server in a thread: short pages for probes and scrapes, by GET and HEAD.
 
-Whoever connects is bounded, in time, bytes and number, so that nobody there hurts the node.
+Connections are bounded in time, bytes and number, so that no client can hurt the node.
 """
 
 import errno
@@ -30,7 +30,7 @@ _FREED_S_MAX = 1.0
 
 
 class Page(NamedTuple):
-    """An answer."""
+    """The answer to a request."""
 
     status: HTTPStatus
     body: str | bytes
@@ -42,10 +42,7 @@ Pages = Callable[[str, Mapping[str, str]], Page]
 
 
 class HttpServer:
-    """The server. It listens from the beginning; `close` ends it.
-
-    Raises OSError when it cannot listen there.
-    """
+    """Listens from the beginning until `close`. Raises OSError if it cannot listen there."""
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
@@ -79,7 +76,7 @@ class _Server(socketserver.TCPServer):
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begins a thread for a connection; when there are too many, the oldest one must go."""
+        """Starts a thread for a connection; if there are too many, ends the oldest one."""
         if not self._free.acquire(blocking=False):
             self._end_oldest()
             if not self._free.acquire(timeout=_FREED_S_MAX):
@@ -98,16 +95,16 @@ class _Server(socketserver.TCPServer):
             self._end(request)
 
     def _serve_one(self, request: socket.socket, client_address: Any) -> None:
-        told = fields(peer=client_address)
+        extra = fields(peer=client_address)
         try:
             self.finish_request(request, client_address)
         except OSError as error:
             # It went away, or is too slow.
-            told["fields"]["why"] = error
-            log.debug("a connection of the HTTP end is given up", extra=told)
+            extra["fields"]["why"] = error
+            log.debug("a connection of the HTTP end is given up", extra=extra)
         except Exception:
-            # One request has failed, and no loop: who asks again is served.
-            log.exception("a request to the HTTP end failed", extra=told)
+            # Only this request has failed: the server goes on.
+            log.exception("a request to the HTTP end failed", extra=extra)
         finally:
             self._end(request)
 
@@ -118,7 +115,7 @@ class _Server(socketserver.TCPServer):
         self._free.release()
 
     def _end_oldest(self) -> None:
-        """Its thread reads an end of file, and ends."""
+        """Shuts down a connection: its thread reads an end of file, and ends."""
         with self._lock:
             for request in self._open:
                 try:
@@ -129,7 +126,7 @@ class _Server(socketserver.TCPServer):
 
 
 class _Incoming(io.RawIOBase):
-    """What a connection sends. Too many bytes, or too late ones, are an OSError, which ends it."""
+    """The bytes of a request. Too many, or too late ones, raise OSError, which ends it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -196,4 +193,4 @@ class _Handler(BaseHTTPRequestHandler):
             return Page(HTTPStatus.INTERNAL_SERVER_ERROR, text)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: probes come every few seconds, and anybody can make such lines."""
+        """Logs nothing: probes come every few seconds, and any client could fill the log."""

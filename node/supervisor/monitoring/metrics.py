@@ -1,13 +1,15 @@
-"""`/metrics`: what a node tells Prometheus, from its pages, its processes and its disk.
+"""`/metrics` for Prometheus: collected from a node's pages, its processes and its disk.
 
-RocketMQ's names and labels where the meaning is RocketMQ's, `keelog_` for all else, in base units.
-Topics are the only labels that users choose, a bounded number; keys and addresses are none.
+A metric has RocketMQ's name and labels where it means the same, else a name with `keelog_`, in base
+units. Users choose the values of one label alone, the topic, and their number is bounded; keys and
+addresses are never labels.
 """
 
 import os
 import platform
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, exposition
@@ -19,10 +21,7 @@ from node.runtime.state_page import LogState
 from node.runtime.stats.page import read_stats
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.topics_file import TopicsFile
-from node.supervisor.monitoring.metrics_stats import stats_families
-from node.supervisor.monitoring.metrics_topics import TopicFamilies
-from node.supervisor.monitoring.metrics_totals import HighWater, RunTotals
-from node.supervisor.monitoring.oldest_message import OldestMessage
+from node.supervisor.monitoring.families import TopicFamilies, stats_families
 from node.supervisor.plan import ChildRole, ChildState, page_slot
 from node.supervisor.status import (
     Fields,
@@ -35,6 +34,9 @@ from node.supervisor.status import (
     usage,
 )
 from protocol.errors import MqError
+from protocol.names import COMMIT_LOG_DIR, offset_file_name
+from protocol.record.codec import Record, decode
+from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 _NODE_LABELS = {
     # The defaults of a broker: brokerClusterName, and brokerName.
@@ -49,7 +51,7 @@ _TARGETS = {"cq": ChildRole.QUEUE, "index": ChildRole.INDEX}
 
 
 class Scrape(NamedTuple):
-    """One look at the node, from which all of a scrape comes."""
+    """The state of the node for one scrape, read once so that its metrics agree."""
 
     view: NodeView
     log: LogState
@@ -58,8 +60,80 @@ class Scrape(NamedTuple):
     disk: Fields
 
 
+class _ProcessRun(NamedTuple):
+    pid: int | None
+    counted: float
+    total: float
+
+
+class RunTotals:
+    """Sums counts that each process of a slot begins at 0 again."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _ProcessRun] = {}
+
+    def of(self, slot: str, pid: int | None, count: float) -> float:
+        """The total of a slot, whose process `pid` has counted to `count`.
+
+        A page shows the predecessor's count until the new process stores its own, so an equal count
+        under a new pid adds nothing.
+        """
+        last = self._runs.get(slot, _ProcessRun(pid, 0, 0))
+        if count == last.counted:
+            return last.total
+        anew = count < last.counted or pid != last.pid
+        total = last.total + (count if anew else count - last.counted)
+        self._runs[slot] = _ProcessRun(pid, count, total)
+        return total
+
+
+class HighWater:
+    """The highest value seen: a writer that starts shows its offsets too low for a while."""
+
+    def __init__(self) -> None:
+        self._highest = 0
+
+    def of(self, value: int) -> int:
+        """The highest value, `value` included."""
+        self._highest = max(self._highest, value)
+        return self._highest
+
+
+class OldestMessage:
+    """The store time of the log's first record; reads it again when the log begins elsewhere."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / COMMIT_LOG_DIR
+        self._offset = -1
+        self._stored_at: int | None = None
+
+    def stored_at(self, log: LogState) -> int | None:
+        """In ms since 1970; None for an empty log, or while its first record cannot be read."""
+        if log.readable <= log.min_offset or not log.segment_bytes:
+            return None
+        if self._stored_at is None or self._offset != log.min_offset:
+            self._offset, self._stored_at = log.min_offset, self._read(log)
+        return self._stored_at
+
+    def _read(self, log: LogState) -> int | None:
+        start = log.min_offset - log.min_offset % log.segment_bytes
+        size = min(PAYLOAD_BYTES_MAX, log.readable - log.min_offset)
+        try:
+            descriptor = os.open(self._folder / offset_file_name(start), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None  # retention has just removed it
+        try:
+            data = os.pread(descriptor, size, log.min_offset - start)
+        except OSError:
+            return None  # the writer and the readers report a bad disk
+        finally:
+            os.close(descriptor)
+        found = decode(data, 0, log.min_offset)
+        return found.head.store_timestamp if isinstance(found, Record) else None
+
+
 class Exporter:
-    """The text of a scrape. For one thread at a time."""
+    """Makes the text of a scrape. For one thread at a time."""
 
     content_type = exposition.CONTENT_TYPE_LATEST
 
@@ -73,7 +147,7 @@ class Exporter:
 
 
 class NodeCollector(Collector):
-    """Collects at each scrape. It remembers what keeps counters growing when a process ends."""
+    """Collects at each scrape; keeps totals, so that a restarted process lowers no counter."""
 
     def __init__(self, view: Callable[[], NodeView]) -> None:
         self._view = view
@@ -86,11 +160,11 @@ class NodeCollector(Collector):
         self._topics: TopicsFile | None = None
 
     def describe(self) -> list[Metric]:
-        """Nothing: registering must not look at the node."""
+        """Returns nothing: the registry must not collect when it registers this."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The families, of one moment."""
+        """Yields all families, from one look at the node."""
         view = self._view()
         log = read_log(view.root)
         look = Scrape(view, log, process_rows(view), health(view), disk(view.root))
@@ -108,14 +182,14 @@ class NodeCollector(Collector):
         space = os.statvfs(look.view.root)
         used = (space.f_blocks - space.f_bfree) * space.f_frsize
         followers = [row for row in look.rows if row["role"] in _TARGETS.values()]
-        behind = max((row["lag_bytes"] for row in followers), default=0)
+        lag = max((row["lag_bytes"] for row in followers), default=0)
         text = "Messages appended to the log."
         yield CounterMetricFamily("keelog_commitlog_messages", text, records)
         yield from self._by_topic.collect(look.view.root)
         yield _rocketmq_counter("rocketmq_throughput_in", "Bytes appended to the log.", appended)
         yield _storage("size", "Bytes used on the file system of the store.", used)
         yield _storage("flush_behind_bytes", "Bytes not flushed yet.", log.appended - log.flushed)
-        yield _storage("dispatch_behind_bytes", "Bytes not in queues and index yet.", behind)
+        yield _storage("dispatch_behind_bytes", "Bytes not in queues and index yet.", lag)
         age_ms = self._oldest_age_ms(look)
         if age_ms is not None:
             yield _storage("message_reserve_time", "Age of the oldest message in ms.", age_ms)
@@ -131,7 +205,7 @@ class NodeCollector(Collector):
         return None if stored_at is None else max(0, now_ms() - stored_at)
 
     def _topic_count(self, view: NodeView) -> int | None:
-        """None while the file cannot be read: the writer says what is wrong with it."""
+        """None while the file cannot be read: the writer reports what is wrong with it."""
         try:
             if self._topics is None:
                 self._topics = TopicsFile(view.root)
@@ -223,7 +297,7 @@ class NodeCollector(Collector):
 
 
 def _heartbeats(look: Scrape) -> Iterator[Sample]:
-    """In seconds; a process that never ran has none."""
+    """Ages in seconds; a process that never ran has none."""
     now = now_ms()
     for child in look.view.children:
         slot = page_slot(child, look.view.shards)
@@ -233,7 +307,10 @@ def _heartbeats(look: Scrape) -> Iterator[Sample]:
 
 
 def _restarts(view: NodeView) -> dict[tuple[str, str], int]:
-    """By role and reason, all indices of a role together. The usual reasons are there from 0."""
+    """Restarts by role and reason, summed over the indices of a role.
+
+    The usual reasons are there from 0 on: a rate needs the value before the first restart.
+    """
     counts = {(str(role), reason): 0 for role in ChildRole for reason in ("killed", "failed")}
     for child in view.children:
         for reason, count in list(child.restarts_by_reason.items()):

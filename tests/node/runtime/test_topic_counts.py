@@ -7,8 +7,8 @@ import pytest
 from node.runtime.stats import topic_counts as module
 from node.runtime.stats.file import stats_dir
 from node.runtime.stats.topic_counts import OTHER_TOPICS, Count, TopicCounts, read_topics
-from node.supervisor.monitoring import metrics_topics
-from node.supervisor.monitoring.metrics_topics import TopicFamilies
+from node.supervisor.monitoring import families
+from node.supervisor.monitoring.families import TopicFamilies
 
 LONG = "é" * 127
 
@@ -25,7 +25,7 @@ def count(root: Path, *topics: str, index: int = 0) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOPICS_MAX", 2)
-    monkeypatch.setattr(metrics_topics, "TOPICS_MAX", 2)
+    monkeypatch.setattr(families, "TOPICS_MAX", 2)
 
 
 def test_topics_are_counted_over_restarts_and_slots(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Reading the log, one queue and the index by the files alone."""
 
+import gc
 import os
 import tracemalloc
+import weakref
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from node.store.log.segment import Segment
 from node.store.log.segment_list import list_folder
 from node.store.opening import StoppedStore, open_store
 from node.store.query.find import FindRequest, find
+from node.store.query.pull import get_message
+from node.store.query.pull_types import PullRequest
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.queues.files import QueueFiles
 from node.store.queues.reader import DerivedUnits, QueueReader
@@ -306,6 +310,31 @@ def test_a_chain_that_leads_in_a_circle_ends(golden_copy: GetStore) -> None:
     with open_store(root) as store:
         assert store.index.query("lonely", "k190") == [191]
         assert len(list(store.index.candidates("lonely", "k190"))) == 1
+
+
+def mapped_files(root: Path) -> list[str]:
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return [line for line in maps if f"{root}/" in line]
+
+
+@pytest.mark.parametrize("name", ["small-clean", "small-killed", "cq-missing"])
+def test_a_closed_store_maps_nothing_while_it_waits_for_the_garbage_collector(
+    golden_copy: GetStore, name: str
+) -> None:
+    root = golden_copy(name)
+    gc.disable()
+    try:
+        with open_store(root) as store:
+            for queue in store.queues():
+                get_message(store.log, store.queue(*queue), 0, PullRequest())
+            find(store, FindRequest(facts(name).messages[0]["topic"], "no such key"))
+            assert mapped_files(root)
+        assert mapped_files(root) == []  # the name `store` still holds the object
+        gone = weakref.ref(store)
+        del store
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def all_found(store: StoppedStore, request: FindRequest, limit: int) -> list[int]:

@@ -1,7 +1,9 @@
 """A running store: what may be read follows what its processes publish."""
 
+import gc
 import os
 import shutil
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -249,6 +251,21 @@ def test_keys_are_found_while_the_index_is_written(stage: Stage, live: RunningSt
         file.seek(36)
         file.write((2).to_bytes(4, "big"))
     assert [found.physical_offset for found in live.index.candidates("lonely", "k190")] == [191]
+
+
+def test_a_closed_running_store_is_in_no_reference_cycle(stage: Stage) -> None:
+    gc.disable()
+    try:
+        with open_live(stage.root, SHARDS, SETTINGS) as live:
+            stage.publish(stage.end)
+            live.refresh()
+            assert live.index.query("lonely", "k190") == [191]
+            assert live.queue(*QUEUE) is not None
+        gone = weakref.ref(live)
+        del live
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_index_files_are_listed_again_only_when_their_folder_has_changed(

@@ -3,7 +3,7 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from node.supervisor.monitoring.metrics_totals import HighWater, RunTotals
+from node.supervisor.monitoring.metrics import HighWater, RunTotals
 
 RUNS = st.lists(st.lists(st.integers(1, 1000), max_size=6), min_size=1, max_size=5)
 
