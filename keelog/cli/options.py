@@ -12,6 +12,7 @@ import click
 from keelog.cli.contexts import DEFAULT_NODE, NODE_VARIABLE, node_callback
 from keelog.cli.output import FORMATS, Output, forbid_colour
 from keelog.cli.settings.given import STORE, Given, all_given
+from keelog.progress import CommandProgress
 
 _EXAMPLE = "Example: "
 _FORMAT = "keelog.format"
@@ -170,6 +171,21 @@ def format_option(function: Function) -> Function:
         is_eager=True,
         callback=convert,
         help="Default: table on a terminal, jsonl otherwise; help shows the fields.",
+    )(function)
+
+
+def progress_option(function: Function) -> Function:
+    """Adds --no-progress; the command gets `progress: CommandProgress`."""
+
+    def convert(_ctx: click.Context, _parameter: click.Parameter, quiet: bool) -> CommandProgress:
+        return CommandProgress(quiet)
+
+    return click.option(
+        "--no-progress",
+        "progress",
+        is_flag=True,
+        callback=convert,
+        help="Does not say on stderr how far it is.",
     )(function)
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from keelog.bench.progress import status_line
 from keelog.bench.results import Result, Second, Summary
 from keelog.bench.setup import Telling
+from keelog.progress import status_line
 from keelog.text import ms_text
 from pipeline.report.text import count_text, size_text
 

@@ -14,10 +14,10 @@ from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
 from keelog.cli.messages.message_format import compile_format
 from keelog.cli.messages.selectors import StartPoint, parse_range
-from keelog.cli.options import command, node_option, output_options
+from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output
-from keelog.cli.progress import CommandProgress, Tell, progress_option
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
+from keelog.progress import CommandProgress, Tell
 from protocol.errors import NotFound
 
 _CATCH_UP_S = 5.0

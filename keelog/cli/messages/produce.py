@@ -14,10 +14,10 @@ import click
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, Partial, doing
-from keelog.cli.options import command, format_option, node_option
+from keelog.cli.options import command, format_option, node_option, progress_option
 from keelog.cli.output import Output, say
-from keelog.cli.progress import CommandProgress, progress_option
 from keelog.cli.shapes import receipt_shape
+from keelog.progress import CommandProgress
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.record.codec import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
 from protocol.record.properties import KEYS, split_keys

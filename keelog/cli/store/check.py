@@ -8,11 +8,11 @@ import click
 
 from keelog.cli import failures
 from keelog.cli.failures import doing
-from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output
-from keelog.cli.progress import CommandProgress, Tell, progress_option
 from keelog.cli.shapes import Shape
 from keelog.cli.store.options import directory, opened
+from keelog.progress import CommandProgress, Tell
 from node.runtime.settings import load_settings
 from node.store.info import describe
 from node.store.verify.verify import verify as verify_store

@@ -9,9 +9,8 @@ import click
 import numpy as np
 
 from keelog.cli import failures
-from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output, say
-from keelog.cli.progress import CommandProgress, Tell, progress_option
 from keelog.cli.shapes import (
     MESSAGE_COLUMNS,
     MESSAGE_TABLE,
@@ -22,6 +21,7 @@ from keelog.cli.shapes import (
     unit_shape,
 )
 from keelog.cli.store.options import body_options, directory, opened
+from keelog.progress import CommandProgress, Tell
 from node.store.log.damage import Damage, columns_past_damage
 from node.store.opening import StoppedStore
 from protocol.derived.index_entry import IndexEntry

@@ -7,11 +7,11 @@ import click
 
 from keelog.cli import failures
 from keelog.cli.failures import doing
-from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output
-from keelog.cli.progress import CommandProgress, progress_option
 from keelog.cli.store.export_options import export_options, shown, summary, told_by
 from keelog.cli.store.options import directory, opened
+from keelog.progress import CommandProgress
 from keelog.sqlite_export import Chosen, export_sqlite
 from node.store.query.tag_filter import parse_tags
 from pipeline.jobs.export.options import ExportOptions

@@ -6,10 +6,10 @@ import click
 
 from keelog.cli import failures
 from keelog.cli.failures import doing
-from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output, say
-from keelog.cli.progress import CommandProgress, progress_option
 from keelog.cli.store.options import directory
+from keelog.progress import CommandProgress
 from keelog.repair import repair as repair_store
 from node.runtime.settings import load_settings
 from node.store.repair.plan import Plan, plan_repair
