@@ -1,5 +1,7 @@
 """`keelog topic`: lists, describes, makes and removes topics."""
 
+from dataclasses import asdict
+
 import click
 
 import keelog
@@ -27,19 +29,15 @@ def ls(node: str, output: Output) -> int:
     Example: keelog topic ls --json
     """
     with doing(f"cannot list the topics of {node}"), keelog.connect(node) as client:
-        rows = []
-        for info in sorted(client.topics(), key=lambda one: one.topic):
-            queues = client.offsets(info.topic)
-            rows.append(
-                {
-                    "topic": info.topic,
-                    "queues": info.queues,
-                    "read_queues": info.read_queues,
-                    "write_queues": info.write_queues,
-                    "perm": info.perm,
-                    "messages": sum(queue.max_offset - queue.min_offset for queue in queues),
-                }
-            )
+        rows = [
+            {
+                **asdict(info),
+                "messages": sum(
+                    queue.max_offset - queue.min_offset for queue in client.offsets(info.topic)
+                ),
+            }
+            for info in sorted(client.topics(), key=lambda one: one.topic)
+        ]
     output.rows(rows)
     return OK
 
@@ -97,7 +95,7 @@ def create(name: str, queues: int, perm: int, node: str, output: Output) -> int:
     """
     with doing(f"cannot create topic {name}"), keelog.connect(node) as client:
         made = client.create_topic(name, queues, perm=perm, exist_ok=True)
-    output.document({"topic": made.topic, "queues": made.queues, "created": made.created})
+    output.document(asdict(made))
     return OK
 
 
