@@ -185,7 +185,7 @@ class TailOfOneQueue:
 def test_the_streams_of_a_follower_end_with_the_last_message_that_counts() -> None:
     client, streams = TailOfOneQueue(), (Recorder(), Recorder())
     began = time.monotonic_ns()
-    follow(client, "t", [0], streams, True)  # type: ignore[arg-type]
+    follow(client, "t", [0], *streams, True)  # type: ignore[arg-type]
     for stream in streams:
         last = stream.take()["last"]
         assert last is not None
