@@ -10,6 +10,7 @@ from keelog.bench.load.job import SECOND_NS, LoadJob, Prepared
 from keelog.bench.load.pace import LoadPace, sleep_until
 from keelog.bench.load.payload_header import END, PayloadHeader
 from keelog.bench.load.recorder import Recorder
+from keelog.bench.workload import ReadAs
 from protocol.errors import MqError
 
 FIND_S_MAX = 60.0
@@ -19,8 +20,7 @@ PAUSE_S = 0.005
 def prepare_reads(job: LoadJob) -> Prepared:
     """Reads its queues from end to end, again and again until the time is over; with a count, once.
 
-    Its stream is `consume`; nothing is timed in it. It counts messages and bytes: of whole records
-    where these are read, else of bodies.
+    Its stream is `consume`; nothing is timed in it.
     """
     load = job.workload
     messages = size = 0
@@ -51,17 +51,21 @@ def prepare_reads(job: LoadJob) -> Prepared:
         with client:
             while goes_on():
                 for result in results():
-                    if load.read_as == "raw":
-                        size += len(result.payload)
-                    else:
-                        size += sum(len(message.body) for message in result.messages)
                     messages += result.count
+                    size += _read_bytes(result, load.read_as)
                     if not goes_on():
                         return
                 if load.count is not None:
                     return
 
     return Prepared(work)
+
+
+def _read_bytes(result: keelog.PullResult, read_as: ReadAs) -> int:
+    """Bytes of whole records where these are read, else of the bodies of message objects."""
+    if read_as == "raw":
+        return len(result.payload)
+    return sum(len(message.body) for message in result.messages)
 
 
 def prepare_follow(job: LoadJob) -> Prepared:
