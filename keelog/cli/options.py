@@ -109,6 +109,17 @@ def command(name: str | None = None, **keywords: Any) -> Callable[[Callable[...,
     return click.command(name, cls=CliCommand, **keywords)
 
 
+def options(*several: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Adds several options, or groups of them, in the order of the help."""
+
+    def add(function: Function) -> Function:
+        for one in reversed(several):
+            function = one(function)
+        return function
+
+    return add
+
+
 def node_option(function: Function) -> Function:
     """Adds `node: str`: where the node is, by flag, context, variable or default."""
     return click.option(

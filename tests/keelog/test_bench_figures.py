@@ -21,8 +21,8 @@ from keelog.bench.load.read_roles import follow
 from keelog.bench.load.recorder import Recorder
 from keelog.bench.report.aggregate import Tally
 from keelog.bench.results import Result, Stream, Summary
-from keelog.bench.units import bytes_of, count_of, seconds_of, share_of
 from keelog.bench.workload import Workload
+from keelog.text import bytes_of, count_of, seconds_of, share_of
 from protocol.errors import BadRequest
 
 SECOND = 1_000_000_000

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keelog.bench.units import bytes_of
+from keelog.text import bytes_of
 from protocol.errors import BadRequest
 
 KINDS = "128, 1KiB, uniform:100-2000 or lognormal:512 (the median)"
