@@ -21,7 +21,6 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
 from client import operations as operations
@@ -193,12 +192,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return await self._open()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
@@ -289,10 +283,5 @@ class Producer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -7,7 +7,6 @@ state page; commits and flushes beside it. Hints, answers and the workers are le
 import contextlib
 import itertools
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -137,11 +136,10 @@ def _folder(load: Workload) -> Iterator[Path]:
     parent = Path(load.directory).resolve() if load.directory else None
     if parent is not None:
         parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="keelog-bench-store-", dir=parent))
-    try:
-        yield folder / "store"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix="keelog-bench-store-", dir=parent, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder) / "store"
 
 
 def _append(root: Path, bodies: list[bytes], each: int, course: Course) -> None:

@@ -1,7 +1,7 @@
 """Bodies of messages: their sizes as asked for, made before the load begins."""
 
+import itertools
 import random
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from keelog.text import bytes_of
@@ -63,11 +63,5 @@ def make_bodies(sizes: Sizes, seed: int) -> list[bytes]:
 
 def batches(bodies: list[bytes], count: int) -> list[list[bytes]]:
     """The bodies in batches of `count`, each body about once."""
-    turn = endless(bodies)
+    turn = itertools.cycle(bodies)
     return [[next(turn) for _ in range(count)] for _ in range(max(1, len(bodies) // count))]
-
-
-def endless(items: list[bytes]) -> Iterator[bytes]:
-    """One after the other, for ever."""
-    while True:
-        yield from items

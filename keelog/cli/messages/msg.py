@@ -9,7 +9,7 @@ import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
 from keelog.cli.messages.selectors import parse_time
-from keelog.cli.options import CliGroup, command, node_option, options, output_options
+from keelog.cli.options import CliGroup, node_option, options, output_options
 from keelog.cli.output import Output
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
 from protocol.errors import NotFound
@@ -33,7 +33,7 @@ body_options = options(
 )
 
 
-@command("get")
+@msg.command("get")
 @click.argument("msg_id", metavar="[ID]", required=False)
 @click.option("--physical-offset", type=int, help="Log offset, instead of ID.")
 @click.option(
@@ -62,7 +62,7 @@ def get(msg_id: str | None, output: Output, **options: Any) -> int:
     return OK
 
 
-@command("find")
+@msg.command("find")
 @click.option("--topic", required=True, shell_complete=complete_topics)
 @click.option("--key", required=True)
 @click.option("--since", callback=_time, metavar="TIME", help="Store time: ms, ISO, or -15m.")
@@ -91,7 +91,3 @@ def find(topic: str, key: str, output: Output, **options: Any) -> int:
                 f"keelog consume {topic} -e -f '%o %k\\n'  shows the keys that there are",
             )
     return OK
-
-
-msg.add_command(get)
-msg.add_command(find)

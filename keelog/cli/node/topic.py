@@ -7,7 +7,7 @@ import click
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
-from keelog.cli.options import CliGroup, command, node_option, output_options
+from keelog.cli.options import CliGroup, node_option, output_options
 from keelog.cli.output import Output, say
 from protocol.errors import UnknownTopic
 
@@ -20,7 +20,7 @@ def topic() -> None:
     """
 
 
-@command("ls")
+@topic.command("ls")
 @node_option
 @output_options
 def ls(node: str, output: Output) -> int:
@@ -42,7 +42,7 @@ def ls(node: str, output: Output) -> int:
     return OK
 
 
-@command("describe")
+@topic.command("describe")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @node_option
 @output_options
@@ -80,7 +80,7 @@ def describe(name: str, node: str, output: Output) -> int:
     return OK
 
 
-@command("create")
+@topic.command("create")
 @click.argument("name", metavar="TOPIC")
 @click.option("--queues", type=click.IntRange(1), default=8, show_default=True, metavar="N")
 @click.option(
@@ -99,7 +99,7 @@ def create(name: str, queues: int, perm: int, node: str, output: Output) -> int:
     return OK
 
 
-@command("rm")
+@topic.command("rm")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @node_option
 @output_options
@@ -113,7 +113,3 @@ def remove(name: str, node: str, output: Output) -> int:
             raise UnknownTopic(f"there is no topic {name}")
     output.document({"topic": name, "deleted": True})
     return OK
-
-
-for _command in (ls, describe, create, remove):
-    topic.add_command(_command)
