@@ -7,30 +7,13 @@ from protocol.errors import BadRequest
 
 _GAP = "  "
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z%µ]*)")
-_SECONDS = {
-    "": 1.0,
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "m": 60.0,
-    "min": 60.0,
-    "h": 3600.0,
-}
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "m": 60, "min": 60, "h": 3600}
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-_BYTES = {
-    "": 1,
-    "b": 1,
-    "k": 10**3,
-    "kb": 10**3,
-    "m": 10**6,
-    "mb": 10**6,
-    "g": 10**9,
-    "gb": 10**9,
-    "kib": 1 << 10,
-    "mib": 1 << 20,
-    "gib": 1 << 30,
-}
+_BYTES = (
+    _COUNTS
+    | {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+    | {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+)
 
 
 def seconds_of(text: str) -> float:
