@@ -45,8 +45,8 @@ from scripts.bench.flatness_points import (
 from scripts.bench.flatness_show import table, write_picture
 from scripts.bench.recovery import batches
 from scripts.bench.recovery import load as send_until
+from scripts.docs.generated_page import fill_part
 from scripts.option_types import new_file, old_file, old_folder, real_number, whole_number
-from scripts.rivals.page import fill_page
 
 GIB = 1 << 30
 BODY_BYTES = 1024
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_picture(points, options.picture)
     if options.markdown:
         parts = [table(points, markdown=True), *result.get("left_out", ())]
-        fill_page(options.markdown, MARK, "\n\n".join(parts))
+        fill_part(options.markdown, MARK, "\n\n".join(parts))
     return 0
 
 

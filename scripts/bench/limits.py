@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import zmq
 
+from scripts.docs.generated_page import fill_part
 from scripts.option_types import new_file, old_file, old_folder
-from scripts.rivals.page import fill_page
 from scripts.rivals.results import TurnResults
 from scripts.rivals.rows import OURS
 from scripts.rivals.table import Spread, grid
@@ -230,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(json.dumps(limits) + "\n")
     if options.markdown:
-        fill_page(options.markdown, MARK, grid(HEAD, made, markdown=True))
+        fill_part(options.markdown, MARK, grid(HEAD, made, markdown=True))
     return 0
 
 

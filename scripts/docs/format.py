@@ -1,10 +1,8 @@
-"""Fills the generated parts of docs/format.md from the declarations in the code.
+"""The generated parts of docs/format.md: layouts, and dumps of small examples.
 
-`python -m scripts.docs.format` rewrites the page, `--check` only says whether it is stale.
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the rest is written by hand.
+`python -m scripts.docs.pages` puts them into the page.
 """
 
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -48,10 +46,7 @@ from protocol.record.properties import (
     PAIR_END,
     encode_properties,
 )
-from scripts.docs.generated_page import write_or_check
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "format.md"
-_PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _NUMBER_BYTES = 8
 
 
@@ -337,22 +332,3 @@ PARTS: dict[str, Callable[[], str]] = {
     "log-page": lambda: page_table(state_page.LogState._fields),
     "worker-page": lambda: page_table(state_page.WorkerState._fields),
 }
-
-
-def render(text: str) -> str:
-    """The page with every generated part made anew. Raises KeyError for an unknown part."""
-    return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n\n{part[3]}", text)
-
-
-def parts_of(text: str) -> list[str]:
-    """The names of the generated parts, in order."""
-    return [part[2] for part in _PART.finditer(text)]
-
-
-def main() -> int:
-    """0 when the page is, or has become, what the code says; 1 when `--check` finds it stale."""
-    return write_or_check(PAGE, render, "python -m scripts.docs.format")
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -28,10 +28,10 @@ from typing import Any, NoReturn, Protocol
 
 from keelog.bench.machine import describe
 from protocol.kernel import loader
+from scripts.docs.generated_page import fill_part
 from scripts.option_types import new_file, old_file, old_folder, real_number, whole_number
 from scripts.rivals.alone import OurRestarts, OurStore
 from scripts.rivals.ours import Ours
-from scripts.rivals.page import fill_page
 from scripts.rivals.plan import LoadGroup, groups, plan_text, rounds_of, wanted, warm_ups
 from scripts.rivals.rest import stopped
 from scripts.rivals.results import Figures, Turn, TurnResults
@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(results.lines())
     if options.markdown:
-        fill_page(options.markdown, MARK, report(results, markdown=True))
+        fill_part(options.markdown, MARK, report(results, markdown=True))
     return EXIT_BELOW if below_must(results) else 0
 
 

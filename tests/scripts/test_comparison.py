@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.docs.generated_page import fill_part
 from scripts.rivals import compare_rocketmq
-from scripts.rivals.page import filled
 from scripts.rivals.plan import estimate_s, groups, rounds_of, warm_ups
 from scripts.rivals.proc import pss_bytes
 from scripts.rivals.results import Turn, TurnResults
@@ -228,9 +228,7 @@ def test_a_saved_result_is_shown_again_and_fills_the_page(
 ) -> None:
     saved, page = tmp_path / "saved.jsonl", tmp_path / "page.md"
     saved.write_text(result_of("send_1", {OURS: [6000.0], THEIRS: [2000.0]}).lines())
-    page.write_text(
-        "# Page\n\n<!-- compare_rocketmq: begin -->\nold\n<!-- compare_rocketmq: end -->\n\nrest\n"
-    )
+    page.write_text("# Page\n\n<!-- generated: compare_rocketmq -->\nold\n<!-- end -->\n\nrest\n")
     assert compare_rocketmq.main(["--from", str(saved), "--markdown", str(page)]) == 0
     assert "3.00 / 3.00 / 3.00" in capsys.readouterr().out
     text = page.read_text()
@@ -245,6 +243,9 @@ def test_a_row_below_its_must_is_an_exit_code(tmp_path: Path) -> None:
     assert compare_rocketmq.main(["--from", str(saved)]) == 1
 
 
-def test_a_page_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="no part between"):
-        filled("# Page\n", "compare_rocketmq", "text")
+def test_a_page_without_the_part_is_refused_and_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n")
+    with pytest.raises(ValueError, match="has no part <!-- generated: compare_rocketmq -->"):
+        fill_part(page, "compare_rocketmq", "text")
+    assert page.read_text() == "# Page\n"
