@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             result["machine"] = describe(folder, (), loader.describe())
             with closing(PARTS[part](folder, options, tell)) as growing:
                 for point in bounded(growing, options.limit):
-                    points.append(point.as_dict())
+                    points.append(asdict(point))
                     tell(f"{part} {point.size:,g} {point.unit}: {point.figures}")
                     if options.json:
                         options.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -132,7 +132,7 @@ def sealed_tail() -> str:
 def record_sizes() -> str:
     """How long the fixed part is, for each pair of hosts."""
     lines = [
-        "| born host | store host | body starts at | topic length stands at |",
+        "| born host | store host | body starts at | topic length is at |",
         "|---|---|---:|---|",
     ]
     for flags in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6):
@@ -203,10 +203,10 @@ def index_dump() -> str:
 
 
 def index_sizes() -> str:
-    """Where things stand in a file of default size."""
+    """Where slots and entries are in a file of default size."""
     geometry = IndexGeometry()
     return (
-        f"Slot *s* stands at {INDEX_HEADER.size} + {INDEX_SLOT.size} *s*, entry *n* at "
+        f"Slot *s* is at {INDEX_HEADER.size} + {INDEX_SLOT.size} *s*, entry *n* at "
         f"{geometry.entry_position(0):,} + {INDEX_ENTRY.size} *n* in a file of RocketMQ's sizes "
         f"({geometry.slot_count:,} slots, {geometry.index_num:,} entries, "
         f"{geometry.file_bytes:,} bytes)."
@@ -274,31 +274,31 @@ def own_examples() -> str:
 
 
 MEANINGS = {
-    "epoch": "the writer's epoch; 0 while the numbers behind it are being replaced",
+    "epoch": "the writer's epoch; 0 while the numbers after it are being replaced",
     "epoch_start": "where the log ended when the epoch began",
     "min_offset": "start of the oldest segment",
     "appended": "end of what was written",
     "committed": "end of what a reader could see (differs with the transient pool alone)",
     "flushed": "end of what survives a power loss",
     "readable": "end of what may be read and indexed",
-    "pid": "who writes this page",
-    "heartbeat_ms": "when that process last said that it lives, ms since 1970",
+    "pid": "id of the process that writes this page",
+    "heartbeat_ms": "time of its last sign of life, ms since 1970",
     "state": ", ".join(f"{i} {name}" for i, name in enumerate(state_page.STATE_NAMES)),
     "segment_bytes": "length of a segment",
-    "flush_began_ms": "when the flush that is under way began, ms since 1970; 0: there is none",
+    "flush_began_ms": "when the current flush began, ms since 1970; 0: no flush is under way",
     "records": "records appended or dispatched since the process began",
     "dispatched": "queues or index hold everything below this log offset",
-    "saved": "and this much of it is synced and in the progress file",
+    "saved": "log offset below which it is synced and in the progress file",
     "damaged_at": "log offset of the damage that stopped it, or -1",
     "requests": "requests answered (readers)",
     "held": "pulls that wait now (readers)",
-    "hints": "number of the last hint sent (queue workers): tells who missed one",
-    "wake_at": "the log offset from which on a sleeping worker or reader wants to be woken",
-    "listens": "1 while a reader wants to be told which queues grow",
+    "hints": "number of the last hint sent (queue workers): a gap shows a lost hint",
+    "wake_at": "log offset that the log must reach to wake a sleeping worker or reader",
+    "listens": "1 while a reader wants the names of queues that grow",
 }
 
 
-_IDENTITY = "in which run of the machine, and as which file, the page was made"
+_IDENTITY = "checksums of the machine's boot id, and of the file's device and inode"
 
 
 def page_table(fields: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from scripts.bench.dispatch import run as run_dispatch
 from scripts.bench.recovery import GIB, batches, fill_with, first_append
 from scripts.bench.recovery import load as send_until
 from scripts.rivals.ours import wake_node
+from scripts.rivals.plan import Side
 from scripts.rivals.proc import family
 from scripts.rivals.results import Figures
 from scripts.rivals.rows import Load
@@ -29,25 +30,15 @@ SHARDS = 2
 """Queue workers, as many as a node has by itself."""
 
 
-class OurStore:
+class OurStore(Side):
     """Puts in process; dispatch by the workers of a node that starts on a log."""
 
     def __init__(self, folder: Path) -> None:
         self._root = folder / "alone"
 
-    def start(self) -> None:
-        """Nothing runs between the turns."""
-
     def close(self) -> None:
         """Removes the store."""
         shutil.rmtree(self._root, ignore_errors=True)
-
-    def pids(self) -> list[int]:
-        """Nothing of it runs between the turns."""
-        return []
-
-    def wake(self) -> None:
-        """Nothing of it stood still."""
 
     def prepare(self, load: Load) -> None:
         """For dispatch: a log whose records have one key each."""
@@ -87,16 +78,13 @@ class OurStore:
         }
 
 
-class OurRestarts:
+class OurRestarts(Side):
     """A store with many queues, on which a node is killed and started again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "restarts"
         self._node: Node | None = None
         self._prepared: list[EncodedRecords] = []
-
-    def start(self) -> None:
-        """`prepare` starts the node, on the store that it has filled."""
 
     def close(self) -> None:
         """Kills the node and removes its store."""

@@ -11,7 +11,7 @@ turn, and warmed by a few messages before their own; what they took all the same
 Ratios are ours / RocketMQ of each round by itself; the median decides whether a row reaches its
 must and its goal. `--resume FILE` writes each turn down as it ends and goes on where a run was
 interrupted. `--from FILE` prints a result again, or fills a page, without measuring anything.
-Answers 0, 1 when a row stays below its must, 2 when there is no Java or Maven.
+Ends with 0, with 1 when a row is below its must, with 2 when there is no Java or Maven.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from keelog.bench.machine import describe
 from protocol.kernel import loader
@@ -32,7 +32,7 @@ from scripts.docs.generated_page import fill_part
 from scripts.option_types import new_file, old_file, old_folder, real_number, whole_number
 from scripts.rivals.alone import OurRestarts, OurStore
 from scripts.rivals.ours import Ours
-from scripts.rivals.plan import LoadGroup, groups, plan_text, rounds_of, wanted, warm_ups
+from scripts.rivals.plan import LoadGroup, Side, groups, plan_text, rounds_of, wanted, warm_ups
 from scripts.rivals.rest import stopped
 from scripts.rivals.results import Figures, Turn, TurnResults
 from scripts.rivals.rocketmq import HEAP, RivalFailed, RivalMissing, class_path
@@ -45,28 +45,6 @@ SYNC = {"flushDiskType": "SYNC_FLUSH"}
 # Its default of five buffers of 1 GiB leaves too little of 24 GiB; two more than it ever fills.
 POOLED = {"transientStorePoolEnable": "true", "transientStorePoolSize": 3}
 MARK = "compare_rocketmq"
-
-
-class Side(Protocol):
-    """One side of a comparison within a group of loads."""
-
-    def start(self) -> None:
-        """Starts what all loads of the group share."""
-
-    def prepare(self, load: Load) -> None:
-        """What a load needs before its first turn."""
-
-    def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """One turn."""
-
-    def pids(self) -> list[int]:
-        """Its processes in the order in which they may be stopped: who asks, then who answers."""
-
-    def wake(self) -> None:
-        """A few messages, after its processes stood still."""
-
-    def close(self) -> None:
-        """Ends it and removes what it stored."""
 
 
 class Comparison:

@@ -18,6 +18,7 @@ from keelog.bench.node_process import ANY_DISK, Node, await_workers
 from keelog.bench.results import Result, Summary
 from keelog.bench.running import run
 from keelog.bench.workload import Callers, Workload
+from scripts.rivals.plan import Side
 from scripts.rivals.proc import cpu_seconds, family, private_mib, read_once
 from scripts.rivals.results import Figures
 from scripts.rivals.rows import CRC_OFF, OBJECTS, Load
@@ -33,7 +34,7 @@ PULL_MESSAGES, PULL_BYTES = 10_000, 1 << 20
 FILL_BATCH = 500
 
 
-class Ours:
+class Ours(Side):
     """One node with its settings, and the turns that are run against it."""
 
     def __init__(self, folder: Path, side: str, *, sync: bool) -> None:
@@ -45,9 +46,6 @@ class Ours:
         self._node: Node | None = None
         self._prepared: Load | None = None
         self._finds = 0
-
-    def start(self) -> None:
-        """`prepare` starts a node of its own for each load."""
 
     def _renew(self) -> None:
         self.close()

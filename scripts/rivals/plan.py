@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scripts.rivals.results import Figures
 from scripts.rivals.rows import (
     AUTO_BATCH,
     CRC_OFF,
@@ -31,6 +32,30 @@ START_OF_OURS_S = 2.5
 SIDE_COLUMN_ROUNDS_MAX = 3
 """Of what stands beside the ratios that decide."""
 SPECIAL_BROKERS = {DEFAULT_HEAP: "default heap", POOL: "transient store pool"}
+
+
+class Side:
+    """One side of a comparison in a group of loads; by itself nothing runs between its turns."""
+
+    def start(self) -> None:
+        """Starts what all loads of the group share."""
+
+    def prepare(self, load: Load) -> None:
+        """What a load needs before its first turn."""
+
+    def turn(self, load: Load, side: str, seconds: float) -> Figures:
+        """One turn; what it left behind is dispatched when this returns."""
+        raise NotImplementedError
+
+    def pids(self) -> list[int]:
+        """Its processes in the order in which they may be stopped: clients before servers."""
+        return []
+
+    def wake(self) -> None:
+        """A few messages, after its processes were stopped."""
+
+    def close(self) -> None:
+        """Ends it and removes what it stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,11 @@
 """RocketMQ 5.5.0 as subprocesses: name server, broker, and one warm Java program that drives them.
 
-The folder java/ holds that program; its README.md lists what it answers. Maven brings RocketMQ.
+The folder java/ holds that program; its README.md lists what it replies. Maven brings RocketMQ.
 """
 
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -24,7 +23,6 @@ JAVA = Path(__file__).parent / "java"
 VERSION = "5.5.0"
 BUILD_S = 600
 START_S = 120
-ANSWER_S = 300
 JAVA_VERSION_MIN = 17
 HEAP = ("-Xms3g", "-Xmx3g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=15g")
 """The broker's, as in the figures that the goals were taken from; without AlwaysPreTouch.
@@ -90,7 +88,7 @@ def java_version(said: str) -> int:
 
 
 def class_path() -> str:
-    """Builds the program when its sources are newer, and answers what `java -cp` needs."""
+    """Builds the program when its sources are newer; returns what `java -cp` needs."""
     why = missing()
     if why:
         raise RivalMissing(why)
@@ -156,13 +154,6 @@ class Jvm:
         self._process.kill()
         self._process.wait(START_S)
 
-    def terminate(self) -> float:
-        """SIGTERM; answers the seconds until it had ended."""
-        began = time.monotonic()
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(START_S)
-        return time.monotonic() - began
-
     def tell(self, command: Mapping[str, object]) -> None:
         """Sends one command."""
         assert self._process.stdin is not None
@@ -198,12 +189,8 @@ class Program:
 
     def ask(self, do: str, **arguments: object) -> Answer:
         """One command and its answer."""
-        self.begin(do, **arguments)
-        return self.jvm.hear()
-
-    def begin(self, do: str, **arguments: object) -> None:
-        """Sends a command; `self.jvm.hear()` has the answer."""
         self.jvm.tell({"do": do, **arguments})
+        return self.jvm.hear()
 
     def close(self) -> None:
         """Ends it."""
@@ -293,12 +280,6 @@ class RocketMQ:
         if self.jvm is not None:
             self.jvm.kill()
             self.jvm = None
-
-    def stop(self) -> float:
-        """SIGTERM; answers the seconds it took."""
-        assert self.jvm is not None, "not started"
-        took, self.jvm = self.jvm.terminate(), None
-        return took
 
     def remove(self) -> None:
         """Kills it and deletes its store."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from node.store.checkpoints import own_dir
 from scripts.bench.dispatch import fill_log
+from scripts.rivals.plan import Side
 from scripts.rivals.proc import cpu_seconds, private_mib, read_once
 from scripts.rivals.results import Figures
 from scripts.rivals.rocketmq import HEAP, Addresses, NameServer, Program, RivalFailed, RocketMQ
@@ -61,7 +62,7 @@ class BrokerBench:
             names.jvm.kill()
 
 
-class Theirs:
+class Theirs(Side):
     """One broker with its settings, and the turns that are run against it."""
 
     def __init__(
@@ -188,15 +189,12 @@ class Theirs:
         return {"seconds": took, "refused": answer["refused"]}
 
 
-class TheirStore:
+class TheirStore(Side):
     """RocketMQ's store in the Java program itself, without a broker."""
 
     def __init__(self, bench: BrokerBench) -> None:
         self._program, self._names = bench.program, bench.names.jvm
         self._root = bench.folder / "alone"
-
-    def start(self) -> None:
-        """Nothing runs between the turns."""
 
     def close(self) -> None:
         """Removes the store."""
@@ -205,9 +203,6 @@ class TheirStore:
     def pids(self) -> list[int]:
         """The program and the name server, which nobody needs here."""
         return [self._program.pid, self._names.pid]
-
-    def wake(self) -> None:
-        """Nothing of it holds a connection."""
 
     def prepare(self, load: Load) -> None:
         """For dispatch: a log whose records have one key each."""
