@@ -10,10 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
 
-from client.client import Client
+from client.client import Client, connect
 from client.results import ProcessStatus
 from node.runtime.event_log import FORMAT_VARIABLE
 from node.supervisor.child_process import command, environment
@@ -88,6 +89,17 @@ class Node:
             time.sleep(0.02)
         self.kill()
         raise ServiceNotAvailable(f"the node did not start: {self.said()}", "look at what it said")
+
+    def start(self) -> Self:
+        """Starts it and returns when it is ready. Raises ServiceNotAvailable."""
+        self.begin()
+        self.await_ready()
+        return self
+
+    def await_dispatched(self) -> None:
+        """Returns when queues and index hold all of the log. Raises RequestTimeout."""
+        with connect(self.endpoint, timeout=60) as client:
+            await_workers(client)
 
     @property
     def is_running(self) -> bool:

@@ -39,13 +39,11 @@ from scripts.bench.flatness_points import (
     log_of,
     measure,
     running,
-    settle,
     store,
     within,
 )
 from scripts.bench.flatness_show import table, write_picture
-from scripts.bench.recovery import batches
-from scripts.bench.recovery import load as send_until
+from scripts.bench.recovery import batches, under_load
 from scripts.docs.generated_page import fill_part
 from scripts.option_types import new_file, old_file, old_folder, real_number, whole_number
 
@@ -101,16 +99,10 @@ def grow_queues(
 def spread(node: Node, queues: int) -> dict[str, Any]:
     """Sends to all queues in turn for a bounded time; messages a second until all is dispatched."""
     prepared = batches(queues, 128, QUEUES_OF_TOPIC)
-    stop = threading.Event()
-    thread = threading.Thread(target=send_until, args=(node.endpoint, prepared, stop), daemon=True)
     began, before = time.monotonic(), log_of(node).records
-    thread.start()
-    try:
-        stop.wait(min(SPREAD_S_MAX, 2.0 + queues / 20_000))
-    finally:
-        stop.set()
-        thread.join()
-    settle(node)
+    with under_load(node, prepared):
+        time.sleep(min(SPREAD_S_MAX, 2.0 + queues / 20_000))
+    node.await_dispatched()
     stored = log_of(node).records - before
     return {"spread_per_s": round(stored / (time.monotonic() - began))}
 

@@ -16,7 +16,7 @@ import zmq
 
 import keelog
 from client.results import LogStatus
-from keelog.bench.node_process import ANY_DISK, Node, await_workers
+from keelog.bench.node_process import ANY_DISK, Node
 from keelog.bench.running import run
 from keelog.bench.workload import Workload
 from protocol.wire.frames import VERSION, pack
@@ -60,12 +60,10 @@ def within(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def running(root: Path, settings: tuple[str, ...] = ()) -> Iterator[Node]:
+def running(root: Path) -> Iterator[Node]:
     """A node on `root`, killed at the end."""
-    node = Node(root, (*ANY_DISK, *settings), readers=1)
-    node.begin()
+    node = Node(root, ANY_DISK, readers=1).start()
     try:
-        node.await_ready()
         yield node
     finally:
         node.kill()
@@ -133,12 +131,6 @@ def log_of(node: Node) -> LogStatus:
     """What the log holds."""
     with keelog.connect(node.endpoint, timeout=60) as client:
         return client.status().log
-
-
-def settle(node: Node) -> None:
-    """Waits until queues and index hold all."""
-    with keelog.connect(node.endpoint, timeout=60) as client:
-        await_workers(client)
 
 
 class IdleConsumers:

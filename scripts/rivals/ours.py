@@ -50,9 +50,7 @@ class Ours(Side):
     def _renew(self) -> None:
         self.close()
         self._folder.mkdir(parents=True)
-        self._node = Node(self._folder / "store", self._settings, readers=1)
-        self._node.begin()
-        self._node.await_ready()
+        self._node = Node(self._folder / "store", self._settings, readers=1).start()
 
     def close(self) -> None:
         """Kills the node and removes its store."""
