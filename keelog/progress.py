@@ -128,6 +128,17 @@ class CommandProgress:
 
         return tell
 
+    def stage_teller(self) -> Callable[[str, int, int], None]:
+        """For work whose stages have names: `queues: done 34% (1.2 of 3.4 GiB)`."""
+        walks: dict[str, Tell] = {}
+
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage not in walks:
+                walks[stage] = self.teller(f"{stage}: done")
+            walks[stage](done, total)
+
+        return tell
+
     def _draw(self, line: str, done: int, total: int) -> None:
         if self._bar is None:
             self._bar = _started_bar(self._stream)

@@ -12,7 +12,7 @@ from keelog.cli.options import command, output_options, progress_option, setting
 from keelog.cli.output import Output
 from keelog.cli.shapes import Shape
 from keelog.cli.store.options import directory, opened
-from keelog.progress import CommandProgress, Tell
+from keelog.progress import CommandProgress
 from node.runtime.settings import load_settings
 from node.store.info import describe
 from node.store.verify.verify import verify as verify_store
@@ -76,20 +76,13 @@ def rebuild(path: Path, queues: bool, index: bool, output: Output, **options: An
     """
     everything = not (queues or index)
     progress: CommandProgress = options["progress"]
-    tell: dict[str, Tell] = {}
-
-    def told(what: str, done: int, total: int) -> None:
-        if what not in tell:
-            tell[what] = progress.teller(f"{what}: done")
-        tell[what](done, total)
-
     with doing(f"cannot rebuild the store {path}"), progress.shown():
         report = rebuild_store(
             path,
             queues=queues or everything,
             index=index or everything,
             settings=load_settings(options["pairs"]),
-            progress=told,
+            progress=progress.stage_teller(),
         )
     output.document({**asdict(report), "seconds": round(report.seconds, 3)})
 
