@@ -41,9 +41,9 @@ from scripts.rivals.table import below_must, report
 from scripts.rivals.theirs import BrokerBench, Theirs, TheirStore
 
 EXIT_BELOW, EXIT_MISSING = 1, 2
-SYNC = {"flushDiskType": "SYNC_FLUSH"}
+SYNC: dict[str, Any] = {"flushDiskType": "SYNC_FLUSH"}
 # Its default of five buffers of 1 GiB leaves too little of 24 GiB; two more than it ever fills.
-POOLED = {"transientStorePoolEnable": "true", "transientStorePoolSize": 3}
+POOLED: dict[str, Any] = {"transientStorePoolEnable": "true", "transientStorePoolSize": 3}
 MARK = "compare_rocketmq"
 
 
@@ -86,21 +86,15 @@ class Comparison:
                     continue
                 sides: dict[str, Side] = {}
                 with ExitStack() as of_load:
-                    for side in load.sides:
-                        if not wanted(side, self._options.only):
-                            continue
+                    for side in [one for one in load.sides if wanted(one, self._options.only)]:
                         if side == OBJECTS and OURS in sides:
                             sides[side] = sides[OURS]
-                            continue
-                        if side.startswith(OURS):
+                        elif side.startswith(OURS):
                             sides[side] = self._ours(load, side)
                             of_load.callback(sides[side].close)
-                            continue
-                        if theirs is None:
-                            theirs = self._theirs(load, side)
-                            stack.callback(theirs.close)
-                            theirs.start()
-                        sides[side] = theirs
+                        else:
+                            theirs = theirs or self._theirs(load, side, stack)
+                            sides[side] = theirs
                     self._run_load(load, sides)
 
     def _ours(self, load: Load, side: str) -> Side:
@@ -110,17 +104,19 @@ class Comparison:
             return OurStore(self._folder)
         return Ours(self._folder, side, sync=load.sync)
 
-    def _theirs(self, load: Load, side: str) -> Side:
+    def _theirs(self, load: Load, side: str, stack: ExitStack) -> Side:
+        """RocketMQ's side of a group, started; `stack` closes it."""
         assert self._bench is not None, "RocketMQ takes no part"
+        found: Side
         if load.kind in ("dispatch", "alone"):
-            return TheirStore(self._bench)
-        settings: dict[str, Any] = {
-            **(SYNC if load.sync else {}),
-            **(POOLED if side == POOL else {}),
-        }
-        heap = () if side == DEFAULT_HEAP else HEAP
-        name = f"broker-{load.name}"
-        return Theirs(self._bench, name, settings, heap)
+            found = TheirStore(self._bench)
+        else:
+            settings = (SYNC if load.sync else {}) | (POOLED if side == POOL else {})
+            heap = () if side == DEFAULT_HEAP else HEAP
+            found = Theirs(self._bench, f"broker-{load.name}", settings, heap)
+        stack.callback(found.close)
+        found.start()
+        return found
 
     def _run_load(self, load: Load, sides: dict[str, Side]) -> None:
         self._say(f"{load.name}: preparing")

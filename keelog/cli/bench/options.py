@@ -32,28 +32,6 @@ class _ResultFile(click.Path):
 _WRITABLE = _ResultFile(dir_okay=False, writable=True, allow_dash=True)
 
 
-place_options = options(
-    settings_options,
-    click.option("--node", metavar="URL", help="A node that runs; default: a new one."),
-    click.option(
-        "--dir",
-        "directory",
-        type=click.Path(file_okay=False),
-        metavar="DIR",
-        help="The new node's folder, kept; default: a temporary one, removed.",
-    ),
-    click.option("--queue-workers", type=int, metavar="N", help="Of the new node."),
-    click.option("--readers", type=int, metavar="N", help="Of the new node."),
-)
-"""Where the load goes: a node that runs, or one that is started."""
-message_options = options(
-    click.option("--body", metavar="SIZE", help="128, 1KiB, uniform:100-2000, lognormal:512."),
-    click.option("--topics", type=int, metavar="N", help="Topics, taken in turn."),
-    click.option("--queues", type=int, metavar="N", help="Queues of each topic."),
-    click.option("--keys", type=int, metavar="N", help="Keys of each message."),
-    click.option("--tags", metavar="TAG", help="The tag of each message."),
-)
-"""What the messages are."""
 sending_options = options(
     click.option(
         "--callers",
@@ -87,13 +65,6 @@ reading_options = options(
     click.option("--pull-bytes", metavar="SIZE", help="Of one pull, at most."),
 )
 """How consumers read."""
-time_options = options(
-    click.option("--duration", metavar="TIME", help="Behind the warm-up: 10s, 5m."),
-    click.option("--count", metavar="N", help="So many messages instead, as 1M."),
-    click.option("--warm-up", metavar="TIME", help="Left out of the steady figures."),
-    click.option("--timeout", metavar="TIME", help="Of each request."),
-)
-"""How long."""
 output_and_limit_options = options(
     click.option("--json", "json_file", type=_WRITABLE, metavar="FILE", help="-: stdout."),
     click.option(
@@ -109,6 +80,37 @@ output_and_limit_options = options(
     click.option("--max-cpu", metavar="S", help="CPU seconds per million messages."),
 )
 """Where the result goes, and what it must keep."""
+message_options = options(
+    click.option("--body", metavar="SIZE", help="128, 1KiB, uniform:100-2000, lognormal:512."),
+    click.option("--topics", type=int, metavar="N", help="Topics, taken in turn."),
+    click.option("--queues", type=int, metavar="N", help="Queues of each topic."),
+    click.option("--keys", type=int, metavar="N", help="Keys of each message."),
+    click.option("--tags", metavar="TAG", help="The tag of each message."),
+)
+"""What the messages are."""
+time_options = options(
+    click.option("--duration", metavar="TIME", help="Behind the warm-up: 10s, 5m."),
+    click.option("--count", metavar="N", help="So many messages instead, as 1M."),
+    click.option("--warm-up", metavar="TIME", help="Left out of the steady figures."),
+    click.option("--timeout", metavar="TIME", help="Of each request."),
+)
+"""How long."""
+place_options = options(
+    settings_options,
+    click.option("--node", metavar="URL", help="A node that runs; default: a new one."),
+    click.option(
+        "--dir",
+        "directory",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
+        help="The new node's folder, kept; default: a temporary one, removed.",
+    ),
+    click.option("--queue-workers", type=int, metavar="N", help="Of the new node."),
+    click.option("--readers", type=int, metavar="N", help="Of the new node."),
+)
+"""Where the load goes: a node that runs, or one that is started."""
+load_options = options(message_options, time_options, place_options, output_and_limit_options)
+"""Of every load on a node."""
 
 _READ_BY: dict[str, Callable[[str], float]] = {
     **dict.fromkeys(("count", "stored"), lambda text: int(count_of(text))),

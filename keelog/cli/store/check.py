@@ -11,7 +11,7 @@ from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output
 from keelog.cli.shapes import Shape
-from keelog.cli.store.options import directory, opened
+from keelog.cli.store.options import derived_options, directory, opened
 from keelog.progress import CommandProgress
 from node.runtime.settings import load_settings
 from node.store.info import describe
@@ -51,19 +51,22 @@ def verify(
     """
     with doing(f"cannot check the store {path}"), progress.shown():
         report = verify_store(path, deep, progress.teller("checked"), load_settings(pairs))
-    shape = report.shape()
+    return show_findings(report.shape(), output)
+
+
+def show_findings(shape: Shape, output: Output) -> int:
+    """Writes what a check found; returns the exit code."""
     title = (
-        f"{'no damage' if report.ok else 'DAMAGE'}: {report.records} records,"
-        f" {report.units} units, {report.index_entries} index entries"
+        f"{'no damage' if shape['ok'] else 'DAMAGE'}: {shape['commit_log']['records']} records,"
+        f" {shape['queues']['units']} units, {shape['index']['entries']} index entries"
     )
-    output.document(shape, shape["findings"] or [{"ok": report.ok}], title)
-    return failures.OK if report.ok else failures.DAMAGED
+    output.document(shape, shape["findings"] or [{"ok": shape["ok"]}], title)
+    return failures.OK if shape["ok"] else failures.DAMAGED
 
 
 @command()
 @directory
-@click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too.")
-@click.option("--index", is_flag=True, help="Only index/, unless --queues is there too.")
+@derived_options
 @settings_options
 @progress_option
 @output_options
@@ -74,13 +77,12 @@ def rebuild(path: Path, queues: bool, index: bool, output: Output, **options: An
 
     Example: keelog store rebuild ./store --index
     """
-    everything = not (queues or index)
     progress: CommandProgress = options["progress"]
     with doing(f"cannot rebuild the store {path}"), progress.shown():
         report = rebuild_store(
             path,
-            queues=queues or everything,
-            index=index or everything,
+            queues=queues or not index,
+            index=index or not queues,
             settings=load_settings(options["pairs"]),
             progress=progress.stage_teller(),
         )

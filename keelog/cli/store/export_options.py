@@ -69,13 +69,17 @@ def store_argument(function: Function) -> Function:
     return click.argument("store", metavar="STORE", callback=absolute)(function)
 
 
+def source_options(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Settings as options of the Spark source."""
+    named = (pair.partition("=")[::2] for pair in pairs)
+    return {f"{SETTING_PREFIX}{name.removeprefix(SETTING_PREFIX)}": value for name, value in named}
+
+
 def told_by(pairs: tuple[str, ...], by: str, allow_loss: bool, **chosen: Any) -> ExportOptions:
     """What the options of a command line ask for. Raises BadValue for times in wrong order."""
     if None not in (chosen["from_ms"], chosen["to_ms"]) and chosen["from_ms"] > chosen["to_ms"]:
         raise BadValue("--from is later than --to: no message is stored in between", "swap them")
-    source = {}
-    for name, _, value in (pair.partition("=") for pair in pairs):
-        source[f"{SETTING_PREFIX}{name.removeprefix(SETTING_PREFIX)}"] = value
+    source = source_options(pairs)
     if allow_loss:
         source["failOnDataLoss"] = "false"
     return ExportOptions(source=source, by_topic=by == "topic", **chosen)

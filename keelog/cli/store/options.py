@@ -16,6 +16,12 @@ body_options = options(
     click.option("--no-body", is_flag=True, help="Leaves bodies out."),
 )
 
+derived_options = options(
+    click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too."),
+    click.option("--index", is_flag=True, help="Only index/, unless --queues is there too."),
+)
+"""Which derived files: both when neither option is given."""
+
 
 def opened(path: Path, pairs: Iterable[str]) -> StoppedStore:
     """The store, opened read-only; -X settings name sizes that cannot be found."""
