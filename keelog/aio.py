@@ -134,7 +134,7 @@ class Client:
     def consume(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
     ) -> AsyncIterator[PullResult]:
-        """As `tail`, but whole answers: for many messages, as bytes, columns or messages."""
+        """As `tail`, but whole results: for many messages, as bytes, columns or messages."""
         return PullResults(self._core, self._core.consume(topic, options), start)
 
     async def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
@@ -220,7 +220,7 @@ class Producer:
 
     @property
     def failed(self) -> int:
-        """How many messages of `send_nowait` and `send_oneway` have failed so far."""
+        """How many messages of `send_nowait` and `send_oneway` have failed."""
         return self._producer.failed
 
     @property

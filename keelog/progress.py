@@ -16,8 +16,8 @@ from protocol.printable import printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-Tell = Callable[[int, int], None]
-"""Called with what is done, and all there is."""
+Advance = Callable[[int, int], None]
+"""Called with the amount that is done, and the whole."""
 
 LINE_EVERY_S = 5.0
 REDRAW_EVERY_S = 0.2
@@ -76,7 +76,7 @@ def phases(quiet: bool) -> Iterator[Callable[[str], None]]:
 class CommandProgress:
     """Shows how far one command is.
 
-    `with progress.shown(): work(progress.teller("checked"))`: after the block the line is gone.
+    `with progress.shown(): work(progress.meter("checked"))`: after the block the line is gone.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class CommandProgress:
             self._bar.stop()
             self._bar = None
 
-    def teller(self, what: str, unit: str = "bytes") -> Tell:
+    def meter(self, what: str, unit: str = "bytes") -> Advance:
         """For one walk, which begins now: `checked 34% (1.2 of 3.4 GiB), about 12 s left`."""
         began = self._clock()
         every = REDRAW_EVERY_S if self._redraws else LINE_EVERY_S
 
-        def tell(done: int, total: int) -> None:
+        def advance(done: int, total: int) -> None:
             now = self._clock()
             if self._quiet or now - self._shown_at < every:
                 return
@@ -126,18 +126,18 @@ class CommandProgress:
             else:
                 print_line(line, self._stream)
 
-        return tell
+        return advance
 
-    def stage_teller(self) -> Callable[[str, int, int], None]:
+    def stage_meter(self) -> Callable[[str, int, int], None]:
         """For work whose stages have names: `queues: done 34% (1.2 of 3.4 GiB)`."""
-        walks: dict[str, Tell] = {}
+        walks: dict[str, Advance] = {}
 
-        def tell(stage: str, done: int, total: int) -> None:
+        def advance(stage: str, done: int, total: int) -> None:
             if stage not in walks:
-                walks[stage] = self.teller(f"{stage}: done")
+                walks[stage] = self.meter(f"{stage}: done")
             walks[stage](done, total)
 
-        return tell
+        return advance
 
     def _draw(self, line: str, done: int, total: int) -> None:
         if self._bar is None:
@@ -163,7 +163,7 @@ def _started_bar(stream: TextIO) -> "Progress":
 
 
 def progress_line(what: str, done: int, total: int, unit: str, elapsed_s: float) -> str:
-    """How far, how much, and how long yet at the pace so far."""
+    """The share, the amount, and the time left at the same pace."""
     share = 100 * done // max(total, done, 1)
     amount = (
         f"{size_text(done)} of {size_text(total)}"

@@ -14,7 +14,7 @@ SAME = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """What the steady figures of the main stream must keep; None: anything. Seconds, messages/s."""
+    """Bounds of the steady figures of the main stream, in seconds and messages/s; None: any."""
 
     max_p50_s: float | None = None
     max_p99_s: float | None = None

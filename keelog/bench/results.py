@@ -1,4 +1,4 @@
-"""What a load found, as plain values: the shape of the JSON document.
+"""The figures of a load as plain values: the shape of the JSON document.
 
 Rates are messages a second, MB are 10**6 bytes of bodies, latencies ms. Adding a field is allowed,
 renaming or removing one is not.
@@ -116,7 +116,7 @@ class Result:
         return self.streams[self.main].summary
 
     def as_dict(self) -> Figures:
-        """For JSON; the main stream's summaries stand in front."""
+        """For JSON; the main stream's summaries come first."""
         fields = asdict(self)
         front = {"shape": fields.pop("shape"), "kind": self.kind, "main": self.main}
         front["summary"], front["steady"] = asdict(self.summary), asdict(self.steady)

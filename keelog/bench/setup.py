@@ -1,4 +1,4 @@
-"""Where a load takes place: the node, the topics, the reports, the processes."""
+"""What a load needs: the node, the topics, the listener, the processes."""
 
 import contextlib
 import shutil
@@ -18,7 +18,7 @@ from keelog.bench.workload import Workload
 
 
 @dataclass(slots=True)
-class Telling:
+class LoadListener:
     """Where a load reports what goes on; nowhere by default."""
 
     phase: Callable[[str], None] = lambda _: None
@@ -68,7 +68,7 @@ class Scene:
 
     load: Workload
     client: keelog.Client
-    tell: Telling
+    listener: LoadListener
     topics: tuple[str, ...]
     place: BenchNode
     fleet: Fleet = field(default_factory=Fleet)

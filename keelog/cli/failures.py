@@ -74,7 +74,7 @@ _LINE_CHARS_MAX = 2_000
 
 
 class BadValue(click.BadParameter):
-    """A value that is none of its kind; `hint` says how to write one."""
+    """A value of the wrong kind; `hint` says how to write one."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -143,7 +143,7 @@ def report(error: BaseException, command: str = "") -> int:
 
 
 def quiet_end() -> int:
-    """The reader of our output has gone: nothing more is printed, and that is no failure."""
+    """The reader of our output has gone: nothing more is printed, and the command succeeds."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 1)
     os.close(sink)
@@ -154,7 +154,7 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obje
 
 
 def unforeseen(before: Hook, debug: Callable[[], bool]) -> Hook:
-    """A hook for errors that nobody caught: three lines, or the traceback when `debug` says so."""
+    """A hook for uncaught errors: three lines, or the traceback when `debug` returns True."""
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, SystemExit):
@@ -197,7 +197,7 @@ def command_of(argv: list[str]) -> str:
     words = ["keelog"]
     rest = argv[1:]
     while rest and rest[0].startswith("-"):
-        # Only a context stands before the command with a value of its own.
+        # Of the options before the command only a context has a value.
         rest = rest[2 if rest[0] in ("-c", "--context") else 1 :]
     for word in rest[:2]:
         if not word.isalpha():

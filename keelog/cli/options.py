@@ -83,7 +83,7 @@ def no_color_option() -> click.Option:
 
 
 class CliCommand(_WithExamples, click.Command):
-    """A command with --debug and --no-color, so that they may stand at the end of the line too."""
+    """A command with --debug and --no-color, so that both may end the line, too."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -202,7 +202,7 @@ def progress_option(function: Function) -> Function:
 
 def show_shape(ctx: click.Context) -> NoReturn:
     """`--format help`: prints the shape of the command's JSON, and ends."""
-    # Imported here: the shapes are read by who asks for them.
+    # Imported here: only --format help needs the shapes.
     from keelog.cli.shape_help import shape_text
 
     click.echo(shape_text(ctx.command_path.removeprefix("keelog ")))
@@ -212,8 +212,8 @@ def show_shape(ctx: click.Context) -> NoReturn:
 def settings_options(function: Function) -> Function:
     """Adds -X and --config; the command gets `pairs`: `name=value` texts for `load_settings`.
 
-    The TOML file comes first, then KEELOG_STORE__… variables, then -X: the last one wins. What
-    these say of `keelog serve` is for that alone; only with -X it is an unknown setting here.
+    The TOML file comes first, then KEELOG_STORE__… variables, then -X: the last one wins. Settings
+    of `keelog serve` are for that command alone; with -X they are unknown settings here.
     """
 
     def of_store(given: tuple[Given, ...]) -> tuple[str, ...]:
@@ -223,7 +223,7 @@ def settings_options(function: Function) -> Function:
 
 
 def settings_given_options(function: Function) -> Function:
-    """As `settings_options`, but the command gets `given: tuple[Given, ...]`, with who said so."""
+    """As `settings_options`, but the command gets `given: tuple[Given, ...]`, with its origin."""
     return _settings(function, "given", lambda given: given)
 
 

@@ -94,7 +94,7 @@ class Output:
         self.stream.flush()
 
     def text(self, text: str) -> None:
-        """Writes lines that are no rows."""
+        """Writes text as it is, without columns."""
         self._put(text)
 
     def raw(self, data: bytes) -> None:

@@ -188,7 +188,7 @@ def index_header_shape(file: str, header: IndexHeader) -> Shape:
 
 
 def pull_shape(result: "PulledRecords", messages: Iterable[Shape]) -> Shape:
-    """One pull, as RocketMQ's getMessage answers it."""
+    """One pull, as RocketMQ's getMessage returns it."""
     return {
         "status": result.status.value,
         "next_begin_offset": int(result.next_begin_offset),

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from keelog.progress import CommandProgress, Tell
+from keelog.progress import Advance, CommandProgress
 from node.writer.append_request import AppendRequest
 from protocol.record.encode import NewMessage
 from scripts.bench.fill import BATCH_RECORDS, DIGITS, HOST, CountedRecords, fill, ranges
@@ -58,9 +58,9 @@ def _batch(body_bytes: int, seed: int = 1) -> CountedRecords:
 class _Requests:
     """The appends of a store, and the store time of the last one made; reports progress."""
 
-    def __init__(self, records: int, body_bytes: int, per_ms: int, tell: Tell) -> None:
+    def __init__(self, records: int, body_bytes: int, per_ms: int, advance: Advance) -> None:
         self._records, self._batch, self._per_ms = records, _batch(body_bytes), per_ms
-        self._tell = tell
+        self._advance = advance
         self.time = FIRST_TIME
 
     def __iter__(self) -> Iterator[AppendRequest]:
@@ -68,15 +68,15 @@ class _Requests:
             number = int(numbers[0])
             self.time = FIRST_TIME + number // self._per_ms
             yield self._batch.request(numbers)
-            self._tell(number, self._records)
+            self._advance(number, self._records)
 
 
 def make(root: Path, records: int, body_bytes: int = BODY_BYTES, per_ms: int = 20) -> None:
     """The store, with queues and index."""
     with CommandProgress().shown() as progress:
-        requests = _Requests(records, body_bytes, per_ms, progress.teller("stored", "records"))
+        requests = _Requests(records, body_bytes, per_ms, progress.meter("stored", "records"))
         fill(root, requests, clock=lambda: requests.time)
-        rebuild(root, progress=progress.stage_teller())
+        rebuild(root, progress=progress.stage_meter())
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keelog.cli.main import run
-from keelog.cli.messages.produce import input_teller
+from keelog.cli.messages.produce import input_meter
 from keelog.progress import CommandProgress, progress_line, status_line
 from keelog.text import duration_text, size_text
 from tests.cli.tree import leaves
@@ -72,10 +72,10 @@ def test_a_log_gets_a_plain_line_each_five_seconds() -> None:
     stream, clock = io.StringIO(), Clock()
     progress = CommandProgress(stream=stream, clock=clock)
     with progress.shown():
-        tell = progress.teller("checked", "parts")
+        advance = progress.meter("checked", "parts")
         for second in range(1, 13):
             clock.now += 1
-            tell(second, 20)
+            advance(second, 20)
     assert stream.getvalue() == (
         "checked 25% (5 of 20 parts), about 15 s left\n"
         "checked 50% (10 of 20 parts), about 10 s left\n"
@@ -118,10 +118,10 @@ def test_a_terminal_gets_one_line_that_is_gone_after_the_work(terminal: Terminal
     clock, seen = Clock(), []
     progress = CommandProgress(stream=terminal, clock=clock)
     with pytest.raises(OSError, match="full"), progress.shown():
-        tell = progress.teller("checked", "parts")
+        advance = progress.meter("checked", "parts")
         for part in range(1, 4):
             clock.now += 0.5
-            tell(part, 4)
+            advance(part, 4)
             seen.append(screen(terminal.getvalue()))
         raise OSError("full")
     assert [len(lines) for lines in seen] == [1, 1, 1]
@@ -136,13 +136,13 @@ def test_a_line_that_was_cleared_comes_back_below_what_was_written(terminal: Ter
     clock = Clock()
     progress = CommandProgress(stream=terminal, clock=clock)
     with progress.shown():
-        tell = progress.teller("dumped", "queues")
+        advance = progress.meter("dumped", "queues")
         clock.now += 1
-        tell(1, 4)
+        advance(1, 4)
         progress.clear()
         terminal.write("damage: here\n")
         clock.now += 1
-        tell(2, 4)
+        advance(2, 4)
         first, second = screen(terminal.getvalue())
         assert first == "damage: here"
         assert "dumped 50% (2 of 4 queues), about 2 s left" in second
@@ -151,14 +151,14 @@ def test_a_line_that_was_cleared_comes_back_below_what_was_written(terminal: Ter
 
 def test_a_terminal_is_not_written_to_at_each_step(terminal: Terminal) -> None:
     clock = Clock()
-    tell = (progress := CommandProgress(stream=terminal, clock=clock)).teller("checked")
+    advance = (progress := CommandProgress(stream=terminal, clock=clock)).meter("checked")
     with progress.shown():
         for _ in range(3):
             clock.now += 0.06
-            tell(1, 2)
+            advance(1, 2)
         assert terminal.getvalue() == ""
         clock.now += 0.06
-        tell(1, 2)
+        advance(1, 2)
         assert terminal.getvalue() != ""
 
 
@@ -168,9 +168,9 @@ def test_no_colour_is_written_where_none_is_wanted(
     monkeypatch.setenv("NO_COLOR", "1")
     clock = Clock()
     with (progress := CommandProgress(stream=terminal, clock=clock)).shown():
-        tell = progress.teller("checked")
+        advance = progress.meter("checked")
         clock.now += 1
-        tell(1, 2)
+        advance(1, 2)
     assert "checked" in terminal.getvalue()
     assert not re.search(r"\x1b\[[0-9;]*[1-9][0-9;]*m", terminal.getvalue())
 
@@ -195,9 +195,9 @@ def test_phases_are_plain_lines_elsewhere(capsys: pytest.CaptureFixture[str]) ->
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     stream, clock = Terminal(), Clock()
-    tell = CommandProgress(stream=stream, clock=clock).teller("checked")
+    advance = CommandProgress(stream=stream, clock=clock).meter("checked")
     clock.now += 5
-    tell(1, 2)
+    advance(1, 2)
     assert stream.getvalue().endswith("left\n")
     assert "\x1b" not in stream.getvalue()
 
@@ -208,14 +208,14 @@ def test_a_file_that_is_sent_has_an_end_and_a_pipe_has_none(tmp_path: Path) -> N
     file = tmp_path / "lines"
     file.write_bytes(b"x" * 100)
     with file.open("rb", buffering=0) as source:
-        tell = input_teller(progress, source.fileno())
+        advance = input_meter(progress, source.fileno())
         source.read(25)
         clock.now += 5
-        tell()
+        advance()
     assert stream.getvalue() == "sent 25% (25 B of 100 B), about 15 s left\n"
     reading, writing = os.pipe()
     clock.now += 5
-    input_teller(progress, reading)()
+    input_meter(progress, reading)()
     os.close(reading)
     os.close(writing)
     assert stream.getvalue().count("\n") == 1
@@ -223,9 +223,9 @@ def test_a_file_that_is_sent_has_an_end_and_a_pipe_has_none(tmp_path: Path) -> N
 
 def test_who_wants_no_progress_gets_none() -> None:
     stream, clock = io.StringIO(), Clock()
-    tell = CommandProgress(True, stream, clock).teller("checked")
+    advance = CommandProgress(True, stream, clock).meter("checked")
     clock.now += 60
-    tell(1, 2)
+    advance(1, 2)
     assert stream.getvalue() == ""
 
 

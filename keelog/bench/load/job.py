@@ -1,4 +1,4 @@
-"""What one process of a load is told to do."""
+"""The work of one process of a load."""
 
 import json
 from collections.abc import Callable

@@ -14,7 +14,7 @@ from keelog.bench.workload import STAMP_BYTES
 _STAMP = struct.Struct(">qqqq")
 assert _STAMP.size == STAMP_BYTES
 WHO_AT = 16
-"""Where producer and number stand."""
+"""The place of producer and number."""
 END = -1
 """The number of a message after all others of its queue."""
 

@@ -72,8 +72,8 @@ def prepare_follow(job: LoadJob) -> Prepared:
     """Follows its queues until the last message of each has come.
 
     Streams: `end_to_end` from the intended send time, `from_send` from the real one; what a queue
-    lacks, repeats or confuses is a failure of `end_to_end`. Both end with the last message that was
-    sent to be measured; the one that tells the end comes later, by what the bench takes to send it.
+    lacks, repeats or confuses is a failure of `end_to_end`. Both end with the last message that is
+    measured; the bench sends the one that marks the end later.
     """
     load = job.workload
     end_to_end, from_send = job.stream("end_to_end"), job.stream("from_send")
@@ -127,8 +127,8 @@ def follow(
 def prepare_finds(job: LoadJob) -> Prepared:
     """Looks messages up by their keys at the rate `finds`, as an open loop; its stream is `find`.
 
-    A look-up ends when it has found the message: until then the index may be behind. What is looked
-    up is any stored message; drawing it counts in the loop, not in the latency.
+    A look-up ends when it has found the message, which the index may not have yet. It looks for any
+    stored message; drawing one counts in the loop, not in the latency.
     """
     load = job.workload
     finds = job.stream("find")

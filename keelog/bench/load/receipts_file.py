@@ -1,4 +1,4 @@
-"""What producers were told, a row a message in a file, so that all of it can be checked."""
+"""The receipts of producers, a row a message in a file, so that all can be checked."""
 
 import struct
 from collections.abc import Callable
@@ -43,8 +43,10 @@ class Notes:
 
     def _note(self, number: int, future: "Future[Receipt]") -> None:
         if future.exception() is None:
-            told = future.result()
-            self._file.write(_ROW(number, told.queue_id, told.queue_offset, told.physical_offset))
+            found = future.result()
+            self._file.write(
+                _ROW(number, found.queue_id, found.queue_offset, found.physical_offset)
+            )
 
     def __enter__(self) -> Self:
         return self

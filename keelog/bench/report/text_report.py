@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from keelog.bench.results import Result, Second, Summary
-from keelog.bench.setup import Telling
+from keelog.bench.setup import LoadListener
 from keelog.progress import status_line
 from keelog.text import ms_text
 from pipeline.report.text import count_text, size_text
@@ -41,12 +41,12 @@ def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> s
 
 
 @contextmanager
-def telling() -> Iterator[Telling]:
+def listening() -> Iterator[LoadListener]:
     """Shows what goes on, and a line each second, on stderr."""
     with status_line() as shown:
         if sys.stderr.isatty():
             shown.phase("starting a node")
-        yield Telling(shown.phase, lambda *figures: shown.line(second_line(*figures)))
+        yield LoadListener(shown.phase, lambda *figures: shown.line(second_line(*figures)))
 
 
 def summary_rows(result: Result) -> list[dict[str, Any]]:
@@ -127,7 +127,7 @@ def _seconds(value: float | None) -> str:
 
 
 def last_lines(result: Result) -> list[str]:
-    """What stands below the tables."""
+    """The lines below the tables."""
     lines = []
     if result.generator_cpu_s_per_million is not None and result.cpu_s_per_million:
         share = result.generator_cpu_s_per_million / result.cpu_s_per_million

@@ -20,7 +20,7 @@ CALLERS = ("threads", "tasks", "inflight", "batches")
 
 
 class _ResultFile(click.Path):
-    """A file that may be written. A result that has nowhere to go is told before the load."""
+    """A file that may be written. A missing folder is an error before the load, not after it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         file = Path(os.fsdecode(super().convert(value, param, ctx)))

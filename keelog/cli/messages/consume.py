@@ -17,7 +17,7 @@ from keelog.cli.messages.selectors import StartPoint, parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
-from keelog.progress import CommandProgress, Tell
+from keelog.progress import Advance, CommandProgress
 from protocol.errors import NotFound
 
 _CATCH_UP_S = 5.0
@@ -75,8 +75,8 @@ def consume(
     if output.is_terminal or not finite:
         progress.silence()  # the messages themselves show how far it is, or there is no end
     with doing(f"cannot read {topic}"), keelog.connect(node) as client, progress.shown():
-        tell = progress.teller("read", "messages")
-        messages = read_to_end(client, wanted, tell) if finite else follow(client, wanted)
+        advance = progress.meter("read", "messages")
+        messages = read_to_end(client, wanted, advance) if finite else follow(client, wanted)
         messages = itertools.islice(messages, options["count"])
         if render is not None:
             for message in messages:
@@ -95,10 +95,10 @@ def consume(
 
 
 def read_to_end(
-    client: keelog.Client, wanted: ConsumeChoice, tell: Tell = lambda _done, _total: None
+    client: keelog.Client, wanted: ConsumeChoice, advance: Advance = lambda _done, _total: None
 ) -> Iterator[keelog.Message]:
     """From the first place to the last one, queue by queue; without a last one to the end of the
-    log as it is now. `tell` gets how many offsets are done, and how many there are."""
+    log as it is now. `advance` gets how many offsets are done, and how many there are."""
     to_the_end = wanted.last is None or wanted.last.kind != "offset"
     is_short = to_the_end and not wait_until_dispatched(client)
     spans = {queue.queue_id: span_of(client, wanted, queue) for queue in _queues(client, wanted)}
@@ -106,7 +106,7 @@ def read_to_end(
     before = 0
     for queue_id, span in spans.items():
         for message in _read(client, wanted, queue_id, span):
-            tell(before + message.queue_offset - span.start, total)
+            advance(before + message.queue_offset - span.start, total)
             yield message
         before += len(span)
     if is_short:

@@ -24,16 +24,16 @@ class Asked:
     def run(
         self, what: str, job: Callable[[Any], Answer], check: Callable[[], object] | None = None
     ) -> Answer:
-        """What `job` answers, called with a session; `what` is what cannot be done, for errors.
+        """Calls `job` with a session and returns its result; errors say that `what` failed.
 
-        `check` raises what can be told without Spark, whose start takes ten seconds. Raises
+        `check` runs before Spark, whose start takes ten seconds, and raises what it finds. Raises
         MqError: JavaMissing, IncompatiblePyspark, EngineFailed, or the job's own.
         """
         with doing(what):
             check_pyspark()
             if check is not None:
                 check()
-            # Imported here: it needs pyspark, of which a missing one has just been told.
+            # Imported here: it needs pyspark, which was just checked.
             from pipeline.jobs.session_run import run_job
 
             return run_job(job, self.master, self.conf, say)

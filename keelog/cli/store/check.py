@@ -50,7 +50,7 @@ def verify(
     Example: keelog store verify ./store --deep
     """
     with doing(f"cannot check the store {path}"), progress.shown():
-        report = verify_store(path, deep, progress.teller("checked"), load_settings(pairs))
+        report = verify_store(path, deep, progress.meter("checked"), load_settings(pairs))
     return show_findings(report.shape(), output)
 
 
@@ -84,7 +84,7 @@ def rebuild(path: Path, queues: bool, index: bool, output: Output, **options: An
             queues=queues or not index,
             index=index or not queues,
             settings=load_settings(options["pairs"]),
-            progress=progress.stage_teller(),
+            progress=progress.stage_meter(),
         )
     output.document({**asdict(report), "seconds": round(report.seconds, 3)})
 

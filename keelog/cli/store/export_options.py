@@ -1,4 +1,4 @@
-"""What `keelog spark export` and `keelog store export` share: what to export, what to tell."""
+"""What `keelog spark export` and `keelog store export` share: what to export, what to print."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -56,7 +56,7 @@ export_options = options(
         help="Folders by topic and date, or by date alone.",
     ),
 )
-"""Which rows, which columns, and into what files; the command gets one `**chosen` for `told_by`."""
+"""Which rows and columns, into what files; the command gets one `**chosen` for `export_of`."""
 
 
 def store_argument(function: Function) -> Function:
@@ -75,8 +75,8 @@ def source_options(pairs: tuple[str, ...]) -> dict[str, str]:
     return {f"{SETTING_PREFIX}{name.removeprefix(SETTING_PREFIX)}": value for name, value in named}
 
 
-def told_by(pairs: tuple[str, ...], by: str, allow_loss: bool, **chosen: Any) -> ExportOptions:
-    """What the options of a command line ask for. Raises BadValue for times in wrong order."""
+def export_of(pairs: tuple[str, ...], by: str, allow_loss: bool, **chosen: Any) -> ExportOptions:
+    """The export that a command line asks for. Raises BadValue for times in wrong order."""
     if None not in (chosen["from_ms"], chosen["to_ms"]) and chosen["from_ms"] > chosen["to_ms"]:
         raise BadValue("--from is later than --to: no message is stored in between", "swap them")
     source = source_options(pairs)

@@ -1,4 +1,4 @@
-"""`keelog store get`, `find` and `seek`: single answers out of a store directory."""
+"""`keelog store get`, `find` and `seek`: single results out of a store directory."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -122,7 +122,7 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
 
 def _candidates(store: StoppedStore, request: FindRequest) -> Iterator[Shape]:
     times = (request.begin, request.end)
-    # The limit asked for stands for the broker's maxMsgsNumBatch too.
+    # The limit replaces the broker's maxMsgsNumBatch too.
     for offset in store.index.query(
         request.topic, request.key, request.limit, times, cap=request.limit
     ):

@@ -37,11 +37,11 @@ def repair(
     settings = load_settings(pairs)
     if not apply:
         with doing(f"cannot plan a repair of {path}"), progress.shown():
-            plan = plan_repair(path, settings, progress.teller("checked"))
+            plan = plan_repair(path, settings, progress.meter("checked"))
         _show(plan, False, output)
         return failures.OK if plan.ok else failures.DAMAGED
     with doing(f"cannot repair the store {path}"), progress.shown():
-        done = repair_store(path, settings, progress.teller("checked"))
+        done = repair_store(path, settings, progress.meter("checked"))
     _show(done.plan, True, output)
     for finding in done.report.findings:
         say(f"left ({finding.severity}): {finding.kind}: {finding.detail}")
