@@ -40,10 +40,11 @@ def _read(
     text: str, units: Mapping[str, float], what: str, example: str, any_case: bool = True
 ) -> float:
     found = _QUANTITY.fullmatch(text.strip())
-    unit = None if found is None else found[2].lower() if any_case else found[2]
-    if found is None or unit not in units:
+    number, unit = found.groups() if found else ("", "?")
+    factor = units.get(unit.lower() if any_case else unit)
+    if factor is None:
         raise BadRequest(f"{text!r} is no {what}", f"write it as {example}")
-    return float(found[1]) * units[unit]
+    return float(number) * factor
 
 
 def size_text(count: int | None) -> str:

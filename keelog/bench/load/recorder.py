@@ -25,7 +25,7 @@ class Recorder:
         self._counted: Callable[[], tuple[int, int]] | None = None
         self._before = (0, 0)
         self.last_ns: int | None = None
-        """When the last message came, by the monotonic clock; None: waiting for more counts, too."""
+        """When the last message came, by the monotonic clock; None: waiting counts, too."""
 
     def note(self, latency_ns: int, size: int) -> None:
         """A request was answered; `size` are the bytes of its bodies."""
