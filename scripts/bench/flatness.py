@@ -4,9 +4,9 @@
 
 Four parts. `log`: the size of the log, 1 GiB to `--gib`, doubled each time. `queues`: topics x
 queues, 1 to `--queues`, each with messages. `consumers`: idle consumers that hold a long poll.
-`age`: a node's memory after so many million messages. At each point the same loads run for
+`age`: a node's memory after some million messages. At each point the same loads run for
 `--seconds` each; memory is PSS without the pages of the store. A point that takes longer than
-`--limit` is left out with those behind it, and named below the table. `--from FILE` shows a saved
+`--limit` is left out with those after it, and named below the table. `--from FILE` shows a saved
 result again, `--markdown FILE` fills the marked part of a page. A store is removed when its part
 is over. With --gib 4 the whole takes about five minutes.
 """

@@ -145,7 +145,7 @@ class IdleConsumers:
             self._reader = client.routes().readers[0]
 
     def grow_to(self, count: int) -> None:
-        """Connects until there are so many, and sends each one's poll."""
+        """Connects until there are `count`, and sends each one's poll."""
         while len(self._askers) < count:
             if len(self._askers) % SOCKETS_EACH == 0:
                 self._contexts.append(zmq.Context())

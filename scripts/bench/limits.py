@@ -42,7 +42,7 @@ RECORD_BYTES = {"send_batches": 320, "send_batches_1k": 1216}
 
 
 def per_second(work: Callable[[], float]) -> float:
-    """How much of something is done in a second; `work` answers how much it did."""
+    """How much of something is done in a second; `work` returns how much it did."""
     done, began = 0.0, time.perf_counter()
     while time.perf_counter() - began < SECONDS:
         done += work()

@@ -98,7 +98,7 @@ class TreeWatch:
             self.look()
 
     def look(self) -> float:
-        """One sample; answers the CPU seconds of all up to now."""
+        """One sample; returns the CPU seconds of all up to now."""
         with self._lock:
             for process in [self._me, *self._me.children(recursive=True)]:
                 try:
@@ -280,7 +280,7 @@ PAIRS = (
     ("rebuild all", "rebuild all, worker"),
     ("audit", "audit, outer join"),
 )
-"""Each is so many times faster than what stands behind it."""
+"""Each first case is some times faster than the second one."""
 
 
 def summary(timings: list[Timing]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ text{font:13px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#d6
 .p{fill:#7fd18b}
 .t{animation:t 1ms backwards}
 @keyframes t{from{visibility:hidden}to{visibility:visible}}"""
-"""Who plays no animations shows all: hidden is only what waits for its time."""
+"""A viewer without animations shows all: only text that waits for its time is hidden."""
 
 
 class Event(NamedTuple):
@@ -148,7 +148,7 @@ def from_cast(text: str) -> list[Event]:
 
 
 def pieces(events: list[Event]) -> list[Piece]:
-    """Where on the screen each text stands: lines are wrapped as a terminal does."""
+    """The place of each text on the screen: lines are wrapped as a terminal does."""
     found: list[Piece] = []
     row = column = 0
     for at_s, text in events:

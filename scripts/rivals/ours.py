@@ -78,7 +78,7 @@ class Ours(Side):
             await_workers(client)
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """One turn; what it left behind is dispatched when this returns."""
+        """One turn; everything is dispatched when this returns."""
         if self._store_bytes() > STORE_BYTES_MAX and self._prepared is not None:
             self.prepare(self._prepared)
         with read_once(
@@ -138,7 +138,7 @@ class Ours(Side):
             for row in fleet.rows(time.monotonic_ns() + LIMIT_S * SECOND_NS):
                 ended = max(ended, row.end)
                 messages += sum(stream["messages"] for stream in row.streams.values())
-            # Whoever has ended is still there, with its times: the fleet waits for it last.
+            # A process that has ended still has its times: the fleet waits for it last.
             cpu_s = cpu_seconds(pids) - before
         return {"messages": messages, "seconds": (ended - start) / SECOND_NS, "cpu_s": cpu_s}
 

@@ -26,11 +26,11 @@ READS_WARM_UP_S, READS_WARM_UP_MAX = 25.0, 8
 """For so long RocketMQ's consumers become faster; and the turns that are discarded at most."""
 GROUP_START_S = 12.0
 SETTLE_S = 2.0
-"""To wake up before a turn, and until all is dispatched and written back behind it."""
+"""To wake up before a turn, and until all is dispatched and written back after it."""
 START_OF_OURS_S = 2.5
 """Processes of a load start for each turn, and warm up for a second."""
 SIDE_COLUMN_ROUNDS_MAX = 3
-"""Of what stands beside the ratios that decide."""
+"""Of sides beside those whose ratios decide."""
 SPECIAL_BROKERS = {DEFAULT_HEAP: "default heap", POOL: "transient store pool"}
 
 
@@ -44,7 +44,7 @@ class Side:
         """What a load needs before its first turn."""
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """One turn; what it left behind is dispatched when this returns."""
+        """One turn; everything is dispatched when this returns."""
         raise NotImplementedError
 
     def pids(self) -> list[int]:

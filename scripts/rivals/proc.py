@@ -30,7 +30,7 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time of processes, with that of children who have ended."""
+    """User and system time of processes, with that of ended children."""
     total = 0.0
     for pid in pids:
         with suppress(psutil.NoSuchProcess):

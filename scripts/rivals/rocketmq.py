@@ -264,7 +264,7 @@ class RocketMQ:
         self.jvm = Jvm("broker", self._home, command, talks=False)
 
     def start(self) -> None:
-        """Starts it and waits until its port answers."""
+        """Starts it and waits until it listens."""
         self.begin()
         assert self.jvm is not None
         await_port(self.jvm, self.addresses.broker)

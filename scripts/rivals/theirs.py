@@ -100,7 +100,7 @@ class Theirs(Side):
             self.settle()
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """One turn; what it left behind is dispatched when this returns."""
+        """One turn; everything is dispatched when this returns."""
         if load.kind == "restart":
             return self._restart(load)
         before = self._cpu()
@@ -129,7 +129,7 @@ class Theirs(Side):
             time.sleep(0.02)
 
     def pids(self) -> list[int]:
-        """Client, broker, name server: who asks stops before who answers."""
+        """Client, broker, name server: clients stop before servers."""
         return [self._bench.program.pid, self._broker.pid, self._bench.names.jvm.pid]
 
     def wake(self) -> None:
