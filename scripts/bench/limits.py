@@ -25,7 +25,7 @@ from scripts.docs.generated_page import fill_part
 from scripts.option_types import new_file, old_file, old_folder
 from scripts.rivals.results import TurnResults
 from scripts.rivals.rows import OURS
-from scripts.rivals.table import Spread, grid
+from scripts.rivals.table import Spread, grid, number
 
 SECONDS = 1.0
 ROUNDS = 3
@@ -182,8 +182,7 @@ def rows(limits: dict[str, float], results: TurnResults | None) -> list[tuple[st
         figure = node_figure(results, load) if results else None
         shown = "" if figure is None else f"{figure:,.3g} ({load})"
         part = "" if figure is None else f"{figure / limits[name]:.0%}"
-        value = limits[name]
-        made.append((title, f"{value:,.0f}" if value >= 100 else f"{value:.3g}", shown, part))
+        made.append((title, number(limits[name], ""), shown, part))
     return made
 
 

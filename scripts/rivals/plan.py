@@ -111,19 +111,12 @@ def warm_ups(load: Load, side: str, seconds: float) -> list[float]:
     return [RATES_WARM_UP_S if java else 1.0]
 
 
-def turn_s(load: Load, seconds: float) -> float:
-    """About how long one turn takes, with what comes after it."""
-    return (load.turn_s or seconds) + SETTLE_S
-
-
 def estimate_s(loads: Sequence[Load], rounds: int, seconds: float, only: str = "") -> float:
     """Seconds that the whole will take, roughly."""
-    total = 0.0
-    for group in groups(loads, only):
-        total += GROUP_START_S
-        for load in group.loads:
-            total += load_s(load, rounds, seconds, only)
-    return total
+    return sum(
+        GROUP_START_S + sum(load_s(load, rounds, seconds, only) for load in group.loads)
+        for group in groups(loads, only)
+    )
 
 
 def load_s(load: Load, rounds: int, seconds: float, only: str = "") -> float:
@@ -135,7 +128,8 @@ def load_s(load: Load, rounds: int, seconds: float, only: str = "") -> float:
         ours = START_OF_OURS_S if side.startswith(OURS) else 0.0
         # These two share what another side has stored.
         total += 0.0 if side in (OBJECTS, AUTO_BATCH) else load.fill_s
-        total += rounds_of(load, rounds, side) * (turn_s(load, seconds) + ours)
+        turn_s = (load.turn_s or seconds) + SETTLE_S
+        total += rounds_of(load, rounds, side) * (turn_s + ours)
         total += sum(min(one, load.turn_s or one) + ours for one in warm_ups(load, side, seconds))
     return total
 

@@ -172,29 +172,18 @@ class Jvm:
         return answer
 
 
-class Program:
-    """The warm Java program: `ask` it something and wait for the answer."""
+class Program(Jvm):
+    """The warm Java program: `ask` it something and wait for the reply."""
 
-    def __init__(self, classes: str, home: Path, name_server: str | None) -> None:
-        arguments = [name_server] if name_server else []
-        self.jvm = Jvm(
-            "client", home, [*CLIENT_HEAP, "-cp", classes, "Rival", *arguments], talks=True
-        )
-        self.jvm.hear()
-
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        return self.jvm.pid
+    def __init__(self, classes: str, home: Path, name_server: str) -> None:
+        command = [*CLIENT_HEAP, "-cp", classes, "Rival", name_server]
+        super().__init__("client", home, command, talks=True)
+        self.hear()
 
     def ask(self, do: str, **arguments: object) -> Answer:
-        """One command and its answer."""
-        self.jvm.tell({"do": do, **arguments})
-        return self.jvm.hear()
-
-    def close(self) -> None:
-        """Ends it."""
-        self.jvm.kill()
+        """One command and its reply."""
+        self.tell({"do": do, **arguments})
+        return self.hear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,18 +200,16 @@ class Addresses:
         return cls(f"127.0.0.1:{first}", f"127.0.0.1:{first + 3}")
 
 
-class NameServer:
+def start_name_server(classes: str, home: Path, address: str) -> Jvm:
     """One name server, which stays while brokers come and go."""
-
-    def __init__(self, classes: str, home: Path, address: str) -> None:
-        port = address.partition(":")[2]
-        home.mkdir(parents=True, exist_ok=True)
-        config = home / "namesrv.conf"
-        config.write_text(f"listenPort={port}\n")
-        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        command = ["-Xms256m", "-Xmx256m", "-cp", classes, main, "-c", str(config)]
-        self.jvm = Jvm("namesrv", home, command, talks=False)
-        await_port(self.jvm, address)
+    home.mkdir(parents=True, exist_ok=True)
+    config = home / "namesrv.conf"
+    config.write_text(f"listenPort={address.partition(':')[2]}\n")
+    main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+    command = ["-Xms256m", "-Xmx256m", "-cp", classes, main, "-c", str(config)]
+    jvm = Jvm("namesrv", home, command, talks=False)
+    await_port(jvm, address)
+    return jvm
 
 
 class RocketMQ:

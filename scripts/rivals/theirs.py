@@ -17,7 +17,15 @@ from scripts.bench.dispatch import fill_log
 from scripts.rivals.plan import Side
 from scripts.rivals.proc import cpu_seconds, private_mib, read_once
 from scripts.rivals.results import Figures
-from scripts.rivals.rocketmq import HEAP, Addresses, NameServer, Program, RivalFailed, RocketMQ
+from scripts.rivals.rocketmq import (
+    HEAP,
+    Addresses,
+    Jvm,
+    Program,
+    RivalFailed,
+    RocketMQ,
+    start_name_server,
+)
 from scripts.rivals.rows import AUTO_BATCH, Load
 
 QUEUES = 8
@@ -43,7 +51,7 @@ class BrokerBench:
     classes: str
     folder: Path
     addresses: Addresses
-    names: NameServer
+    names: Jvm
     program: Program
 
     @classmethod
@@ -51,15 +59,15 @@ class BrokerBench:
     def open(cls, classes: str, folder: Path) -> Iterator["BrokerBench"]:
         """Starts name server and program; ends them, whatever happens."""
         addresses = Addresses.free()
-        names = NameServer(classes, folder / "names", addresses.name_server)
+        names = start_name_server(classes, folder / "names", addresses.name_server)
         try:
             program = Program(classes, folder / "client", addresses.name_server)
             try:
                 yield cls(classes, folder, addresses, names, program)
             finally:
-                program.close()
+                program.kill()
         finally:
-            names.jvm.kill()
+            names.kill()
 
 
 class Theirs(Side):
@@ -104,7 +112,7 @@ class Theirs(Side):
         if load.kind == "restart":
             return self._restart(load)
         before = self._cpu()
-        servers = [self._broker.pid, self._bench.names.jvm.pid]
+        servers = [self._broker.pid, self._bench.names.pid]
         with read_once(
             seconds * SAMPLE_AT, lambda: private_mib(servers, self._broker.store)
         ) as pss:
@@ -130,7 +138,7 @@ class Theirs(Side):
 
     def pids(self) -> list[int]:
         """Client, broker, name server: clients stop before servers."""
-        return [self._bench.program.pid, self._broker.pid, self._bench.names.jvm.pid]
+        return [self._bench.program.pid, self._broker.pid, self._bench.names.pid]
 
     def wake(self) -> None:
         """Messages until all are accepted: connections live, threads run. Raises RivalFailed."""
@@ -144,7 +152,7 @@ class Theirs(Side):
                 raise RivalFailed(f"the broker did not go on: {answer['first_error']}")
 
     def _cpu(self) -> tuple[float, float]:
-        servers = [self._broker.pid, self._bench.names.jvm.pid]
+        servers = [self._broker.pid, self._bench.names.pid]
         return cpu_seconds(servers), cpu_seconds([self._bench.program.pid])
 
     def _workload(self, load: Load, side: str, seconds: float) -> Answer:
@@ -193,7 +201,7 @@ class TheirStore(Side):
     """RocketMQ's store in the Java program itself, without a broker."""
 
     def __init__(self, bench: BrokerBench) -> None:
-        self._program, self._names = bench.program, bench.names.jvm
+        self._program, self._names = bench.program, bench.names
         self._root = bench.folder / "alone"
 
     def close(self) -> None:
