@@ -147,14 +147,14 @@ class CommandProgress:
 
 
 def _started_bar(stream: TextIO) -> "Progress":
-    """A bar that is drawn when it is updated, and leaves stdout and stderr as they are."""
+    """A bar without colours, drawn when it is updated; it replaces neither stdout nor stderr."""
     # Imported here: it costs 80 ms, and only a person at a terminal gains by it.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
     bar = Progress(
         BarColumn(_BAR_COLUMNS), TextColumn("{task.description}"),
-        console=Console(file=stream), transient=True, auto_refresh=False,
+        console=Console(file=stream, no_color=True), transient=True, auto_refresh=False,
         redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip
     bar.add_task("")

@@ -162,10 +162,7 @@ def test_a_terminal_is_not_written_to_at_each_step(terminal: Terminal) -> None:
         assert terminal.getvalue() != ""
 
 
-def test_no_colour_is_written_where_none_is_wanted(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
+def test_the_bar_has_no_colours(terminal: Terminal) -> None:
     clock = Clock()
     with (progress := CommandProgress(stream=terminal, clock=clock)).shown():
         advance = progress.meter("checked")
