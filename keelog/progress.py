@@ -1,4 +1,4 @@
-"""What goes on, on stderr for people who wait; never on stdout.
+"""Progress on stderr, for people; never on stdout.
 
 A terminal gets one line that moves, drawn by rich. A file or a pipe gets plain lines.
 """

@@ -62,7 +62,7 @@ class Chosen(NamedTuple):
 
 
 class SqliteResult(NamedTuple):
-    """What was written, and how many damaged places were passed over."""
+    """The rows and keys that were written, and the damaged places that were passed over."""
 
     out: str
     rows: int

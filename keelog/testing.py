@@ -80,7 +80,7 @@ class TestNode:
 
     @property
     def log(self) -> str:
-        """What the node has said since its last start: a line for each event."""
+        """The node's log since its last start: a line for each event."""
         return "" if self._node is None else self._node.said()
 
     @property

@@ -107,7 +107,7 @@ def _one(
 
 
 GUARDED = ("messages/s", "p50_ms", "p99_ms", "CPU s/million")
-"""What `--max-regression` looks at: figures that a second run repeats."""
+"""The figures that `--max-regression` compares: a second run repeats them."""
 
 
 def regressions(found: list[Difference], main: str, share: float) -> list[str]:

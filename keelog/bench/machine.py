@@ -1,4 +1,4 @@
-"""What a load ran on: enough to know whether two results may be compared."""
+"""The machine and versions of a load: enough to know whether two results may be compared."""
 
 import os
 import platform

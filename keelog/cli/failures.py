@@ -43,7 +43,7 @@ INTERRUPTED = 130
 
 
 class _Known(NamedTuple):
-    """What an error's class says: the exit code, and what to try when the error does not say it."""
+    """A class of errors: its exit code, and the hint for errors without one of their own."""
 
     kind: type[MqError]
     code: int

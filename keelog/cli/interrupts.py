@@ -1,4 +1,4 @@
-"""What ends a command that has started processes of its own."""
+"""Signals that end a command that has started processes."""
 
 import signal
 import threading

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Lazy(NamedTuple):
-    """Where a command is, and the line that `keelog --help` shows for it."""
+    """The module of a command, and the line that `keelog --help` shows for it."""
 
     module: str
     name: str

@@ -1,4 +1,4 @@
-"""What many commands share: --node, -X and --config, --format, --debug."""
+"""Options of many commands: --node, -X and --config, --format, --debug."""
 
 import inspect
 import os

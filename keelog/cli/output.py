@@ -41,7 +41,7 @@ def forbid_colour(environment: MutableMapping[str, str]) -> None:
 
 
 class Output:
-    """Where a command's data goes."""
+    """Writes a command's data."""
 
     def __init__(self, chosen: str | None = None, stream: BinaryIO | None = None) -> None:
         self._given = stream

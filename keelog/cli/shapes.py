@@ -168,7 +168,7 @@ def message_shape(
 
 
 def receipt_shape(receipt: "Receipt") -> Shape:
-    """Where a message was stored, and whether it is on the disk."""
+    """The place of a stored message, and whether it is on the disk."""
     return {name: getattr(receipt, name) for name in RECEIPT}
 
 

@@ -208,7 +208,7 @@ def _files(store: Path) -> Iterator[Path]:
 
 
 def own_numbers(store: Path) -> Fields:
-    """What our small files say."""
+    """The numbers in our small files."""
     return {
         "clean": is_clean(store),
         "floor": load_floor(store),

@@ -1,4 +1,4 @@
-"""What a machine is and how it is set up, beside what RocketMQ asks of one."""
+"""A machine and its settings, beside those that RocketMQ asks for."""
 
 import os
 import resource
@@ -20,8 +20,8 @@ ROCKETMQ_SYSCTL = {
     "vm.page-cluster": 3,
     "vm.swappiness": 1,
 }
-"""What RocketMQ's bin/os.sh sets. Its ratios for dirty pages are for a broker with a pool of its
-own: with ours they only make a power loss dearer."""
+"""The values of RocketMQ's bin/os.sh. Its ratios for dirty pages suit a broker with a pool of its
+own: here they only make a power loss dearer."""
 _SYSCTL = Path("/proc/sys")
 _ATTRIBUTES = ("pid", "name", "status", "create_time", "num_threads", "num_fds", "nice")
 

@@ -1,4 +1,4 @@
-"""What a node's replies may make `keelog diag` look at: nothing but the node itself.
+"""The process and the store of a node that replied, proved by the machine and not by the reply.
 
 Any process at the address may reply anything, and the zip goes to other people. So no path of a
 reply is opened. Files are those that a process of the caller's own user has open, when that
@@ -33,7 +33,7 @@ _STDERR = 2
 
 
 class Unproven(MqError):
-    """What a node names is not seen to be its own."""
+    """A node names a thing that is not proved to be its own."""
 
 
 class NodeHere(NamedTuple):

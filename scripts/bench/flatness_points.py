@@ -128,7 +128,7 @@ def store(node: Node, messages: int, body_bytes: int, tell: Callable[[str], None
 
 
 def log_of(node: Node) -> LogStatus:
-    """What the log holds."""
+    """Reads the state of the log."""
     with keelog.connect(node.endpoint, timeout=60) as client:
         return client.status().log
 

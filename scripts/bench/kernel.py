@@ -1,4 +1,4 @@
-"""What the compiled kernel is worth: the same work with it and by numpy, in one process, in turn.
+"""The gain of the compiled kernel: the same work with it and by numpy, in one process, in turn.
 
     python -m scripts.bench.kernel DIR
 

@@ -1,4 +1,4 @@
-"""What the machine allows: memory, file and sockets alone, and how near the node comes to it.
+"""The limits of the machine: memory, file and sockets alone, and how near the node comes to them.
 
     python -m scripts.bench.limits --results docs/figures/compare.jsonl
 
@@ -113,7 +113,7 @@ def _sink(ready: Connection) -> None:
 def _with_peer(
     peer: Callable[[Connection], None], kind: int, work: Callable[["zmq.Socket[bytes]"], float]
 ) -> float:
-    """What `work` does with a socket whose other end is a process of its own."""
+    """Calls `work` with a socket whose other end is a process of its own."""
     # A fresh interpreter: a context does not survive a fork.
     spawned = multiprocessing.get_context("spawn")
     here, there = spawned.Pipe()

@@ -1,4 +1,4 @@
-"""What Spark reads a second from a large store, and how long rebuild and audit take.
+"""The speed of Spark on a large store: rows read a second, and the time of rebuild and audit.
 
     python -m scripts.bench.spark --store DIR --records 10000000 --rounds 3
 

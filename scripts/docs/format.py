@@ -217,7 +217,7 @@ _EXAMPLE_ID = "3f0c9a51e2774b6d8e10c2aa47f95b36"
 
 
 def _own_text(write: Callable[[Path], object], name: str) -> str:
-    """What one of our own files holds after `write` filled it in an empty store."""
+    """The content of one of our own files after `write` filled it in an empty store."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         lock_id.save_lock_id(root, _EXAMPLE_ID)

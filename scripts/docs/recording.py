@@ -41,7 +41,7 @@ _END_S_MAX = 60.0
 _STYLED = re.compile(r"\x1b\[[0-9;]*m")
 """Bold and its end: the picture has one weight."""
 _WORDS = re.compile(r"\S+(?: \S+)*")
-"""What one element of the picture holds: programs disagree on what wider gaps are."""
+"""The words of one element of the picture: programs disagree on wider gaps."""
 _CHAR_PX, _LINE_PX, _EDGE_PX = 7.83, 18, 16
 _STYLE = """\
 text{font:13px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#d6dde6}
@@ -52,7 +52,7 @@ text{font:13px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#d6
 
 
 class Event(NamedTuple):
-    """What a terminal gets, and when."""
+    """A text that a terminal gets, and the time."""
 
     at_s: float
     text: str
@@ -110,7 +110,7 @@ def _answer(
     command: str, folder: Path, environment: Mapping[str, str],
     left: list[subprocess.Popen[bytes]],
 ) -> Iterator[tuple[float, str]]:  # fmt: skip
-    """What a command prints at a terminal; one with `&` is left running once it is ready."""
+    """Yields what a command prints at a terminal; one with `&` is left running once it is ready."""
     is_left = command.endswith("&")
     outer, inner = pty.openpty()
     begun = time.monotonic()

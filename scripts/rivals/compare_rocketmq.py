@@ -159,7 +159,7 @@ def rounded(figures: Figures) -> Figures:
 
 
 def short(figures: Figures) -> str:
-    """What a progress line shows."""
+    """The figures of a progress line."""
     shown = (
         "per_s",
         "single_per_s",

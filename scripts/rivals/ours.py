@@ -30,7 +30,7 @@ SYNC = "store.flush_disk_type=SYNC_FLUSH"
 LIMIT_S = 600
 WARM_UP_S = 1.0
 PULL_MESSAGES, PULL_BYTES = 10_000, 1 << 20
-"""What `consume` asks for by itself; RocketMQ's side is allowed pulls as large."""
+"""The pulls of `consume` by default; RocketMQ's side is allowed pulls as large."""
 FILL_BATCH = 500
 
 
@@ -171,7 +171,7 @@ def wake_node(node: Node) -> None:
 
 
 def workload(load: Load, endpoint: str, seconds: float) -> Workload:
-    """What `keelog.bench` is asked for a load."""
+    """The workload of `keelog.bench` for a load."""
     common: dict[str, Any] = {
         "node": endpoint, "body": str(load.body), "queues": QUEUES, "duration": seconds,
         "warm_up": WARM_UP_S,

@@ -41,7 +41,7 @@ class Side:
         """Starts what all loads of the group share."""
 
     def prepare(self, load: Load) -> None:
-        """What a load needs before its first turn."""
+        """Prepares a load for its first turn."""
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
         """One turn; everything is dispatched when this returns."""
@@ -135,7 +135,7 @@ def load_s(load: Load, rounds: int, seconds: float, only: str = "") -> float:
 
 
 def plan_text(loads: Sequence[Load], rounds: int, seconds: float, only: str = "") -> str:
-    """What will be run, and about how long it takes."""
+    """The loads that will be run, and about how long they take."""
     lines = []
     for group in groups(loads, only):
         lines.append(f"{group.name}:")

@@ -1,4 +1,4 @@
-"""What processes cost, from /proc: seconds of processor time, and memory without the store's pages.
+"""The cost of processes: seconds of processor time, and memory without the store's pages.
 
 Both sides of a comparison are measured by these functions alone.
 """

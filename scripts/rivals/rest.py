@@ -25,7 +25,7 @@ LIMIT_S = 25.0
 
 @dataclass(slots=True)
 class OtherLoad:
-    """What the others took of the processors while they had no turn, and for how long."""
+    """Processor time of the others while they had no turn, and the length of that time."""
 
     cpu_s: float = 0.0
     seconds: float = 0.0

@@ -188,7 +188,7 @@ class Program(Jvm):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where name server and broker listen."""
+    """The addresses of name server and broker."""
 
     name_server: str
     broker: str

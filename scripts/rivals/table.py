@@ -189,7 +189,7 @@ def variant_lines(results: TurnResults) -> list[str]:
 
 
 def machine_text(results: TurnResults) -> str:
-    """Where and when it was measured; empty when the file does not say."""
+    """The machine and the date of a measurement; empty when the file does not have them."""
     machine = results.asked.get("machine")
     if not machine:
         return ""

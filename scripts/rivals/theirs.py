@@ -46,7 +46,7 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BrokerBench:
-    """What all brokers of a run share: class path, folder, addresses, and the warm program."""
+    """Shared by all brokers of a run: class path, folder, addresses, and the warm program."""
 
     classes: str
     folder: Path

@@ -25,7 +25,7 @@ def key_of(producer: int, number: int) -> str:
 
 
 class PayloadHeader(NamedTuple):
-    """What a body says; times in ns."""
+    """The fields of the stamp; times in ns."""
 
     due_ns: int
     sent_ns: int

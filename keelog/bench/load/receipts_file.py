@@ -20,7 +20,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 def notes_path(folder: str, producer: int) -> Path:
-    """Where a producer's rows are."""
+    """The file of a producer's rows."""
     return Path(folder) / f"producer-{producer}.rows"
 
 

@@ -1,4 +1,4 @@
-"""What a load process counts and reports: a row of figures each second, as a line of JSON.
+"""The figures of a load process: a row each second, as a line of JSON.
 
 Callers note latencies from any thread. Each note is an append to an array, which needs no lock.
 The thread that takes a row copies what is there and deletes as much.
@@ -45,7 +45,7 @@ class Recorder:
         self._counted = counted
 
     def take(self) -> dict[str, Any]:
-        """What came since the last call."""
+        """Returns the figures since the last call."""
         latencies, sizes = _cut(self._latencies), _cut(self._sizes)
         histogram = LatencyHistogram()
         histogram.add(latencies)

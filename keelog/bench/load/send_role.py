@@ -64,7 +64,7 @@ def prepare_sends(job: LoadJob) -> Prepared:
 
 
 def requests_of(job: LoadJob, bodies: list[bytes]) -> Make:
-    """What makes the requests: in advance, but where bodies carry a stamp."""
+    """Makes the requests: in advance, but where bodies carry a stamp."""
     load, topics = job.workload, job.topics
     options: dict[str, Any] = {"tags": load.tags} if load.tags else {}
     if load.callers in ("threads", "tasks") and load.acks != "appended":

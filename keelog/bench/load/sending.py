@@ -27,7 +27,7 @@ _now = time.monotonic_ns
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What one request sends: the arguments of the client's call, and the bytes of all bodies."""
+    """One request: the arguments of the client's call, and the bytes of all bodies."""
 
     topic: str
     body: Any
@@ -41,7 +41,7 @@ Make = Callable[[int], Outgoing]
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Where the figures go: of the replies, and how late requests went out."""
+    """The recorders of the replies, and of the delay of requests."""
 
     sends: Recorder
     lateness: Recorder | None

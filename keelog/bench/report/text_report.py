@@ -20,13 +20,13 @@ NAMES = {
     "find": "looked up",
     "store": "stored",
 }
-"""What people read of streams."""
+"""Names of streams for people."""
 UNSHOWN = ("from_send", "lateness")
 """Streams that are not in each second's line."""
 
 
 def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> str:
-    """What happened in a second."""
+    """The line of one second."""
     parts = [f"{at:4.0f} s"]
     for name, one in streams.items():
         if name in UNSHOWN:
@@ -78,7 +78,7 @@ def _rows(columns: list[Summary]) -> Iterator[tuple[str, list[str]]]:
 
 
 def process_rows(result: Result) -> list[dict[str, Any]]:
-    """What each process took, the sum last."""
+    """The cost of each process, the sum last."""
     rows = [
         {
             "process": one.name,
@@ -96,7 +96,7 @@ def process_rows(result: Result) -> list[dict[str, Any]]:
 
 
 def _check_lines(checks: dict[str, Any]) -> Iterator[str]:
-    """What a mixed load checked."""
+    """The results of the checks of a mixed load."""
     for name, words in (
         ("seconds_with_kills", "sends in seconds with kills"),
         ("seconds_without", "sends in all other seconds"),

@@ -1,4 +1,4 @@
-"""What the commands of `keelog bench` share: options, and how they become a workload and limits."""
+"""Options of the commands of `keelog bench`, and how they become a workload and limits."""
 
 import os
 from collections.abc import Callable
@@ -79,7 +79,7 @@ output_and_limit_options = options(
     click.option("--min-rate", metavar="N", help="Messages/s, as 100K."),
     click.option("--max-cpu", metavar="S", help="CPU seconds per million messages."),
 )
-"""Where the result goes, and what it must keep."""
+"""The files of the result, and the limits that it must keep."""
 message_options = options(
     click.option("--body", metavar="SIZE", help="128, 1KiB, uniform:100-2000, lognormal:512."),
     click.option("--topics", type=int, metavar="N", help="Topics, taken in turn."),
@@ -87,7 +87,7 @@ message_options = options(
     click.option("--keys", type=int, metavar="N", help="Keys of each message."),
     click.option("--tags", metavar="TAG", help="The tag of each message."),
 )
-"""What the messages are."""
+"""The messages."""
 time_options = options(
     click.option("--duration", metavar="TIME", help="Behind the warm-up: 10s, 5m."),
     click.option("--count", metavar="N", help="So many messages instead, as 1M."),
@@ -108,7 +108,7 @@ place_options = options(
     click.option("--queue-workers", type=int, metavar="N", help="Of the new node."),
     click.option("--readers", type=int, metavar="N", help="Of the new node."),
 )
-"""Where the load goes: a node that runs, or one that is started."""
+"""The node under load: one that runs, or one that is started."""
 load_options = options(message_options, time_options, place_options, output_and_limit_options)
 """Of every load on a node."""
 

@@ -49,7 +49,7 @@ class DemoFailed(MqError):
 
 @dataclass(slots=True)
 class DemoSummary:
-    """What the demo counted."""
+    """The counts of the demo."""
 
     sent: int = 0
     left_out: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the demo sends: the messages of stores that a RocketMQ broker wrote."""
+"""The messages of the demo, from stores that a RocketMQ broker wrote."""
 
 import tarfile
 from collections import Counter
@@ -18,7 +18,7 @@ from protocol.record.properties import CRC32, UNIQUE_KEY, decode_raw_properties
 
 GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "golden"
 BROUGHT = Path(__file__).with_name("stores")
-"""Where a wheel has the stores of the demo (hatch_build.py)."""
+"""The folder of a wheel with the stores of the demo (hatch_build.py)."""
 _DELAYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
 

@@ -26,7 +26,7 @@ _READ_BYTES = 256 * 1024
 _LINGER_S = 0.005
 """How long a batch waits for more lines once stdin has paused."""
 _KEPT_SYS_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE_MASK
-"""What a body needs to be read again; the node sets the other bits."""
+"""Bits that a reader of the body needs; the node sets the others."""
 TOPIC_FROM_OBJECT = "-"
 LINE_BYTES_MAX = 16 * 1024 * 1024
 """Room for the largest body in base64, and its properties."""
@@ -34,7 +34,7 @@ BATCH_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Defaults(NamedTuple):
-    """What a message gets that does not say it itself."""
+    """Values for messages that do not have their own."""
 
     topic: str
     queue_id: int | None

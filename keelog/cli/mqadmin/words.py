@@ -30,8 +30,8 @@ class Alias(NamedTuple):
 
 
 def read_words(name: str, alias: Alias, words: Sequence[str]) -> Words:
-    """What a command line says. Raises BadRequest for a flag that the command does not have, or
-    a missing one."""
+    """Reads a command line. Raises BadRequest for a flag that the command does not have, or a
+    missing one."""
     nodes = NODE_FLAGS if alias.b_is_node else {"-n": NODE_FLAGS["-n"]}
     valued = {**nodes, **alias.ignored, **alias.flags}
     by_long = {long: short for short, long in (valued | dict(alias.switches)).items()}

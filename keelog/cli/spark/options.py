@@ -1,4 +1,4 @@
-"""What the Spark commands share: --master and --conf, and the session that they ask for."""
+"""Options of the Spark commands: --master and --conf, and the session that they ask for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where the job is to run, and Spark's settings for it."""
+    """The master that runs the job, and Spark's settings for it."""
 
     master: str
     conf: dict[str, str]

@@ -80,7 +80,7 @@ def _to_parquet(
 
 
 def _chosen(asked: ExportOptions) -> Chosen:
-    """What of a store goes into SQLite. Raises BadRequest for options that are Parquet's."""
+    """The choice for SQLite. Raises BadRequest for options that are Parquet's."""
     of_parquet = asked.columns, asked.by_topic, asked.file_bytes_max, asked.on_corrupt == "report"
     if of_parquet != (None, True, ExportOptions().file_bytes_max, False):
         raise BadRequest(

@@ -1,4 +1,4 @@
-"""What `keelog spark export` and `keelog store export` share: what to export, what to print."""
+"""Shared by `keelog spark export` and `keelog store export`: options and output."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

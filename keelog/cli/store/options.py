@@ -1,4 +1,4 @@
-"""What the commands on store directories share: the directory, how bodies are shown, opening."""
+"""Shared by the commands on store directories: the directory, the form of bodies, opening."""
 
 from collections.abc import Iterable
 from pathlib import Path
