@@ -146,7 +146,7 @@ _HOMES = (
     "client.results",
     "protocol.errors",
 )
-"""Where the names above are."""
+"""The modules of the names above."""
 
 
 def __getattr__(name: str) -> Any:

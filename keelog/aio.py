@@ -60,8 +60,8 @@ def connect(
 
 
 class Client:
-    """What `connect` returns. Every method is that of `keelog.Client`, whose words and errors hold;
-    those that wait there are awaited here."""
+    """A client, made by `connect`. Its methods and errors are those of `keelog.Client`; those that
+    wait there are awaited here."""
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
@@ -117,7 +117,7 @@ class Client:
     async def pull(
         self, topic: str, queue_id: int, offset: int, **options: Unpack[PullOptions]
     ) -> PullResult:
-        """What one queue holds from `offset` on."""
+        """Pulls the messages of one queue from `offset` on."""
         return await run(self._core, self._core.pull(topic, queue_id, offset, options))
 
     def tail(
@@ -132,7 +132,7 @@ class Client:
     def consume(
         self, topic: str, start: Start = "latest", **options: Unpack[TailOptions]
     ) -> AsyncIterator[PullResult]:
-        """As `tail`, but whole answers: for many messages, as bytes, columns or messages."""
+        """As `tail`, but whole results: for many messages, as bytes, columns or messages."""
         return PullResults(self._core, self._core.consume(topic, options), start)
 
     async def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
@@ -160,7 +160,7 @@ class Client:
     async def offsets(
         self, topic: str, queue_id: int | None = None, timeout: float | None = None
     ) -> list[QueueOffsets]:
-        """Where each queue begins and ends."""
+        """Returns the first and the next offset of each queue."""
         deadline = self._core.deadline(timeout)
         return await run(self._core, operations.offsets(topic, queue_id, deadline))
 
@@ -179,7 +179,7 @@ class Client:
         return await run(self._core, operations.health(self._core.deadline(timeout)))
 
     async def routes(self, timeout: float | None = None) -> Routes:
-        """Where the node's processes listen."""
+        """Returns the addresses of the node's processes."""
         answer = await run(self._core, operations.routes(self._core.deadline(timeout)))
         return Routes.of(answer.header)
 
@@ -218,7 +218,7 @@ class Producer:
 
     @property
     def failed(self) -> int:
-        """How many messages of `send_nowait` and `send_oneway` have failed so far."""
+        """How many messages of `send_nowait` and `send_oneway` have failed."""
         return self._producer.failed
 
     @property

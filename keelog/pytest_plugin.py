@@ -1,7 +1,7 @@
 """Fixtures of pytest, found where Keelog is installed; `pytest -p no:keelog` leaves them out.
 
 One node serves all tests of a session (with pytest-xdist: of a process), and each test has a topic
-of its own. What the node has said is shown beside a test that failed.
+of its own. A test that fails shows the node's log beside its own output.
 
     def test_an_order_is_announced(keelog_client, keelog_topic):
         announce(keelog_client, keelog_topic, order=17)

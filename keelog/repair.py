@@ -14,7 +14,7 @@ from node.store.verify.verify import VerifyReport, verify
 from node.writer.repair import move_strangers, repair_log, rewrite_checkpoint
 from workers.rebuild import rebuild_damaged
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Called with log bytes done, and all there are."""
 
 
@@ -25,24 +25,24 @@ class Repaired(NamedTuple):
     report: VerifyReport
 
 
-def repair(root: Path, settings: Settings, tell: Tell | None = None) -> Repaired:
+def repair(root: Path, settings: Settings, progress: Progress | None = None) -> Repaired:
     """Plans, and does it. Raises StoreLocked, NotAStore, StorePermission, StoreDamaged for what
     cannot be mended, OSError. Killed in the middle it is run again, with the same end."""
     check_is_store(root, strict=False)
     root = root.resolve()
     lock = StoreLock.acquire(root)
     try:
-        plan = plan_repair(root, settings, tell)
+        plan = plan_repair(root, settings, progress)
         if not plan.rows():
             return Repaired(plan, verify(root, settings=settings))
         repair_log(root, plan.log, settings)
-        derived = derived_steps(root, verify(root, True, tell, settings))
+        derived = derived_steps(root, verify(root, True, progress, settings))
         plan = replace(plan, derived=derived)
         move_strangers(root, derived)
         rebuild_damaged(root, derived, settings)
         for step in derived:
             if isinstance(step, RewriteCheckpoint):
                 rewrite_checkpoint(root, step, plan.log)
-        return Repaired(plan, verify(root, True, tell, settings))
+        return Repaired(plan, verify(root, True, progress, settings))
     finally:
         lock.release()

@@ -1,6 +1,6 @@
 """Every message of a store as rows of an SQLite database, with a table of its keys beside it.
 
-Written under another name in one transaction, and renamed: the name stands for a whole database.
+Written under another name in one transaction, and renamed: the name always means a whole database.
 """
 
 import json
@@ -62,7 +62,7 @@ class Chosen(NamedTuple):
 
 
 class SqliteResult(NamedTuple):
-    """What was written, and how many damaged places were passed over."""
+    """The rows and keys that were written, and the damaged places that were passed over."""
 
     out: str
     rows: int

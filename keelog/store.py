@@ -39,7 +39,7 @@ def open_store(path: Path | str, settings: Settings | None = None) -> "OpenStore
 
 
 class OpenStore(StoppedStore):
-    """What `open_store` returns.
+    """An open store, made by `open_store`.
 
     Times are datetimes (without a zone: local time) or ms since 1970.
     """

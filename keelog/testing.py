@@ -19,7 +19,7 @@ from keelog.cli.settings.given import value_text
 from protocol.errors import ServiceNotAvailable
 
 LOG_LINES_SHOWN = 100
-"""So many lines of a node's log, the last ones, are shown beside a failure."""
+"""Number of lines of a node's log, the last ones, that are shown beside a failure."""
 START_TRIES = 3
 """Another program may take a port between the look at it and the node's start."""
 TIMEOUT_S = 30.0
@@ -42,7 +42,7 @@ class TestNode:
     tests share one, each with a topic of its own.
     """
 
-    __test__ = False  # to pytest this is no class of tests
+    __test__ = False  # pytest is not to collect it
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class TestNode:
     ) -> None:
         """Nothing runs before `start`, or `with`.
 
-        `directory`: where the store and the node's log go; it is left behind. None: a temporary
+        `directory`: where the store and the node's log go; it is kept. None: a temporary
         one, which goes with the node. `settings`: names and values as in docs/settings.md, for
         instance `{"flush_disk_type": "SYNC_FLUSH"}`; else files are small (SMALL).
         """
@@ -80,7 +80,7 @@ class TestNode:
 
     @property
     def log(self) -> str:
-        """What the node has said since its last start: a line for each event."""
+        """The node's log since its last start: a line for each event."""
         return "" if self._node is None else self._node.said()
 
     @property
@@ -109,7 +109,7 @@ class TestNode:
                 if not is_first or tries == START_TRIES or _NO_PORT not in error.reason:
                     self._forget()
                     raise
-            except BaseException:  # Ctrl-C must not leave a node behind
+            except BaseException:  # Ctrl-C must not leave a node running
                 node.kill()
                 self._forget()
                 raise

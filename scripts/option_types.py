@@ -1,29 +1,28 @@
-"""Types of the options that several scripts take: what makes no sense is told before any work."""
+"""Types of the options that several scripts take: bad values are refused before any work."""
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 
 def whole_number(text: str) -> int:
     """A whole number above 0."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return value
+    return int(_above_0(text, int, "whole number"))
 
 
 def real_number(text: str) -> float:
     """A finite number above 0."""
+    return _above_0(text, float, "number")
+
+
+def _above_0(text: str, read: Callable[[str], float], what: str) -> float:
     try:
-        value = float(text)
+        value = read(text)
     except ValueError:
-        value = 0.0
+        value = 0
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is no {what} above 0")
     return value
 
 

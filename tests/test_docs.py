@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
+ANCHORED = re.compile(r"\]\(([^)#\s:]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 PLACE = re.compile(r"([\w./-]+\.py)::([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 
 
@@ -57,6 +59,28 @@ def test_every_relative_link_in_the_documents_leads_somewhere() -> None:
         for target in LINK.findall(CODE.sub("", page.read_text()))
         if not (page.parent / target).exists()
     ]
+    assert not broken
+
+
+def anchors(text: str) -> set[str]:
+    """What a link may say after `#`: each heading as GitHub names it."""
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in HEADING.findall(text))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in plain}
+
+
+def test_every_link_to_a_heading_leads_to_one() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    links = [
+        (page, (page.parent / target).resolve() if target else page, anchor)
+        for page in pages
+        for target, anchor in ANCHORED.findall(CODE.sub("", page.read_text()))
+    ]
+    broken = [
+        f"{page.relative_to(ROOT)}: {target.name}#{anchor}"
+        for page, target, anchor in links
+        if target.suffix == ".md" and anchor not in anchors(target.read_text())
+    ]
+    assert links
     assert not broken
 
 

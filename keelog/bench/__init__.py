@@ -7,7 +7,7 @@ print(result.steady.messages_per_s, result.cpu_s_per_million)
 
 from keelog.bench.results import Result, Summary
 from keelog.bench.running import run
-from keelog.bench.setup import Telling
+from keelog.bench.setup import LoadListener
 from keelog.bench.workload import Workload
 
-__all__ = ["Result", "Summary", "Telling", "Workload", "run"]
+__all__ = ["LoadListener", "Result", "Summary", "Workload", "run"]

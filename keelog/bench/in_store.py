@@ -1,13 +1,12 @@
 """The store alone: the writer's own way from bodies to the log, in this process, without sockets.
 
-What the writer does for a request is done here in its order: encode, check, stamp, one pwrite, the
-state page; commits and flushes beside it. Hints, answers and the workers are left out.
+This does what the writer does for a request, in its order: encode, check, stamp, one pwrite, the
+state page; commits and flushes beside it. Hints, replies and the workers are left out.
 """
 
 import contextlib
 import itertools
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from keelog.bench.load.processes import SecondFigures
 from keelog.bench.load.recorder import Recorder
 from keelog.bench.report.aggregate import Tally
 from keelog.bench.results import ProcessUse, Result
-from keelog.bench.setup import Telling
+from keelog.bench.setup import LoadListener
 from keelog.bench.watch import memory_of
 from keelog.bench.workload import Workload
 from node.runtime.process import now_ms
@@ -39,20 +38,20 @@ from protocol.record.kernel_put import Put
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 TURN_NS = 1_000_000
-"""How often commits and flushes are looked after; the writer's loop does so at each turn."""
+"""Time between two looks at commits and flushes; the writer's loop looks at each turn."""
 LOG_BYTES_MAX = 4 << 30
 """A measurement ends when its log is this long."""
 WINDOW_BYTES = 8 << 20
 TOPIC = "bench-store"
 UNTIMED = 15
-"""Single puts between two that are timed: the clock would cost more than it tells."""
+"""Single puts between two that are timed: the clock would cost more than the sample is worth."""
 Append = Callable[[], int]
 """Makes a request from bodies and appends it; returns their bytes."""
 _STEM = "7F0000010001000000010000FFFF"
 _HOST = Host(b"\x7f\x00\x00\x01", 10911)
 
 
-def run_in_store(load: Workload, tell: Telling) -> Result:
+def run_in_store(load: Workload, listener: LoadListener) -> Result:
     """For each body size single puts, batches, and a walk of the log, each on a new store.
 
     Streams are `put 128 B`, `batch 128 B`, `walk 128 B`, …; the main one is the first. Each has an
@@ -67,12 +66,12 @@ def run_in_store(load: Workload, tell: Telling) -> Result:
         bodies, name = make_bodies(sizes, seed=0), size_text(sizes.low)
         if "put" in load.parts:
             with _folder(load) as root:
-                _append(root, bodies, 1, Course(f"put {name}", load, result, tell))
+                _append(root, bodies, 1, Course(f"put {name}", load, result, listener))
         if "batch" in load.parts:
             with _folder(load) as root:
-                _append(root, bodies, load.batch, Course(f"batch {name}", load, result, tell))
+                _append(root, bodies, load.batch, Course(f"batch {name}", load, result, listener))
                 if "walk" in load.parts:
-                    _walk(root, Course(f"walk {name}", load, result, tell))
+                    _walk(root, Course(f"walk {name}", load, result, listener))
     result.main = next(iter(result.streams))
     return result
 
@@ -80,9 +79,9 @@ def run_in_store(load: Workload, tell: Telling) -> Result:
 class Course:
     """One measurement: what it counts, the rows of its seconds, when it is over."""
 
-    def __init__(self, stream: str, load: Workload, result: Result, tell: Telling) -> None:
-        self._stream, self._load, self._result, self._tell = stream, load, result, tell
-        tell.phase(stream)
+    def __init__(self, stream: str, load: Workload, result: Result, listener: LoadListener) -> None:
+        self._stream, self._load, self._result, self._listener = stream, load, result, listener
+        listener.phase(stream)
         self.settings = load_settings(load.settings)
         self.recorder = Recorder()
         self.recorder.count_by(lambda: (self.messages, self.bytes))
@@ -102,7 +101,7 @@ class Course:
         if now_ns - self._row_start >= SECOND_NS:
             second = round((now_ns - self._start) / SECOND_NS) - 1
             self._row(now_ns)
-            self._tell.second(second + 1.0, self._tally.close(second), {})
+            self._listener.second(second + 1.0, self._tally.close(second), {})
         if self._load.count is not None:
             return self.messages < self._load.count
         return now_ns < self._end
@@ -137,11 +136,10 @@ def _folder(load: Workload) -> Iterator[Path]:
     parent = Path(load.directory).resolve() if load.directory else None
     if parent is not None:
         parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="keelog-bench-store-", dir=parent))
-    try:
-        yield folder / "store"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix="keelog-bench-store-", dir=parent, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder) / "store"
 
 
 def _append(root: Path, bodies: list[bytes], each: int, course: Course) -> None:
@@ -202,7 +200,7 @@ def _publish(store: WriterStore, moved: Moved) -> None:
 
 
 def _settle(store: WriterStore, services: FlushServices) -> None:
-    """Until everything is on the disk."""
+    """Waits until everything is on the disk."""
     while not services.is_done:
         _publish(store, services.collect(time.monotonic()))
         services.begin(time.monotonic(), is_waited_for=True)

@@ -14,7 +14,7 @@ SAME = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """What the steady figures of the main stream must keep; None: anything. Seconds, messages/s."""
+    """Bounds of the steady figures of the main stream, in seconds and messages/s; None: any."""
 
     max_p50_s: float | None = None
     max_p99_s: float | None = None
@@ -107,7 +107,7 @@ def _one(
 
 
 GUARDED = ("messages/s", "p50_ms", "p99_ms", "CPU s/million")
-"""What `--max-regression` looks at: figures that a second run repeats."""
+"""The figures that `--max-regression` compares: a second run repeats them."""
 
 
 def regressions(found: list[Difference], main: str, share: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a load ran on: enough to know whether two results may be compared."""
+"""The machine and versions of a load: enough to know whether two results may be compared."""
 
 import os
 import platform
@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 
 from keelog.cli.options import version
+from keelog.diag.machine import mount_of
+from node.runtime.settings import load_settings
 from node.supervisor.child_process import SOURCE_ROOT
 
 
@@ -40,15 +42,10 @@ def describe(
 
 def revision() -> str | None:
     """The git revision of the source tree, with + after it when it was changed; None without."""
-    git = ["git", "-C", str(SOURCE_ROOT)]
+    command = ["git", "-C", str(SOURCE_ROOT), "describe", "--always", "--exclude=*", "--dirty=+"]
     with suppress(OSError, subprocess.CalledProcessError):
-        head = subprocess.run(
-            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        )
-        state = subprocess.run(
-            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
-        )
-        return head.stdout.strip() + ("+" if state.stdout.strip() else "")
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
     return None
 
 
@@ -63,20 +60,12 @@ def cpu_model() -> str:
 
 def file_system(path: Path) -> str | None:
     """The type of the file system that holds `path`, and its device."""
-    mounts = [
-        one
-        for one in psutil.disk_partitions(all=True)
-        if path.resolve().is_relative_to(one.mountpoint)
-    ]
-    if not mounts:
-        return None
-    # The longest mount point is the one that holds it.
-    best = max(mounts, key=lambda one: len(one.mountpoint))
-    return f"{best.fstype} on {best.device}"
+    mount = mount_of(path)
+    return None if mount is None else f"{mount.fstype} on {mount.device}"
 
 
 def flush_mode(settings: tuple[str, ...]) -> str:
     """The flush mode that the settings ask for."""
-    said = dict(pair.removeprefix("store.").partition("=")[::2] for pair in settings)
-    mode = said.get("flush_disk_type", "ASYNC_FLUSH")
-    return f"{mode}, transient pool" if said.get("transient_store_pool_enable") == "true" else mode
+    asked = load_settings(settings)
+    mode = asked.flush_disk_type
+    return f"{mode}, transient pool" if asked.transient_store_pool_enable else mode

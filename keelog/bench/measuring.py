@@ -26,7 +26,7 @@ def run_on(scene: Scene) -> Result:
     if load.kind == "consume":
         fill(scene)
     with scene.fleet as fleet:
-        scene.tell.phase("starting the load")
+        scene.listener.phase("starting the load")
         members = _start(scene)
         result, tally, watch = _measure(scene, members)
     streams = tally.streams()
@@ -63,7 +63,7 @@ def _start(scene: Scene) -> list[Member]:
 def fill(scene: Scene) -> None:
     """Stores the messages that are read afterwards."""
     stored = scene.load.count or scene.load.stored
-    scene.tell.phase(f"storing {count_text(stored)} messages")
+    scene.listener.phase(f"storing {count_text(stored)} messages")
     load = replace(
         scene.load, kind="send", callers="batches", batch=500, in_flight=8, rate=None, count=stored
     )
@@ -84,9 +84,9 @@ def _measure(scene: Scene, members: Sequence[Member]) -> tuple[Result, Tally, Pr
     watch.begin(start_ns)
     scene.on_start(start_ns)
     tally = Tally(start_ns, load.warm_up, scene.is_marked)
-    scene.tell.phase("warming up" if load.warm_up else "running")
+    scene.listener.phase("warming up" if load.warm_up else "running")
     _listen(scene, tally, watch, start_ns)
-    scene.tell.phase("waiting for the workers")
+    scene.listener.phase("waiting for the workers")
     result = Result(
         load.kind,
         MAIN[load.kind],
@@ -102,7 +102,7 @@ def _measure(scene: Scene, members: Sequence[Member]) -> tuple[Result, Tally, Pr
 
 
 def _listen(scene: Scene, tally: Tally, watch: ProcessWatch, start_ns: int) -> None:
-    """Until all processes are done; a line a second."""
+    """Listens until all processes are done; a line a second."""
     is_ended = False
     for second in itertools.count():
         full_ns = start_ns + (second + 1) * SECOND_NS
@@ -111,8 +111,8 @@ def _listen(scene: Scene, tally: Tally, watch: ProcessWatch, start_ns: int) -> N
         if time.monotonic_ns() >= full_ns + LINE_DELAY_NS:
             watch.look()
             if second == int(scene.load.warm_up) and second:
-                scene.tell.phase("running")
-            scene.tell.second(second + 1.0, tally.close(second), watch.lag)
+                scene.listener.phase("running")
+            scene.listener.second(second + 1.0, tally.close(second), watch.lag)
         if scene.load.kind in ("e2e", "mixed") and not is_ended:
             senders = [one for one in scene.fleet.members if one.name.startswith("send")]
             if all(one.is_done for one in senders):
@@ -123,7 +123,7 @@ def _listen(scene: Scene, tally: Tally, watch: ProcessWatch, start_ns: int) -> N
 
 
 def send_last(scene: Scene) -> None:
-    """A message after all others of each queue, which ends those who follow."""
+    """Sends a message after all others to each queue, which ends its follower."""
     body = PayloadHeader(0, 0, END, END).body(b"")
     for topic in scene.topics:
         for queue_id in range(scene.load.queues):

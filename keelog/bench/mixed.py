@@ -1,12 +1,12 @@
 """Producers, consumers, look-ups and kills at once; afterwards everything is checked."""
 
 import contextlib
-import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from keelog.bench.killing import Killer
 from keelog.bench.load.payload_header import WHO_AT
 from keelog.bench.load.receipts_file import notes_path, read_notes
 from keelog.bench.measuring import run_on
-from keelog.bench.node_process import await_workers
+from keelog.bench.node_process import Node, await_workers
 from keelog.bench.queue_checks import Ints, check_queue, pull_queue, verify_deep
 from keelog.bench.results import Result
-from keelog.bench.setup import BenchNode, Scene, Telling, make_topics, node_for
+from keelog.bench.setup import BenchNode, LoadListener, Scene, make_topics, node_for
 from keelog.bench.workload import Workload
 from pipeline.report.text import count_text
 
@@ -28,47 +28,46 @@ UNREACHED = 1e6
 """A rate beyond any node: producers never wait, and time each message as at any rate."""
 
 
-def run_mixed(load: Workload, tell: Telling) -> Result:
+def run_mixed(load: Workload, listener: LoadListener) -> Result:
     """The whole load. `faults` of the result are what was lost, twice, out of order or damaged."""
-    notes = tempfile.mkdtemp(prefix="keelog-bench-notes-")
-    try:
-        with (
-            node_for(load) as place,
-            keelog.connect(place.endpoint, timeout=load.timeout) as client,
-        ):
-            if load.percent_of_full is not None:
-                full = _full_speed(load, client, tell, place)
-                load = replace(load, rate=full * load.percent_of_full / 100, percent_of_full=None)
-                tell.phase(
-                    f"full speed is {count_text(full)}/s: sending {count_text(load.rate or 0)}/s"
-                )
-            scene = Scene(load, client, tell, make_topics(load, client), place, folder=notes)
-            with _kills(scene) as killer:
-                result = run_on(scene)
-            # Whoever was killed last has to read on.
-            await_workers(client)
-            _note_kills(killer, result)
-            _note_memory(result)
-            tell.phase("checking every acknowledged message")
-            _check_messages(scene, result)
-            if place.node is not None and place.folder is not None:
-                tell.phase("stopping the node, verifying the store")
-                _verify(place, result)
-        return result
-    finally:
-        shutil.rmtree(notes, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="keelog-bench-notes-") as notes,
+        node_for(load) as place,
+        keelog.connect(place.endpoint, timeout=load.timeout) as client,
+    ):
+        if load.percent_of_full is not None:
+            full = _full_speed(load, client, listener, place)
+            load = replace(load, rate=full * load.percent_of_full / 100, percent_of_full=None)
+            listener.phase(
+                f"full speed is {count_text(full)}/s: sending {count_text(load.rate or 0)}/s"
+            )
+        scene = Scene(load, client, listener, make_topics(load, client), place, folder=notes)
+        with _kills(scene) as killer:
+            result = run_on(scene)
+        # The process that was killed last has to read on.
+        await_workers(client)
+        _note_kills(killer, result)
+        _note_memory(result)
+        listener.phase("checking every acknowledged message")
+        _check_messages(scene, result)
+        if place.node is not None and place.folder is not None:
+            listener.phase("stopping the node, verifying the store")
+            _verify(place.node, place.folder / "store", result)
+    return result
 
 
-def _full_speed(load: Workload, client: keelog.Client, tell: Telling, place: BenchNode) -> float:
+def _full_speed(
+    load: Workload, client: keelog.Client, listener: LoadListener, place: BenchNode
+) -> float:
     """Messages a second that this load both sends and follows without kills."""
-    tell.phase("measuring full speed")
+    listener.phase("measuring full speed")
     all_at_once = replace(
         load, rate=UNREACHED, percent_of_full=None, kill_every=None, duration=FULL_SPEED_S
     )
     with tempfile.TemporaryDirectory(prefix="keelog-bench-notes-") as notes:
         topics = make_topics(all_at_once, client)
-        result = run_on(Scene(all_at_once, client, tell, topics, place, folder=notes))
-    # Who follows ends later than the senders, when all has been read.
+        result = run_on(Scene(all_at_once, client, listener, topics, place, folder=notes))
+    # Followers end later than the senders, when all has been read.
     return min(result.streams[name].steady.messages_per_s for name in ("send", "end_to_end"))
 
 
@@ -124,22 +123,22 @@ def _note_memory(result: Result) -> None:
 
 
 def _check_messages(scene: Scene, result: Result) -> None:
-    """Pulls every queue and holds it against what producers were told."""
+    """Pulls every queue and compares it with the receipts of its producers."""
     (topic,) = scene.topics
-    told = _told(scene)
+    receipts = _receipts(scene)
     pulled = 0
     for queue_id in range(scene.load.queues):
         found = pull_queue(scene.client, topic, queue_id, WHO_AT)
-        mine = told[told[:, 3] == queue_id]
+        mine = receipts[receipts[:, 3] == queue_id]
         # The last message of each queue is ours.
         pulled += len(found["number"]) - 1
         is_sent = found["number"] >= 0
         result.faults += check_queue(f"queue {queue_id}", found, mine)
         result.faults += _twice(queue_id, found["producer"][is_sent], found["number"][is_sent])
-    result.checks["acknowledged"], result.checks["pulled"] = len(told), pulled
+    result.checks["acknowledged"], result.checks["pulled"] = len(receipts), pulled
 
 
-def _told(scene: Scene) -> Ints:
+def _receipts(scene: Scene) -> Ints:
     """Producer, topic, number, queue, queue offset, log offset of all acknowledged messages."""
     parts = []
     for producer in range(scene.load.processes):
@@ -155,14 +154,12 @@ def _twice(queue_id: int, producers: Ints, numbers: Ints) -> list[str]:
     return [f"queue {queue_id}: {count} messages are there twice"] if count else []
 
 
-def _verify(place: BenchNode, result: Result) -> None:
-    assert place.node is not None
-    assert place.folder is not None
-    code = place.node.stop()
+def _verify(node: Node, store: Path, result: Result) -> None:
+    code = node.stop()
     if code:
         result.faults.append(f"the node ended with {code}")
     began = time.monotonic()
-    found, said = verify_deep(place.folder / "store")
+    found, said = verify_deep(store)
     result.checks["verify_deep"] = {"exit": found, "seconds": round(time.monotonic() - began, 2)}
     if found:
         result.faults.append(f"store verify --deep ended with {found}: {said}")

@@ -10,10 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
 
-from client.client import Client
+from client.client import Client, connect
 from client.results import ProcessStatus
 from node.runtime.event_log import FORMAT_VARIABLE
 from node.supervisor.child_process import command, environment
@@ -21,7 +22,7 @@ from protocol.errors import RequestTimeout, ServiceNotAvailable
 from protocol.modules import module_name
 
 ANY_DISK = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
-"""A machine's disk may be 90 % full: that is not what these scripts are about."""
+"""Loads run on disks that are 90 % full, too."""
 START_S = 300
 STOP_S = 300
 CATCH_UP_S = 300
@@ -37,9 +38,9 @@ _PORTS = range(20_000, 32_000)
 
 
 class Node:
-    """`keelog serve`; what it says goes to a file beside the store, one for all its starts.
+    """`keelog serve`; its output goes to a file beside the store, one for all its starts.
 
-    It stops when the process ends that began it, whatever ends that.
+    It stops when the process that began it ends, for any reason.
     """
 
     def __init__(
@@ -89,13 +90,24 @@ class Node:
         self.kill()
         raise ServiceNotAvailable(f"the node did not start: {self.said()}", "look at what it said")
 
+    def start(self) -> Self:
+        """Starts it and returns when it is ready. Raises ServiceNotAvailable."""
+        self.begin()
+        self.await_ready()
+        return self
+
+    def await_dispatched(self) -> None:
+        """Returns when queues and index hold all of the log. Raises RequestTimeout."""
+        with connect(self.endpoint, timeout=60) as client:
+            await_workers(client)
+
     @property
     def is_running(self) -> bool:
         """Whether its supervisor lives."""
         return self._process is not None and self._process.poll() is None
 
     def said(self) -> str:
-        """What it has said since its last start."""
+        """Its output since its last start."""
         return self.talk.read_bytes()[self._talk_start :].decode(errors="replace")
 
     def children(self) -> list[tuple[str, psutil.Process]]:
@@ -124,7 +136,7 @@ class Node:
         psutil.wait_procs(children, STOP_S)
 
     def kill_supervisor(self) -> list[psutil.Process]:
-        """SIGKILL to the supervisor alone; returns the children, who have to end by themselves."""
+        """SIGKILL to the supervisor alone; returns the children, which must end by themselves."""
         assert self._process is not None, "not started"
         children = [child for _, child in self.children()]
         self._process.kill()

@@ -1,4 +1,4 @@
-"""Holds what a node has, after a load, against what its producers were told."""
+"""Compares what a node has after a load with the receipts of its producers."""
 
 import subprocess
 from pathlib import Path
@@ -45,9 +45,11 @@ def pull_queue(client: Client, topic: str, queue_id: int, who_at: int = 0) -> di
     }
 
 
-def check_queue(name: str, pulled: dict[str, Ints], told: Ints) -> list[str]:
-    """What is wrong with one queue. `told`: a row a message, with producer, topic, number,
-    queue, queue offset and log offset."""
+def check_queue(name: str, pulled: dict[str, Ints], receipts: Ints) -> list[str]:
+    """Returns what is wrong with one queue.
+
+    `receipts`: a row a message, with producer, topic, number, queue, queue offset and log offset.
+    """
     faults = []
     count = len(pulled["queue_offset"])
     if not np.array_equal(pulled["queue_offset"], np.arange(count)):
@@ -59,15 +61,15 @@ def check_queue(name: str, pulled: dict[str, Ints], told: Ints) -> list[str]:
         numbers = pulled["number"][pulled["producer"] == producer]
         if not (np.diff(numbers) > 0).all():
             faults.append(f"{name}: messages of producer {producer} are out of order, or twice")
-    rows = told[:, 4]
+    rows = receipts[:, 4]
     lost = int((rows >= count).sum())
     if lost:
         faults.append(f"{name}: {lost} acknowledged messages are not there")
-        told, rows = told[rows < count], rows[rows < count]
+        receipts, rows = receipts[rows < count], rows[rows < count]
     same = (
-        (pulled["producer"][rows] == told[:, 0])
-        & (pulled["number"][rows] == told[:, 2])
-        & (pulled["physical_offset"][rows] == told[:, 5])
+        (pulled["producer"][rows] == receipts[:, 0])
+        & (pulled["number"][rows] == receipts[:, 2])
+        & (pulled["physical_offset"][rows] == receipts[:, 5])
     )
     if not same.all():
         faults.append(f"{name}: {int((~same).sum())} acknowledged messages are not where they were")

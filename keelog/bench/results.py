@@ -1,4 +1,4 @@
-"""What a load found, as plain values: the shape of the JSON document.
+"""The figures of a load as plain values: the shape of the JSON document.
 
 Rates are messages a second, MB are 10**6 bytes of bodies, latencies ms. Adding a field is allowed,
 renaming or removing one is not.
@@ -54,7 +54,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What one process took. CPU seconds count from the start of the load until all was
+    """The cost of one process. CPU seconds count from the start of the load until all was
     dispatched; memory is the most that was seen, None where it cannot be read.
 
     `anon_bytes` is what is not backed by files: PSS without the page cache of the store.
@@ -101,7 +101,7 @@ class Result:
     """From the last answer until queues and index held everything."""
     checks: Figures = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
-    """What was lost, or came twice or in another order."""
+    """Messages that were lost, or came twice or in another order."""
     limits_broken: list[str] = field(default_factory=list)
     shape: int = SHAPE
 
@@ -116,7 +116,7 @@ class Result:
         return self.streams[self.main].summary
 
     def as_dict(self) -> Figures:
-        """For JSON; the main stream's summaries stand in front."""
+        """For JSON; the main stream's summaries come first."""
         fields = asdict(self)
         front = {"shape": fields.pop("shape"), "kind": self.kind, "main": self.main}
         front["summary"], front["steady"] = asdict(self.summary), asdict(self.steady)

@@ -1,4 +1,4 @@
-"""Where a load takes place: the node, the topics, the reports, the processes."""
+"""The parts of a load: the node, the topics, the listener, the processes."""
 
 import contextlib
 import shutil
@@ -18,8 +18,8 @@ from keelog.bench.workload import Workload
 
 
 @dataclass(slots=True)
-class Telling:
-    """Where a load reports what goes on; nowhere by default."""
+class LoadListener:
+    """Gets the phases and seconds of a load; ignores them by default."""
 
     phase: Callable[[str], None] = lambda _: None
     second: Callable[[float, dict[str, Second], dict[str, int]], None] = lambda *_: None
@@ -27,7 +27,7 @@ class Telling:
 
 
 class BenchNode(NamedTuple):
-    """Where the node is. `folder` and `node` are None for one that was given."""
+    """The address of a node. `folder` and `node` are None for one that was given."""
 
     endpoint: str
     folder: Path | None = None
@@ -68,12 +68,12 @@ class Scene:
 
     load: Workload
     client: keelog.Client
-    tell: Telling
+    listener: LoadListener
     topics: tuple[str, ...]
     place: BenchNode
     fleet: Fleet = field(default_factory=Fleet)
     folder: str | None = None
-    """Where load processes may leave files."""
+    """A folder for files of load processes."""
     on_start: Callable[[int], None] = lambda _: None
     """Called with the moment at which the load begins."""
     is_marked: Callable[[float], bool] | None = None

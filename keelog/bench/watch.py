@@ -81,7 +81,7 @@ class ProcessWatch:
         self._others |= dict(members)
 
     def look(self, is_first: bool = False) -> None:
-        """One look. A node that does not answer at the moment is looked at the next time."""
+        """One look. A node that does not reply now is looked at the next time."""
         now = time.monotonic_ns()
         cpu = {name: (pid, _cpu_s(pid)) for name, pid in self._others.items()}
         with suppress(MqError):
@@ -127,7 +127,7 @@ class ProcessWatch:
         return anon
 
     def uses(self, messages: int) -> list[ProcessUse]:
-        """What each process took for this number of messages."""
+        """The cost of each process for this number of messages."""
         return [_use(name, track, messages) for name, track in self._tracks.items()]
 
 

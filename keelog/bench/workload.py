@@ -1,4 +1,4 @@
-"""What a load is: a plain value that goes into the result, and to the load processes, as JSON."""
+"""A load as a plain value, which goes into the result, and to the load processes, as JSON."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
@@ -12,7 +12,7 @@ Kind = Literal["send", "consume", "e2e", "mixed", "store"]
 Callers = Literal["threads", "tasks", "inflight", "batches"]
 ReadAs = Literal["objects", "raw"]
 STAMP_BYTES = 32
-"""What a body begins with where its way is followed: intended and real send time, who, number."""
+"""The stamp of a body that is followed: intended and real send time, producer, number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Workload:
     node: str | None = None
     """Control address of a node that runs; None starts one for the load."""
     directory: str | None = None
-    """Where that one has its store; None: a temporary folder, which is removed."""
+    """The folder of its store; None: a temporary one, which is removed."""
     settings: tuple[str, ...] = ()
     queue_workers: int = 1
     readers: int = 1
@@ -52,7 +52,7 @@ class Workload:
     count: int | None = None
     """Messages in all, instead of `duration`; for `consume` they are stored, then read once."""
     stored: int = 1_000_000
-    """What `consume` reads again and again for `duration`."""
+    """The messages that `consume` reads again and again for `duration`."""
     warm_up: float = 2.0
     """Seconds at the start that the steady figures leave out."""
     consumers: int = 1
@@ -63,7 +63,7 @@ class Workload:
     kill_every: float | None = None
     percent_of_full: float | None = None
     parts: tuple[str, ...] = ("put", "batch", "walk")
-    """What `store` measures, in this order; a walk reads the log of a batch."""
+    """The measurements of `store`, in this order; a walk reads the log of a batch."""
     finds: float = 100.0
     """Look-ups by key a second in `mixed`."""
 

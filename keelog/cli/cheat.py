@@ -10,7 +10,7 @@ from keelog.cli.options import CliCommand, command
 
 
 class Subject(NamedTuple):
-    """What somebody wants to do, and the commands for it; a group stands for all of its own."""
+    """A task, and the commands for it; a group means all of its commands."""
 
     what: str
     commands: tuple[str, ...]

@@ -41,7 +41,7 @@ def completion(shell: str) -> int:
 
 
 def complete_topics(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """The node's topics that begin with the word; none where no node answers in time."""
+    """The node's topics that begin with the word; none where no node replies in time."""
     import keelog
 
     try:

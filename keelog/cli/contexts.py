@@ -62,7 +62,7 @@ class Contexts:
 
 
 def path_of(environment: Mapping[str, str]) -> Path:
-    """Where the contexts are kept: XDG_CONFIG_HOME, else ~/.config."""
+    """The file of the contexts, below XDG_CONFIG_HOME, else ~/.config."""
     base = environment.get("XDG_CONFIG_HOME", "")
     # The XDG rule: a relative path there is to be ignored.
     folder = Path(base) if base.startswith("/") else Path(environment.get("HOME") or "~", ".config")
@@ -70,7 +70,7 @@ def path_of(environment: Mapping[str, str]) -> Path:
 
 
 def load(path: Path) -> Contexts:
-    """What the file holds; nothing when there is none. Raises BadRequest, OSError."""
+    """Reads the file; without one there are no contexts. Raises BadRequest, OSError."""
     # Imported here: a command without contexts does without.
     import tomllib
 

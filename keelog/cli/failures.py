@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import click
 
@@ -24,7 +25,6 @@ from protocol.errors import (
     NotFound,
     OutcomeUnknownError,
     RequestTimeout,
-    SendTimeout,
     StoreLocked,
     StorePermission,
     UnknownTopic,
@@ -41,36 +41,40 @@ LOCKED = 6
 PARTIAL = 7
 INTERRUPTED = 130
 
-_CODES: tuple[tuple[type[MqError], int], ...] = (
-    (NotFound, NOT_FOUND),
-    (UnknownTopic, NOT_FOUND),
-    (NotConnected, UNREACHABLE),
-    (RequestTimeout, UNREACHABLE),
-    (SendTimeout, UNREACHABLE),
-    (OutcomeUnknownError, UNREACHABLE),
-    (CorruptError, DAMAGED),
-    (StoreLocked, LOCKED),
-    (BusyError, LOCKED),
-    (BadRequest, USAGE),
-    (CorruptRecord, DAMAGED),
+
+class _Known(NamedTuple):
+    """A class of errors: its exit code, and the hint for errors without one of their own."""
+
+    kind: type[MqError]
+    code: int
+    hint: str = ""
+
+
+_KNOWN = (
+    _Known(UnknownTopic, NOT_FOUND, "keelog topic ls"),
+    _Known(NotFound, NOT_FOUND, "keelog topic ls"),
+    _Known(NotConnected, UNREACHABLE, "keelog serve DIR  (or name another node with --node)"),
+    _Known(RequestTimeout, UNREACHABLE, "keelog health --wait 10"),
+    _Known(
+        OutcomeUnknownError,
+        UNREACHABLE,
+        "keelog health --wait 10, then look whether the message is there",
+    ),
+    _Known(CorruptError, DAMAGED, "keelog store verify DIR"),
+    _Known(CorruptRecord, DAMAGED),
+    _Known(StoreLocked, LOCKED, "keelog store verify DIR  (reading commands need no lock)"),
+    _Known(BusyError, LOCKED, "the same command again in a moment"),
+    _Known(NotAStore, FAILED, "keelog store info DIR  with the directory that holds commitlog/"),
+    _Known(StorePermission, FAILED, "the same command as the owner of the store"),
+    _Known(BadRequest, USAGE),
+    _Known(MqError, FAILED),
 )
-_HINTS: tuple[tuple[type[MqError], str], ...] = (
-    (NotConnected, "keelog serve DIR  (or name another node with --node)"),
-    (RequestTimeout, "keelog health --wait 10"),
-    (OutcomeUnknownError, "keelog health --wait 10, then look whether the message is there"),
-    (UnknownTopic, "keelog topic ls"),
-    (NotFound, "keelog topic ls"),
-    (CorruptError, "keelog store verify DIR"),
-    (StoreLocked, "keelog store verify DIR  (reading commands need no lock)"),
-    (BusyError, "the same command again in a moment"),
-    (NotAStore, "keelog store info DIR  with the directory that holds commitlog/"),
-    (StorePermission, "the same command as the owner of the store"),
-)
+"""The first that fits counts."""
 _LINE_CHARS_MAX = 2_000
 
 
 class BadValue(click.BadParameter):
-    """A value that is none of its kind; `hint` says how to write one."""
+    """A value of the wrong kind; `hint` says how to write one."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -111,7 +115,11 @@ def exit_code(error: BaseException) -> int:
         return PARTIAL
     if isinstance(error, click.UsageError):
         return USAGE
-    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+    return _known(error).code if isinstance(error, MqError) else FAILED
+
+
+def _known(error: MqError) -> _Known:
+    return next(known for known in _KNOWN if isinstance(error, known.kind))
 
 
 def lines(error: BaseException, command: str = "") -> list[str]:
@@ -135,7 +143,7 @@ def report(error: BaseException, command: str = "") -> int:
 
 
 def quiet_end() -> int:
-    """The reader of our output has gone: nothing more is printed, and that is no failure."""
+    """The reader of our output has gone: nothing more is printed, and the command succeeds."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 1)
     os.close(sink)
@@ -146,7 +154,7 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obje
 
 
 def unforeseen(before: Hook, debug: Callable[[], bool]) -> Hook:
-    """A hook for errors that nobody caught: three lines, or the traceback when `debug` says so."""
+    """A hook for uncaught errors: three lines, or the traceback when `debug` returns True."""
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, SystemExit):
@@ -171,8 +179,7 @@ def _cause(error: BaseException) -> str:
 
 def _hint(error: BaseException, command: str) -> str:
     if isinstance(error, MqError):
-        default = next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
-        return error.hint or default or f"{command or 'keelog'} --help"
+        return error.hint or _known(error).hint or f"{command or 'keelog'} --help"
     if isinstance(error, BadValue | NoCommand):
         return error.hint
     if isinstance(error, click.ClickException):
@@ -190,7 +197,7 @@ def command_of(argv: list[str]) -> str:
     words = ["keelog"]
     rest = argv[1:]
     while rest and rest[0].startswith("-"):
-        # Only a context stands before the command with a value of its own.
+        # Of the options before the command only a context has a value.
         rest = rest[2 if rest[0] in ("-c", "--context") else 1 :]
     for word in rest[:2]:
         if not word.isalpha():

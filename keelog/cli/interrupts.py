@@ -1,4 +1,4 @@
-"""What ends a command that has started processes of its own."""
+"""Signals that end a command that has started processes."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ _USUAL = (signal.SIG_DFL, signal.default_int_handler)
 @contextmanager
 def ending_in_order() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP interrupt as Ctrl-C does, so that processes end and temporary
-    folders go, and the first of all three is the last: who asks twice does not disturb that.
+    folders go. Later signals of these three are ignored, so that they do not disturb that.
 
     A signal that is ignored, as SIGHUP by nohup, stays so. Other threads than the main one get no
     signals: nothing is changed in them.

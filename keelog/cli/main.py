@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Lazy(NamedTuple):
-    """Where a command is, and the line that `keelog --help` shows for it."""
+    """The module of a command, and the line that `keelog --help` shows for it."""
 
     module: str
     name: str
@@ -80,7 +80,7 @@ class LazyGroup(CliGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but a name that is none gets the nearest one for a hint."""
+        """As click does, but an unknown name gets the nearest one for a hint."""
         name = args[0]
         if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name):
             return super().resolve_command(ctx, args)
@@ -88,7 +88,7 @@ class LazyGroup(CliGroup):
         raise failures.NoCommand(name, f"keelog {near[0]} --help" if near else "keelog --help", ctx)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does, but a closed pipe is no failure (click would end with 1)."""
+        """As click does, but a closed pipe is a success (click would end with 1)."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -168,7 +168,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> int:
-    """The console script. An error that nobody foresaw is three lines too, without --debug."""
+    """The console script. An unforeseen error is three lines too, without --debug."""
     sys.excepthook = failures.unforeseen(sys.excepthook, debug_wanted)
     code = run()
     try:

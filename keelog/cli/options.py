@@ -1,4 +1,4 @@
-"""What many commands share: --node, -X and --config, --format, --debug."""
+"""Options of many commands: --node, -X and --config, --format, --debug."""
 
 import inspect
 import os
@@ -12,6 +12,7 @@ import click
 from keelog.cli.contexts import DEFAULT_NODE, NODE_VARIABLE, node_callback
 from keelog.cli.output import FORMATS, Output, forbid_colour
 from keelog.cli.settings.given import STORE, Given, all_given
+from keelog.progress import CommandProgress
 
 _EXAMPLE = "Example: "
 _FORMAT = "keelog.format"
@@ -82,7 +83,7 @@ def no_color_option() -> click.Option:
 
 
 class CliCommand(_WithExamples, click.Command):
-    """A command with --debug and --no-color, so that they may stand at the end of the line too."""
+    """A command with --debug and --no-color, so that both may end the line, too."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -106,6 +107,17 @@ class CliGroup(_WithExamples, click.Group):
 def command(name: str | None = None, **keywords: Any) -> Callable[[Callable[..., Any]], CliCommand]:
     """As `click.command`, with --debug and --no-color."""
     return click.command(name, cls=CliCommand, **keywords)
+
+
+def options(*several: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Adds several options, or groups of them, in the order of the help."""
+
+    def add(function: Function) -> Function:
+        for one in reversed(several):
+            function = one(function)
+        return function
+
+    return add
 
 
 def node_option(function: Function) -> Function:
@@ -173,9 +185,24 @@ def format_option(function: Function) -> Function:
     )(function)
 
 
+def progress_option(function: Function) -> Function:
+    """Adds --no-progress; the command gets `progress: CommandProgress`."""
+
+    def convert(_ctx: click.Context, _parameter: click.Parameter, quiet: bool) -> CommandProgress:
+        return CommandProgress(quiet)
+
+    return click.option(
+        "--no-progress",
+        "progress",
+        is_flag=True,
+        callback=convert,
+        help="Does not say on stderr how far it is.",
+    )(function)
+
+
 def show_shape(ctx: click.Context) -> NoReturn:
     """`--format help`: prints the shape of the command's JSON, and ends."""
-    # Imported here: the shapes are read by who asks for them.
+    # Imported here: only --format help needs the shapes.
     from keelog.cli.shape_help import shape_text
 
     click.echo(shape_text(ctx.command_path.removeprefix("keelog ")))
@@ -185,8 +212,8 @@ def show_shape(ctx: click.Context) -> NoReturn:
 def settings_options(function: Function) -> Function:
     """Adds -X and --config; the command gets `pairs`: `name=value` texts for `load_settings`.
 
-    The TOML file comes first, then KEELOG_STORE__… variables, then -X: the last one wins. What
-    these say of `keelog serve` is for that alone; only with -X it is an unknown setting here.
+    The TOML file comes first, then KEELOG_STORE__… variables, then -X: the last one wins. Settings
+    of `keelog serve` are for that command alone; with -X they are unknown settings here.
     """
 
     def of_store(given: tuple[Given, ...]) -> tuple[str, ...]:
@@ -196,7 +223,7 @@ def settings_options(function: Function) -> Function:
 
 
 def settings_given_options(function: Function) -> Function:
-    """As `settings_options`, but the command gets `given: tuple[Given, ...]`, with who said so."""
+    """As `settings_options`, but the command gets `given: tuple[Given, ...]`, with its origin."""
     return _settings(function, "given", lambda given: given)
 
 

@@ -41,7 +41,7 @@ def forbid_colour(environment: MutableMapping[str, str]) -> None:
 
 
 class Output:
-    """Where a command's data goes."""
+    """Writes a command's data."""
 
     def __init__(self, chosen: str | None = None, stream: BinaryIO | None = None) -> None:
         self._given = stream
@@ -65,18 +65,25 @@ class Output:
         `columns` are those of a table or CSV (JSON always has all); without them the first row's
         keys. `live` shows each row at once, whatever the format.
         """
-        counted = _Counted(rows)
+        count = 0
+
+        def counted() -> Iterator[Row]:
+            nonlocal count
+            for row in rows:
+                count += 1
+                yield row
+
         match self.format:
             case "json":
-                self._write_json(counted)
+                self._write_json(counted())
             case "jsonl":
-                self._write_lines(counted, live)
+                self._write_lines(counted(), live)
             case "csv":
-                self._write_csv(counted, columns, live)
+                self._write_csv(counted(), columns, live)
             case _:
-                self._write_table(counted, columns, live)
+                self._write_table(counted(), columns, live)
         self.stream.flush()
-        return counted.count
+        return count
 
     def document(self, document: Row, table: Iterable[Row] = (), title: str = "") -> None:
         """Writes one object; as a table or CSV, the rows of `table` (or its own fields)."""
@@ -94,7 +101,7 @@ class Output:
         self.stream.flush()
 
     def text(self, text: str) -> None:
-        """Writes lines that are no rows."""
+        """Writes text as it is, without columns."""
         self._put(text)
 
     def raw(self, data: bytes) -> None:
@@ -151,17 +158,6 @@ class Output:
             for row in ([heads] if head else []) + cells:
                 self._put(aligned(row, [widths[name] for name in heads]) + "\n")
             self.stream.flush()
-
-
-class _Counted(Iterator[Row]):
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self._rows = iter(rows)
-        self.count = 0
-
-    def __next__(self) -> Row:
-        row = next(self._rows)
-        self.count += 1
-        return row
 
 
 def say(text: str) -> None:

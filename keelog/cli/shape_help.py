@@ -5,6 +5,8 @@ Adding a field is allowed, renaming or removing one is not.
 
 import json
 
+from client.results import HealthCheck, LogStatus, TopicCreated, TopicInfo
+from keelog.cli.settings.given import SettingProblem
 from keelog.cli.shapes import (
     ENTRY,
     INDEX_HEADER,
@@ -14,6 +16,7 @@ from keelog.cli.shapes import (
     RECEIPT,
     UNIT,
     Shape,
+    fields_of,
     integers,
     texts,
 )
@@ -90,7 +93,7 @@ STATUS: Shape = {
     "settings": ["NAME=VALUE: those that differ from their defaults"],
     "origins": [{"setting": "text", "origin": "file, environment, -X or option", "where": "text"}],
     "processes": [PROCESS],
-    "log": integers("min", "appended", "committed", "flushed", "readable", "epoch", "records"),
+    "log": fields_of(LogStatus),
     "disk": {"free_bytes": "integer", "used_ratio": "number: 0 to 1"},
     "operations": [
         {
@@ -168,14 +171,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "health": (
         {
             "ready": _TRUTH,
-            "checks": [
-                {
-                    "name": "text",
-                    "ok": _TRUTH,
-                    "detail": "text",
-                    "needed": "true or false: whether ready asks for it",
-                }
-            ],
+            "checks": [fields_of(HealthCheck, needed="true or false: whether ready asks for it")],
         },
     ),
     "status": (STATUS,),
@@ -190,14 +186,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     ),
     "produce": (RECEIPT,),
     "consume": (MESSAGE,),
-    "topic ls": (
-        {
-            "topic": "text",
-            **integers("queues", "read_queues", "write_queues"),
-            "perm": "integer: 2 write, 4 read",
-            "messages": "integer",
-        },
-    ),
+    "topic ls": (fields_of(TopicInfo, perm="integer: 2 write, 4 read", messages="integer"),),
     "topic describe": (
         {
             "topic": "text",
@@ -205,7 +194,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
             "queues": [QUEUE],
         },
     ),
-    "topic create": ({"topic": "text", "queues": "integer", "created": _TRUTH},),
+    "topic create": (fields_of(TopicCreated),),
     "topic rm": ({"topic": "text", "deleted": "true"},),
     "msg get": (MESSAGE,),
     "msg find": (MESSAGE,),
@@ -234,13 +223,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
             "where": "text: the file, variable or context: with --origin",
         },
     ),
-    "config check": (
-        {
-            "setting": "text",
-            "line": "integer, or null",
-            **texts("problem", "hint"),
-        },
-    ),
+    "config check": (fields_of(SettingProblem),),
     "context ls": (
         {
             **texts("name", "node", "description"),

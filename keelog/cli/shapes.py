@@ -5,6 +5,7 @@ contract test pins the names: adding a field is allowed, renaming or removing on
 """
 
 import base64
+import inspect
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +38,20 @@ def texts(*names: str) -> Shape:
 def stored(layout: "StructLayout[Any]") -> Shape:
     """The fields of a structure on disk, with what its layout says of each."""
     return {name: f"integer: {wire.meaning}" for name, wire in layout.wires.items()}
+
+
+_KINDS: dict[object, str] = {
+    str: "text",
+    int: "integer",
+    bool: "true or false",
+    int | None: "integer, or null",
+}
+
+
+def fields_of(kind: type, **meanings: str) -> Shape:
+    """The fields of a dataclass or NamedTuple; `meanings` say more than a type, or add a field."""
+    hints = inspect.get_annotations(kind)
+    return {name: _KINDS[hint] for name, hint in hints.items()} | meanings
 
 
 class RecordField(NamedTuple):
@@ -153,7 +168,7 @@ def message_shape(
 
 
 def receipt_shape(receipt: "Receipt") -> Shape:
-    """Where a message was stored, and whether it is on the disk."""
+    """The place of a stored message, and whether it is on the disk."""
     return {name: getattr(receipt, name) for name in RECEIPT}
 
 
@@ -173,7 +188,7 @@ def index_header_shape(file: str, header: IndexHeader) -> Shape:
 
 
 def pull_shape(result: "PulledRecords", messages: Iterable[Shape]) -> Shape:
-    """One pull, as RocketMQ's getMessage answers it."""
+    """One pull, as RocketMQ's getMessage returns it."""
     return {
         "status": result.status.value,
         "next_begin_offset": int(result.next_begin_offset),

@@ -1,4 +1,4 @@
-"""What helps to find out what is wrong with a node, as files for one zip: numbers and names.
+"""Figures that help to find out what is wrong with a node, as files for one zip.
 
 Nothing of a message goes in: no body, key, tag or property. Of variables only the names, of command
 lines nothing. Names of topics do: they are names of folders.
@@ -57,14 +57,14 @@ NAME_THE_STORE = "name the store: keelog diag ./store -o FILE  (or a node that r
 
 
 class Bundle:
-    """The files of a zip, by name. What cannot be had is a problem, named beside them."""
+    """The files of a zip, by name. A file that cannot be had is a problem, named beside them."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.problems: list[str] = []
 
     def add(self, name: str, gather: Callable[[], object]) -> None:
-        """Adds what `gather` answers: text as it is, all else as JSON; credentials nowhere."""
+        """Adds what `gather` returns: text as it is, all else as JSON; credentials nowhere."""
         try:
             found = gather()
         except (MqError, OSError) as error:
@@ -97,7 +97,7 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
 
     `store` is for a node that does not run, or that is not seen to run here as the caller's user;
     `log_file` for one whose log goes elsewhere than into a file. Raises NotConnected when nobody
-    answers and no store is named: then there is nothing to look at.
+    replies and no store is named: then there is nothing to look at.
     """
     bundle = Bundle()
     pids: list[int] = []
@@ -117,7 +117,7 @@ def gather(node: str, store: Path | None, log_file: Path | None) -> Bundle:
         try:
             here = node_here(node, status)
         except Unproven as error:
-            # Its answers name paths, which may be anybody's: none of them is read.
+            # Its replies name paths, which may be anybody's: none of them is read.
             given = {"store/": store, "log.txt": log_file, "processes.json": None}
             absent = ", ".join(name for name, path in given.items() if path is None)
             bundle.lacks(f"{absent}: {error.reason}; {NAME_BOTH}")
@@ -208,7 +208,7 @@ def _files(store: Path) -> Iterator[Path]:
 
 
 def own_numbers(store: Path) -> Fields:
-    """What our small files say."""
+    """The numbers in our small files."""
     return {
         "clean": is_clean(store),
         "floor": load_floor(store),

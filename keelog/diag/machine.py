@@ -1,4 +1,4 @@
-"""What a machine is and how it is set up, beside what RocketMQ asks of one."""
+"""A machine and its settings, beside those that RocketMQ asks for."""
 
 import os
 import resource
@@ -20,9 +20,8 @@ ROCKETMQ_SYSCTL = {
     "vm.page-cluster": 3,
     "vm.swappiness": 1,
 }
-"""What RocketMQ's bin/os.sh sets. Its ratios for dirty pages are for a broker with a pool of its
-own: with ours they only make a power loss dearer."""
-ROCKETMQ_OPEN_FILES = 655_350
+"""The values of RocketMQ's bin/os.sh. Its ratios for dirty pages suit a broker with a pool of its
+own: here they only make a power loss dearer."""
 _SYSCTL = Path("/proc/sys")
 _ATTRIBUTES = ("pid", "name", "status", "create_time", "num_threads", "num_fds", "nice")
 
@@ -56,13 +55,19 @@ def sysctl_hints(root: Path = _SYSCTL) -> list[Fields]:
     return rows
 
 
+def mount_of(path: Path) -> Any:
+    """The mount that holds a path, as psutil has it: the one with the longest mount point."""
+    mounts = [
+        one
+        for one in psutil.disk_partitions(all=True)
+        if path.resolve().is_relative_to(one.mountpoint)
+    ]
+    return max(mounts, key=lambda one: len(one.mountpoint), default=None)
+
+
 def disk(store: Path) -> Fields:
     """The file system that a store is on."""
-    space, here = os.statvfs(store), store.resolve()
-    mounts = [
-        one for one in psutil.disk_partitions(all=True) if here.is_relative_to(one.mountpoint)
-    ]
-    mount = max(mounts, key=lambda one: len(one.mountpoint), default=None)
+    space, mount = os.statvfs(store), mount_of(store)
     return {
         "type": None if mount is None else mount.fstype,
         "options": None if mount is None else mount.opts,

@@ -1,7 +1,7 @@
-"""What a node's answers may make `keelog diag` look at: nothing but the node itself.
+"""The process and the store of a node that replied, proved by the machine and not by the reply.
 
-Whoever listens at the address may answer anything, and the zip goes to other people. So no path of
-an answer is opened. Files are those that a process of the caller's own user has open, when that
+Any process at the address may reply anything, and the zip goes to other people. So no path of a
+reply is opened. Files are those that a process of the caller's own user has open, when that
 process listens at the address that was asked; what the machine shows proves it, not the answer.
 """
 
@@ -33,7 +33,7 @@ _STDERR = 2
 
 
 class Unproven(MqError):
-    """What a node names is not seen to be its own."""
+    """A node names a thing that is not proved to be its own."""
 
 
 class NodeHere(NamedTuple):
@@ -74,7 +74,7 @@ def node_here(asked: str, status: Mapping[str, Any]) -> NodeHere:
 
 
 def metrics_text(asked: str, named: object) -> bytes:
-    """What `/metrics` answers, at the port that the node names. Raises Unproven, OSError."""
+    """Reads `/metrics` at the port that the node names. Raises Unproven, OSError."""
     host, port = _metrics_place(asked, named)
     connection = http.client.HTTPConnection(host, port, timeout=HTTP_S_MAX)
     connection.connect()

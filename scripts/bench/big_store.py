@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from keelog.progress import Advance, CommandProgress
 from node.writer.append_request import AppendRequest
 from protocol.record.encode import NewMessage
 from scripts.bench.fill import BATCH_RECORDS, DIGITS, HOST, CountedRecords, fill, ranges
@@ -57,46 +58,25 @@ def _batch(body_bytes: int, seed: int = 1) -> CountedRecords:
 class _Requests:
     """The appends of a store, and the store time of the last one made; reports progress."""
 
-    def __init__(self, records: int, body_bytes: int, per_ms: int) -> None:
+    def __init__(self, records: int, body_bytes: int, per_ms: int, advance: Advance) -> None:
         self._records, self._batch, self._per_ms = records, _batch(body_bytes), per_ms
+        self._advance = advance
         self.time = FIRST_TIME
 
     def __iter__(self) -> Iterator[AppendRequest]:
-        told = began = time.monotonic()
         for numbers in ranges(self._records):
             number = int(numbers[0])
             self.time = FIRST_TIME + number // self._per_ms
             yield self._batch.request(numbers)
-            now = time.monotonic()
-            if now - told > 1:
-                told = now
-                rate = number / (now - began)
-                _tell(f"{number:,} of {self._records:,} records, {rate:,.0f} a second")
+            self._advance(number, self._records)
 
 
 def make(root: Path, records: int, body_bytes: int = BODY_BYTES, per_ms: int = 20) -> None:
     """The store, with queues and index."""
-    requests = _Requests(records, body_bytes, per_ms)
-    fill(root, requests, clock=lambda: requests.time)
-    _tell("queues and index")
-    rebuild(root, progress=_Progress())
-
-
-class _Progress:
-    """A line for each tenth of a rebuild."""
-
-    def __init__(self) -> None:
-        self._last = ("", -1)
-
-    def __call__(self, what: str, done: int, whole: int) -> None:
-        tenth = (what, 10 * done // max(whole, 1))
-        if tenth != self._last:
-            self._last = tenth
-            _tell(f"{what}: {10 * tenth[1]} %")
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    with CommandProgress().shown() as progress:
+        requests = _Requests(records, body_bytes, per_ms, progress.meter("stored", "records"))
+        fill(root, requests, clock=lambda: requests.time)
+        rebuild(root, progress=progress.stage_meter())
 
 
 def main() -> int:
@@ -108,7 +88,7 @@ def main() -> int:
     parser.add_argument("--per-ms", type=int, default=20, help="records stored in one ms")
     args = parser.parse_args()
     if args.root.exists() and any(args.root.iterdir()):
-        _tell(f"{args.root} is not empty")
+        print(f"{args.root} is not empty", file=sys.stderr)
         return 2
     began, cpu = time.monotonic(), time.process_time()
     make(args.root, args.records, args.body_bytes, args.per_ms)

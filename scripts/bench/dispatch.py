@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -150,19 +151,15 @@ class WorkerWatch:
 
     def _open(self) -> None:
         for slot in self._slots:
-            if slot not in self._pages:
-                try:
+            with suppress(FileNotFoundError):
+                if slot not in self._pages:
                     self._pages[slot] = WorkerPage.open(self._root, slot)
-                except FileNotFoundError:
-                    continue
-            state = self._pages[slot].read()
-            if not state.dispatched or slot not in self._cpu_before:
-                self._cpu_before[slot] = cpu_seconds([state.pid])
+                state = self._pages[slot].read()
+                if not state.dispatched or slot not in self._cpu_before:
+                    self._cpu_before[slot] = cpu_seconds([state.pid])
         if self._log is None:
-            try:
+            with suppress(FileNotFoundError):
                 self._log = LogPage.open(self._root)
-            except FileNotFoundError:
-                return
 
 
 def _look_at(pid: int, seconds: float, cpu: float) -> Worker:

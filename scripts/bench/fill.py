@@ -17,7 +17,7 @@ from protocol.record.encode import NewMessage, encode_batch
 
 BATCH_RECORDS = 4096
 DIGITS = "0" * 12
-"""What a text of `CountedRecords` ends with."""
+"""The end of a text of `CountedRecords`."""
 HOST = Host(b"\x7f\x00\x00\x01", 10911)
 _FLUSH_EVERY_BYTES = 512 << 20
 
@@ -72,7 +72,7 @@ class CountedRecords:
         self._places = [self.place_after(text + DIGITS) - len(DIGITS) for text in texts]
 
     def place_after(self, text: str) -> int:
-        """Where the last such text of a record ends."""
+        """The end of the last such text of a record."""
         return self._first.rindex(text.encode()) + len(text)
 
     def request(self, numbers: NDArray[np.int64]) -> AppendRequest:

@@ -4,9 +4,9 @@
 
 Four parts. `log`: the size of the log, 1 GiB to `--gib`, doubled each time. `queues`: topics x
 queues, 1 to `--queues`, each with messages. `consumers`: idle consumers that hold a long poll.
-`age`: a node's memory after so many million messages. At each point the same loads run for
+`age`: a node's memory after some million messages. At each point the same loads run for
 `--seconds` each; memory is PSS without the pages of the store. A point that takes longer than
-`--limit` is left out with those behind it, and named below the table. `--from FILE` shows a saved
+`--limit` is left out with those after it, and named below the table. `--from FILE` shows a saved
 result again, `--markdown FILE` fills the marked part of a page. A store is removed when its part
 is over. With --gib 4 the whole takes about five minutes.
 """
@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,13 @@ from scripts.bench.flatness_points import (
     log_of,
     measure,
     running,
-    settle,
     store,
     within,
 )
 from scripts.bench.flatness_show import table, write_picture
-from scripts.bench.recovery import batches
-from scripts.bench.recovery import load as send_until
+from scripts.bench.recovery import batches, under_load
+from scripts.docs.generated_page import fill_part
 from scripts.option_types import new_file, old_file, old_folder, real_number, whole_number
-from scripts.rivals.page import fill_page
 
 GIB = 1 << 30
 BODY_BYTES = 1024
@@ -100,16 +99,10 @@ def grow_queues(
 def spread(node: Node, queues: int) -> dict[str, Any]:
     """Sends to all queues in turn for a bounded time; messages a second until all is dispatched."""
     prepared = batches(queues, 128, QUEUES_OF_TOPIC)
-    stop = threading.Event()
-    thread = threading.Thread(target=send_until, args=(node.endpoint, prepared, stop), daemon=True)
     began, before = time.monotonic(), log_of(node).records
-    thread.start()
-    try:
-        stop.wait(min(SPREAD_S_MAX, 2.0 + queues / 20_000))
-    finally:
-        stop.set()
-        thread.join()
-    settle(node)
+    with under_load(node, prepared):
+        time.sleep(min(SPREAD_S_MAX, 2.0 + queues / 20_000))
+    node.await_dispatched()
     stored = log_of(node).records - before
     return {"spread_per_s": round(stored / (time.monotonic() - began))}
 
@@ -215,7 +208,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
             result["machine"] = describe(folder, (), loader.describe())
             with closing(PARTS[part](folder, options, tell)) as growing:
                 for point in bounded(growing, options.limit):
-                    points.append(point.as_dict())
+                    points.append(asdict(point))
                     tell(f"{part} {point.size:,g} {point.unit}: {point.figures}")
                     if options.json:
                         options.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -263,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_picture(points, options.picture)
     if options.markdown:
         parts = [table(points, markdown=True), *result.get("left_out", ())]
-        fill_page(options.markdown, MARK, "\n\n".join(parts))
+        fill_part(options.markdown, MARK, "\n\n".join(parts))
     return 0
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import zmq
 
 import keelog
 from client.results import LogStatus
-from keelog.bench.node_process import ANY_DISK, Node, await_workers
+from keelog.bench.node_process import ANY_DISK, Node
 from keelog.bench.running import run
 from keelog.bench.workload import Workload
 from protocol.wire.frames import VERSION, pack
@@ -37,10 +37,6 @@ class Point:
     size: float
     unit: str
     figures: Figures
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 class TookTooLong(Exception):
@@ -64,12 +60,10 @@ def within(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def running(root: Path, settings: tuple[str, ...] = ()) -> Iterator[Node]:
+def running(root: Path) -> Iterator[Node]:
     """A node on `root`, killed at the end."""
-    node = Node(root, (*ANY_DISK, *settings), readers=1)
-    node.begin()
+    node = Node(root, ANY_DISK, readers=1).start()
     try:
-        node.await_ready()
         yield node
     finally:
         node.kill()
@@ -134,15 +128,9 @@ def store(node: Node, messages: int, body_bytes: int, tell: Callable[[str], None
 
 
 def log_of(node: Node) -> LogStatus:
-    """What the log holds."""
+    """Reads the state of the log."""
     with keelog.connect(node.endpoint, timeout=60) as client:
         return client.status().log
-
-
-def settle(node: Node) -> None:
-    """Waits until queues and index hold all."""
-    with keelog.connect(node.endpoint, timeout=60) as client:
-        await_workers(client)
 
 
 class IdleConsumers:
@@ -157,7 +145,7 @@ class IdleConsumers:
             self._reader = client.routes().readers[0]
 
     def grow_to(self, count: int) -> None:
-        """Connects until there are so many, and sends each one's poll."""
+        """Connects until there are `count`, and sends each one's poll."""
         while len(self._askers) < count:
             if len(self._askers) % SOCKETS_EACH == 0:
                 self._contexts.append(zmq.Context())

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from scripts.bench.flatness_points import Point
-from scripts.rivals.table import grid
+from scripts.rivals.table import grid, number
 
 COLUMNS = (
     ("batches_per_s", "batches, /s"),
@@ -27,11 +26,9 @@ DRAWN = (
 )
 
 
-def text_of(value: Any) -> str:
+def text_of(value: float | None) -> str:
     """Three digits that count."""
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return "" if value is None else number(value, "")
 
 
 def table(points: Sequence[Point], *, markdown: bool = False) -> str:

@@ -1,7 +1,7 @@
-"""What a flush mode costs: sends a second and their latency, for each mode and number in flight.
+"""The cost of a flush mode: sends a second and their latency, for each mode and number in flight.
 
 `python -m scripts.bench.flush DIR` starts a writer of its own for each mode, on new stores in DIR
-(name a folder of the disk that is meant). Each request is an `append` of one message; so many are
+(name a folder of the disk that is meant). Each request is an `append` of one message; up to 64 are
 under way at once. Last, what an append itself costs without a node: pwrite, or the pool's buffer.
 """
 

@@ -1,4 +1,4 @@
-"""What the compiled kernel is worth: the same work with it and by numpy, in one process, in turn.
+"""The gain of the compiled kernel: the same work with it and by numpy, in one process, in turn.
 
     python -m scripts.bench.kernel DIR
 
@@ -27,7 +27,7 @@ from scripts.bench.spark import TWO, TYPICAL
 WINDOW_BYTES = 2 << 20
 PULLS = (32, 256)
 Work = Callable[[Path], int]
-"""Does it, and answers for how many records."""
+"""Does it, and returns for how many records."""
 
 
 def walk(root: Path) -> int:
@@ -50,7 +50,7 @@ def dispatch(root: Path) -> int:
 
 
 def pull(size: int) -> Work:
-    """Pulls of so many messages, through one queue after the other, as a reader answers them."""
+    """Pulls of `size` messages, through one queue after the other, as a reader serves them."""
 
     def work(root: Path) -> int:
         count = 0

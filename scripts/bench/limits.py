@@ -1,4 +1,4 @@
-"""What the machine allows: memory, file and sockets alone, and how near the node comes to it.
+"""The limits of the machine: memory, file and sockets alone, and how near the node comes to them.
 
     python -m scripts.bench.limits --results docs/figures/compare.jsonl
 
@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 import zmq
 
+from scripts.docs.generated_page import fill_part
 from scripts.option_types import new_file, old_file, old_folder
-from scripts.rivals.page import fill_page
 from scripts.rivals.results import TurnResults
 from scripts.rivals.rows import OURS
-from scripts.rivals.table import Spread, grid
+from scripts.rivals.table import Spread, grid, number
 
 SECONDS = 1.0
 ROUNDS = 3
@@ -42,7 +42,7 @@ RECORD_BYTES = {"send_batches": 320, "send_batches_1k": 1216}
 
 
 def per_second(work: Callable[[], float]) -> float:
-    """How much of something is done in a second; `work` answers how much it did."""
+    """How much of something is done in a second; `work` returns how much it did."""
     done, began = 0.0, time.perf_counter()
     while time.perf_counter() - began < SECONDS:
         done += work()
@@ -113,7 +113,7 @@ def _sink(ready: Connection) -> None:
 def _with_peer(
     peer: Callable[[Connection], None], kind: int, work: Callable[["zmq.Socket[bytes]"], float]
 ) -> float:
-    """What `work` does with a socket whose other end is a process of its own."""
+    """Calls `work` with a socket whose other end is a process of its own."""
     # A fresh interpreter: a context does not survive a fork.
     spawned = multiprocessing.get_context("spawn")
     here, there = spawned.Pipe()
@@ -182,8 +182,7 @@ def rows(limits: dict[str, float], results: TurnResults | None) -> list[tuple[st
         figure = node_figure(results, load) if results else None
         shown = "" if figure is None else f"{figure:,.3g} ({load})"
         part = "" if figure is None else f"{figure / limits[name]:.0%}"
-        value = limits[name]
-        made.append((title, f"{value:,.0f}" if value >= 100 else f"{value:.3g}", shown, part))
+        made.append((title, number(limits[name], ""), shown, part))
     return made
 
 
@@ -230,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(json.dumps(limits) + "\n")
     if options.markdown:
-        fill_page(options.markdown, MARK, grid(HEAD, made, markdown=True))
+        fill_part(options.markdown, MARK, grid(HEAD, made, markdown=True))
     return 0
 
 

@@ -18,6 +18,8 @@ import tempfile
 import threading
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
@@ -25,8 +27,7 @@ from typing import Any
 
 import zmq
 
-from client.client import connect
-from keelog.bench.node_process import ANY_DISK, Node, await_workers
+from keelog.bench.node_process import ANY_DISK, Node
 from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot
 from node.store.checkpoints import (
@@ -133,8 +134,20 @@ class Asker:
         self._socket.close()
 
 
-def load(control: str, prepared: list[EncodedRecords], stop: threading.Event) -> None:
-    """Sends batch after batch until the writer is gone."""
+@contextmanager
+def under_load(node: Node, prepared: list[EncodedRecords]) -> Iterator[None]:
+    """Inside, batch after batch is sent, until the writer is gone."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_send, args=(node.endpoint, prepared, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _send(control: str, prepared: list[EncodedRecords], stop: threading.Event) -> None:
     with zmq.Context() as context:
         supervisor = Asker(context, control)
         asker = Asker(context, supervisor.ask("routes", 60.0)["writer"])
@@ -168,18 +181,11 @@ def timed_start(
     root: Path, gib: float, queues: int, prepared: list[EncodedRecords], foreign: bool
 ) -> RecoveryRow:
     """Loads a node, kills it, and times the next start."""
-    node = Node(root, ANY_DISK)
-    node.begin()
-    node.await_ready()
-    with connect(node.endpoint) as client:
-        await_workers(client)
-    stop = threading.Event()
-    thread = threading.Thread(target=load, args=(node.endpoint, prepared, stop))
-    thread.start()
-    time.sleep(LOAD_S)
-    node.kill()
-    stop.set()
-    thread.join()
+    node = Node(root, ANY_DISK).start()
+    node.await_dispatched()
+    with under_load(node, prepared):
+        time.sleep(LOAD_S)
+        node.kill()
     if foreign:
         shutil.rmtree(root / "keelog")
         (root / "abort").write_text("4711")
@@ -197,8 +203,7 @@ def measure(node: Node, gib: float, queues: int) -> RecoveryRow:
     cpu_s = cpu_seconds([writer.pid, writer.ppid()])
     node.await_ready()
     ready = time.monotonic() - begun
-    with connect(node.endpoint) as client:
-        await_workers(client)
+    node.await_dispatched()
     done = time.monotonic() - begun
     said = [line.strip() for line in node.said().splitlines() if "log recovered" in line]
     node.stop()
@@ -207,7 +212,7 @@ def measure(node: Node, gib: float, queues: int) -> RecoveryRow:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints a table; answers 0, or 1 when a first append took longer than asked for."""
+    """Prints a table; returns 0, or 1 when a first append took longer than asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gib", type=float, nargs="+", default=[1, 4, 10])
     parser.add_argument("--queues", type=int, nargs="+", default=[10, 10_000])

@@ -1,4 +1,4 @@
-"""What the store costs alone, in process, without sockets: `keelog bench store`.
+"""The cost of the store alone, in process, without sockets: `keelog bench store`.
 
 Prints rate, latency and CPU of single puts, of batches and of a walk of the log, a column each.
 

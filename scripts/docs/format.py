@@ -1,10 +1,8 @@
-"""Fills the generated parts of docs/format.md from the declarations in the code.
+"""The generated parts of docs/format.md: layouts, and dumps of small examples.
 
-`python -m scripts.docs.format` rewrites the page, `--check` only says whether it is stale.
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the rest is written by hand.
+`python -m scripts.docs.pages` puts them into the page.
 """
 
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -48,10 +46,7 @@ from protocol.record.properties import (
     PAIR_END,
     encode_properties,
 )
-from scripts.docs.generated_page import write_or_check
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "format.md"
-_PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _NUMBER_BYTES = 8
 
 
@@ -137,7 +132,7 @@ def sealed_tail() -> str:
 def record_sizes() -> str:
     """How long the fixed part is, for each pair of hosts."""
     lines = [
-        "| born host | store host | body starts at | topic length stands at |",
+        "| born host | store host | body starts at | topic length is at |",
         "|---|---|---:|---|",
     ]
     for flags in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6):
@@ -208,10 +203,10 @@ def index_dump() -> str:
 
 
 def index_sizes() -> str:
-    """Where things stand in a file of default size."""
+    """Where slots and entries are in a file of default size."""
     geometry = IndexGeometry()
     return (
-        f"Slot *s* stands at {INDEX_HEADER.size} + {INDEX_SLOT.size} *s*, entry *n* at "
+        f"Slot *s* is at {INDEX_HEADER.size} + {INDEX_SLOT.size} *s*, entry *n* at "
         f"{geometry.entry_position(0):,} + {INDEX_ENTRY.size} *n* in a file of RocketMQ's sizes "
         f"({geometry.slot_count:,} slots, {geometry.index_num:,} entries, "
         f"{geometry.file_bytes:,} bytes)."
@@ -222,7 +217,7 @@ _EXAMPLE_ID = "3f0c9a51e2774b6d8e10c2aa47f95b36"
 
 
 def _own_text(write: Callable[[Path], object], name: str) -> str:
-    """What one of our own files holds after `write` filled it in an empty store."""
+    """The content of one of our own files after `write` filled it in an empty store."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         lock_id.save_lock_id(root, _EXAMPLE_ID)
@@ -279,31 +274,31 @@ def own_examples() -> str:
 
 
 MEANINGS = {
-    "epoch": "the writer's epoch; 0 while the numbers behind it are being replaced",
+    "epoch": "the writer's epoch; 0 while the numbers after it are being replaced",
     "epoch_start": "where the log ended when the epoch began",
     "min_offset": "start of the oldest segment",
     "appended": "end of what was written",
     "committed": "end of what a reader could see (differs with the transient pool alone)",
     "flushed": "end of what survives a power loss",
     "readable": "end of what may be read and indexed",
-    "pid": "who writes this page",
-    "heartbeat_ms": "when that process last said that it lives, ms since 1970",
+    "pid": "id of the process that writes this page",
+    "heartbeat_ms": "time of its last sign of life, ms since 1970",
     "state": ", ".join(f"{i} {name}" for i, name in enumerate(state_page.STATE_NAMES)),
     "segment_bytes": "length of a segment",
-    "flush_began_ms": "when the flush that is under way began, ms since 1970; 0: there is none",
+    "flush_began_ms": "when the current flush began, ms since 1970; 0: no flush is under way",
     "records": "records appended or dispatched since the process began",
     "dispatched": "queues or index hold everything below this log offset",
-    "saved": "and this much of it is synced and in the progress file",
+    "saved": "log offset below which it is synced and in the progress file",
     "damaged_at": "log offset of the damage that stopped it, or -1",
     "requests": "requests answered (readers)",
     "held": "pulls that wait now (readers)",
-    "hints": "number of the last hint sent (queue workers): tells who missed one",
-    "wake_at": "the log offset from which on a sleeping worker or reader wants to be woken",
-    "listens": "1 while a reader wants to be told which queues grow",
+    "hints": "number of the last hint sent (queue workers): a gap shows a lost hint",
+    "wake_at": "log offset that the log must reach to wake a sleeping worker or reader",
+    "listens": "1 while a reader wants the names of queues that grow",
 }
 
 
-_IDENTITY = "in which run of the machine, and as which file, the page was made"
+_IDENTITY = "checksums of the machine's boot id, and of the file's device and inode"
 
 
 def page_table(fields: Sequence[str]) -> str:
@@ -337,22 +332,3 @@ PARTS: dict[str, Callable[[], str]] = {
     "log-page": lambda: page_table(state_page.LogState._fields),
     "worker-page": lambda: page_table(state_page.WorkerState._fields),
 }
-
-
-def render(text: str) -> str:
-    """The page with every generated part made anew. Raises KeyError for an unknown part."""
-    return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n\n{part[3]}", text)
-
-
-def parts_of(text: str) -> list[str]:
-    """The names of the generated parts, in order."""
-    return [part[2] for part in _PART.finditer(text)]
-
-
-def main() -> int:
-    """0 when the page is, or has become, what the code says; 1 when `--check` finds it stale."""
-    return write_or_check(PAGE, render, "python -m scripts.docs.format")
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

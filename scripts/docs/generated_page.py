@@ -1,23 +1,30 @@
-"""Rewrites a page whose generated parts come from the code, or tells that it is stale."""
+"""The generated parts of a page, each between `<!-- generated: NAME -->` and `<!-- end -->`."""
 
-import argparse
-import sys
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+_PART = re.compile(r"(<!-- generated: ([\w -]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
-def write_or_check(page: Path, render: Callable[[str], str], command: str) -> int:
-    """0 when the page is, or has become, what the code says; 1 when `--check` finds it stale."""
-    parser = argparse.ArgumentParser(command, description=f"Makes the generated parts of {page}.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when stale")
-    options = parser.parse_args()
-    text = page.read_text(encoding="utf-8")
-    fresh = render(text)
-    if fresh == text:
-        return 0
-    if options.check:
-        print(f"{page} is stale: {command}", file=sys.stderr)
-        return 1
-    page.write_text(fresh, encoding="utf-8")
-    print(f"{page} written")
-    return 0
+
+def parts_of(text: str) -> dict[str, str]:
+    """The names of the generated parts, in order, and what each holds."""
+    return {part[2]: part[3].strip() for part in _PART.finditer(text)}
+
+
+def rendered(text: str, make: Callable[[str], str | None]) -> str:
+    """The page with every part that `make` returns, by its name; the others stay."""
+
+    def fresh(part: re.Match[str]) -> str:
+        made = make(part[2])
+        return part[0] if made is None else f"{part[1]}\n{made.strip()}\n\n{part[4]}"
+
+    return _PART.sub(fresh, text)
+
+
+def fill_part(page: Path, name: str, text: str) -> None:
+    """Rewrites one part of a page. Raises ValueError when it has none of this name."""
+    old = page.read_text(encoding="utf-8")
+    if name not in parts_of(old):
+        raise ValueError(f"{page} has no part <!-- generated: {name} --> … <!-- end -->")
+    page.write_text(rendered(old, {name: text}.get), encoding="utf-8")

@@ -41,18 +41,18 @@ _END_S_MAX = 60.0
 _STYLED = re.compile(r"\x1b\[[0-9;]*m")
 """Bold and its end: the picture has one weight."""
 _WORDS = re.compile(r"\S+(?: \S+)*")
-"""What one element of the picture holds: programs disagree on what wider gaps are."""
+"""The words of one element of the picture: programs disagree on wider gaps."""
 _CHAR_PX, _LINE_PX, _EDGE_PX = 7.83, 18, 16
 _STYLE = """\
 text{font:13px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#d6dde6}
 .p{fill:#7fd18b}
 .t{animation:t 1ms backwards}
 @keyframes t{from{visibility:hidden}to{visibility:visible}}"""
-"""Who plays no animations shows all: hidden is only what waits for its time."""
+"""A viewer without animations shows all: only text that waits for its time is hidden."""
 
 
 class Event(NamedTuple):
-    """What a terminal gets, and when."""
+    """A text that a terminal gets, and the time."""
 
     at_s: float
     text: str
@@ -110,7 +110,7 @@ def _answer(
     command: str, folder: Path, environment: Mapping[str, str],
     left: list[subprocess.Popen[bytes]],
 ) -> Iterator[tuple[float, str]]:  # fmt: skip
-    """What a command prints at a terminal; one with `&` is left running once it is ready."""
+    """Yields what a command prints at a terminal; one with `&` is left running once it is ready."""
     is_left = command.endswith("&")
     outer, inner = pty.openpty()
     begun = time.monotonic()
@@ -148,7 +148,7 @@ def from_cast(text: str) -> list[Event]:
 
 
 def pieces(events: list[Event]) -> list[Piece]:
-    """Where on the screen each text stands: lines are wrapped as a terminal does."""
+    """The place of each text on the screen: lines are wrapped as a terminal does."""
     found: list[Piece] = []
     row = column = 0
     for at_s, text in events:

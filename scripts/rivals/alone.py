@@ -1,24 +1,22 @@
 """Keelog's turns without a node that serves: the store in process, dispatch of a log, restarts."""
 
 import shutil
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import zmq
 
-import keelog
-from keelog.bench.node_process import ANY_DISK, Node, await_workers
+from keelog.bench.node_process import ANY_DISK, Node
 from keelog.bench.results import Stream
 from keelog.bench.running import run
 from keelog.bench.workload import Workload
 from protocol.record.encode import EncodedRecords
 from scripts.bench.dispatch import DispatchRow
 from scripts.bench.dispatch import run as run_dispatch
-from scripts.bench.recovery import GIB, batches, fill_with, first_append
-from scripts.bench.recovery import load as send_until
+from scripts.bench.recovery import GIB, batches, fill_with, first_append, under_load
 from scripts.rivals.ours import wake_node
+from scripts.rivals.plan import Side
 from scripts.rivals.proc import family
 from scripts.rivals.results import Figures
 from scripts.rivals.rows import Load
@@ -29,25 +27,15 @@ SHARDS = 2
 """Queue workers, as many as a node has by itself."""
 
 
-class OurStore:
+class OurStore(Side):
     """Puts in process; dispatch by the workers of a node that starts on a log."""
 
     def __init__(self, folder: Path) -> None:
         self._root = folder / "alone"
 
-    def start(self) -> None:
-        """Nothing runs between the turns."""
-
     def close(self) -> None:
         """Removes the store."""
         shutil.rmtree(self._root, ignore_errors=True)
-
-    def pids(self) -> list[int]:
-        """Nothing of it runs between the turns."""
-        return []
-
-    def wake(self) -> None:
-        """Nothing of it stood still."""
 
     def prepare(self, load: Load) -> None:
         """For dispatch: a log whose records have one key each."""
@@ -87,16 +75,13 @@ class OurStore:
         }
 
 
-class OurRestarts:
+class OurRestarts(Side):
     """A store with many queues, on which a node is killed and started again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "restarts"
         self._node: Node | None = None
         self._prepared: list[EncodedRecords] = []
-
-    def start(self) -> None:
-        """`prepare` starts the node, on the store that it has filled."""
 
     def close(self) -> None:
         """Kills the node and removes its store."""
@@ -122,36 +107,24 @@ class OurRestarts:
         self._folder.mkdir(parents=True)
         self._prepared = batches(RESTART_QUEUES, load.body)
         fill_with(self._folder / "store", int(load.gib * GIB), self._prepared)
-        self._node = Node(self._folder / "store", ANY_DISK, readers=1)
-        self._node.begin()
-        self._node.await_ready()
-        self._settle(self._node)
+        self._node = Node(self._folder / "store", ANY_DISK, readers=1).start()
+        self._node.await_dispatched()
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
         """A second of sends, kill -9, and the time from the command to the first accepted send."""
         node = self._node
         assert node is not None, "not prepared"
-        stop = threading.Event()
-        thread = threading.Thread(
-            target=send_until, args=(node.endpoint, self._prepared, stop), daemon=True
-        )
-        thread.start()
-        time.sleep(KILL_AFTER_S)
-        node.kill()
-        stop.set()
-        thread.join()
+        with under_load(node, self._prepared):
+            time.sleep(KILL_AFTER_S)
+            node.kill()
         began = time.monotonic()
         node.begin()
         with zmq.Context() as context:
             first_append(context, node.endpoint)
         took = time.monotonic() - began
         node.await_ready()
-        self._settle(node)
+        node.await_dispatched()
         return {"seconds": took}
-
-    def _settle(self, node: Node) -> None:
-        with keelog.connect(node.endpoint, timeout=60) as client:
-            await_workers(client)
 
 
 def rate_of(streams: Mapping[str, Stream], beginning: str) -> float:

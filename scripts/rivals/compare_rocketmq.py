@@ -11,7 +11,7 @@ turn, and warmed by a few messages before their own; what they took all the same
 Ratios are ours / RocketMQ of each round by itself; the median decides whether a row reaches its
 must and its goal. `--resume FILE` writes each turn down as it ends and goes on where a run was
 interrupted. `--from FILE` prints a result again, or fills a page, without measuring anything.
-Answers 0, 1 when a row stays below its must, 2 when there is no Java or Maven.
+Ends with 0, with 1 when a row is below its must, with 2 when there is no Java or Maven.
 """
 
 import argparse
@@ -24,15 +24,15 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from keelog.bench.machine import describe
 from protocol.kernel import loader
+from scripts.docs.generated_page import fill_part
 from scripts.option_types import new_file, old_file, old_folder, real_number, whole_number
 from scripts.rivals.alone import OurRestarts, OurStore
 from scripts.rivals.ours import Ours
-from scripts.rivals.page import fill_page
-from scripts.rivals.plan import LoadGroup, groups, plan_text, rounds_of, wanted, warm_ups
+from scripts.rivals.plan import LoadGroup, Side, groups, plan_text, rounds_of, wanted, warm_ups
 from scripts.rivals.rest import stopped
 from scripts.rivals.results import Figures, Turn, TurnResults
 from scripts.rivals.rocketmq import HEAP, RivalFailed, RivalMissing, class_path
@@ -41,32 +41,10 @@ from scripts.rivals.table import below_must, report
 from scripts.rivals.theirs import BrokerBench, Theirs, TheirStore
 
 EXIT_BELOW, EXIT_MISSING = 1, 2
-SYNC = {"flushDiskType": "SYNC_FLUSH"}
+SYNC: dict[str, Any] = {"flushDiskType": "SYNC_FLUSH"}
 # Its default of five buffers of 1 GiB leaves too little of 24 GiB; two more than it ever fills.
-POOLED = {"transientStorePoolEnable": "true", "transientStorePoolSize": 3}
+POOLED: dict[str, Any] = {"transientStorePoolEnable": "true", "transientStorePoolSize": 3}
 MARK = "compare_rocketmq"
-
-
-class Side(Protocol):
-    """One side of a comparison within a group of loads."""
-
-    def start(self) -> None:
-        """Starts what all loads of the group share."""
-
-    def prepare(self, load: Load) -> None:
-        """What a load needs before its first turn."""
-
-    def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """One turn."""
-
-    def pids(self) -> list[int]:
-        """Its processes in the order in which they may be stopped: who asks, then who answers."""
-
-    def wake(self) -> None:
-        """A few messages, after its processes stood still."""
-
-    def close(self) -> None:
-        """Ends it and removes what it stored."""
 
 
 class Comparison:
@@ -108,21 +86,15 @@ class Comparison:
                     continue
                 sides: dict[str, Side] = {}
                 with ExitStack() as of_load:
-                    for side in load.sides:
-                        if not wanted(side, self._options.only):
-                            continue
+                    for side in [one for one in load.sides if wanted(one, self._options.only)]:
                         if side == OBJECTS and OURS in sides:
                             sides[side] = sides[OURS]
-                            continue
-                        if side.startswith(OURS):
+                        elif side.startswith(OURS):
                             sides[side] = self._ours(load, side)
                             of_load.callback(sides[side].close)
-                            continue
-                        if theirs is None:
-                            theirs = self._theirs(load, side)
-                            stack.callback(theirs.close)
-                            theirs.start()
-                        sides[side] = theirs
+                        else:
+                            theirs = theirs or self._theirs(load, side, stack)
+                            sides[side] = theirs
                     self._run_load(load, sides)
 
     def _ours(self, load: Load, side: str) -> Side:
@@ -132,17 +104,19 @@ class Comparison:
             return OurStore(self._folder)
         return Ours(self._folder, side, sync=load.sync)
 
-    def _theirs(self, load: Load, side: str) -> Side:
+    def _theirs(self, load: Load, side: str, stack: ExitStack) -> Side:
+        """RocketMQ's side of a group, started; `stack` closes it."""
         assert self._bench is not None, "RocketMQ takes no part"
+        found: Side
         if load.kind in ("dispatch", "alone"):
-            return TheirStore(self._bench)
-        settings: dict[str, Any] = {
-            **(SYNC if load.sync else {}),
-            **(POOLED if side == POOL else {}),
-        }
-        heap = () if side == DEFAULT_HEAP else HEAP
-        name = f"broker-{load.name}"
-        return Theirs(self._bench, name, settings, heap)
+            found = TheirStore(self._bench)
+        else:
+            settings = (SYNC if load.sync else {}) | (POOLED if side == POOL else {})
+            heap = () if side == DEFAULT_HEAP else HEAP
+            found = Theirs(self._bench, f"broker-{load.name}", settings, heap)
+        stack.callback(found.close)
+        found.start()
+        return found
 
     def _run_load(self, load: Load, sides: dict[str, Side]) -> None:
         self._say(f"{load.name}: preparing")
@@ -185,7 +159,7 @@ def rounded(figures: Figures) -> Figures:
 
 
 def short(figures: Figures) -> str:
-    """What a progress line shows."""
+    """The figures of a progress line."""
     shown = (
         "per_s",
         "single_per_s",
@@ -281,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(results.lines())
     if options.markdown:
-        fill_page(options.markdown, MARK, report(results, markdown=True))
+        fill_part(options.markdown, MARK, report(results, markdown=True))
     return EXIT_BELOW if below_must(results) else 0
 
 

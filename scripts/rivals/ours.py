@@ -18,6 +18,7 @@ from keelog.bench.node_process import ANY_DISK, Node, await_workers
 from keelog.bench.results import Result, Summary
 from keelog.bench.running import run
 from keelog.bench.workload import Callers, Workload
+from scripts.rivals.plan import Side
 from scripts.rivals.proc import cpu_seconds, family, private_mib, read_once
 from scripts.rivals.results import Figures
 from scripts.rivals.rows import CRC_OFF, OBJECTS, Load
@@ -29,11 +30,11 @@ SYNC = "store.flush_disk_type=SYNC_FLUSH"
 LIMIT_S = 600
 WARM_UP_S = 1.0
 PULL_MESSAGES, PULL_BYTES = 10_000, 1 << 20
-"""What `consume` asks for by itself; RocketMQ's side is allowed pulls as large."""
+"""The pulls of `consume` by default; RocketMQ's side is allowed pulls as large."""
 FILL_BATCH = 500
 
 
-class Ours:
+class Ours(Side):
     """One node with its settings, and the turns that are run against it."""
 
     def __init__(self, folder: Path, side: str, *, sync: bool) -> None:
@@ -46,15 +47,10 @@ class Ours:
         self._prepared: Load | None = None
         self._finds = 0
 
-    def start(self) -> None:
-        """`prepare` starts a node of its own for each load."""
-
     def _renew(self) -> None:
         self.close()
         self._folder.mkdir(parents=True)
-        self._node = Node(self._folder / "store", self._settings, readers=1)
-        self._node.begin()
-        self._node.await_ready()
+        self._node = Node(self._folder / "store", self._settings, readers=1).start()
 
     def close(self) -> None:
         """Kills the node and removes its store."""
@@ -82,7 +78,7 @@ class Ours:
             await_workers(client)
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """One turn; what it left behind is dispatched when this returns."""
+        """One turn; everything is dispatched when this returns."""
         if self._store_bytes() > STORE_BYTES_MAX and self._prepared is not None:
             self.prepare(self._prepared)
         with read_once(
@@ -142,7 +138,7 @@ class Ours:
             for row in fleet.rows(time.monotonic_ns() + LIMIT_S * SECOND_NS):
                 ended = max(ended, row.end)
                 messages += sum(stream["messages"] for stream in row.streams.values())
-            # Whoever has ended is still there, with its times: the fleet waits for it last.
+            # A process that has ended still has its times: the fleet waits for it last.
             cpu_s = cpu_seconds(pids) - before
         return {"messages": messages, "seconds": (ended - start) / SECOND_NS, "cpu_s": cpu_s}
 
@@ -175,7 +171,7 @@ def wake_node(node: Node) -> None:
 
 
 def workload(load: Load, endpoint: str, seconds: float) -> Workload:
-    """What `keelog.bench` is asked for a load."""
+    """The workload of `keelog.bench` for a load."""
     common: dict[str, Any] = {
         "node": endpoint, "body": str(load.body), "queues": QUEUES, "duration": seconds,
         "warm_up": WARM_UP_S,

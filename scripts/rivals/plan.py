@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scripts.rivals.results import Figures
 from scripts.rivals.rows import (
     AUTO_BATCH,
     CRC_OFF,
@@ -25,12 +26,36 @@ READS_WARM_UP_S, READS_WARM_UP_MAX = 25.0, 8
 """For so long RocketMQ's consumers become faster; and the turns that are discarded at most."""
 GROUP_START_S = 12.0
 SETTLE_S = 2.0
-"""To wake up before a turn, and until all is dispatched and written back behind it."""
+"""To wake up before a turn, and until all is dispatched and written back after it."""
 START_OF_OURS_S = 2.5
 """Processes of a load start for each turn, and warm up for a second."""
 SIDE_COLUMN_ROUNDS_MAX = 3
-"""Of what stands beside the ratios that decide."""
+"""Of sides beside those whose ratios decide."""
 SPECIAL_BROKERS = {DEFAULT_HEAP: "default heap", POOL: "transient store pool"}
+
+
+class Side:
+    """One side of a comparison in a group of loads; by itself nothing runs between its turns."""
+
+    def start(self) -> None:
+        """Starts what all loads of the group share."""
+
+    def prepare(self, load: Load) -> None:
+        """Prepares a load for its first turn."""
+
+    def turn(self, load: Load, side: str, seconds: float) -> Figures:
+        """One turn; everything is dispatched when this returns."""
+        raise NotImplementedError
+
+    def pids(self) -> list[int]:
+        """Its processes in the order in which they may be stopped: clients before servers."""
+        return []
+
+    def wake(self) -> None:
+        """A few messages, after its processes were stopped."""
+
+    def close(self) -> None:
+        """Ends it and removes what it stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +111,12 @@ def warm_ups(load: Load, side: str, seconds: float) -> list[float]:
     return [RATES_WARM_UP_S if java else 1.0]
 
 
-def turn_s(load: Load, seconds: float) -> float:
-    """About how long one turn takes, with what comes after it."""
-    return (load.turn_s or seconds) + SETTLE_S
-
-
 def estimate_s(loads: Sequence[Load], rounds: int, seconds: float, only: str = "") -> float:
     """Seconds that the whole will take, roughly."""
-    total = 0.0
-    for group in groups(loads, only):
-        total += GROUP_START_S
-        for load in group.loads:
-            total += load_s(load, rounds, seconds, only)
-    return total
+    return sum(
+        GROUP_START_S + sum(load_s(load, rounds, seconds, only) for load in group.loads)
+        for group in groups(loads, only)
+    )
 
 
 def load_s(load: Load, rounds: int, seconds: float, only: str = "") -> float:
@@ -110,13 +128,14 @@ def load_s(load: Load, rounds: int, seconds: float, only: str = "") -> float:
         ours = START_OF_OURS_S if side.startswith(OURS) else 0.0
         # These two share what another side has stored.
         total += 0.0 if side in (OBJECTS, AUTO_BATCH) else load.fill_s
-        total += rounds_of(load, rounds, side) * (turn_s(load, seconds) + ours)
+        turn_s = (load.turn_s or seconds) + SETTLE_S
+        total += rounds_of(load, rounds, side) * (turn_s + ours)
         total += sum(min(one, load.turn_s or one) + ours for one in warm_ups(load, side, seconds))
     return total
 
 
 def plan_text(loads: Sequence[Load], rounds: int, seconds: float, only: str = "") -> str:
-    """What will be run, and about how long it takes."""
+    """The loads that will be run, and about how long they take."""
     lines = []
     for group in groups(loads, only):
         lines.append(f"{group.name}:")

@@ -1,11 +1,9 @@
-"""What processes cost, from /proc: seconds of processor time, and memory without the store's pages.
+"""The cost of processes: seconds of processor time, and memory without the store's pages.
 
 Both sides of a comparison are measured by these functions alone.
 """
 
 import ctypes
-import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +13,6 @@ from pathlib import Path
 import psutil
 
 MIB = 1024 * 1024
-_HEAD = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)$")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -33,7 +30,7 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time of processes, with that of children who have ended."""
+    """User and system time of processes, with that of ended children."""
     total = 0.0
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
@@ -46,8 +43,10 @@ def private_mib(pids: Iterable[int], root: Path) -> float:
     """MiB that processes hold together: PSS, without what they have mapped of the store `root`."""
     total = 0
     for pid in pids:
-        with suppress(FileNotFoundError, ProcessLookupError):
-            total += pss_bytes(Path(f"/proc/{pid}/smaps").read_bytes(), os.fsencode(root))
+        with suppress(psutil.Error):
+            for mapped in psutil.Process(pid).memory_maps(grouped=False):
+                if not Path(mapped.path).is_relative_to(root):
+                    total += mapped.pss
     return total / MIB
 
 
@@ -70,21 +69,8 @@ def read_once(after_s: float, read: Callable[[], float]) -> Iterator[list[float]
         thread.join()
 
 
-def pss_bytes(smaps: bytes, root: bytes) -> int:
-    """The sum of `Pss` over the mappings of an smaps file that are not of files below `root`."""
-    total, counted = 0, True
-    for line in smaps.splitlines():
-        head = _HEAD.match(line)
-        if head:
-            path = head.group(1)
-            counted = not (path == root or path.startswith(root.rstrip(b"/") + b"/"))
-        elif counted and line.startswith(b"Pss:"):
-            total += int(line.split()[1]) * 1024
-    return total
-
-
 def open_handles(pid: int) -> int:
     """File descriptors of a process; 0 when it is gone."""
-    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-        return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - names alone are needed
+    with suppress(psutil.Error):
+        return psutil.Process(pid).num_fds()
     return 0

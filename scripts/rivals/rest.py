@@ -1,4 +1,4 @@
-"""Who has no turn stands still: SIGSTOP to all processes of a side while another has its turn.
+"""Stops a side while another has its turn: SIGSTOP to all of its processes.
 
 A broker that has just been loaded works on for a while though all is dispatched: it compiles,
 collects garbage, warms pages. On a machine of two cores the other side would pay for that. It is
@@ -25,7 +25,7 @@ LIMIT_S = 25.0
 
 @dataclass(slots=True)
 class OtherLoad:
-    """What the others took of the processors while they had no turn, and for how long."""
+    """Processor time of the others while they had no turn, and the length of that time."""
 
     cpu_s: float = 0.0
     seconds: float = 0.0
@@ -57,7 +57,7 @@ def stopped(pids: Sequence[int], limit_s: float = LIMIT_S) -> Iterator[OtherLoad
 
 
 def send(pids: Sequence[int], number: signal.Signals) -> None:
-    """A signal to each; who has ended is left out."""
+    """A signal to each; those that have ended are left out."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

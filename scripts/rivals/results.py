@@ -13,7 +13,7 @@ from typing import Any
 
 Figures = dict[str, Any]
 MUST_AGREE = ("seconds", "scale")
-"""What turns of one file have in common."""
+"""Figures that all turns of one file have in common."""
 
 
 @dataclass(frozen=True, slots=True)

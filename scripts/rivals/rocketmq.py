@@ -1,12 +1,11 @@
 """RocketMQ 5.5.0 as subprocesses: name server, broker, and one warm Java program that drives them.
 
-The folder java/ holds that program; its README.md lists what it answers. Maven brings RocketMQ.
+The folder java/ holds that program; its README.md lists what it replies. Maven brings RocketMQ.
 """
 
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -24,7 +23,6 @@ JAVA = Path(__file__).parent / "java"
 VERSION = "5.5.0"
 BUILD_S = 600
 START_S = 120
-ANSWER_S = 300
 JAVA_VERSION_MIN = 17
 HEAP = ("-Xms3g", "-Xmx3g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=15g")
 """The broker's, as in the figures that the goals were taken from; without AlwaysPreTouch.
@@ -90,7 +88,7 @@ def java_version(said: str) -> int:
 
 
 def class_path() -> str:
-    """Builds the program when its sources are newer, and answers what `java -cp` needs."""
+    """Builds the program when its sources are newer; returns what `java -cp` needs."""
     why = missing()
     if why:
         raise RivalMissing(why)
@@ -156,13 +154,6 @@ class Jvm:
         self._process.kill()
         self._process.wait(START_S)
 
-    def terminate(self) -> float:
-        """SIGTERM; answers the seconds until it had ended."""
-        began = time.monotonic()
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(START_S)
-        return time.monotonic() - began
-
     def tell(self, command: Mapping[str, object]) -> None:
         """Sends one command."""
         assert self._process.stdin is not None
@@ -181,38 +172,23 @@ class Jvm:
         return answer
 
 
-class Program:
-    """The warm Java program: `ask` it something and wait for the answer."""
+class Program(Jvm):
+    """The warm Java program: `ask` it something and wait for the reply."""
 
-    def __init__(self, classes: str, home: Path, name_server: str | None) -> None:
-        arguments = [name_server] if name_server else []
-        self.jvm = Jvm(
-            "client", home, [*CLIENT_HEAP, "-cp", classes, "Rival", *arguments], talks=True
-        )
-        self.jvm.hear()
-
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        return self.jvm.pid
+    def __init__(self, classes: str, home: Path, name_server: str) -> None:
+        command = [*CLIENT_HEAP, "-cp", classes, "Rival", name_server]
+        super().__init__("client", home, command, talks=True)
+        self.hear()
 
     def ask(self, do: str, **arguments: object) -> Answer:
-        """One command and its answer."""
-        self.begin(do, **arguments)
-        return self.jvm.hear()
-
-    def begin(self, do: str, **arguments: object) -> None:
-        """Sends a command; `self.jvm.hear()` has the answer."""
-        self.jvm.tell({"do": do, **arguments})
-
-    def close(self) -> None:
-        """Ends it."""
-        self.jvm.kill()
+        """One command and its reply."""
+        self.tell({"do": do, **arguments})
+        return self.hear()
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where name server and broker listen."""
+    """The addresses of name server and broker."""
 
     name_server: str
     broker: str
@@ -224,18 +200,16 @@ class Addresses:
         return cls(f"127.0.0.1:{first}", f"127.0.0.1:{first + 3}")
 
 
-class NameServer:
+def start_name_server(classes: str, home: Path, address: str) -> Jvm:
     """One name server, which stays while brokers come and go."""
-
-    def __init__(self, classes: str, home: Path, address: str) -> None:
-        port = address.partition(":")[2]
-        home.mkdir(parents=True, exist_ok=True)
-        config = home / "namesrv.conf"
-        config.write_text(f"listenPort={port}\n")
-        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        command = ["-Xms256m", "-Xmx256m", "-cp", classes, main, "-c", str(config)]
-        self.jvm = Jvm("namesrv", home, command, talks=False)
-        await_port(self.jvm, address)
+    home.mkdir(parents=True, exist_ok=True)
+    config = home / "namesrv.conf"
+    config.write_text(f"listenPort={address.partition(':')[2]}\n")
+    main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+    command = ["-Xms256m", "-Xmx256m", "-cp", classes, main, "-c", str(config)]
+    jvm = Jvm("namesrv", home, command, talks=False)
+    await_port(jvm, address)
+    return jvm
 
 
 class RocketMQ:
@@ -277,7 +251,7 @@ class RocketMQ:
         self.jvm = Jvm("broker", self._home, command, talks=False)
 
     def start(self) -> None:
-        """Starts it and waits until its port answers."""
+        """Starts it and waits until it listens."""
         self.begin()
         assert self.jvm is not None
         await_port(self.jvm, self.addresses.broker)
@@ -293,12 +267,6 @@ class RocketMQ:
         if self.jvm is not None:
             self.jvm.kill()
             self.jvm = None
-
-    def stop(self) -> float:
-        """SIGTERM; answers the seconds it took."""
-        assert self.jvm is not None, "not started"
-        took, self.jvm = self.jvm.terminate(), None
-        return took
 
     def remove(self) -> None:
         """Kills it and deletes its store."""

@@ -1,4 +1,4 @@
-"""What is compared with RocketMQ: the loads, and the rows of the table with their must and goal.
+"""The comparison with RocketMQ: its loads, and the rows of its table with must and goal.
 
 A load is run in turns, one side after the other; a row is one figure of a load. Goals that are
 set against other brokers are written here as ratios to RocketMQ, from figures of one machine with

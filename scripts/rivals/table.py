@@ -1,9 +1,11 @@
 """The table of ratios: what the rounds say together, for people and for a page."""
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from keelog.text import aligned, widths_of
 from scripts.rivals.results import TurnResults
 from scripts.rivals.rocketmq import VERSION as ROCKETMQ_VERSION
 from scripts.rivals.rows import (
@@ -52,17 +54,10 @@ class Line:
         """`goal`, `must`, `BELOW`, or `-` where nothing was measured. The median decides."""
         if self.ratio is None:
             return "-"
-        if _reaches(self.ratio.middle, self.row.goal, self.row.less_is_better):
+        reaches = operator.le if self.row.less_is_better else operator.ge
+        if reaches(self.ratio.middle, self.row.goal):
             return "goal"
-        return (
-            "must"
-            if _reaches(self.ratio.middle, self.row.must, self.row.less_is_better)
-            else ("BELOW")
-        )
-
-
-def _reaches(ratio: float, limit: float, less: bool) -> bool:
-    return ratio <= limit if less else ratio >= limit
+        return "must" if reaches(self.ratio.middle, self.row.must) else "BELOW"
 
 
 def ratios(ours: dict[int, float], theirs: dict[int, float]) -> list[float]:
@@ -98,18 +93,12 @@ def number(value: float, unit: str) -> str:
     return f"{value:.3g}"
 
 
-def spread_text(spread: Spread | None, unit: str) -> str:
-    """`least / median / greatest`."""
+def spread_text(spread: Spread | None, unit: str = "ratio") -> str:
+    """`least / median / greatest`, ratios as `1.21 / 1.32 / 1.40`."""
     if spread is None:
         return "-"
-    return " / ".join(number(value, unit) for value in (spread.low, spread.middle, spread.high))
-
-
-def ratio_text(spread: Spread | None) -> str:
-    """As `1.21 / 1.32 / 1.40`."""
-    if spread is None:
-        return "-"
-    return " / ".join(f"{value:.2f}" for value in (spread.low, spread.middle, spread.high))
+    values = (spread.low, spread.middle, spread.high)
+    return " / ".join(f"{one:.2f}" if unit == "ratio" else number(one, unit) for one in values)
 
 
 HEAD = ("row", "--rows", "unit", "ours", "RocketMQ", "ratio", "must", "goal", "reached", "CRC off")
@@ -124,7 +113,7 @@ def cells(line: Line) -> tuple[str, ...]:
         row.unit,
         spread_text(line.ours, row.unit),
         spread_text(line.theirs, row.unit),
-        ratio_text(line.ratio),
+        spread_text(line.ratio),
         f"{sign} {row.must:g}",
         f"{sign} {row.goal:g}",
         line.verdict,
@@ -137,11 +126,8 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool) 
     if markdown:
         marks = ["---", *["---:"] * (len(head) - 1)]
         return "\n".join("| " + " | ".join(row) + " |" for row in (head, marks, *rows))
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
-    )
+    widths = widths_of((head, *rows))
+    return "\n".join(aligned(row, widths) for row in (head, *rows))
 
 
 def main_table(results: TurnResults, *, markdown: bool = False) -> str:
@@ -187,7 +173,7 @@ def variant_lines(results: TurnResults) -> list[str]:
             if spread is not None:
                 said.append(
                     f"{load}: RocketMQ with {setting} {spread_text(spread, '/s')}/s; "
-                    f"ours / that {ratio_text(ratio)}"
+                    f"ours / that {spread_text(ratio)}"
                 )
     heap = Spread.of(results.by_round("default_heap", DEFAULT_HEAP, "pss_mib").values())
     if heap is not None:
@@ -203,7 +189,7 @@ def variant_lines(results: TurnResults) -> list[str]:
 
 
 def machine_text(results: TurnResults) -> str:
-    """Where and when it was measured; empty when the file does not say."""
+    """The machine and the date of a measurement; empty when the file does not have them."""
     machine = results.asked.get("machine")
     if not machine:
         return ""

@@ -14,9 +14,18 @@ from typing import Any
 
 from node.store.checkpoints import own_dir
 from scripts.bench.dispatch import fill_log
+from scripts.rivals.plan import Side
 from scripts.rivals.proc import cpu_seconds, private_mib, read_once
 from scripts.rivals.results import Figures
-from scripts.rivals.rocketmq import HEAP, Addresses, NameServer, Program, RivalFailed, RocketMQ
+from scripts.rivals.rocketmq import (
+    HEAP,
+    Addresses,
+    Jvm,
+    Program,
+    RivalFailed,
+    RocketMQ,
+    start_name_server,
+)
 from scripts.rivals.rows import AUTO_BATCH, Load
 
 QUEUES = 8
@@ -37,12 +46,12 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BrokerBench:
-    """What all brokers of a run share: class path, folder, addresses, and the warm program."""
+    """Shared by all brokers of a run: class path, folder, addresses, and the warm program."""
 
     classes: str
     folder: Path
     addresses: Addresses
-    names: NameServer
+    names: Jvm
     program: Program
 
     @classmethod
@@ -50,18 +59,18 @@ class BrokerBench:
     def open(cls, classes: str, folder: Path) -> Iterator["BrokerBench"]:
         """Starts name server and program; ends them, whatever happens."""
         addresses = Addresses.free()
-        names = NameServer(classes, folder / "names", addresses.name_server)
+        names = start_name_server(classes, folder / "names", addresses.name_server)
         try:
             program = Program(classes, folder / "client", addresses.name_server)
             try:
                 yield cls(classes, folder, addresses, names, program)
             finally:
-                program.close()
+                program.kill()
         finally:
-            names.jvm.kill()
+            names.kill()
 
 
-class Theirs:
+class Theirs(Side):
     """One broker with its settings, and the turns that are run against it."""
 
     def __init__(
@@ -99,11 +108,11 @@ class Theirs:
             self.settle()
 
     def turn(self, load: Load, side: str, seconds: float) -> Figures:
-        """One turn; what it left behind is dispatched when this returns."""
+        """One turn; everything is dispatched when this returns."""
         if load.kind == "restart":
             return self._restart(load)
         before = self._cpu()
-        servers = [self._broker.pid, self._bench.names.jvm.pid]
+        servers = [self._broker.pid, self._bench.names.pid]
         with read_once(
             seconds * SAMPLE_AT, lambda: private_mib(servers, self._broker.store)
         ) as pss:
@@ -128,8 +137,8 @@ class Theirs:
             time.sleep(0.02)
 
     def pids(self) -> list[int]:
-        """Client, broker, name server: who asks stops before who answers."""
-        return [self._bench.program.pid, self._broker.pid, self._bench.names.jvm.pid]
+        """Client, broker, name server: clients stop before servers."""
+        return [self._bench.program.pid, self._broker.pid, self._bench.names.pid]
 
     def wake(self) -> None:
         """Messages until all are accepted: connections live, threads run. Raises RivalFailed."""
@@ -143,7 +152,7 @@ class Theirs:
                 raise RivalFailed(f"the broker did not go on: {answer['first_error']}")
 
     def _cpu(self) -> tuple[float, float]:
-        servers = [self._broker.pid, self._bench.names.jvm.pid]
+        servers = [self._broker.pid, self._bench.names.pid]
         return cpu_seconds(servers), cpu_seconds([self._bench.program.pid])
 
     def _workload(self, load: Load, side: str, seconds: float) -> Answer:
@@ -188,15 +197,12 @@ class Theirs:
         return {"seconds": took, "refused": answer["refused"]}
 
 
-class TheirStore:
+class TheirStore(Side):
     """RocketMQ's store in the Java program itself, without a broker."""
 
     def __init__(self, bench: BrokerBench) -> None:
-        self._program, self._names = bench.program, bench.names.jvm
+        self._program, self._names = bench.program, bench.names
         self._root = bench.folder / "alone"
-
-    def start(self) -> None:
-        """Nothing runs between the turns."""
 
     def close(self) -> None:
         """Removes the store."""
@@ -205,9 +211,6 @@ class TheirStore:
     def pids(self) -> list[int]:
         """The program and the name server, which nobody needs here."""
         return [self._program.pid, self._names.pid]
-
-    def wake(self) -> None:
-        """Nothing of it holds a connection."""
 
     def prepare(self, load: Load) -> None:
         """For dispatch: a log whose records have one key each."""

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from keelog.cli.main import run
-from keelog.cli.mqadmin.names import _OURS, ALIASES, INSTEAD, translate
+from keelog.cli.mqadmin.names import ALIASES, INSTEAD, translate
 from protocol.errors import BadRequest
 from tests.cli.test_examples import assert_is_read
 from tests.support.node import RunningNode, wait_until
@@ -72,7 +72,6 @@ def test_what_does_not_exist_or_is_wrong_says_what_to_use(theirs: str, why: str,
 
 
 def test_every_alias_is_carried_out_and_none_is_called_missing() -> None:
-    assert set(ALIASES) == set(_OURS)
     assert not set(ALIASES) & set(INSTEAD)
 
 

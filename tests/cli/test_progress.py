@@ -1,14 +1,15 @@
-"""How far a long command is: a line that is written over, or plain lines, and what they say."""
+"""How far a long command is: a line that moves, or plain lines, and what they say."""
 
 import io
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from keelog.cli.main import run
-from keelog.cli.messages.produce import input_teller
-from keelog.cli.progress import CommandProgress, progress_line
+from keelog.cli.messages.produce import input_meter
+from keelog.progress import CommandProgress, progress_line, status_line
 from keelog.text import duration_text, size_text
 from tests.cli.tree import leaves
 from tests.support.golden import GetStore
@@ -71,42 +72,129 @@ def test_a_log_gets_a_plain_line_each_five_seconds() -> None:
     stream, clock = io.StringIO(), Clock()
     progress = CommandProgress(stream=stream, clock=clock)
     with progress.shown():
-        tell = progress.teller("checked", "parts")
+        advance = progress.meter("checked", "parts")
         for second in range(1, 13):
             clock.now += 1
-            tell(second, 20)
+            advance(second, 20)
     assert stream.getvalue() == (
         "checked 25% (5 of 20 parts), about 15 s left\n"
         "checked 50% (10 of 20 parts), about 10 s left\n"
     )
 
 
-def test_a_terminal_gets_one_line_that_is_gone_behind_the_work(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+CONTROL = re.compile(r"\x1b\[(\??\d*(?:;\d+)*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
+
+
+def screen(written: str) -> list[str]:
+    """The lines that a terminal shows after this, those without text left out."""
+    lines, row, column = [""], 0, 0
+    for number, command, moved, text in CONTROL.findall(written):
+        if text:
+            lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + len(text) :]
+            column += len(text)
+        elif moved == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+            column = 0
+        elif moved == "\r":
+            column = 0
+        elif command == "A":
+            row -= int(number or 1)
+        elif command == "K":
+            lines[row] = "" if number == "2" else lines[row][:column]
+        else:
+            assert command in "mhl", f"{number}{command}: colours, and the cursor's sight"
+    return [line for line in lines if line.strip()]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setenv("TERM", "xterm")
-    stream, clock = Terminal(), Clock()
-    progress = CommandProgress(stream=stream, clock=clock)
+    monkeypatch.setenv("COLUMNS", "100")
+    return Terminal()
+
+
+def test_a_terminal_gets_one_line_that_is_gone_after_the_work(terminal: Terminal) -> None:
+    clock, seen = Clock(), []
+    progress = CommandProgress(stream=terminal, clock=clock)
     with pytest.raises(OSError, match="full"), progress.shown():
-        tell = progress.teller("checked", "parts")
+        advance = progress.meter("checked", "parts")
         for part in range(1, 4):
             clock.now += 0.5
-            tell(part, 4)
+            advance(part, 4)
+            seen.append(screen(terminal.getvalue()))
         raise OSError("full")
-    text = stream.getvalue()
-    assert "\n" not in text
-    assert text.count("\r\x1b[K") == 4
-    assert text.endswith("\r\x1b[K"), "the line is cleared, also by an error"
-    assert "[##################......] checked 75% (3 of 4 parts), about 0 s left" in text
-    assert "\x1b[3" not in text, "no colours, so there are none to turn off"
+    assert [len(lines) for lines in seen] == [1, 1, 1]
+    assert "checked 25% (1 of 4 parts)" in seen[0][0]
+    assert "checked 75% (3 of 4 parts), about 0 s left" in seen[2][0]
+    assert seen[0][0].startswith("━"), "a bar"
+    assert screen(terminal.getvalue()) == [], "the line is cleared, also by an error"
+    assert terminal.getvalue().rindex("?25h") > terminal.getvalue().rindex("?25l"), "the cursor"
+
+
+def test_a_line_that_was_cleared_comes_back_below_what_was_written(terminal: Terminal) -> None:
+    clock = Clock()
+    progress = CommandProgress(stream=terminal, clock=clock)
+    with progress.shown():
+        advance = progress.meter("dumped", "queues")
+        clock.now += 1
+        advance(1, 4)
+        progress.clear()
+        terminal.write("damage: here\n")
+        clock.now += 1
+        advance(2, 4)
+        first, second = screen(terminal.getvalue())
+        assert first == "damage: here"
+        assert "dumped 50% (2 of 4 queues), about 2 s left" in second
+    assert screen(terminal.getvalue()) == ["damage: here"]
+
+
+def test_a_terminal_is_not_written_to_at_each_step(terminal: Terminal) -> None:
+    clock = Clock()
+    advance = (progress := CommandProgress(stream=terminal, clock=clock)).meter("checked")
+    with progress.shown():
+        for _ in range(3):
+            clock.now += 0.06
+            advance(1, 2)
+        assert terminal.getvalue() == ""
+        clock.now += 0.06
+        advance(1, 2)
+        assert terminal.getvalue() != ""
+
+
+def test_the_bar_has_no_colours(terminal: Terminal) -> None:
+    clock = Clock()
+    with (progress := CommandProgress(stream=terminal, clock=clock)).shown():
+        advance = progress.meter("checked")
+        clock.now += 1
+        advance(1, 2)
+    assert "checked" in terminal.getvalue()
+    assert not re.search(r"\x1b\[[0-9;]*[1-9][0-9;]*m", terminal.getvalue())
+
+
+def test_phases_of_a_load_move_below_the_lines_that_stay(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", terminal)
+    with status_line() as shown:
+        shown.phase("warming up")
+        shown.line("   1 s | sent 5k/s")
+    assert screen(terminal.getvalue()) == ["   1 s | sent 5k/s"]
+
+
+def test_phases_are_plain_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    with status_line() as shown:
+        shown.phase("warming up")
+        shown.line("   1 s | sent 5k/s")
+    assert capsys.readouterr().err == "warming up\n   1 s | sent 5k/s\n"
 
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     stream, clock = Terminal(), Clock()
-    tell = CommandProgress(stream=stream, clock=clock).teller("checked")
+    advance = CommandProgress(stream=stream, clock=clock).meter("checked")
     clock.now += 5
-    tell(1, 2)
+    advance(1, 2)
     assert stream.getvalue().endswith("left\n")
     assert "\x1b" not in stream.getvalue()
 
@@ -117,14 +205,14 @@ def test_a_file_that_is_sent_has_an_end_and_a_pipe_has_none(tmp_path: Path) -> N
     file = tmp_path / "lines"
     file.write_bytes(b"x" * 100)
     with file.open("rb", buffering=0) as source:
-        tell = input_teller(progress, source.fileno())
+        advance = input_meter(progress, source.fileno())
         source.read(25)
         clock.now += 5
-        tell()
+        advance()
     assert stream.getvalue() == "sent 25% (25 B of 100 B), about 15 s left\n"
     reading, writing = os.pipe()
     clock.now += 5
-    input_teller(progress, reading)()
+    input_meter(progress, reading)()
     os.close(reading)
     os.close(writing)
     assert stream.getvalue().count("\n") == 1
@@ -132,9 +220,9 @@ def test_a_file_that_is_sent_has_an_end_and_a_pipe_has_none(tmp_path: Path) -> N
 
 def test_who_wants_no_progress_gets_none() -> None:
     stream, clock = io.StringIO(), Clock()
-    tell = CommandProgress(True, stream, clock).teller("checked")
+    advance = CommandProgress(True, stream, clock).meter("checked")
     clock.now += 60
-    tell(1, 2)
+    advance(1, 2)
     assert stream.getvalue() == ""
 
 
@@ -153,7 +241,7 @@ def test_long_commands_tell_while_they_walk_and_the_data_stays_the_same(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("keelog.cli.progress.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("keelog.progress.LINE_EVERY_S", 0.0)
     store = str(golden_copy("small-clean"))
 
     def talk(*words: str) -> str:

@@ -21,8 +21,8 @@ from keelog.bench.load.read_roles import follow
 from keelog.bench.load.recorder import Recorder
 from keelog.bench.report.aggregate import Tally
 from keelog.bench.results import Result, Stream, Summary
-from keelog.bench.units import bytes_of, count_of, seconds_of, share_of
 from keelog.bench.workload import Workload
+from keelog.text import bytes_of, count_of, seconds_of, share_of
 from protocol.errors import BadRequest
 
 SECOND = 1_000_000_000
@@ -185,7 +185,7 @@ class TailOfOneQueue:
 def test_the_streams_of_a_follower_end_with_the_last_message_that_counts() -> None:
     client, streams = TailOfOneQueue(), (Recorder(), Recorder())
     began = time.monotonic_ns()
-    follow(client, "t", [0], streams, True)  # type: ignore[arg-type]
+    follow(client, "t", [0], *streams, True)  # type: ignore[arg-type]
     for stream in streams:
         last = stream.take()["last"]
         assert last is not None

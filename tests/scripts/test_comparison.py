@@ -1,14 +1,17 @@
 """The comparison with RocketMQ, without RocketMQ: plan, results, table, page."""
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
+from scripts.docs.generated_page import fill_part
 from scripts.rivals import compare_rocketmq
-from scripts.rivals.page import filled
 from scripts.rivals.plan import estimate_s, groups, rounds_of, warm_ups
-from scripts.rivals.proc import pss_bytes
+from scripts.rivals.proc import MIB, private_mib
 from scripts.rivals.results import Turn, TurnResults
 from scripts.rivals.rocketmq import java_version
 from scripts.rivals.rows import CRC_OFF, LOADS, OBJECTS, OURS, ROWS, THEIRS, chosen, scaled
@@ -182,18 +185,17 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         TurnResults.load(path)
 
 
-def test_memory_leaves_out_what_is_mapped_of_the_store() -> None:
-    head = "7f00-7f10 r--s 00000000 fe:00 12 {}\nSize: 16 kB\nPss: {} kB\nPss_Dirty: 3 kB\n"
-    smaps = "".join(
-        head.format(path, kib)
-        for path, kib in [
-            ("                 /data/store/commitlog/0", 1000),
-            ("                 /data/store-2/file", 7),
-            ("", 20),
-            ("                         [heap]", 5),
-        ]
-    )
-    assert pss_bytes(smaps.encode(), b"/data/store") == 32 * 1024
+def test_memory_leaves_out_what_is_mapped_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    kib = {"/data/store/commitlog/0": 1000, "/data/store-2/file": 7, "[anon]": 20, "[heap]": 5}
+    maps = [SimpleNamespace(path=path, pss=size * 1024) for path, size in kib.items()]
+    process = SimpleNamespace(memory_maps=lambda grouped: maps)
+    monkeypatch.setattr("psutil.Process", lambda _pid: process)
+    assert private_mib([1, 2], Path("/data/store")) == 2 * 32 / 1024
+
+
+def test_memory_of_a_process_is_most_of_what_it_holds() -> None:
+    found = private_mib([os.getpid(), 2**22 + 1], Path("/none"))
+    assert 1 < found <= psutil.Process().memory_info().rss / MIB + 1
 
 
 @pytest.mark.parametrize(
@@ -228,9 +230,7 @@ def test_a_saved_result_is_shown_again_and_fills_the_page(
 ) -> None:
     saved, page = tmp_path / "saved.jsonl", tmp_path / "page.md"
     saved.write_text(result_of("send_1", {OURS: [6000.0], THEIRS: [2000.0]}).lines())
-    page.write_text(
-        "# Page\n\n<!-- compare_rocketmq: begin -->\nold\n<!-- compare_rocketmq: end -->\n\nrest\n"
-    )
+    page.write_text("# Page\n\n<!-- generated: compare_rocketmq -->\nold\n<!-- end -->\n\nrest\n")
     assert compare_rocketmq.main(["--from", str(saved), "--markdown", str(page)]) == 0
     assert "3.00 / 3.00 / 3.00" in capsys.readouterr().out
     text = page.read_text()
@@ -245,6 +245,9 @@ def test_a_row_below_its_must_is_an_exit_code(tmp_path: Path) -> None:
     assert compare_rocketmq.main(["--from", str(saved)]) == 1
 
 
-def test_a_page_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="no part between"):
-        filled("# Page\n", "compare_rocketmq", "text")
+def test_a_page_without_the_part_is_refused_and_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n")
+    with pytest.raises(ValueError, match="has no part <!-- generated: compare_rocketmq -->"):
+        fill_part(page, "compare_rocketmq", "text")
+    assert page.read_text() == "# Page\n"

@@ -1,6 +1,7 @@
 """What scripts/bench/flatness.py shows, and one small run of it."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_the_table_shows_what_was_measured_and_who_holds_what() -> None:
 def test_a_saved_result_becomes_a_picture_also_where_a_part_lacks_a_figure(tmp_path: Path) -> None:
     age = Point("age", 0, "M messages", {"pss_mib": 3.0, "pss_mib_of": {}, "handles_of": {}})
     saved, picture = tmp_path / "saved.json", tmp_path / "flat.svg"
-    saved.write_text(json.dumps({"points": [point.as_dict() for point in [*POINTS, age]]}))
+    saved.write_text(json.dumps({"points": [asdict(point) for point in [*POINTS, age]]}))
     assert bench_flatness.main(["--from", str(saved), "--picture", str(picture)]) == 0
     assert "<svg" in picture.read_text()
 

@@ -29,7 +29,7 @@ def test_saved_limits_are_shown_again_without_measuring(
 ) -> None:
     saved, page = tmp_path / "limits.json", tmp_path / "page.md"
     saved.write_text(json.dumps(MEASURED))
-    page.write_text("<!-- bench_limits: begin --><!-- bench_limits: end -->")
+    page.write_text("<!-- generated: bench_limits -->\n<!-- end -->")
     assert bench_limits.main(["--from", str(saved), "--markdown", str(page)]) == 0
     assert "copying memory" in capsys.readouterr().out
     assert page.read_text().count("| 10 |") == len(LIMITS)

@@ -1,4 +1,4 @@
-"""The README's picture and figures, and the page of settings, are what their scripts make."""
+"""The generated parts of our pages, and the README's picture, are what their scripts make."""
 
 import re
 import shlex
@@ -6,36 +6,58 @@ from pathlib import Path
 
 import pytest
 
-from scripts.docs import readme_numbers, recording, settings_table
+from scripts.docs import pages as pages_module
+from scripts.docs import recording
+from scripts.docs.generated_page import parts_of
+from scripts.docs.pages import PAGES, README_ROWS, ROOT, readme_numbers, render
 from scripts.docs.recording import Event, Piece, as_cast, draw, from_cast, pieces
 from tests.cli.tree import leaves
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+README = ROOT / "README.md"
 
 
-def test_the_settings_table_is_what_the_code_says() -> None:
-    text = settings_table.PAGE.read_text(encoding="utf-8")
-    assert text.count("<!-- generated: settings -->") == 1
-    assert settings_table.render(text) == text, "stale: python -m scripts.docs.settings_table"
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_its_generated_parts_as_the_code_makes_them(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert render(page, text) == text, "stale: python -m scripts.docs.pages"
+    assert text.count("<!-- generated: ") == len(parts_of(text)) == len(PAGES[page])
 
 
-def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert text.count("<!-- generated: numbers -->") == 1
-    assert readme_numbers.render(text) == text, "stale: python -m scripts.docs.readme_numbers"
+def test_a_stale_page_is_noticed_and_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\n<!-- generated: unit -->\nold\n<!-- end -->\n\nby hand\n")
+    monkeypatch.setattr(pages_module, "ROOT", tmp_path)
+    monkeypatch.setattr(pages_module, "PAGES", {"page.md": {"unit": lambda: "new"}})
+    monkeypatch.setattr("sys.argv", ["pages", "--check"])
+    assert pages_module.main() == 1
+    assert "page.md is stale" in capsys.readouterr().err
+    assert "old" in page.read_text()
+    monkeypatch.setattr("sys.argv", ["pages"])
+    assert pages_module.main() == 0
+    made = "<!-- generated: unit -->\n\nnew\n\n<!-- end -->"
+    assert page.read_text() == f"# Title\n\n{made}\n\nby hand\n"
+    monkeypatch.setattr("sys.argv", ["pages", "--check"])
+    assert pages_module.main() == 0
+
+
+def test_an_unknown_part_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        render("docs/format.md", "<!-- generated: nonsense -->\n<!-- end -->")
 
 
 def test_a_figure_is_the_median_of_its_rounds() -> None:
     rows = "".join(
         f"| {name} | k | u | 1 / {number} / 9 | 2 / 3 / 4 | 0.5 / 0.6 / 0.7 | must |\n"
-        for number, name in enumerate(readme_numbers.ROWS)
+        for number, name in enumerate(README_ROWS)
     )
-    source = f"<!-- compare_rocketmq: begin -->\n\nMachine; 5 rounds.\n\n{rows}"
-    made = readme_numbers.table(source + "<!-- compare_rocketmq: end -->")
+    source = f"<!-- generated: compare_rocketmq -->\n\nMachine; 5 rounds.\n\n{rows}<!-- end -->"
+    made = readme_numbers(source)
     assert made.startswith("Machine:\n")
-    assert f"| {readme_numbers.ROWS[2]} | u | 2 | 3 | 0.6 |" in made
-    with pytest.raises(KeyError, match="no table"):
-        readme_numbers.table(rows)
+    assert f"| {README_ROWS[2]} | u | 2 | 3 | 0.6 |" in made
+    with pytest.raises(KeyError):
+        readme_numbers(rows)
 
 
 def recorded() -> list[Event]:

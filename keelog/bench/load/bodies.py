@@ -1,10 +1,10 @@
 """Bodies of messages: their sizes as asked for, made before the load begins."""
 
+import itertools
 import random
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from keelog.bench.units import bytes_of
+from keelog.text import bytes_of
 from protocol.errors import BadRequest
 
 KINDS = "128, 1KiB, uniform:100-2000 or lognormal:512 (the median)"
@@ -63,11 +63,5 @@ def make_bodies(sizes: Sizes, seed: int) -> list[bytes]:
 
 def batches(bodies: list[bytes], count: int) -> list[list[bytes]]:
     """The bodies in batches of `count`, each body about once."""
-    turn = endless(bodies)
+    turn = itertools.cycle(bodies)
     return [[next(turn) for _ in range(count)] for _ in range(max(1, len(bodies) // count))]
-
-
-def endless(items: list[bytes]) -> Iterator[bytes]:
-    """One after the other, for ever."""
-    while True:
-        yield from items

@@ -54,7 +54,7 @@ class LatencyHistogram:
         return min(float(middle), float(self.max_ns)) / 1e6
 
     def figures(self) -> dict[str, float | None]:
-        """Average, percentiles and maximum in ms; None where there is no value."""
+        """Average, percentiles and maximum in ms; None without a value."""
         total = self.total
         if not total:
             return dict.fromkeys(("avg_ms", *PERCENTILES, "max_ms"))

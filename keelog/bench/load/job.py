@@ -1,4 +1,4 @@
-"""What one process of a load is told to do."""
+"""The work of one process of a load."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class LoadJob:
     topics: tuple[str, ...]
     workload: Workload
     folder: str | None = None
-    """Where it may leave files."""
+    """A folder for its files."""
     streams: dict[str, Recorder] = field(default_factory=dict)
 
     def line(self) -> str:

@@ -1,8 +1,7 @@
 """One process of a load: `python -m keelog.bench.load.load_process`, started by processes.py.
 
 It talks in lines of JSON: reads its job, says that it is ready, reads the moment to begin, says a
-row of figures each second, and that it is done. Its stdin ends when the bench does, whatever ended
-that: then it ends too, at once.
+row of figures each second, and that it is done. Its stdin ends with the bench; then it ends, too.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""When requests are due: at full speed now, at a rate by a plan that no slow answer changes.
+"""The time at which each request is due: now at full speed, else by a plan that slow replies do not
+change.
 
 The plan makes the load an open loop. A request that goes out late, since all callers were busy,
 has waited in the latency that is counted from its intended time: no omission is coordinated.
@@ -37,7 +38,7 @@ class LoadPace:
             now = time.monotonic_ns()
             return now if now < self._end_ns else None
         due = self._start_ns + int(number * self._interval_ns)
-        # A plan that is behind ends in time all the same: the achieved rate tells.
+        # A plan that is late ends in time all the same: the achieved rate shows it.
         return due if max(due, time.monotonic_ns()) < self._end_ns else None
 
 

@@ -14,7 +14,7 @@ from keelog.bench.workload import STAMP_BYTES
 _STAMP = struct.Struct(">qqqq")
 assert _STAMP.size == STAMP_BYTES
 WHO_AT = 16
-"""Where producer and number stand."""
+"""The place of producer and number."""
 END = -1
 """The number of a message after all others of its queue."""
 
@@ -25,7 +25,7 @@ def key_of(producer: int, number: int) -> str:
 
 
 class PayloadHeader(NamedTuple):
-    """What a body says; times in ns."""
+    """The fields of the stamp; times in ns."""
 
     due_ns: int
     sent_ns: int

@@ -101,7 +101,7 @@ class Fleet:
         return start
 
     def rows(self, until_ns: int) -> Iterator[SecondFigures]:
-        """What comes in until a moment; returns earlier when all are done. Raises LoadFailed."""
+        """Yields rows until a moment; returns earlier when all are done. Raises LoadFailed."""
         while not all(member.is_done for member in self.members):
             left = (until_ns - time.monotonic_ns()) / 1e9
             if left <= 0:

@@ -3,13 +3,14 @@
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import keelog
 from keelog.bench.load.job import SECOND_NS, LoadJob, Prepared
 from keelog.bench.load.pace import LoadPace, sleep_until
 from keelog.bench.load.payload_header import END, PayloadHeader
 from keelog.bench.load.recorder import Recorder
+from keelog.bench.workload import ReadAs
 from protocol.errors import MqError
 
 FIND_S_MAX = 60.0
@@ -22,70 +23,60 @@ def prepare_reads(job: LoadJob) -> Prepared:
     Its stream is `consume`; nothing is timed in it.
     """
     load = job.workload
-    consumed = job.stream("consume")
-    counts = [0, 0]
-    consumed.count_by(lambda: (counts[0], counts[1]))
+    messages = size = 0
+    job.stream("consume").count_by(lambda: (messages, size))
     client = keelog.connect(job.endpoint, timeout=load.timeout)
     mine: dict[str, list[int]] = defaultdict(list)
     for topic, queue_id in job.queues():
         mine[topic].append(queue_id)
 
+    def results() -> Iterator[keelog.PullResult]:
+        for topic, queues in mine.items():
+            yield from client.consume(
+                topic,
+                "earliest",
+                queues=queues,
+                until_end=True,
+                max_messages=load.pull_messages,
+                max_bytes=load.pull_bytes,
+            )
+
     def work(start_ns: int) -> None:
+        nonlocal messages, size
         end_ns = job.end_ns(start_ns)
 
-        def is_over() -> bool:
-            return load.count is None and time.monotonic_ns() >= end_ns
+        def goes_on() -> bool:
+            return load.count is not None or time.monotonic_ns() < end_ns
 
         with client:
-            while not is_over():
-                for topic, queues in mine.items():
-                    _read(_stored(job, client, topic, queues), load.read_as, counts, is_over)
+            while goes_on():
+                for result in results():
+                    messages += result.count
+                    size += _read_bytes(result, load.read_as)
+                    if not goes_on():
+                        return
                 if load.count is not None:
                     return
 
     return Prepared(work)
 
 
-def _stored(
-    job: LoadJob, client: keelog.Client, topic: str, queues: list[int]
-) -> Iterator[keelog.PullResult]:
-    """All that queues of a topic hold now."""
-    return client.consume(
-        topic,
-        "earliest",
-        queues=queues,
-        until_end=True,
-        max_messages=job.workload.pull_messages,
-        max_bytes=job.workload.pull_bytes,
-    )
-
-
-def _read(
-    results: Iterator[keelog.PullResult],
-    as_: str,
-    counts: list[int],
-    is_over: Callable[[], bool],
-) -> None:
-    """Counts messages and bytes, of whole records where these are read."""
-    for result in results:
-        if as_ == "raw":
-            counts[1] += len(result.payload)
-        else:
-            counts[1] += sum(len(message.body) for message in result.messages)
-        counts[0] += result.count
-        if is_over():
-            return
+def _read_bytes(result: keelog.PullResult, read_as: ReadAs) -> int:
+    """Bytes of whole records where these are read, else of the bodies of message objects."""
+    if read_as == "raw":
+        return len(result.payload)
+    return sum(len(message.body) for message in result.messages)
 
 
 def prepare_follow(job: LoadJob) -> Prepared:
     """Follows its queues until the last message of each has come.
 
     Streams: `end_to_end` from the intended send time, `from_send` from the real one; what a queue
-    lacks, repeats or confuses is a failure of `end_to_end`. Both end with the last message that was
-    sent to be measured; the one that tells the end comes later, by what the bench takes to send it.
+    lacks, repeats or confuses is a failure of `end_to_end`. Both end with the last message that is
+    measured; the bench sends the one that marks the end later.
     """
     load = job.workload
-    streams = job.stream("end_to_end"), job.stream("from_send")
+    end_to_end, from_send = job.stream("end_to_end"), job.stream("from_send")
     client = keelog.connect(job.endpoint, timeout=load.timeout)
     mine = [queue_id for _, queue_id in job.queues()]
     (topic,) = job.topics
@@ -93,7 +84,7 @@ def prepare_follow(job: LoadJob) -> Prepared:
 
     def work(_start_ns: int) -> None:
         with client:
-            follow(client, topic, mine, streams, is_ordered)
+            follow(client, topic, mine, end_to_end, from_send, is_ordered)
 
     return Prepared(work)
 
@@ -102,12 +93,13 @@ def follow(
     client: keelog.Client,
     topic: str,
     queues: list[int],
-    streams: tuple[Recorder, Recorder],
+    end_to_end: Recorder,
+    from_send: Recorder,
     is_ordered: bool,
 ) -> None:
     """Reads until each queue has shown its last message. `is_ordered`: each producer sends one
     message after the other, so that its numbers must rise."""
-    note, sample, fail = streams[0].note, streams[1].sample, streams[0].fail
+    note, sample, fail = end_to_end.note, from_send.sample, end_to_end.fail
     expected = dict.fromkeys(queues, 0)
     last: dict[tuple[int, int], int] = {}
     unfinished = set(queues)
@@ -129,14 +121,14 @@ def follow(
         last[who] = stamp.number
         note(now - stamp.due_ns, len(body))
         sample(now - stamp.sent_ns)
-        streams[0].last_ns = streams[1].last_ns = now
+        end_to_end.last_ns = from_send.last_ns = now
 
 
 def prepare_finds(job: LoadJob) -> Prepared:
     """Looks messages up by their keys at the rate `finds`, as an open loop; its stream is `find`.
 
-    A look-up ends when it has found the message: until then the index may be behind. What is looked
-    up is any stored message; drawing it counts in the loop, not in the latency.
+    A look-up ends when it has found the message, which the index may not have yet. It looks for any
+    stored message; drawing one counts in the loop, not in the latency.
     """
     load = job.workload
     finds = job.stream("find")

@@ -1,11 +1,13 @@
-"""What producers were told, a row a message in a file, so that all of it can be checked."""
+"""The receipts of producers, a row a message in a file, so that all can be checked."""
 
+import itertools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -18,39 +20,33 @@ _BUFFER_BYTES = 1 << 20
 
 
 def notes_path(folder: str, producer: int) -> Path:
-    """Where a producer's rows are."""
+    """The file of a producer's rows."""
     return Path(folder) / f"producer-{producer}.rows"
 
 
-class Notes:
-    """The rows of one producer, as a context. Rows come on the client's I/O thread alone."""
+@contextmanager
+def noting(
+    path: Path, send: Callable[..., "Future[Receipt]"]
+) -> Iterator[Callable[..., "Future[Receipt]"]]:
+    """Yields `send` with a row for each message that is stored; numbers count the calls.
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb", buffering=_BUFFER_BYTES)
+    Rows come on the client's I/O thread alone. Every message needs its reply inside.
+    """
+    numbers = itertools.count()
+    with path.open("wb", buffering=_BUFFER_BYTES) as file:
 
-    def noting(self, send: Callable[..., "Future[Receipt]"]) -> Callable[..., "Future[Receipt]"]:
-        """`send`, and a row for each message that is stored; numbers count the calls."""
-        number = -1
+        def note(number: int, future: "Future[Receipt]") -> None:
+            if future.exception() is None:
+                found = future.result()
+                file.write(_ROW(number, found.queue_id, found.queue_offset, found.physical_offset))
 
         def send_and_note(*arguments: Any, **options: Any) -> "Future[Receipt]":
-            nonlocal number
-            number += 1
+            number = next(numbers)
             future = send(*arguments, **options)
-            future.add_done_callback(partial(self._note, number))
+            future.add_done_callback(partial(note, number))
             return future
 
-        return send_and_note
-
-    def _note(self, number: int, future: "Future[Receipt]") -> None:
-        if future.exception() is None:
-            told = future.result()
-            self._file.write(_ROW(number, told.queue_id, told.queue_offset, told.physical_offset))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        yield send_and_note
 
 
 def read_notes(path: Path) -> Ints:

@@ -1,7 +1,7 @@
-"""What a load process counts and reports: a row of figures each second, as a line of JSON.
+"""The figures of a load process: a row each second, as a line of JSON.
 
-Callers note latencies from any thread. Each note is an append to an array, which needs no lock;
-whoever takes a row copies what is there and deletes as much.
+Callers note latencies from any thread. Each note is an append to an array, which needs no lock.
+The thread that takes a row copies what is there and deletes as much.
 """
 
 from array import array
@@ -25,7 +25,7 @@ class Recorder:
         self._counted: Callable[[], tuple[int, int]] | None = None
         self._before = (0, 0)
         self.last_ns: int | None = None
-        """When the last message came, by the monotonic clock, where waiting for more is no work."""
+        """When the last message came, by the monotonic clock; None: waiting counts, too."""
 
     def note(self, latency_ns: int, size: int) -> None:
         """A request was answered; `size` are the bytes of its bodies."""
@@ -41,11 +41,11 @@ class Recorder:
         self._failures[kind] += messages
 
     def count_by(self, counted: Callable[[], tuple[int, int]]) -> None:
-        """Messages and bytes so far come from `counted`, not from notes."""
+        """Messages and bytes up to now come from `counted`, not from notes."""
         self._counted = counted
 
     def take(self) -> dict[str, Any]:
-        """What came since the last call."""
+        """Returns the figures since the last call."""
         latencies, sizes = _cut(self._latencies), _cut(self._sizes)
         histogram = LatencyHistogram()
         histogram.add(latencies)

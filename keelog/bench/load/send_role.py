@@ -1,9 +1,11 @@
 """The load process that sends: its stream is `send`, and `lateness` where there is a rate."""
 
 import asyncio
+import contextlib
 import itertools
 import random
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,7 +15,7 @@ from keelog.bench.load.bodies import Sizes, batches, make_bodies
 from keelog.bench.load.job import LoadJob, Prepared
 from keelog.bench.load.pace import LoadPace
 from keelog.bench.load.payload_header import key_of, stamped
-from keelog.bench.load.receipts_file import Notes, notes_path
+from keelog.bench.load.receipts_file import notes_path, noting
 from keelog.bench.load.recorder import Recorder
 from keelog.bench.load.sending import (
     Handed,
@@ -62,7 +64,7 @@ def prepare_sends(job: LoadJob) -> Prepared:
 
 
 def requests_of(job: LoadJob, bodies: list[bytes]) -> Make:
-    """What makes the requests: in advance, but where bodies carry a stamp."""
+    """Makes the requests: in advance, but where bodies carry a stamp."""
     load, topics = job.workload, job.topics
     options: dict[str, Any] = {"tags": load.tags} if load.tags else {}
     if load.callers in ("threads", "tasks") and load.acks != "appended":
@@ -116,17 +118,16 @@ def _send_through_a_producer(
     with client.producer(max_in_flight=limit, timeout=timeout, acks=acks) as producer:
         handed = Handed()
 
-        def answered() -> tuple[int, int]:
+        def stored() -> tuple[int, int]:
             messages = handed.messages - producer.unanswered - producer.failed
             return messages, int(messages * mean)
 
-        streams.sends.count_by(answered)
-        if job.folder is None:
-            keep_in_flight(producer.send_nowait, make, pace, streams, handed)
-            producer.flush()
-            return
-        with Notes(notes_path(job.folder, job.number)) as notes:
-            keep_in_flight(notes.noting(producer.send_nowait), make, pace, streams, handed)
+        streams.sends.count_by(stored)
+        with contextlib.ExitStack() as stack:
+            send: Callable[..., Future[keelog.Receipt]] = producer.send_nowait
+            if job.folder is not None:
+                send = stack.enter_context(noting(notes_path(job.folder, job.number), send))
+            keep_in_flight(send, make, pace, streams, handed)
             producer.flush()
 
 

@@ -1,7 +1,7 @@
 """How a load process sends: callers that wait, or one producer with much under way.
 
-The loops know no client: they get the function that sends, so that the same loop can be run with
-one that does nothing, which tells what the generator itself costs.
+The loops get the function that sends, and no client. The same loop can run with a function that
+does nothing: that is the cost of the generator itself.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _now = time.monotonic_ns
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What one request sends: the arguments of the client's call, and the bytes of all bodies."""
+    """One request: the arguments of the client's call, and the bytes of all bodies."""
 
     topic: str
     body: Any
@@ -41,7 +41,7 @@ Make = Callable[[int], Outgoing]
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Where the figures go: of the answers, and how late requests went out."""
+    """The recorders of the replies, and of the delay of requests."""
 
     sends: Recorder
     lateness: Recorder | None
@@ -86,7 +86,7 @@ def _failed(recorder: Recorder, error: MqError, messages: int = 1) -> None:
 def call_in_threads(
     callers: int, send: Callable[..., Any], make: Make, pace: LoadPace, streams: Streams
 ) -> None:
-    """So many callers, each a thread; returns when all are done."""
+    """Runs callers, each a thread; returns when all are done."""
     threads = [
         threading.Thread(target=call_one_by_one, args=(send, make, pace, streams))
         for _ in range(callers)
@@ -100,7 +100,7 @@ def call_in_threads(
 async def call_in_tasks(
     callers: int, send: Callable[..., Awaitable[Any]], make: Make, pace: LoadPace, streams: Streams
 ) -> None:
-    """So many callers, each an asyncio task."""
+    """Runs callers, each an asyncio task."""
 
     async def call() -> None:
         while (due := pace.next()) is not None:
@@ -123,7 +123,7 @@ async def call_in_tasks(
 
 @dataclass(slots=True)
 class Handed:
-    """What was handed to a producer so far, answered or not."""
+    """How many messages a producer got, with a reply or without."""
 
     messages: int = 0
 
@@ -133,7 +133,7 @@ def keep_in_flight(
 ) -> None:
     """One producer that waits only for room.
 
-    The caller counts the answers (`Recorder.count_by`). At a rate each message is timed, at full
+    The caller counts the replies (`Recorder.count_by`). At a rate each message is timed, at full
     speed one of SAMPLE_EVERY.
     """
     every = 1 if streams.lateness is not None else SAMPLE_EVERY

@@ -1,1 +1,1 @@
-"""What a load found, added up and shown."""
+"""The result of a load, added up and shown."""

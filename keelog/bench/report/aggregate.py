@@ -58,7 +58,7 @@ class _Sum:
         )
 
     def second(self, at: float) -> Second:
-        """All of its time counts: who waits in it may have more to come."""
+        """All of its time counts: a process that waits in it may get more."""
         rate, speed = self._rates([(mine.ns, mine) for mine in self.by_member.values()])
         figures = self.latency.figures()
         return Second(

@@ -72,10 +72,10 @@ def _sections(result: Result) -> list[str]:
         )
     ]  # fmt: skip
     if any(one.summary.p50_ms is not None for one in result.streams.values()):
-        told = "At full speed from the call to its answer."
+        how = "At full speed from the call to its answer."
         if result.workload["rate"]:
-            told = "From the moment that the plan says, so that a late send counts as waiting."
-        sections.append(section("Latency of each second", told, pictures.latency(result)))
+            how = "From the moment that the plan says, so that a late send counts as waiting."
+        sections.append(section("Latency of each second", how, pictures.latency(result)))
         sections.append(
             section("Latency by percentile", "Without the warm-up.", pictures.percentiles(result))
         )
@@ -91,8 +91,8 @@ def _sections(result: Result) -> list[str]:
     ending = " · ".join(last_lines(result))
     sections.append(section(f"Figures: {main}", ending, table(summary_rows(result))))
     if result.processes:
-        told = "CPU until all was dispatched; memory is the most that was seen."
-        sections.append(section("Processes", told, table(process_rows(result))))
+        how = "CPU until all was dispatched; memory is the most that was seen."
+        sections.append(section("Processes", how, table(process_rows(result))))
     return [*sections, section("What it ran on", "", table(_facts(result)))]
 
 

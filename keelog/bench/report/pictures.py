@@ -1,13 +1,14 @@
 """The pictures of a load's page, each as SVG text."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from keelog.bench.report.text_report import NAMES, UNSHOWN
-from keelog.bench.results import ProcessSample, Result, Second
+from keelog.bench.results import ProcessSample, Result, Stream
 from pipeline.report.picture import COLOURS, INK, in_bytes, legend, svg
 from pipeline.report.text import count_text
 
@@ -19,139 +20,127 @@ _WARM_UP = "#eef1f4"
 _TICKS = (0, 50, 90, 99, 99.9, 99.99, 99.999, 99.9999)
 
 
-def throughput(result: Result) -> str:
+def _chart(height: float) -> Callable[[Callable[[Result, Axes], None]], Callable[[Result], str]]:
+    """Makes a picture, `height` inches high, of a function that draws on its axes."""
+
+    def chart(draw: Callable[[Result, Axes], None]) -> Callable[[Result], str]:
+        @functools.wraps(draw)
+        def picture(result: Result) -> str:
+            def whole(figure: Figure) -> None:
+                axes = figure.subplots()
+                draw(result, axes)
+                legend(axes)
+
+            return svg(whole, 10, height)
+
+        return picture
+
+    return chart
+
+
+@_chart(3)
+def throughput(result: Result, axes: Axes) -> None:
     """Messages a second over time, of each stream that counts some."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        highest = 1.0
-        for name, seconds in _counted(result):
-            times, rates = _edges(seconds, [one.messages_per_s for one in seconds])
-            axes.plot(
-                times,
-                rates,
-                color=_colour(result, name),
-                linewidth=1.6,
-                label=NAMES.get(name, name),
-            )
-            highest = max(highest, *rates)
-        axes.set_ylim(0, highest * 1.08)
-        axes.set_ylabel("messages / s")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count_text(value)))
-        _over_time(axes, result)
-        legend(axes)
-
-    return svg(draw, 10, 3)
-
-
-def latency(result: Result) -> str:
-    """p50 and p99 of each second."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        drawn: list[float] = []
-        for name, seconds in _timed(result):
-            for figure_name, width, style in (("p50_ms", 1.8, "-"), ("p99_ms", 1.2, "--")):
-                values = [getattr(one, figure_name) for one in seconds]
-                drawn += [value for value in values if value]
-                axes.plot(
-                    [one.at - 0.5 for one in seconds],
-                    [float("nan") if value is None else value for value in values],
-                    color=_colour(result, name), linewidth=width, linestyle=style,
-                    marker=".", markersize=4,
-                    label=f"{NAMES.get(name, name)} {figure_name.removesuffix('_ms')}",
-                )  # fmt: skip
-        _ms_axis(axes, drawn)
-        _over_time(axes, result)
-        legend(axes)
-
-    return svg(draw, 10, 3)
-
-
-def percentiles(result: Result) -> str:
-    """Latency at each percentile of the steady part; the axis stretches the upper end."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        drawn: list[float] = []
-        most = 1.0
-        for name, stream in result.streams.items():
-            points = stream.distribution
-            inner = [(100 / (100 - percent), ms) for percent, ms in points if percent < 100]
-            if not inner:
-                continue
-            places, values = zip(*inner, strict=True)
-            axes.plot(
-                places, values, color=_colour(result, name), linewidth=1.6,
-                label=NAMES.get(name, name),
-            )  # fmt: skip
-            drawn += values
-            most = max(most, places[-1])
-        axes.set_xscale("log")
-        ticks = [(100 / (100 - tick), f"{tick:g} %") for tick in _TICKS]
-        shown = [one for one in ticks if one[0] <= most * 1.01]
-        axes.set_xticks([place for place, _ in shown], [text for _, text in shown], minor=False)
-        axes.minorticks_off()
-        axes.set_xlim(1, max(most, 2.0))
-        axes.set_xlabel("part of all messages that were at least as fast")
-        _ms_axis(axes, drawn)
-        legend(axes)
-
-    return svg(draw, 10, 3.2)
-
-
-def lag(result: Result) -> str:
-    """The lag of each worker in bytes."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        _lines(axes, result.looks, [one.lag for one in result.looks])
-        _bytes_axis(axes, [size for one in result.looks for size in one.lag.values()])
-        axes.set_ylabel("behind the log")
-        _over_time(axes, result)
-        legend(axes)
-
-    return svg(draw, 10, 2.4)
-
-
-def cpu(result: Result) -> str:
-    """Cores that each process uses, stacked; the line is what the machine has."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        names = sorted(result.looks[-1].cpu, key=_role)
-        times = [one.at for one in result.looks]
-        series = [[one.cpu.get(name, 0.0) for one in result.looks] for name in names]
-        colours = [_process_look(name)[0] for name in names]
-        axes.stackplot(
-            times, *series, labels=names, colors=colours, edgecolor="white", linewidth=0.5
+    highest = 1.0
+    for name, stream in _shown(result):
+        if not stream.summary.messages:
+            continue
+        # A second is a step, so it has two points.
+        times = [edge for one in stream.seconds for edge in (one.at - 1, one.at)]
+        rates = [one.messages_per_s for one in stream.seconds for _ in (0, 1)]
+        axes.plot(
+            times, rates, color=_colour(result, name), linewidth=1.6, label=NAMES.get(name, name)
         )
-        cores = result.machine["cores"]
-        axes.axhline(cores, color=INK, linewidth=1, linestyle=":")
-        axes.set_ylim(0, cores * 1.15)
-        axes.set_ylabel("cores")
-        _over_time(axes, result)
-        legend(axes)
-
-    return svg(draw, 10, 3.2)
+        highest = max(highest, *rates)
+    axes.set_ylim(0, highest * 1.08)
+    axes.set_ylabel("messages / s")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: count_text(value)))
+    _over_time(axes, result)
 
 
-def memory(result: Result) -> str:
+@_chart(3)
+def latency(result: Result, axes: Axes) -> None:
+    """p50 and p99 of each second."""
+    drawn: list[float] = []
+    for name, stream in _shown(result):
+        if stream.summary.p50_ms is None:
+            continue
+        for figure_name, width, style in (("p50_ms", 1.8, "-"), ("p99_ms", 1.2, "--")):
+            values = [getattr(one, figure_name) for one in stream.seconds]
+            drawn += [value for value in values if value]
+            axes.plot(
+                [one.at - 0.5 for one in stream.seconds],
+                [float("nan") if value is None else value for value in values],
+                color=_colour(result, name), linewidth=width, linestyle=style,
+                marker=".", markersize=4,
+                label=f"{NAMES.get(name, name)} {figure_name.removesuffix('_ms')}",
+            )  # fmt: skip
+    _ms_axis(axes, drawn)
+    _over_time(axes, result)
+
+
+@_chart(3.2)
+def percentiles(result: Result, axes: Axes) -> None:
+    """Latency at each percentile of the steady part; the axis stretches the upper end."""
+    drawn: list[float] = []
+    most = 1.0
+    for name, stream in result.streams.items():
+        points = stream.distribution
+        inner = [(100 / (100 - percent), ms) for percent, ms in points if percent < 100]
+        if not inner:
+            continue
+        places, values = zip(*inner, strict=True)
+        axes.plot(
+            places, values, color=_colour(result, name), linewidth=1.6, label=NAMES.get(name, name)
+        )
+        drawn += values
+        most = max(most, places[-1])
+    axes.set_xscale("log")
+    ticks = [(100 / (100 - tick), f"{tick:g} %") for tick in _TICKS]
+    shown = [one for one in ticks if one[0] <= most * 1.01]
+    axes.set_xticks([place for place, _ in shown], [text for _, text in shown], minor=False)
+    axes.minorticks_off()
+    axes.set_xlim(1, max(most, 2.0))
+    axes.set_xlabel("part of all messages that were at least as fast")
+    _ms_axis(axes, drawn)
+
+
+@_chart(2.4)
+def lag(result: Result, axes: Axes) -> None:
+    """The lag of each worker in bytes."""
+    _bytes_lines(axes, result.looks, [one.lag for one in result.looks])
+    axes.set_ylabel("behind the log")
+    _over_time(axes, result)
+
+
+@_chart(3.2)
+def cpu(result: Result, axes: Axes) -> None:
+    """Cores that each process uses, stacked; the line is what the machine has."""
+    names = sorted(result.looks[-1].cpu, key=_role)
+    times = [one.at for one in result.looks]
+    series = [[one.cpu.get(name, 0.0) for one in result.looks] for name in names]
+    colours = [_process_look(name)[0] for name in names]
+    axes.stackplot(times, *series, labels=names, colors=colours, edgecolor="white", linewidth=0.5)
+    cores = result.machine["cores"]
+    axes.axhline(cores, color=INK, linewidth=1, linestyle=":")
+    axes.set_ylim(0, cores * 1.15)
+    axes.set_ylabel("cores")
+    _over_time(axes, result)
+
+
+@_chart(3)
+def memory(result: Result, axes: Axes) -> None:
     """Memory of each process that is not backed by files."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        looks = [one for one in result.looks if one.anon]
-        _lines(axes, looks, [one.anon for one in looks])
-        _bytes_axis(axes, [size for one in looks for size in one.anon.values()])
-        axes.set_ylabel("memory without files")
-        _over_time(axes, result)
-        legend(axes)
-
-    return svg(draw, 10, 3)
+    looks = [one for one in result.looks if one.anon]
+    _bytes_lines(axes, looks, [one.anon for one in looks])
+    axes.set_ylabel("memory without files")
+    _over_time(axes, result)
 
 
-def _lines(axes: Axes, looks: Sequence[ProcessSample], values: Sequence[dict[str, int]]) -> None:
+def _bytes_lines(
+    axes: Axes, looks: Sequence[ProcessSample], values: Sequence[dict[str, int]]
+) -> None:
+    """A line for each process, of bytes."""
     names = list(dict.fromkeys(name for one in values for name in one))
     for name in sorted(names, key=_role):
         colour, style = _process_look(name)
@@ -159,6 +148,9 @@ def _lines(axes: Axes, looks: Sequence[ProcessSample], values: Sequence[dict[str
             [look.at for look in looks], [one.get(name, float("nan")) for one in values],
             color=colour, linestyle=style, linewidth=1.6, label=name,
         )  # fmt: skip
+    highest = max([1024, *(size for one in values for size in one.values())]) * 1.08
+    axes.set_ylim(0, highest)
+    in_bytes(axes.yaxis, highest)
 
 
 def _role(name: str) -> tuple[int, str]:
@@ -177,32 +169,8 @@ def _colour(result: Result, stream: str) -> str:
     return COLOURS[list(result.streams).index(stream) % len(COLOURS)]
 
 
-def _bytes_axis(axes: Axes, drawn: Sequence[int]) -> None:
-    highest = max([*drawn, 1024]) * 1.08
-    axes.set_ylim(0, highest)
-    in_bytes(axes.yaxis, highest)
-
-
-def _counted(result: Result) -> list[tuple[str, list[Second]]]:
-    return [
-        (name, one.seconds)
-        for name, one in result.streams.items()
-        if name not in UNSHOWN and one.summary.messages
-    ]
-
-
-def _timed(result: Result) -> list[tuple[str, list[Second]]]:
-    return [
-        (name, one.seconds)
-        for name, one in result.streams.items()
-        if name not in UNSHOWN and one.summary.p50_ms is not None
-    ]
-
-
-def _edges(seconds: Sequence[Second], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """A second is a step, so it has two points."""
-    times = [edge for one in seconds for edge in (one.at - 1, one.at)]
-    return times, [value for value in values for _ in (0, 1)]
+def _shown(result: Result) -> list[tuple[str, Stream]]:
+    return [(name, one) for name, one in result.streams.items() if name not in UNSHOWN]
 
 
 def _over_time(axes: Axes, result: Result) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from keelog.bench.progress import status_line
 from keelog.bench.results import Result, Second, Summary
-from keelog.bench.setup import Telling
+from keelog.bench.setup import LoadListener
+from keelog.progress import status_line
 from keelog.text import ms_text
 from pipeline.report.text import count_text, size_text
 
@@ -20,13 +20,13 @@ NAMES = {
     "find": "looked up",
     "store": "stored",
 }
-"""What people read of streams."""
+"""Names of streams for people."""
 UNSHOWN = ("from_send", "lateness")
 """Streams that are not in each second's line."""
 
 
 def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> str:
-    """What happened in a second."""
+    """The line of one second."""
     parts = [f"{at:4.0f} s"]
     for name, one in streams.items():
         if name in UNSHOWN:
@@ -41,12 +41,12 @@ def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> s
 
 
 @contextmanager
-def telling() -> Iterator[Telling]:
+def listening() -> Iterator[LoadListener]:
     """Shows what goes on, and a line each second, on stderr."""
     with status_line() as shown:
         if sys.stderr.isatty():
             shown.phase("starting a node")
-        yield Telling(shown.phase, lambda *figures: shown.line(second_line(*figures)))
+        yield LoadListener(shown.phase, lambda *figures: shown.line(second_line(*figures)))
 
 
 def summary_rows(result: Result) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def _rows(columns: list[Summary]) -> Iterator[tuple[str, list[str]]]:
 
 
 def process_rows(result: Result) -> list[dict[str, Any]]:
-    """What each process took, the sum last."""
+    """The cost of each process, the sum last."""
     rows = [
         {
             "process": one.name,
@@ -96,7 +96,7 @@ def process_rows(result: Result) -> list[dict[str, Any]]:
 
 
 def _check_lines(checks: dict[str, Any]) -> Iterator[str]:
-    """What a mixed load checked."""
+    """The results of the checks of a mixed load."""
     for name, words in (
         ("seconds_with_kills", "sends in seconds with kills"),
         ("seconds_without", "sends in all other seconds"),
@@ -127,7 +127,7 @@ def _seconds(value: float | None) -> str:
 
 
 def last_lines(result: Result) -> list[str]:
-    """What stands below the tables."""
+    """The lines below the tables."""
     lines = []
     if result.generator_cpu_s_per_million is not None and result.cpu_s_per_million:
         share = result.generator_cpu_s_per_million / result.cpu_s_per_million

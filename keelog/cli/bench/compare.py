@@ -9,6 +9,7 @@ import click
 from keelog.cli.failures import OK, Partial, doing
 from keelog.cli.options import command, output_options
 from keelog.cli.output import Output
+from keelog.text import share_of
 from protocol.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ def compare(before: Path, after: Path, max_regression: str | None, output: Outpu
     Example: keelog bench compare before.json after.json --max-regression 10%
     """
     from keelog.bench.limits import differences, regressions
-    from keelog.bench.units import share_of
 
     with doing(f"cannot compare {before} and {after}"):
         share = None if max_regression is None else share_of(max_regression)

@@ -6,12 +6,10 @@ import click
 
 from keelog.cli.bench.compare import compare
 from keelog.cli.bench.options import (
-    message_options,
+    load_options,
     output_and_limit_options,
-    place_options,
     reading_options,
     sending_options,
-    time_options,
 )
 from keelog.cli.bench.run import run_load
 from keelog.cli.options import CliGroup, settings_options
@@ -31,10 +29,7 @@ def bench() -> None:
 
 @bench.command("send")
 @sending_options
-@message_options
-@time_options
-@place_options
-@output_and_limit_options
+@load_options
 def send(**options: Any) -> int:
     """Sends messages: by default 64 producers, one at a time, 128 bytes each.
 
@@ -51,10 +46,7 @@ def send(**options: Any) -> int:
 @click.option(
     "--as", "read_as", type=click.Choice(("objects", "raw")), help="What is made of each."
 )
-@message_options
-@time_options
-@place_options
-@output_and_limit_options
+@load_options
 def consume(**options: Any) -> int:
     """Stores messages, then reads them from end to end, again and again; with --count, once.
 
@@ -66,10 +58,7 @@ def consume(**options: Any) -> int:
 @bench.command("e2e")
 @sending_options
 @reading_options
-@message_options
-@time_options
-@place_options
-@output_and_limit_options
+@load_options
 def e2e(**options: Any) -> int:
     """From the send to a consumer that waits in long pulls: 1,000 a second by default.
 
@@ -93,10 +82,7 @@ def e2e(**options: Any) -> int:
 @click.option("--finds", metavar="N", help="Look-ups by key a second; default 100.")
 @sending_options
 @reading_options
-@message_options
-@time_options
-@place_options
-@output_and_limit_options
+@load_options
 def mixed(**options: Any) -> int:
     """Producers, consumers, look-ups and kills at once; afterwards every message is checked.
 

@@ -25,7 +25,7 @@ class SomethingLost(MqError):
 def run_load(kind: str, options: Options) -> int:
     """The whole command. Raises Partial for a broken limit, SomethingLost for a lost message."""
     # Imported here: numpy and sockets, which `--help` does without.
-    from keelog.bench.report.text_report import telling
+    from keelog.bench.report.text_report import listening
 
     with doing(f"cannot run keelog bench {kind}"):
         load, limits = workload_of(kind, options), limits_of(options)
@@ -35,8 +35,8 @@ def run_load(kind: str, options: Options) -> int:
             check_pictures()
         from keelog.bench.running import run
 
-        with ending_in_order(), telling() as tell:
-            result = run(load, tell)
+        with ending_in_order(), listening() as listener:
+            result = run(load, listener)
         result.limits_broken = limits.broken_by(result)
         _write(result, options)
     with doing(f"keelog bench {kind} found what must not be"):

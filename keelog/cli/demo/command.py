@@ -1,8 +1,6 @@
 """`keelog demo`: a node on a new directory, a broker's messages through it, everything compared."""
 
-import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +12,7 @@ from typing import Any
 import click
 
 import keelog
-from keelog.bench.node_process import Node
+from keelog.bench.node_process import Node, await_workers
 from keelog.bench.setup import node_for
 from keelog.bench.workload import Workload
 from keelog.cli.demo.spark import INSTALL, is_spark_there, spark_topics
@@ -26,8 +24,8 @@ from keelog.cli.messages.selectors import StartPoint
 from keelog.cli.node.state import show_status
 from keelog.cli.options import command, output_options
 from keelog.cli.output import Output, say
-from node.supervisor.child_process import environment
-from protocol.errors import MqError, NotFound, RequestTimeout
+from node.store.verify.verify import verify as verify_store
+from protocol.errors import MqError, NotFound
 from protocol.ids import Queue
 from protocol.record.codec import Record
 
@@ -42,7 +40,6 @@ SETTINGS = (
 SENT_SINGLY = 200
 BATCH = 500
 LOOK_UPS = 200
-CATCH_UP_S_MAX = 60.0
 _TIMEOUT_S = 30.0
 
 
@@ -52,7 +49,7 @@ class DemoFailed(MqError):
 
 @dataclass(slots=True)
 class DemoSummary:
-    """What the demo counted."""
+    """The counts of the demo."""
 
     sent: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
@@ -188,16 +185,8 @@ def _send(client: keelog.Client, found: Input, summary: DemoSummary) -> list[kee
 
 
 def _wait_until_dispatched(client: keelog.Client, summary: DemoSummary) -> None:
-    """Until queues and index have followed to the log's end."""
-    deadline = time.monotonic() + CATCH_UP_S_MAX
-    while True:
-        status = client.status()
-        workers = [one for one in status.processes if one.role in ("queue", "index")]
-        if all((worker.offset or 0) >= status.log.readable for worker in workers):
-            break
-        if time.monotonic() > deadline:
-            raise RequestTimeout("the workers do not reach the end of the log")
-        time.sleep(0.01)
+    """Waits until queues and index have followed to the log's end."""
+    await_workers(client)
     summary.dispatched = sum(
         queue.max_offset - queue.min_offset
         for topic in client.topics()
@@ -259,26 +248,19 @@ def _look_up(
 
 
 def _verify(store: Path, differences: list[str]) -> dict[str, Any]:
-    """`keelog store verify --deep` on what was stored, in a process of its own."""
+    """Checks what was stored, as `keelog store verify --deep` does."""
     say("verifying the store")
-    command_line = [sys.executable, "-P", "-m", "keelog", "store", "verify", str(store)]
-    done = subprocess.run(
-        [*command_line, "--deep", "--json"], capture_output=True, env=environment(), check=False
-    )
-    try:
-        report = json.loads(done.stdout)
-    except ValueError:
-        differences.append(f"store verify ended with {done.returncode}: {done.stderr.decode()}")
-        return {}
-    if done.returncode or report["findings"] or not report["clean_shutdown"]:
-        differences.append(f"store verify: {report['findings'][:3] or 'no clean shutdown'}")
+    report = verify_store(store, deep=True)
+    if report.findings or not report.clean_shutdown:
+        found = [finding.shape() for finding in report.findings[:3]]
+        differences.append(f"store verify: {found or 'no clean shutdown'}")
     return {
-        "ok": report["ok"],
-        "clean_shutdown": report["clean_shutdown"],
-        "records": report["commit_log"]["records"],
-        "units": report["queues"]["units"],
-        "entries": report["index"]["entries"],
-        "findings": len(report["findings"]),
+        "ok": report.ok,
+        "clean_shutdown": report.clean_shutdown,
+        "records": report.records,
+        "units": report.units,
+        "entries": report.index_entries,
+        "findings": len(report.findings),
     }
 
 

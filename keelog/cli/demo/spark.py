@@ -25,7 +25,7 @@ _CONF = {
     "spark.sql.shuffle.partitions": "2",
 }
 Row = dict[str, Any]
-Tell = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 class SparkJobFailed(MqError):
@@ -37,19 +37,19 @@ def is_spark_there() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("pyspark", "pyarrow"))
 
 
-def spark_topics(store: str, tell: Tell) -> list[Row]:
+def spark_topics(store: str, say: Say) -> list[Row]:
     """The figures of each topic, by a Spark job on this machine. Raises SparkJobFailed.
 
     Tells what it waits for, as starting Java and Spark takes longer than the job.
     """
-    tell("a Spark job counts the store by topic; Java and Spark start first, 10 to 30 s")
+    say("a Spark job counts the store by topic; Java and Spark start first, 10 to 30 s")
     command = [sys.executable, "-P", "-m", "keelog.cli.demo.spark", store]
     began = time.monotonic()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as job:
         try:
-            out, err = _wait(job, began, tell)
+            out, err = _wait(job, began, say)
         finally:
             job.kill()
     if job.returncode:
@@ -58,12 +58,12 @@ def spark_topics(store: str, tell: Tell) -> list[Row]:
             f"the Spark job ended with {job.returncode}: {lines[-1]}",
             f"keelog spark stats {store}, or keelog demo --no-spark",
         )
-    tell(f"the Spark job took {time.monotonic() - began:.1f} s, Spark's start included")
+    say(f"the Spark job took {time.monotonic() - began:.1f} s, Spark's start included")
     rows: list[Row] = json.loads(out.splitlines()[-1])
     return rows
 
 
-def _wait(job: subprocess.Popen[bytes], began: float, tell: Tell) -> tuple[bytes, bytes]:
+def _wait(job: subprocess.Popen[bytes], began: float, say: Say) -> tuple[bytes, bytes]:
     while True:
         try:
             return job.communicate(timeout=_TELL_EVERY_S)
@@ -73,7 +73,7 @@ def _wait(job: subprocess.Popen[bytes], began: float, tell: Tell) -> tuple[bytes
                 raise SparkJobFailed(
                     f"the Spark job does not end within {JOB_S_MAX:.0f} s", "keelog demo --no-spark"
                 ) from None
-            tell(f"  {waited:.0f} s")
+            say(f"  {waited:.0f} s")
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
-"""What the demo sends: the messages of stores that a RocketMQ broker wrote."""
+"""The messages of the demo, from stores that a RocketMQ broker wrote."""
 
 import tarfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,11 +18,9 @@ from protocol.record.properties import CRC32, UNIQUE_KEY, decode_raw_properties
 
 GOLDEN = Path(__file__).resolve().parents[3] / "tests" / "golden"
 BROUGHT = Path(__file__).with_name("stores")
-"""Where a wheel has the stores of the demo (hatch_build.py)."""
+"""The folder of a wheel with the stores of the demo (hatch_build.py)."""
 _DELAYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 _HOST_FLAGS = BORN_HOST_V6 | STORE_HOST_V6
-
-Content = tuple[object, ...]
 
 
 @dataclass(slots=True)
@@ -119,9 +117,10 @@ def why_not(record: Record) -> str:
     return ""
 
 
-def outgoing(record: Record) -> keelog.OutgoingMessage:
-    """The message as a client sends it again: everything but its place and its checksum."""
-    properties = {name: value for name, value in record.properties.items() if name != CRC32}
+def outgoing(record: Record, without: Collection[str] = ()) -> keelog.OutgoingMessage:
+    """The message as a client sends it again: all but its place, its checksum, and `without`."""
+    left_out = {CRC32, *without}
+    properties = {name: text for name, text in record.properties.items() if name not in left_out}
     return keelog.OutgoingMessage(
         record.body,
         topic=record.topic,
@@ -135,26 +134,7 @@ def outgoing(record: Record) -> keelog.OutgoingMessage:
     )
 
 
-def content(record: Record, with_unique_key: bool) -> Content:
-    """Every field that must come back as it was sent."""
-    ignored = {CRC32} if with_unique_key else {CRC32, UNIQUE_KEY}
-    pairs = decode_raw_properties(record.properties_raw)
-    return (
-        record.topic,
-        record.head.queue_id,
-        record.body,
-        record.tags,
-        record.keys,
-        {name: value for name, value in pairs.items() if name.decode() not in ignored},
-        record.head.flag,
-        record.head.sys_flag & ~_HOST_FLAGS,
-        record.head.born_timestamp,
-        record.born_host,
-        record.head.reconsume_times,
-    )
-
-
 def same(sent: Record, stored: Record) -> bool:
-    """Whether all fields came back. A message without UNIQ_KEY was given one by the client."""
-    with_unique_key = bool(sent.unique_key)
-    return content(sent, with_unique_key) == content(stored, with_unique_key)
+    """Whether all fields came back. A message without UNIQ_KEY got one from the client."""
+    given = () if sent.unique_key else (UNIQUE_KEY,)
+    return outgoing(sent, given) == outgoing(stored, given)

@@ -14,10 +14,10 @@ from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
 from keelog.cli.messages.message_format import compile_format
 from keelog.cli.messages.selectors import StartPoint, parse_range
-from keelog.cli.options import command, node_option, output_options
+from keelog.cli.options import command, node_option, output_options, progress_option
 from keelog.cli.output import Output
-from keelog.cli.progress import CommandProgress, Tell, progress_option
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
+from keelog.progress import Advance, CommandProgress
 from protocol.errors import NotFound
 
 _CATCH_UP_S = 5.0
@@ -75,8 +75,8 @@ def consume(
     if output.is_terminal or not finite:
         progress.silence()  # the messages themselves show how far it is, or there is no end
     with doing(f"cannot read {topic}"), keelog.connect(node) as client, progress.shown():
-        tell = progress.teller("read", "messages")
-        messages = read_to_end(client, wanted, tell) if finite else follow(client, wanted)
+        advance = progress.meter("read", "messages")
+        messages = read_to_end(client, wanted, advance) if finite else follow(client, wanted)
         messages = itertools.islice(messages, options["count"])
         if render is not None:
             for message in messages:
@@ -95,42 +95,40 @@ def consume(
 
 
 def read_to_end(
-    client: keelog.Client, wanted: ConsumeChoice, tell: Tell = lambda _done, _total: None
+    client: keelog.Client, wanted: ConsumeChoice, advance: Advance = lambda _done, _total: None
 ) -> Iterator[keelog.Message]:
     """From the first place to the last one, queue by queue; without a last one to the end of the
-    log as it is now. `tell` hears how many offsets are done, and how many there are."""
+    log as it is now. `advance` gets how many offsets are done, and how many there are."""
     to_the_end = wanted.last is None or wanted.last.kind != "offset"
     is_short = to_the_end and not wait_until_dispatched(client)
-    spans = [(queue.queue_id, span_of(client, wanted, queue)) for queue in _queues(client, wanted)]
-    total = sum(end - start for _, (start, end) in spans)
+    spans = {queue.queue_id: span_of(client, wanted, queue) for queue in _queues(client, wanted)}
+    total = sum(map(len, spans.values()))
     before = 0
-    for queue_id, (start, end) in spans:
-        for message in _read(client, wanted, queue_id, (start, end)):
-            tell(before + message.queue_offset - start, total)
+    for queue_id, span in spans.items():
+        for message in _read(client, wanted, queue_id, span):
+            advance(before + message.queue_offset - span.start, total)
             yield message
-        before += end - start
+        before += len(span)
     if is_short:
-        # The node says which queues have more than their worker has placed.
-        for queue_id, (_, end) in spans:
+        # The node knows which queues have more than their worker has placed.
+        for queue_id, span in spans.items():
             known = client.pull(wanted.topic, queue_id, BEHIND_ANY, max_messages=1)
-            yield from _read(client, wanted, queue_id, (end, known.max_offset))
+            yield from _read(client, wanted, queue_id, range(span.stop, known.max_offset))
 
 
-def span_of(
-    client: keelog.Client, wanted: ConsumeChoice, queue: keelog.QueueOffsets
-) -> tuple[int, int]:
-    """The wanted part of a queue, `[start, end)`; empty when it ends before it starts."""
+def span_of(client: keelog.Client, wanted: ConsumeChoice, queue: keelog.QueueOffsets) -> range:
+    """The wanted offsets of a queue; none when they end before they start."""
     start = offset_of(client, wanted, queue, wanted.first)
     end = queue.max_offset
     if wanted.last is not None:
         end = min(end, offset_of(client, wanted, queue, wanted.last))
-    return start, max(start, end)
+    return range(start, max(start, end))
 
 
 def wait_until_dispatched(client: keelog.Client) -> bool:
-    """Until the queues hold all that the log held at the call, for some seconds at most.
+    """Waits, for some seconds at most, until the queues hold all that the log held at the call.
 
-    False when they do not by then, or a queue worker stopped before damage: then they never will.
+    Returns False when they do not by then, or when a queue worker stopped before damage.
     """
     deadline = time.monotonic() + _CATCH_UP_S
     end = client.status().log.readable
@@ -145,9 +143,9 @@ def wait_until_dispatched(client: keelog.Client) -> bool:
 
 
 def _read(
-    client: keelog.Client, wanted: ConsumeChoice, queue_id: int, span: tuple[int, int]
+    client: keelog.Client, wanted: ConsumeChoice, queue_id: int, span: range
 ) -> Iterator[keelog.Message]:
-    offset, end = span
+    offset, end = span.start, span.stop
     still = 0
     while offset < end:
         result = client.pull(

@@ -9,7 +9,7 @@ import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
 from keelog.cli.messages.selectors import parse_time
-from keelog.cli.options import CliGroup, command, node_option, output_options
+from keelog.cli.options import CliGroup, node_option, options, output_options
 from keelog.cli.output import Output
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
 from protocol.errors import NotFound
@@ -27,13 +27,13 @@ def _time(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -
     return None if value is None else parse_time(value, datetime.now().astimezone())
 
 
-_bodies = (
+body_options = options(
     click.option("--raw-body", is_flag=True, help="Every body as body_b64."),
     click.option("--no-body", is_flag=True, help="Leaves bodies out."),
 )
 
 
-@command("get")
+@msg.command("get")
 @click.argument("msg_id", metavar="[ID]", required=False)
 @click.option("--physical-offset", type=int, help="Log offset, instead of ID.")
 @click.option(
@@ -42,8 +42,7 @@ _bodies = (
 @click.option("--unique-key")
 @click.option("--queue", "queue_id", type=int)
 @click.option("--offset", "queue_offset", type=int)
-@_bodies[0]
-@_bodies[1]
+@body_options
 @node_option
 @output_options
 def get(msg_id: str | None, output: Output, **options: Any) -> int:
@@ -63,15 +62,14 @@ def get(msg_id: str | None, output: Output, **options: Any) -> int:
     return OK
 
 
-@command("find")
+@msg.command("find")
 @click.option("--topic", required=True, shell_complete=complete_topics)
 @click.option("--key", required=True)
 @click.option("--since", callback=_time, metavar="TIME", help="Store time: ms, ISO, or -15m.")
 @click.option("--until", callback=_time, metavar="TIME")
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
-@_bodies[0]
-@_bodies[1]
+@body_options
 @node_option
 @output_options
 def find(topic: str, key: str, output: Output, **options: Any) -> int:
@@ -93,7 +91,3 @@ def find(topic: str, key: str, output: Output, **options: Any) -> int:
                 f"keelog consume {topic} -e -f '%o %k\\n'  shows the keys that there are",
             )
     return OK
-
-
-msg.add_command(get)
-msg.add_command(find)

@@ -14,10 +14,10 @@ import click
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, Partial, doing
-from keelog.cli.options import command, format_option, node_option
+from keelog.cli.options import command, format_option, node_option, progress_option
 from keelog.cli.output import Output, say
-from keelog.cli.progress import CommandProgress, progress_option
 from keelog.cli.shapes import receipt_shape
+from keelog.progress import CommandProgress
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.record.codec import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
 from protocol.record.properties import KEYS, split_keys
@@ -26,7 +26,7 @@ _READ_BYTES = 256 * 1024
 _LINGER_S = 0.005
 """How long a batch waits for more lines once stdin has paused."""
 _KEPT_SYS_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE_MASK
-"""What a body needs to be read again; the node sets the other bits."""
+"""Bits that a reader of the body needs; the node sets the others."""
 TOPIC_FROM_OBJECT = "-"
 LINE_BYTES_MAX = 16 * 1024 * 1024
 """Room for the largest body in base64, and its properties."""
@@ -34,7 +34,7 @@ BATCH_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Defaults(NamedTuple):
-    """What a message gets that does not say it itself."""
+    """Values for messages that do not have their own."""
 
     topic: str
     queue_id: int | None
@@ -90,7 +90,7 @@ def produce(topic: str, objects: bool, batch: int, output: Output, **options: An
             acks="flushed" if options["sync"] else "appended", timeout=options["timeout"]
         ) as producer,
     ):
-        run = _ProduceRun(output, input_teller(progress, sys.stdin.fileno()))
+        run = _ProduceRun(output, input_meter(progress, sys.stdin.fileno()))
         receipts = run.receipts(producer, objects, defaults, batch)
         output.rows(receipts, live=output.format == "table")
         return run.end()
@@ -99,9 +99,9 @@ def produce(topic: str, objects: bool, batch: int, output: Output, **options: An
 class _ProduceRun:
     """One run: what was stored, and the error that ended it."""
 
-    def __init__(self, output: Output, tell: Callable[[], None]) -> None:
+    def __init__(self, output: Output, advance: Callable[[], None]) -> None:
         self._output = output
-        self._tell = tell
+        self._advance = advance
         self._stored = 0
         self._error: MqError | None = None
 
@@ -123,7 +123,7 @@ class _ProduceRun:
                 self._stored += 1
                 yield receipt_shape(receipt)
             self._output.flush()
-            self._tell()
+            self._advance()
 
     def _batches(self, batch: int) -> Iterator[list[bytes]]:
         try:
@@ -155,13 +155,13 @@ class _ProduceRun:
         raise self._error
 
 
-def input_teller(progress: CommandProgress, descriptor: int) -> Callable[[], None]:
+def input_meter(progress: CommandProgress, descriptor: int) -> Callable[[], None]:
     """Shows how much of a file has been read. A pipe has no known end, so it shows nothing."""
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode):
         return lambda: None
-    tell = progress.teller("sent")
-    return lambda: tell(os.lseek(descriptor, 0, os.SEEK_CUR), state.st_size)
+    advance = progress.meter("sent")
+    return lambda: advance(os.lseek(descriptor, 0, os.SEEK_CUR), state.st_size)
 
 
 def read_batches(descriptor: int, batch: int) -> Iterator[list[bytes]]:

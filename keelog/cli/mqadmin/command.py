@@ -1,7 +1,7 @@
 """`keelog mqadmin NAME …`: RocketMQ's mqadmin commands for hands and runbooks that know them.
 
-Each is turned into one of ours, which is said on stderr and then run. What has no counterpart
-says what to use instead.
+Each becomes one of ours, which is printed on stderr and then run. A command without a counterpart
+names what to use instead.
 """
 
 import shlex

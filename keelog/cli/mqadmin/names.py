@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from keelog.cli.mqadmin.words import Alias, Words, read_words
 from protocol.errors import BadRequest
@@ -10,102 +10,12 @@ from protocol.errors import BadRequest
 SEND = "sendMessage"
 _CLUSTER = {"-c": "--clusterName"}
 _TOPIC = {"-t": "--topic"}
+_TIMES = {"-b": "--beginTimestamp", "-e": "--endTimestamp"}
+_PRINTED = {**_TOPIC, "-s": "--subExpression", **_TIMES, "-d": "--printBody"}
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d)(?::(\d{3}))?")
 _CONSUME_MESSAGES = "128"
 _CQ_UNITS = 10
 
-ALIASES: dict[str, Alias] = {
-    "topicList": Alias({}, switches={"-c": "--clusterModel"}),
-    "topicStatus": Alias(_TOPIC, ("-t",), ignored=_CLUSTER),
-    "updateTopic": Alias(
-        {**_TOPIC, "-r": "--readQueueNums", "-w": "--writeQueueNums", "-p": "--perm"},
-        ("-t",),
-        ignored={**_CLUSTER, "-o": "--order", "-u": "--unit", "-s": "--hasUnitSub"},
-    ),
-    "deleteTopic": Alias(_TOPIC, ("-t",), ignored=_CLUSTER),
-    "topicRoute": Alias(_TOPIC, switches={"-l": "--list"}),
-    "clusterList": Alias(
-        {}, switches={"-m": "--moreStats"}, ignored={**_CLUSTER, "-i": "--interval"}
-    ),
-    "brokerStatus": Alias({}, ignored=_CLUSTER),
-    "statsAll": Alias({}, switches={"-a": "--activeTopic"}, ignored=_TOPIC),
-    "queryMsgById": Alias(
-        {"-i": "--msgId"}, ("-i",), ignored={**_TOPIC, **_CLUSTER, "-f": "--bodyFormat"}
-    ),
-    "queryMsgByKey": Alias(
-        {
-            **_TOPIC,
-            "-k": "--msgKey",
-            "-b": "--beginTimestamp",
-            "-e": "--endTimestamp",
-            "-m": "--maxNum",
-        },
-        ("-t", "-k"),
-        ignored=_CLUSTER,
-        b_is_node=False,
-    ),
-    "queryMsgByUniqueKey": Alias(
-        {**_TOPIC, "-i": "--msgId"},
-        ("-t", "-i"),
-        switches={"-a": "--showAll"},
-        ignored=_CLUSTER,
-    ),
-    "queryMsgByOffset": Alias(
-        {**_TOPIC, "-i": "--queueId", "-o": "--offset"},
-        ("-t", "-i", "-o"),
-        ignored={"-b": "--brokerName", "-f": "--bodyFormat"},
-        b_is_node=False,
-    ),
-    "printMsg": Alias(
-        {
-            **_TOPIC,
-            "-s": "--subExpression",
-            "-b": "--beginTimestamp",
-            "-e": "--endTimestamp",
-            "-d": "--printBody",
-        },
-        ("-t",),
-        ignored={"-c": "--charsetName"},
-        b_is_node=False,
-    ),
-    "printMsgByQueue": Alias(
-        {
-            **_TOPIC,
-            "-i": "--queueId",
-            "-s": "--subExpression",
-            "-b": "--beginTimestamp",
-            "-e": "--endTimestamp",
-            "-d": "--printBody",
-        },
-        ("-t", "-i"),
-        ignored={"-a": "--brokerName", "-c": "--charsetName", "-p": "--printMsg"},
-        b_is_node=False,
-    ),
-    "consumeMessage": Alias(
-        {
-            **_TOPIC,
-            "-i": "--queueId",
-            "-o": "--offset",
-            "-s": "--beginTimestamp",
-            "-e": "--endTimestamp",
-            "-c": "--MessageNumber",
-        },
-        ("-t",),
-        ignored={"-b": "--brokerName", "-g": "--consumerGroup"},
-        b_is_node=False,
-    ),
-    "queryCq": Alias(
-        {**_TOPIC, "-q": "--queue", "-i": "--index", "-c": "--count"},
-        ("-t", "-q", "-i"),
-        ignored={"-g": "--consumerGroup"},
-    ),
-    SEND: Alias(
-        {**_TOPIC, "-p": "--body", "-k": "--keys", "-c": "--tags", "-i": "--qid"},
-        ("-t", "-p"),
-        ignored={"-b": "--broker", "-m": "--msgTraceEnable"},
-        b_is_node=False,
-    ),
-}
 _NO_GROUPS = "there are no consumer groups: keelog consume TOPIC -o FROM:TO reads from any place"
 _BY_ITSELF = "the node deletes by itself, by file_reserved_time and the disk: keelog config show"
 INSTEAD: dict[str, str] = {
@@ -149,7 +59,7 @@ def translate(name: str, words: Sequence[str]) -> tuple[str, ...]:
         raise BadRequest(f"mqadmin {name[:80]!a} is not known here", hint)
     said = read_words(name, alias, words)
     node = () if said.node is None else ("--node", said.node)
-    return (*_OURS[name](said), *node)
+    return (*alias.ours(said), *node)
 
 
 def _status(_said: Words) -> tuple[str, ...]:
@@ -241,22 +151,88 @@ def _time(text: str) -> str:
     raise BadRequest(f"{text[:80]!a} is no time", "write 2026-11-20#10:00:00:000, or ms since 1970")
 
 
-_OURS: dict[str, Callable[[Words], tuple[str, ...]]] = {
-    "topicList": lambda _said: ("topic", "ls"),
-    "topicStatus": lambda said: ("topic", "describe", said["-t"]),
-    "updateTopic": _update_topic,
-    "deleteTopic": lambda said: ("topic", "rm", said["-t"]),
-    "topicRoute": _status,
-    "clusterList": _status,
-    "brokerStatus": _status,
-    "statsAll": lambda _said: ("top", "--once"),
-    "queryMsgById": lambda said: ("msg", "get", said["-i"]),
-    "queryMsgByKey": _by_key,
-    "queryMsgByUniqueKey": _by_unique_key,
-    "queryMsgByOffset": _by_offset,
-    "printMsg": _print,
-    "printMsgByQueue": _print,
-    "consumeMessage": _consume,
-    "queryCq": _units,
-    SEND: _produce,
+ALIASES: dict[str, Alias] = {
+    "topicList": Alias(lambda _said: ("topic", "ls"), switches={"-c": "--clusterModel"}),
+    "topicStatus": Alias(
+        lambda said: ("topic", "describe", said["-t"]), _TOPIC, ("-t",), ignored=_CLUSTER
+    ),
+    "updateTopic": Alias(
+        _update_topic,
+        {**_TOPIC, "-r": "--readQueueNums", "-w": "--writeQueueNums", "-p": "--perm"},
+        ("-t",),
+        ignored={**_CLUSTER, "-o": "--order", "-u": "--unit", "-s": "--hasUnitSub"},
+    ),
+    "deleteTopic": Alias(
+        lambda said: ("topic", "rm", said["-t"]), _TOPIC, ("-t",), ignored=_CLUSTER
+    ),
+    "topicRoute": Alias(_status, _TOPIC, switches={"-l": "--list"}),
+    "clusterList": Alias(
+        _status, switches={"-m": "--moreStats"}, ignored={**_CLUSTER, "-i": "--interval"}
+    ),
+    "brokerStatus": Alias(_status, ignored=_CLUSTER),
+    "statsAll": Alias(
+        lambda _said: ("top", "--once"), switches={"-a": "--activeTopic"}, ignored=_TOPIC
+    ),
+    "queryMsgById": Alias(
+        lambda said: ("msg", "get", said["-i"]),
+        {"-i": "--msgId"},
+        ("-i",),
+        ignored={**_TOPIC, **_CLUSTER, "-f": "--bodyFormat"},
+    ),
+    "queryMsgByKey": Alias(
+        _by_key,
+        {**_TOPIC, "-k": "--msgKey", **_TIMES, "-m": "--maxNum"},
+        ("-t", "-k"),
+        ignored=_CLUSTER,
+        b_is_node=False,
+    ),
+    "queryMsgByUniqueKey": Alias(
+        _by_unique_key,
+        {**_TOPIC, "-i": "--msgId"},
+        ("-t", "-i"),
+        switches={"-a": "--showAll"},
+        ignored=_CLUSTER,
+    ),
+    "queryMsgByOffset": Alias(
+        _by_offset,
+        {**_TOPIC, "-i": "--queueId", "-o": "--offset"},
+        ("-t", "-i", "-o"),
+        ignored={"-b": "--brokerName", "-f": "--bodyFormat"},
+        b_is_node=False,
+    ),
+    "printMsg": Alias(_print, _PRINTED, ("-t",), ignored={"-c": "--charsetName"}, b_is_node=False),
+    "printMsgByQueue": Alias(
+        _print,
+        {**_PRINTED, "-i": "--queueId"},
+        ("-t", "-i"),
+        ignored={"-a": "--brokerName", "-c": "--charsetName", "-p": "--printMsg"},
+        b_is_node=False,
+    ),
+    "consumeMessage": Alias(
+        _consume,
+        {
+            **_TOPIC,
+            "-i": "--queueId",
+            "-o": "--offset",
+            "-s": "--beginTimestamp",
+            "-e": "--endTimestamp",
+            "-c": "--MessageNumber",
+        },
+        ("-t",),
+        ignored={"-b": "--brokerName", "-g": "--consumerGroup"},
+        b_is_node=False,
+    ),
+    "queryCq": Alias(
+        _units,
+        {**_TOPIC, "-q": "--queue", "-i": "--index", "-c": "--count"},
+        ("-t", "-q", "-i"),
+        ignored={"-g": "--consumerGroup"},
+    ),
+    SEND: Alias(
+        _produce,
+        {**_TOPIC, "-p": "--body", "-k": "--keys", "-c": "--tags", "-i": "--qid"},
+        ("-t", "-p"),
+        ignored={"-b": "--broker", "-m": "--msgTraceEnable"},
+        b_is_node=False,
+    ),
 }

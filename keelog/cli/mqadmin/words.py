@@ -1,6 +1,6 @@
 """The flags of an mqadmin command line: short and long names, values, and which node is meant."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from protocol.errors import BadRequest
@@ -8,10 +8,18 @@ from protocol.errors import BadRequest
 NODE_FLAGS = {"-n": "--namesrvAddr", "-b": "--brokerAddr"}
 
 
-class Alias(NamedTuple):
-    """What an mqadmin command takes: short flags with their long names."""
+class Words(dict[str, str]):
+    """Values by short flag; a switch that was given has the value `true`."""
 
-    flags: Mapping[str, str]
+    node: str | None = None
+
+
+class Alias(NamedTuple):
+    """An mqadmin command: which of ours it is, and what it takes, short flags with long names."""
+
+    ours: Callable[[Words], tuple[str, ...]]
+    """The words after `keelog` that do the same."""
+    flags: Mapping[str, str] = {}
     required: tuple[str, ...] = ()
     switches: Mapping[str, str] = {}
     """Flags without a value."""
@@ -21,15 +29,9 @@ class Alias(NamedTuple):
     """In some commands -b is a time or a broker's name."""
 
 
-class Words(dict[str, str]):
-    """Values by short flag; a switch that was given has the value `true`."""
-
-    node: str | None = None
-
-
 def read_words(name: str, alias: Alias, words: Sequence[str]) -> Words:
-    """What a command line says. Raises BadRequest for a flag that the command does not have, or
-    a missing one."""
+    """Reads a command line. Raises BadRequest for a flag that the command does not have, or a
+    missing one."""
     nodes = NODE_FLAGS if alias.b_is_node else {"-n": NODE_FLAGS["-n"]}
     valued = {**nodes, **alias.ignored, **alias.flags}
     by_long = {long: short for short, long in (valued | dict(alias.switches)).items()}

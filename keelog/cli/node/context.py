@@ -6,7 +6,7 @@ import click
 
 from keelog.cli.contexts import Context, check_name, complete_names, load, path_of, save
 from keelog.cli.failures import OK, doing
-from keelog.cli.options import CliGroup, command, output_options
+from keelog.cli.options import CliGroup, output_options
 from keelog.cli.output import Output
 from protocol.addresses import without_credentials
 from protocol.errors import BadRequest
@@ -24,7 +24,7 @@ def context() -> None:
     """
 
 
-@command("ls")
+@context.command("ls")
 @output_options
 def ls(output: Output) -> int:
     """Lists the contexts; `current` marks the one in use.
@@ -48,7 +48,7 @@ def ls(output: Output) -> int:
     return OK
 
 
-@command("add")
+@context.command("add")
 @click.argument("name")
 @click.option("--node", required=True, metavar="URL", help="As tcp://10.0.0.7:9870.")
 @click.option("--description", default="", metavar="TEXT")
@@ -74,7 +74,7 @@ def add(name: str, node: str, description: str, use: bool, replace: bool) -> int
     return OK
 
 
-@command("use")
+@context.command("use")
 @click.argument("name", required=False, shell_complete=complete_names)
 @click.option("--none", is_flag=True, help="No context is in use any more.")
 def use(name: str | None, none: bool) -> int:
@@ -96,7 +96,7 @@ def use(name: str | None, none: bool) -> int:
     return OK
 
 
-@command("rm")
+@context.command("rm")
 @click.argument("name", shell_complete=complete_names)
 def remove(name: str) -> int:
     """Removes a context; if it is in use, none is in use then.
@@ -112,7 +112,3 @@ def remove(name: str) -> int:
             contexts.current = None
         save(path, contexts)
     return OK
-
-
-for _command in (ls, add, use, remove):
-    context.add_command(_command)

@@ -31,7 +31,7 @@ def serve_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, str]]:
-    """Where each setting was given, for the node's status; options win, then the last of a name."""
+    """The origin of each setting, for the node's status; options win, then the last of a name."""
     said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
     for name in options:
         said[f"{SERVE}.{name}"] = ("option", f"--{name.replace('_', '-')}")

@@ -112,7 +112,7 @@ class Screen:
         self._trouble = ""
 
     def run(self) -> None:
-        """Until q. Raises MqError when the node cannot be asked at all."""
+        """Runs until q is pressed. Raises MqError when the node cannot be asked at all."""
         # Imported here: who prints lines does without.
         from rich.live import Live
         from rich.text import Text

@@ -1,4 +1,4 @@
-"""What happened in a node between two looks at its status: rates, times, shares of processors."""
+"""The change in a node between two looks at its status: rates, times, shares of processors."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ SORTS: Mapping[str, Callable[[Fields], Any]] = {
     "lag": lambda row: -(row["lag_bytes"] or 0),
     "restarts": lambda row: -row["restarts"],
 }
-"""What the table of processes can be sorted by; the first keeps the node's own order."""
+"""Sort orders of the table of processes; the first keeps the node's own order."""
 _TARGETS = {"queues": "queue", "index": "index"}
 
 
@@ -44,7 +44,7 @@ def figures(before: Fields, after: Fields, seconds: float, sort: str = "process"
 
 
 def rates(before: Fields, after: Fields, seconds: float) -> dict[str, float]:
-    """What grew between two answers, a second; 0 when the node was restarted between them."""
+    """Growth between two replies, a second; 0 when the node was restarted between them."""
     grown = {
         f"{name}_per_s": after["log"][field] - before["log"][field]
         for name, field in (("records", "records"), ("appended_bytes", "appended"))

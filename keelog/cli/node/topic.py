@@ -1,11 +1,13 @@
 """`keelog topic`: lists, describes, makes and removes topics."""
 
+from dataclasses import asdict
+
 import click
 
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
-from keelog.cli.options import CliGroup, command, node_option, output_options
+from keelog.cli.options import CliGroup, node_option, output_options
 from keelog.cli.output import Output, say
 from protocol.errors import UnknownTopic
 
@@ -18,7 +20,7 @@ def topic() -> None:
     """
 
 
-@command("ls")
+@topic.command("ls")
 @node_option
 @output_options
 def ls(node: str, output: Output) -> int:
@@ -27,24 +29,20 @@ def ls(node: str, output: Output) -> int:
     Example: keelog topic ls --json
     """
     with doing(f"cannot list the topics of {node}"), keelog.connect(node) as client:
-        rows = []
-        for info in sorted(client.topics(), key=lambda one: one.topic):
-            queues = client.offsets(info.topic)
-            rows.append(
-                {
-                    "topic": info.topic,
-                    "queues": info.queues,
-                    "read_queues": info.read_queues,
-                    "write_queues": info.write_queues,
-                    "perm": info.perm,
-                    "messages": sum(queue.max_offset - queue.min_offset for queue in queues),
-                }
-            )
+        rows = [
+            {
+                **asdict(info),
+                "messages": sum(
+                    queue.max_offset - queue.min_offset for queue in client.offsets(info.topic)
+                ),
+            }
+            for info in sorted(client.topics(), key=lambda one: one.topic)
+        ]
     output.rows(rows)
     return OK
 
 
-@command("describe")
+@topic.command("describe")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @node_option
 @output_options
@@ -82,7 +80,7 @@ def describe(name: str, node: str, output: Output) -> int:
     return OK
 
 
-@command("create")
+@topic.command("create")
 @click.argument("name", metavar="TOPIC")
 @click.option("--queues", type=click.IntRange(1), default=8, show_default=True, metavar="N")
 @click.option(
@@ -97,11 +95,11 @@ def create(name: str, queues: int, perm: int, node: str, output: Output) -> int:
     """
     with doing(f"cannot create topic {name}"), keelog.connect(node) as client:
         made = client.create_topic(name, queues, perm=perm, exist_ok=True)
-    output.document({"topic": made.topic, "queues": made.queues, "created": made.created})
+    output.document(asdict(made))
     return OK
 
 
-@command("rm")
+@topic.command("rm")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @node_option
 @output_options
@@ -115,7 +113,3 @@ def remove(name: str, node: str, output: Output) -> int:
             raise UnknownTopic(f"there is no topic {name}")
     output.document({"topic": name, "deleted": True})
     return OK
-
-
-for _command in (ls, describe, create, remove):
-    topic.add_command(_command)

@@ -75,7 +75,7 @@ def properties(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def import_conf(text: str) -> Imported:
-    """What of a broker.conf holds here. Raises BadBrokerConf for a value that is none."""
+    """The settings of a broker.conf that hold here. Raises BadBrokerConf for a bad value."""
     imported = Imported({}, {})
     for number, name, value in properties(text):
         ours = OLD_NAMES.get(name) or snake_case(name)

@@ -10,7 +10,6 @@ from keelog.cli import contexts
 from keelog.cli.failures import OK, doing
 from keelog.cli.options import (
     CliGroup,
-    command,
     node_option,
     output_options,
     settings_given_options,
@@ -37,7 +36,7 @@ def config() -> None:
     """
 
 
-@command("show")
+@config.command("show")
 @click.option("--origin", is_flag=True, help="Adds the default, and where the value comes from.")
 @node_option
 @settings_given_options
@@ -77,7 +76,7 @@ def _row(*values: Any) -> dict[str, Any]:
     return dict(zip(("setting", "value", "default", "origin", "where"), values, strict=True))
 
 
-@command("check")
+@config.command("check")
 @click.argument(
     "file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
@@ -101,7 +100,7 @@ def check(file: Path, output: Output) -> int:
         raise BadSettingsFile(f"{where}{first.problem}{more}", first.hint)
 
 
-@command("init")
+@config.command("init")
 @click.option("--commented", is_flag=True, help="None in force: take the # away where needed.")
 def init(commented: bool) -> int:
     """Prints a settings file with all settings, their defaults, and what each does.
@@ -114,7 +113,7 @@ def init(commented: bool) -> int:
     return OK
 
 
-@command("import")
+@config.command("import")
 @click.argument(
     "file", metavar="BROKER_CONF", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
@@ -133,7 +132,3 @@ def import_(file: Path) -> int:
     for name, why in imported.left_out.items():
         click.echo(f"left out {name!a}: {why}", err=True)
     return OK
-
-
-for _command in (show, check, init, import_):
-    config.add_command(_command)

@@ -35,7 +35,7 @@ def whole_file(commented: bool) -> str:
 
 
 def plain_meaning(field: "dataclasses.Field[Any]") -> str:
-    """What a setting does, without Markdown."""
+    """The meaning of a setting, without Markdown."""
     return _LINK.sub(r"\1", field.metadata["meaning"]).replace("`", "")
 
 

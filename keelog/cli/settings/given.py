@@ -44,7 +44,7 @@ class Given(NamedTuple):
 
 
 class SettingProblem(NamedTuple):
-    """What is wrong with one line of a settings file, as `keelog config check` prints it."""
+    """A fault in one line of a settings file, as `keelog config check` prints it."""
 
     setting: str
     line: int | None
@@ -55,7 +55,7 @@ class SettingProblem(NamedTuple):
 def all_given(
     file: Path | None, environment: Mapping[str, str], options: Sequence[str]
 ) -> tuple[Given, ...]:
-    """What was given, the last of a name wins: file, then variables, then -X. Raises BadRequest."""
+    """All given settings; the last of a name wins: file, variables, then -X. Raises BadRequest."""
     return (
         *(from_file(file) if file is not None else ()),
         *from_environment(environment),
@@ -221,7 +221,7 @@ def _strangers(
 
 
 def _fault_of(table: str, name: str, value: object) -> BadRequest | None:
-    """What is wrong with one setting of a file: its name, its kind, or its value."""
+    """The fault of one setting of a file: in its name, its kind, or its value."""
     from node.runtime.settings import snake_case, unknown_setting
 
     field = kind_of(table).__dataclass_fields__.get(snake_case(name))

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from keelog.cli import failures
 from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.spark.options import Asked, session_options
+from keelog.cli.store.check import show_findings
 from keelog.cli.store.export_options import store_argument
 from node.runtime.settings import load_settings
 from pipeline.jobs.locations import check_can_make
@@ -56,10 +56,4 @@ def audit(
             write_report(result, folder)
         return result.shape()
 
-    shape = asked.run(f"cannot audit the store {store}", job, check)
-    title = (
-        f"{'no damage' if shape['ok'] else 'DAMAGE'}: {shape['commit_log']['records']} records,"
-        f" {shape['queues']['units']} units, {shape['index']['entries']} index entries"
-    )
-    output.document(shape, shape["findings"] or [{"ok": shape["ok"]}], title)
-    return failures.OK if shape["ok"] else failures.DAMAGED
+    return show_findings(asked.run(f"cannot audit the store {store}", job, check), output)

@@ -8,7 +8,13 @@ from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.spark.options import Asked, session_options
-from keelog.cli.store.export_options import export_options, shown, store_argument, summary, told_by
+from keelog.cli.store.export_options import (
+    export_of,
+    export_options,
+    shown,
+    store_argument,
+    summary,
+)
 from pipeline.session import check_engine
 
 if TYPE_CHECKING:
@@ -35,7 +41,7 @@ def export(
 
     Example: keelog spark export ./store --out ./paid --topics orders --tags paid
     """
-    told = told_by(pairs, **chosen)
+    wanted = export_of(pairs, **chosen)
 
     what = f"cannot export {store}"
     with doing(what):
@@ -47,5 +53,5 @@ def export(
         def engine(parts: list["Part"], order: "WriteOrder") -> list["Written"]:
             return asked.run(what, lambda session: by_tasks(session, parts, order))
 
-        result = run_export(store, ExportFolder.at(out), told, engine)
+        result = run_export(store, ExportFolder.at(out), wanted, engine)
     output.document(shown(result), title=summary(result))

@@ -1,4 +1,4 @@
-"""What the Spark commands share: --master and --conf, and the session that they ask for."""
+"""Options of the Spark commands: --master and --conf, and the session that they ask for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where the job is to run, and Spark's settings for it."""
+    """The master that runs the job, and Spark's settings for it."""
 
     master: str
     conf: dict[str, str]
@@ -24,16 +24,16 @@ class Asked:
     def run(
         self, what: str, job: Callable[[Any], Answer], check: Callable[[], object] | None = None
     ) -> Answer:
-        """What `job` answers, called with a session; `what` is what cannot be done, for errors.
+        """Calls `job` with a session and returns its result; errors say that `what` failed.
 
-        `check` raises what can be told without Spark, whose start takes ten seconds. Raises
+        `check` runs before Spark, whose start takes ten seconds, and raises what it finds. Raises
         MqError: JavaMissing, IncompatiblePyspark, EngineFailed, or the job's own.
         """
         with doing(what):
             check_pyspark()
             if check is not None:
                 check()
-            # Imported here: it needs pyspark, of which a missing one has just been told.
+            # Imported here: it needs pyspark, which was just checked.
             from pipeline.jobs.session_run import run_job
 
             return run_job(job, self.master, self.conf, say)

@@ -1,6 +1,5 @@
 """`keelog spark rebuild`."""
 
-from functools import partial
 from typing import Any, Literal
 
 import click
@@ -9,13 +8,13 @@ from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.spark.options import Asked, session_options
 from keelog.cli.store.export_options import store_argument
+from keelog.cli.store.options import derived_options
 from node.runtime.settings import load_settings
 
 
 @command()
 @store_argument
-@click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too.")
-@click.option("--index", is_flag=True, help="Only index/, unless --queues is there too.")
+@derived_options
 @click.option(
     "--plan",
     type=click.Choice(["inplace", "shuffle"]),
@@ -53,7 +52,6 @@ def rebuild(
     Example: keelog spark rebuild s3://bucket/store --plan shuffle --out s3://bucket/derived
     """
     settings = load_settings(pairs)
-    everything = not (queues or index)
 
     def check() -> None:
         from pipeline.jobs.rebuild.run import check_rebuild
@@ -63,7 +61,14 @@ def rebuild(
     def job(spark: Any) -> dict[str, object]:
         from pipeline.jobs.rebuild.run import rebuild as rebuild_store
 
-        made = partial(rebuild_store, spark, store, plan=plan, out=out, settings=settings)
-        return made(queues=queues or everything, index=index or everything).shape()
+        return rebuild_store(
+            spark,
+            store,
+            queues=queues or not index,
+            index=index or not queues,
+            plan=plan,
+            out=out,
+            settings=settings,
+        ).shape()
 
     output.document(asked.run(f"cannot rebuild the store {store}", job, check))

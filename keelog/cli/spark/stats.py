@@ -9,9 +9,9 @@ from keelog.cli.failures import doing
 from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output, say
 from keelog.cli.spark.options import Asked, session_options
-from keelog.cli.store.export_options import store_argument
+from keelog.cli.store.export_options import source_options, store_argument
 from pipeline.jobs.locations import check_can_write
-from pipeline.options import SETTING_PREFIX, parse_options
+from pipeline.options import parse_options
 from protocol.addresses import without_credentials
 
 if TYPE_CHECKING:
@@ -42,12 +42,9 @@ def stats(
 
     Example: keelog spark stats ./store --report stats.html
     """
-
-    options = {"path": store}
+    options = {"path": store, **source_options(pairs)}
     if chosen["topics"] is not None:
         options["subscribe"] = chosen["topics"]
-    for name, _, value in (pair.partition("=") for pair in pairs):
-        options[f"{SETTING_PREFIX}{name.removeprefix(SETTING_PREFIX)}"] = value
 
     def check() -> None:
         from pipeline.resolve import check_read

@@ -8,11 +8,11 @@ import click
 
 from keelog.cli import failures
 from keelog.cli.failures import doing
-from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output
-from keelog.cli.progress import CommandProgress, Tell, progress_option
 from keelog.cli.shapes import Shape
-from keelog.cli.store.options import directory, opened
+from keelog.cli.store.options import derived_options, directory, opened
+from keelog.progress import CommandProgress
 from node.runtime.settings import load_settings
 from node.store.info import describe
 from node.store.verify.verify import verify as verify_store
@@ -50,20 +50,23 @@ def verify(
     Example: keelog store verify ./store --deep
     """
     with doing(f"cannot check the store {path}"), progress.shown():
-        report = verify_store(path, deep, progress.teller("checked"), load_settings(pairs))
-    shape = report.shape()
+        report = verify_store(path, deep, progress.meter("checked"), load_settings(pairs))
+    return show_findings(report.shape(), output)
+
+
+def show_findings(shape: Shape, output: Output) -> int:
+    """Writes what a check found; returns the exit code."""
     title = (
-        f"{'no damage' if report.ok else 'DAMAGE'}: {report.records} records,"
-        f" {report.units} units, {report.index_entries} index entries"
+        f"{'no damage' if shape['ok'] else 'DAMAGE'}: {shape['commit_log']['records']} records,"
+        f" {shape['queues']['units']} units, {shape['index']['entries']} index entries"
     )
-    output.document(shape, shape["findings"] or [{"ok": report.ok}], title)
-    return failures.OK if report.ok else failures.DAMAGED
+    output.document(shape, shape["findings"] or [{"ok": shape["ok"]}], title)
+    return failures.OK if shape["ok"] else failures.DAMAGED
 
 
 @command()
 @directory
-@click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too.")
-@click.option("--index", is_flag=True, help="Only index/, unless --queues is there too.")
+@derived_options
 @settings_options
 @progress_option
 @output_options
@@ -74,22 +77,14 @@ def rebuild(path: Path, queues: bool, index: bool, output: Output, **options: An
 
     Example: keelog store rebuild ./store --index
     """
-    everything = not (queues or index)
     progress: CommandProgress = options["progress"]
-    tell: dict[str, Tell] = {}
-
-    def told(what: str, done: int, total: int) -> None:
-        if what not in tell:
-            tell[what] = progress.teller(f"{what}: done")
-        tell[what](done, total)
-
     with doing(f"cannot rebuild the store {path}"), progress.shown():
         report = rebuild_store(
             path,
-            queues=queues or everything,
-            index=index or everything,
+            queues=queues or not index,
+            index=index or not queues,
             settings=load_settings(options["pairs"]),
-            progress=told,
+            progress=progress.stage_meter(),
         )
     output.document({**asdict(report), "seconds": round(report.seconds, 3)})
 

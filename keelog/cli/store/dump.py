@@ -9,9 +9,8 @@ import click
 import numpy as np
 
 from keelog.cli import failures
-from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output, say
-from keelog.cli.progress import CommandProgress, Tell, progress_option
 from keelog.cli.shapes import (
     MESSAGE_COLUMNS,
     MESSAGE_TABLE,
@@ -22,6 +21,7 @@ from keelog.cli.shapes import (
     unit_shape,
 )
 from keelog.cli.store.options import body_options, directory, opened
+from keelog.progress import Advance, CommandProgress
 from node.store.log.damage import Damage, columns_past_damage
 from node.store.opening import StoppedStore
 from protocol.derived.index_entry import IndexEntry
@@ -88,38 +88,38 @@ def dump(
         if what == "messages":
             columns = MESSAGE_COLUMNS if output.format == "csv" else MESSAGE_TABLE
             output.rows(_limited(_messages(store, selection, talk), selection), columns)
-            talk.tell_tail(store)
+            talk.tail(store)
         elif what == "queues":
-            tell = progress.teller("dumped", "queues")
-            output.rows(_limited(_units(store, selection, tell), selection))
+            advance = progress.meter("dumped", "queues")
+            output.rows(_limited(_units(store, selection, advance), selection))
         else:
             store.index_folder.check_readable()
-            tell = progress.teller("dumped", "index files")
-            rows = _headers(store) if headers else _entries(store, selection, tell)
+            advance = progress.meter("dumped", "index files")
+            rows = _headers(store) if headers else _entries(store, selection, advance)
             output.rows(_limited(rows, selection))
         return failures.DAMAGED if talk.damaged else failures.OK
 
 
 class _Talk:
-    """What is told on stderr beside the rows."""
+    """The lines on stderr beside the rows."""
 
     def __init__(self, progress: CommandProgress) -> None:
         self.damaged = False
         self._progress = progress
-        self.tell = progress.teller("dumped")
+        self.advance = progress.meter("dumped")
 
-    def tell_damage(self, where: str, offset: int, why: str, then: str) -> None:
+    def damage(self, where: str, offset: int, why: str, then: str) -> None:
         self.damaged = True
         self._progress.clear()
         say(f"damage: {where}, offset {offset}: {why}; {then}")
 
-    def tell_tail(self, store: StoppedStore) -> None:
+    def tail(self, store: StoppedStore) -> None:
         stop = store.tail.stop
         floor = store.condition.floor
         if store.log.end < floor:
             why = f"the log ends here, everything below {floor} was durable"
             folder = str(store.log.segments.folder)
-            self.tell_damage(folder, store.log.end, why, "no record follows")
+            self.damage(folder, store.log.end, why, "no record follows")
         elif stop is not None and stop.kind != "end":
             self._progress.clear()
             say(f"torn tail: the log ends at offset {stop.position}: {stop.why}")
@@ -141,21 +141,21 @@ def _messages(store: StoppedStore, selection: DumpSelection, talk: _Talk) -> Ite
     for item in columns_past_damage(log, first, selection.stop):
         if isinstance(item, Damage):
             then = f"skipped to {item.resumed_at}"
-            talk.tell_damage(item.where, item.torn.position, item.torn.why, then)
+            talk.damage(item.where, item.torn.position, item.torn.why, then)
             continue
         for row in _wanted_rows(item, selection):
             yield message_shape(
                 item.record(row), selection.raw_body, selection.no_body, selection.raw
             )
         if len(item):
-            talk.tell(int(item.physical_offset[-1]) - first, end - first)
+            talk.advance(int(item.physical_offset[-1]) - first, end - first)
     if log.stopped is not None:
         where = str(log.segment_at(log.stopped.position).path)
-        talk.tell_damage(where, log.stopped.position, log.stopped.why, "no record follows")
+        talk.damage(where, log.stopped.position, log.stopped.why, "no record follows")
 
 
 def _first_record(store: StoppedStore, start: int) -> int:
-    """Where to begin so that no record from `start` on is missed."""
+    """Returns where to begin, so that no record from `start` on is missed."""
     log = store.log
     if start <= log.min_offset or start >= log.end:
         return max(start, log.min_offset)
@@ -175,10 +175,10 @@ def _wanted_rows(columns: RecordColumns, selection: DumpSelection) -> list[int]:
     return [row for row in rows if columns.piece(starts, lengths, row) == topic]
 
 
-def _units(store: StoppedStore, selection: DumpSelection, tell: Tell) -> Iterator[Shape]:
+def _units(store: StoppedStore, selection: DumpSelection, advance: Advance) -> Iterator[Shape]:
     queues = list(store.queues())
     for number, queue in enumerate(queues):
-        tell(number, len(queues))
+        advance(number, len(queues))
         reader = store.queue(*queue)
         if reader is None or selection.topic not in (None, queue.topic):
             continue
@@ -195,10 +195,10 @@ def _headers(store: StoppedStore) -> Iterator[Shape]:
         yield index_header_shape(file.name, file.header)
 
 
-def _entries(store: StoppedStore, selection: DumpSelection, tell: Tell) -> Iterator[Shape]:
+def _entries(store: StoppedStore, selection: DumpSelection, advance: Advance) -> Iterator[Shape]:
     files = store.index.files()
     for number, file in enumerate(files):
-        tell(number, len(files))
+        advance(number, len(files))
         entries = file.entries()
         slots = entries["key_hash"] % file.geometry.slot_count
         offsets = entries["physical_offset"]

@@ -7,11 +7,11 @@ import click
 
 from keelog.cli import failures
 from keelog.cli.failures import doing
-from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output
-from keelog.cli.progress import CommandProgress, progress_option
-from keelog.cli.store.export_options import export_options, shown, summary, told_by
+from keelog.cli.store.export_options import export_of, export_options, shown, summary
 from keelog.cli.store.options import directory, opened
+from keelog.progress import CommandProgress
 from keelog.sqlite_export import Chosen, export_sqlite
 from node.store.query.tag_filter import parse_tags
 from pipeline.jobs.export.options import ExportOptions
@@ -49,51 +49,49 @@ def export(
     if (parquet is None) == (sqlite is None):
         raise BadRequest("say where to: --parquet or --sqlite, one of them", "--sqlite messages.db")
     overwrite = chosen.pop("overwrite")
-    told = told_by(pairs, **chosen)
+    asked = export_of(pairs, **chosen)
     with doing(f"cannot export {path}"), progress.shown():
         if sqlite is not None:
-            wanted = _chosen(told)
+            wanted = _chosen(asked)
             with opened(path, pairs) as store:
-                result = export_sqlite(
-                    store, sqlite, wanted, overwrite, progress.teller("exported")
-                )
+                result = export_sqlite(store, sqlite, wanted, overwrite, progress.meter("exported"))
             progress.clear()
-            told_line = f"{result.rows} messages and {result.keys} keys in {sqlite}"
-            output.document(result._asdict(), title=told_line)
+            line = f"{result.rows} messages and {result.keys} keys in {sqlite}"
+            output.document(result._asdict(), title=line)
             return failures.DAMAGED if result.damaged else failures.OK
         if overwrite:
             raise BadRequest("--overwrite is for --sqlite", "remove the folder, or name a new one")
         assert parquet is not None
-        return _to_parquet(path, parquet, told, output, progress)
+        return _to_parquet(path, parquet, asked, output, progress)
 
 
 def _to_parquet(
-    path: Path, out: str, told: ExportOptions, output: Output, progress: CommandProgress
+    path: Path, out: str, asked: ExportOptions, output: Output, progress: CommandProgress
 ) -> int:
     try:
         from pipeline.jobs.export.run import export_here
     except ImportError as error:
         raise MqError(f"{error.name} is missing", "pip install 'keelog[spark]'") from None
-    tell = progress.teller("exported", "parts")
-    result = export_here(str(path), out, told, progress=tell)
+    advance = progress.meter("exported", "parts")
+    result = export_here(str(path), out, asked, progress=advance)
     progress.clear()
     output.document(shown(result), title=summary(result))
     return failures.OK
 
 
-def _chosen(told: ExportOptions) -> Chosen:
-    """What of a store goes into SQLite. Raises BadRequest for options that are Parquet's."""
-    of_parquet = told.columns, told.by_topic, told.file_bytes_max, told.on_corrupt == "report"
+def _chosen(asked: ExportOptions) -> Chosen:
+    """The choice for SQLite. Raises BadRequest for options that are Parquet's."""
+    of_parquet = asked.columns, asked.by_topic, asked.file_bytes_max, asked.on_corrupt == "report"
     if of_parquet != (None, True, ExportOptions().file_bytes_max, False):
         raise BadRequest(
             "--columns, --by, --max-file-bytes and --on-corrupt report are for --parquet",
             "without them: SQLite gets all columns in one file",
         )
-    topics = told.topics.split(",") if told.topics is not None else None
+    topics = asked.topics.split(",") if asked.topics is not None else None
     return Chosen(
         topics=None if topics is None else frozenset(name.strip() for name in topics),
-        tags=parse_tags(told.tags),
-        from_ms=told.from_ms,
-        to_ms=told.to_ms,
-        skips_damage=told.on_corrupt == "skip",
+        tags=parse_tags(asked.tags),
+        from_ms=asked.from_ms,
+        to_ms=asked.to_ms,
+        skips_damage=asked.on_corrupt == "skip",
     )

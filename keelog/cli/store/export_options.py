@@ -1,4 +1,4 @@
-"""What `keelog spark export` and `keelog store export` share: what to export, what to tell."""
+"""Shared by `keelog spark export` and `keelog store export`: options and output."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,6 +9,7 @@ import click
 
 from keelog.cli.failures import BadValue
 from keelog.cli.messages.selectors import parse_time
+from keelog.cli.options import options
 from pipeline.jobs.export.options import ExportOptions
 from pipeline.options import SETTING_PREFIX
 from protocol.addresses import without_credentials
@@ -19,51 +20,43 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def export_options(function: Function) -> Function:
-    """Adds the options that say which rows, which columns, and into what files.
+def _time(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+    return None if value is None else parse_time(value, datetime.now(UTC))
 
-    The command gets them as one `**chosen`, for `told_by`.
-    """
 
-    def time(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
-        return None if value is None else parse_time(value, datetime.now(UTC))
-
-    for option in (
-        click.option(
-            "--by",
-            type=click.Choice(["topic", "date"]),
-            default="topic",
-            show_default=True,
-            help="Folders by topic and date, or by date alone.",
-        ),
-        click.option(
-            "--max-file-bytes",
-            "file_bytes_max",
-            type=click.IntRange(1),
-            default=512 << 20,
-            show_default=True,
-            help="A file that has as many is closed.",
-        ),
-        click.option(
-            "--on-corrupt",
-            type=click.Choice(["fail", "skip", "report"]),
-            default="fail",
-            show_default=True,
-            help="What damage in the log does; report makes a row of it.",
-        ),
-        click.option(
-            "--allow-loss",
-            is_flag=True,
-            help="Goes on when files were deleted that are not exported.",
-        ),
-        click.option("--to", "to_ms", callback=time, metavar="TIME", help="Stored before it."),
-        click.option("--from", "from_ms", callback=time, metavar="TIME", help="Stored from it on."),
-        click.option("--columns", metavar="A,B", help="Only these; docs/spark.md lists all."),
-        click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags."),
-        click.option("--topics", metavar="A,B", help="Only these topics; default: every record."),
-    ):
-        function = option(function)
-    return function
+export_options = options(
+    click.option("--topics", metavar="A,B", help="Only these topics; default: every record."),
+    click.option("--tags", metavar="'A || B'", help="Only messages with one of these tags."),
+    click.option("--columns", metavar="A,B", help="Only these; docs/spark.md lists all."),
+    click.option("--from", "from_ms", callback=_time, metavar="TIME", help="Stored from it on."),
+    click.option("--to", "to_ms", callback=_time, metavar="TIME", help="Stored before it."),
+    click.option(
+        "--allow-loss", is_flag=True, help="Goes on when files were deleted that are not exported."
+    ),
+    click.option(
+        "--on-corrupt",
+        type=click.Choice(["fail", "skip", "report"]),
+        default="fail",
+        show_default=True,
+        help="What damage in the log does; report makes a row of it.",
+    ),
+    click.option(
+        "--max-file-bytes",
+        "file_bytes_max",
+        type=click.IntRange(1),
+        default=512 << 20,
+        show_default=True,
+        help="A file that has as many is closed.",
+    ),
+    click.option(
+        "--by",
+        type=click.Choice(["topic", "date"]),
+        default="topic",
+        show_default=True,
+        help="Folders by topic and date, or by date alone.",
+    ),
+)
+"""Which rows and columns, into what files; the command gets one `**chosen` for `export_of`."""
 
 
 def store_argument(function: Function) -> Function:
@@ -76,13 +69,17 @@ def store_argument(function: Function) -> Function:
     return click.argument("store", metavar="STORE", callback=absolute)(function)
 
 
-def told_by(pairs: tuple[str, ...], by: str, allow_loss: bool, **chosen: Any) -> ExportOptions:
-    """What the options of a command line ask for. Raises BadValue for times in wrong order."""
+def source_options(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Settings as options of the Spark source."""
+    named = (pair.partition("=")[::2] for pair in pairs)
+    return {f"{SETTING_PREFIX}{name.removeprefix(SETTING_PREFIX)}": value for name, value in named}
+
+
+def export_of(pairs: tuple[str, ...], by: str, allow_loss: bool, **chosen: Any) -> ExportOptions:
+    """The export that a command line asks for. Raises BadValue for times in wrong order."""
     if None not in (chosen["from_ms"], chosen["to_ms"]) and chosen["from_ms"] > chosen["to_ms"]:
         raise BadValue("--from is later than --to: no message is stored in between", "swap them")
-    source = {}
-    for name, _, value in (pair.partition("=") for pair in pairs):
-        source[f"{SETTING_PREFIX}{name.removeprefix(SETTING_PREFIX)}"] = value
+    source = source_options(pairs)
     if allow_loss:
         source["failOnDataLoss"] = "false"
     return ExportOptions(source=source, by_topic=by == "topic", **chosen)

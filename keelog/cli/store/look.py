@@ -1,7 +1,6 @@
-"""`keelog store get`, `find` and `seek`: single answers out of a store directory."""
+"""`keelog store get`, `find` and `seek`: single results out of a store directory."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ from keelog.cli.options import command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, Shape, message_shape, pull_shape
 from keelog.cli.store.options import body_options, directory, opened
+from node.runtime.settings import load_settings
 from node.store.indexes.reader import END_OF_TIME, MAX_MESSAGES_BATCH
 from node.store.opening import StoppedStore
-from node.store.query.find import FindRequest
-from node.store.query.find import find as find_page
 from node.store.query.pull import get_message
 from node.store.query.pull_types import (
     IN_MEMORY,
@@ -102,47 +100,32 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
 
     Example: keelog store find ./store --topic orders --key order-17
     """
-    request = FindRequest(
-        topic=options["topic"],
-        key=options["key"],
-        begin=options["since"],
-        end=options["until"],
-        limit=options["limit"],
-        unique=options["unique"],
-    )
-    with opened(path, pairs) as store, doing("cannot look the key up"):
+    # Imported here: it brings modules of the client, which the other commands do without.
+    from keelog.store import open_store
+
+    with doing(f"cannot open the store {path}"):
+        opened_store = open_store(path, load_settings(pairs))
+    with opened_store as store, doing("cannot look the key up"):
         if options["candidates"]:
-            count = output.rows(_candidates(store, request), ["physical_offset"])
+            count = output.rows(_candidates(store, options), ["physical_offset"])
         else:
             columns = MESSAGE_COLUMNS if output.format == "csv" else MESSAGE_TABLE
-            shapes = _found(store, request, options["raw_body"], options["no_body"])
+            names = ("topic", "key", "since", "until", "limit", "unique")
+            shapes = (
+                message_shape(message.record, options["raw_body"], options["no_body"])
+                for message in store.find(**{name: options[name] for name in names})
+            )
             count = output.rows(shapes, columns)
     return failures.OK if count else failures.NOT_FOUND
 
 
-def _candidates(store: StoppedStore, request: FindRequest) -> Iterator[Shape]:
-    # The limit asked for stands for the broker's maxMsgsNumBatch too.
+def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[Shape]:
+    """Yields what RocketMQ's queryOffset returns; the limit replaces its maxMsgsNumBatch, too."""
+    limit = asked["limit"]
     for offset in store.index.query(
-        request.topic, request.key, request.limit, request.begin, request.end, cap=request.limit
+        asked["topic"], asked["key"], limit, asked["since"], asked["until"], cap=limit
     ):
         yield {"physical_offset": offset}
-
-
-def _found(
-    store: StoppedStore, request: FindRequest, raw_body: bool, no_body: bool
-) -> Iterator[Shape]:
-    left, cursor = request.limit, None
-    while left:
-        page = find_page(
-            store,
-            replace(request, limit=min(left, MAX_MESSAGES_BATCH), cursor=cursor),
-        )
-        for record in page.records:
-            yield message_shape(record, raw_body, no_body)
-        left -= len(page.records)
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 @command()

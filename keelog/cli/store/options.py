@@ -1,33 +1,26 @@
-"""What the commands on store directories share: the directory, how bodies are shown, opening."""
+"""Shared by the commands on store directories: the directory, the form of bodies, opening."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from keelog.cli.failures import doing
+from keelog.cli.options import options
 from node.runtime.settings import load_settings
 from node.store.opening import StoppedStore, open_store
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+directory = click.argument("path", metavar="DIR", type=click.Path(readable=False, path_type=Path))
+body_options = options(
+    click.option("--raw-body", is_flag=True, help="Bodies as base64, text or not."),
+    click.option("--no-body", is_flag=True, help="Leaves bodies out."),
+)
 
-
-def directory(function: Function) -> Function:
-    """Adds the argument DIR as `path`."""
-    return click.argument("path", metavar="DIR", type=click.Path(readable=False, path_type=Path))(
-        function
-    )
-
-
-def body_options(function: Function) -> Function:
-    """Adds --raw-body and --no-body."""
-    for name, text in (
-        ("--no-body", "Leaves bodies out."),
-        ("--raw-body", "Bodies as base64, text or not."),
-    ):
-        function = click.option(name, is_flag=True, help=text)(function)
-    return function
+derived_options = options(
+    click.option("--queues", is_flag=True, help="Only consumequeue/, unless --index is there too."),
+    click.option("--index", is_flag=True, help="Only index/, unless --queues is there too."),
+)
+"""Which derived files: both when neither option is given."""
 
 
 def opened(path: Path, pairs: Iterable[str]) -> StoppedStore:

@@ -6,10 +6,10 @@ import click
 
 from keelog.cli import failures
 from keelog.cli.failures import doing
-from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.options import command, output_options, progress_option, settings_options
 from keelog.cli.output import Output, say
-from keelog.cli.progress import CommandProgress, progress_option
 from keelog.cli.store.options import directory
+from keelog.progress import CommandProgress
 from keelog.repair import repair as repair_store
 from node.runtime.settings import load_settings
 from node.store.repair.plan import Plan, plan_repair
@@ -37,11 +37,11 @@ def repair(
     settings = load_settings(pairs)
     if not apply:
         with doing(f"cannot plan a repair of {path}"), progress.shown():
-            plan = plan_repair(path, settings, progress.teller("checked"))
+            plan = plan_repair(path, settings, progress.meter("checked"))
         _show(plan, False, output)
         return failures.OK if plan.ok else failures.DAMAGED
     with doing(f"cannot repair the store {path}"), progress.shown():
-        done = repair_store(path, settings, progress.teller("checked"))
+        done = repair_store(path, settings, progress.meter("checked"))
     _show(done.plan, True, output)
     for finding in done.report.findings:
         say(f"left ({finding.severity}): {finding.kind}: {finding.detail}")

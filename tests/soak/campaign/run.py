@@ -31,7 +31,7 @@ from typing import Any
 
 import psutil
 
-from keelog.bench.progress import progress
+from keelog.progress import phases
 from tests.soak.campaign.drive import FOLDERS, Work, drive, make_work
 from tests.soak.campaign.life import KINDS, NEEDS_A_SMALL_DISK
 from tests.soak.campaign.results import Results, Round, table
@@ -199,7 +199,7 @@ def main() -> int:
     """Runs, prints, answers the exit code."""
     options = arguments()
     folder = folder_of(options.store, "campaign")
-    with progress(quiet=False) as options.tell:
+    with phases(quiet=False) as options.tell:
         results = run(options, folder)
     print(table(results))
     seconds = sum(one["seconds"] for one in results.runs)

@@ -23,7 +23,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from keelog.bench.progress import progress
+from keelog.progress import phases
 from node.runtime.settings import ASYNC_FLUSH, SYNC_FLUSH
 from tests.soak.harness import folder_of, leave, shape
 from tests.soak.kill.history import Figures, History, Plan
@@ -128,7 +128,7 @@ def main() -> int:
     """Runs, prints, answers the exit code."""
     options = arguments()
     folder = folder_of(options.store, "kills")
-    with progress(options.json) as options.tell:
+    with phases(options.json) as options.tell:
         found = run(options, folder)
     if options.json:
         print(json.dumps(found, default=shape))

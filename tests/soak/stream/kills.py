@@ -16,7 +16,7 @@ import json
 import sys
 from pathlib import Path
 
-from keelog.bench.progress import progress
+from keelog.progress import phases
 from tests.soak.harness import folder_of, leave, shape
 from tests.soak.stream.history import Figures, History, Plan
 
@@ -75,7 +75,7 @@ def main() -> int:
         options.source == "tcp",
         options.sink,
     )
-    with progress(options.json) as tell:
+    with phases(options.json) as tell:
         figures = History(plan, folder, tell).run()
     if options.json:
         print(json.dumps(figures, default=shape))
