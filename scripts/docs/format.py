@@ -69,7 +69,7 @@ def example_record(crc: bool = False) -> bytes:
     buffer = bytearray(pack_record(message, properties))
     row = PlainRow(0, len(buffer), message.topic, message.queue_id, message.sys_flag)
     stamp = StoreStamp(1_700_000_000_123, Host(bytes([10, 0, 0, 5]), 10_911).to_bytes())
-    patch_plain(buffer, row, (message.queue_id, 7, 0), stamp, crc)
+    patch_plain(buffer, row, 7, 0, stamp, crc)
     return bytes(buffer)
 
 
