@@ -17,7 +17,7 @@ from node.runtime.service_loop import queue_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot, run_dir
 from node.store.detected_sizes import found_file_bytes
-from protocol.derived.dispatch_request import DispatchRequests, dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_build import QueueEnd, QueuePlan
 from protocol.derived.queue_unit import QUEUE_UNIT, QueueUnit
 from protocol.errors import NotFound, StoreDamaged
@@ -186,7 +186,7 @@ class ConsumeQueues:
             self._ends.pop(queue, None)
         self._rebuilt |= queues
         for columns in self._feed.columns(self._feed.limits().min_offset, stop):
-            self._place(dispatch_requests(columns, self._delay_levels_ms), only=queues)
+            self._place(DispatchRequests(columns, self._delay_levels_ms), only=queues)
         damage = self._feed.damage
         if damage is not None:
             path = str(self._feed.path_at(damage.position))

@@ -20,7 +20,7 @@ from node.runtime.state_page import DISK_FULL as DISK_FULL_STATE
 from node.runtime.state_page import NO_RESOURCES as NO_RESOURCES_STATE
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.store.checkpoints import WorkerCheckpoint, save_progress
-from protocol.derived.dispatch_request import DispatchRequests, dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import ServiceNotAvailable, StoreDamaged
 from protocol.record.codec import DEFAULT_DELAY_LEVELS_MS, Record, Torn
@@ -287,7 +287,7 @@ class Dispatcher:
         self._await_flush()
 
     def _apply(self, columns: RecordColumns) -> None:
-        requests = dispatch_requests(columns, self._pace.delay_levels_ms)
+        requests = DispatchRequests(columns, self._pace.delay_levels_ms)
         self._until_room(lambda: self._handler.apply(requests))
         self.records += len(requests)
         self._publish_applied()

@@ -13,9 +13,9 @@ from node.runtime.service_loop import index_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.detected_sizes import found_geometry
-from protocol.derived.dispatch_request import DispatchRequests, index_keys, plain_index_keys
-from protocol.derived.index_build import EMPTY_HEADER, IndexPut, KeyBatch, free_entries, put_keys
-from protocol.derived.index_entry import fold_hash
+from protocol.derived.dispatch_request import DispatchRequests, key_batch, plain_index_keys
+from protocol.derived.index_build import EMPTY_HEADER, IndexPut, free_entries, put_keys
+from protocol.derived.index_entry import KeyBatch, fold_hash
 from protocol.errors import NotFound, StoreDamaged
 from protocol.names import ABORT_FILE
 from protocol.record.java_hash import java_hash
@@ -206,10 +206,7 @@ class IndexFiles:
             self.settle()
 
     def _gather(self, requests: DispatchRequests) -> None:
-        keys = index_keys(requests, self._with_tags)
-        columns = requests.columns
-        offsets, times = columns.physical_offset[keys.row], columns.store_timestamp[keys.row]
-        batch = self._new_keys(KeyBatch(keys.key_hash, offsets, times))
+        batch, columns = self._new_keys(key_batch(requests, self._with_tags)), requests.columns
         self._pending.append(batch)
         self._pending_keys += len(batch.key_hash)
         self._tail = self._tail_after(batch)
@@ -218,8 +215,7 @@ class IndexFiles:
     def settle(self) -> None:
         """Writes what waits, all planned before: after an error the same writes are made again."""
         if not self._writes and self._pending_keys:
-            columns = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
-            self._writes = self._plans(KeyBatch(*columns))
+            self._writes = self._plans(KeyBatch.join(self._pending))
         while self._writes:
             state, put = self._writes[0]
             self._folder.write(state, put)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node.store.checkpoints import Tails, load_tails
 from node.store.topics_file import TopicsFile
-from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_build import QueueEnd
 from protocol.ids import Queue
 from protocol.names import is_folder_name
@@ -95,7 +95,7 @@ class MissingUnits:
 
     def _groups(self, start: int, stop: int) -> Iterator[UnitGroup]:
         for columns in self._feed.columns(start, stop):
-            yield from unit_groups(dispatch_requests(columns), self._own)
+            yield from unit_groups(DispatchRequests(columns), self._own)
 
 
 def _end(queue: Queue, ends: Mapping[Queue, QueueEnd]) -> int:

@@ -17,7 +17,7 @@ from node.store.repair.note import save_rebuilding
 from node.store.repair.steps import Rebuild, Step
 from node.store.replay.rebuilding import clear_unfinished, forget, vouch
 from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
-from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.errors import NotAStore, StoreDamaged
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
 from workers.consume_queue import OPEN_FILES_MIN, STORE_FILES_SHARE, ConsumeQueues, QueueWorkerSite
@@ -165,7 +165,7 @@ class _Rebuild:
         start = handler.resume_from()
         self.records = 0
         for columns in self.feed.columns(start, limits.readable):
-            handler.apply(dispatch_requests(columns, self.settings.delay_levels_ms))
+            handler.apply(DispatchRequests(columns, self.settings.delay_levels_ms))
             self.records += len(columns)
             done = int(columns.physical_offset[-1] + columns.size[-1])
             self.tell(what, done - limits.min_offset, limits.readable - limits.min_offset)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER
+from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER, KeyBatch
 from protocol.derived.queue_unit import QUEUE_UNIT
 from protocol.kernel.loader import Bools, Bytes, Ints, Kernel, address, int_column
 from protocol.record.columns import RecordColumns
@@ -142,12 +142,12 @@ def index_keys(
 
 def enter_keys(
     kernel: Kernel,
-    keys: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+    keys: KeyBatch,
     begin_timestamp: int,
     first_entry: int,
     table: NDArray[Any],
 ) -> tuple[NDArray[Any], Bytes, int]:
-    """Enters keys (hash, log offset, store time) into a slot table as it stands on disk.
+    """Enters keys into a slot table as it is on disk.
 
     Returns the entries, whose times count from `begin_timestamp`, a mark for each page of the
     file that holds a changed slot, and how many slots were empty.

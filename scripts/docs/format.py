@@ -16,12 +16,13 @@ from node.runtime import state_page
 from node.store import checkpoints
 from node.store.identity import lock_id
 from protocol.checkpoint import CHECKPOINT
-from protocol.derived.index_build import IndexImage, KeyBatch
+from protocol.derived.index_build import IndexImage
 from protocol.derived.index_entry import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT,
     IndexGeometry,
+    KeyBatch,
     key_hash,
 )
 from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, QueueUnit

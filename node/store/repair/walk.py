@@ -14,7 +14,7 @@ import numpy as np
 from node.store.checkpoints import Tails
 from node.store.log.damage import next_record, wrong_blank
 from node.store.log.reader import LogReader
-from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.ids import Queue
 from protocol.record.codec import FILLER_BYTES, MAGIC_FILLER, Record, Torn
 from protocol.record.columns import RecordColumns, crc_property_rows
@@ -204,7 +204,7 @@ def _blank_at(reader: LogReader, position: int) -> int | None:
 
 
 def _queues_of(columns: RecordColumns) -> Iterator[tuple[Queue, WalkedQueue]]:
-    requests = dispatch_requests(columns)
+    requests = DispatchRequests(columns)
     rows = np.flatnonzero(requests.is_queued)
     if not len(rows):
         return

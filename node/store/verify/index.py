@@ -163,7 +163,7 @@ class IndexCheck:
     def records(self, requests: DispatchRequests, stop: int, damaged: Stretches) -> None:
         """Holds a window's records, which end at `stop`, against the entries that name it, or a
         place between it and the window before. What names a damaged record is right."""
-        starts = requests.commit_log_offset
+        starts = requests.columns.physical_offset
         if not len(starts):
             return
         everything = index_keys(requests, with_tags=True)
@@ -190,7 +190,7 @@ class IndexCheck:
         """The codes of the file's entries that name the window, after a look at each."""
         entries = file.entries()
         offsets = entries["physical_offset"].astype(np.int64)
-        starts = requests.commit_log_offset
+        starts = requests.columns.physical_offset
         stop, damaged = until
         numbers = np.flatnonzero((offsets >= self.done) & (offsets < stop))
         row = np.searchsorted(starts, offsets[numbers])
@@ -203,7 +203,7 @@ class IndexCheck:
         for number in numbers[~np.isin(codes, expected)][:ALIKE_MAX].tolist():
             detail = f"no key of the record at {int(offsets[number])} has its hash"
             self._add_entry("entry_mismatch", file.name, number, detail)
-        diffs, told = self.time_diffs(file, numbers, requests.store_timestamp[row])
+        diffs, told = self.time_diffs(file, numbers, requests.columns.store_timestamp[row])
         wrong = told & (diffs != entries["time_diff_s"][numbers])
         if (wrong & (numbers == 0)).any():
             self.odd_firsts.add(file.name)

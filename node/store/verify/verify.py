@@ -12,7 +12,7 @@ from node.store.verify.index import IndexCheck
 from node.store.verify.log import LogCheck, irregular_findings
 from node.store.verify.own import own_findings
 from node.store.verify.queues import QueueCheck
-from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 
 Progress = Callable[[int, int], None]
 """Called with log bytes done, and all there are."""
@@ -80,7 +80,7 @@ def verify(
         for columns in log.walk(verify=deep):
             if not deep:
                 continue
-            requests = dispatch_requests(columns, store.settings.delay_levels_ms)
+            requests = DispatchRequests(columns, store.settings.delay_levels_ms)
             queues.records(requests)
             if store.settings.message_index_enable:
                 end = int(columns.physical_offset[-1] + columns.size[-1])

@@ -29,9 +29,8 @@ from node.store.verify.queues import CheckedQueue, QueueCheck
 from pipeline.jobs.rebuild.unit_runs import UnitGatherer
 from pipeline.jobs.scan import WINDOW_BYTES, RangeEnds, ScanRange, stopped_below
 from pipeline.task_spec import LogAt
-from protocol.derived.dispatch_request import DispatchRequests, dispatch_requests, index_keys
-from protocol.derived.index_build import KeyBatch
-from protocol.derived.index_entry import IndexGeometry
+from protocol.derived.dispatch_request import DispatchRequests, key_batch
+from protocol.derived.index_entry import IndexGeometry, KeyBatch
 from protocol.ids import Queue
 from protocol.names import INDEX_DIR
 from protocol.record.columns import RecordColumns
@@ -186,10 +185,10 @@ class _RangeAudit:
             blank = blank_finding(self._store.log, columns)
             if blank is not None:
                 report.findings.add(blank)
-            requests = dispatch_requests(columns, self._job.settings.delay_levels_ms)
+            requests = DispatchRequests(columns, self._job.settings.delay_levels_ms)
             for rows in gatherer.add(requests):
                 self._check_units(rows.queue, rows.start, rows.units)
-            self._add_keys(requests)
+            self._keys.append(key_batch(requests, self._job.with_tags))
         for rows in gatherer.flush():
             self._check_units(rows.queue, rows.start, rows.units)
         for queue, seen in self._queues.seen.items():
@@ -234,16 +233,6 @@ class _RangeAudit:
 
     # The index
 
-    def _add_keys(self, requests: DispatchRequests) -> None:
-        keys = index_keys(requests, self._job.with_tags)
-        self._keys.append(
-            KeyBatch(
-                keys.key_hash,
-                requests.commit_log_offset[keys.row],
-                requests.store_timestamp[keys.row],
-            )
-        )
-
     def _check_index(self) -> None:
         """Compares the entries of the range with its keys; where they differ, window by window."""
         report = self._report
@@ -258,7 +247,7 @@ class _RangeAudit:
 
     def _is_alike(self, check: IndexCheck) -> bool:
         ends = self._report.ends
-        keys = KeyBatch(*(np.concatenate(columns) for columns in zip(*self._keys, strict=True)))
+        keys = KeyBatch.join(self._keys)
         assert ends.first is not None
         at = 0
         for file in check.opened:
@@ -289,7 +278,7 @@ class _RangeAudit:
         for damage in [*report.damages, None]:
             stop = report.ends.end if damage is None else damage.torn.position
             for columns in log.columns(position, min(stop, self._span.stop), WINDOW_BYTES):
-                requests = dispatch_requests(columns, self._job.settings.delay_levels_ms)
+                requests = DispatchRequests(columns, self._job.settings.delay_levels_ms)
                 check.records(requests, _end(columns), damaged)
             if damage is not None:
                 damaged.append((damage.torn.position, damage.resumed_at))

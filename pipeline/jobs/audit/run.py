@@ -38,7 +38,7 @@ from pipeline.jobs.scan import RANGE_BYTES, plan_ranges
 from pipeline.jobs.tasks import run_tasks
 from pipeline.stores.access import Way
 from pipeline.task_spec import LogAt
-from protocol.derived.dispatch_request import dispatch_requests, index_keys
+from protocol.derived.dispatch_request import DispatchRequests, key_batch
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 
@@ -219,9 +219,9 @@ def _indexes_tags(store: StoppedStore, files: list[IndexFile]) -> bool:
         # Some entries of the first and of the last record may be in the files next to this one.
         inner = offsets[(offsets > offsets[0]) & (offsets < offsets[-1])]
         for columns in store.log.columns(int(offsets[0]), int(offsets[-1]), verify=False):
-            requests = dispatch_requests(columns, store.settings.delay_levels_ms)
+            requests = DispatchRequests(columns, store.settings.delay_levels_ms)
             with_tags, without = (
-                requests.commit_log_offset[index_keys(requests, tags).row] for tags in (True, False)
+                key_batch(requests, tags).physical_offset for tags in (True, False)
             )
             if len(with_tags) != len(without):
                 found = int(np.isin(inner, columns.physical_offset).sum())

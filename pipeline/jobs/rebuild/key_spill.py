@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.runtime import disk
-from protocol.derived.dispatch_request import DispatchRequests, index_keys
-from protocol.derived.index_build import KeyBatch
+from protocol.derived.dispatch_request import DispatchRequests, key_batch
+from protocol.derived.index_entry import KeyBatch
 
 KEY_DTYPE = np.dtype([("key_hash", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
 WRITE_KEYS = 1 << 16
@@ -47,11 +47,10 @@ class KeySpill(ABC):
 
     def add(self, requests: DispatchRequests) -> None:
         """Takes the keys of a window's records, as the index worker enters them."""
-        keys = index_keys(requests, self._with_tags)
-        rows = np.empty(len(keys.row), KEY_DTYPE)
-        rows["key_hash"] = keys.key_hash
-        rows["physical_offset"] = requests.commit_log_offset[keys.row]
-        rows["store_timestamp"] = requests.store_timestamp[keys.row]
+        keys = key_batch(requests, self._with_tags)
+        rows = np.empty(len(keys.key_hash), KEY_DTYPE)
+        for name, column in zip(KeyBatch._fields, keys, strict=True):
+            rows[name] = column
         self._waiting.append(rows)
         self.count += len(rows)
         if self.count - self._written >= WRITE_KEYS:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from pipeline.errors import JobFailed
 from protocol.derived.dispatch_request import DispatchRequests
-from protocol.derived.queue_build import unit_array
 from protocol.ids import Queue
 from protocol.names import is_folder_name
 
@@ -77,18 +76,17 @@ class UnitGatherer:
         if not len(rows):
             return
         key = self._queue_numbers(requests, rows)
-        units = unit_array(
-            requests.commit_log_offset[rows], requests.message_size[rows], requests.tags_code[rows]
-        )
         kept = key >= 0
-        self._batches.append((key[kept], requests.consume_queue_offset[rows][kept], units[kept]))
+        key, placed = key[kept], rows[kept]
+        offsets = requests.columns.queue_offset[placed]
+        self._batches.append((key, offsets, requests.units(placed)))
         self._rows += len(rows)
         if self._rows >= BATCH_ROWS:
             yield from self.flush()
 
     def _queue_numbers(self, requests: DispatchRequests, rows: Ints) -> Ints:
         """Each row's queue, as a number among those met; -1 for none."""
-        topic_id, queue_id = requests.topic_id[rows], requests.queue_id[rows]
+        topic_id, queue_id = requests.topic_id[rows], requests.columns.queue_id[rows]
         low, high = int(queue_id.min()), int(queue_id.max())
         count = high - low + 1
         if len(requests.topics) * count > _TABLE_MAX:
