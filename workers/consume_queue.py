@@ -187,10 +187,7 @@ class ConsumeQueues:
         self._rebuilt |= queues
         for columns in self._feed.columns(self._feed.limits().min_offset, stop):
             self._place(DispatchRequests(columns, self._delay_levels_ms), only=queues)
-        damage = self._feed.damage
-        if damage is not None:
-            path = str(self._feed.path_at(damage.position))
-            raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
+        self._feed.check()
         self._files.sync()
         save_unfinished(self._root, self._slot, set())
 
@@ -352,6 +349,13 @@ class ConsumeQueues:
         log.warning("rebuilding a queue", extra=told)
 
 
+def open_queue_writer(root: Path, settings: Settings, temp: Path) -> QueueWriter:
+    """The queue files of a store, of the size that they have, else as the settings say."""
+    file_bytes = found_file_bytes(root, settings.queue_file_bytes)
+    open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
+    return QueueWriter(root, file_bytes, temp, open_max)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The process; returns its exit code."""
     parser = parser_for("workers.consume_queue", __doc__)
@@ -365,9 +369,7 @@ def main(arguments: list[str] | None = None) -> int:
     grown: set[Queue] = set()
 
     def make_handler(root: Path, settings: Settings, feed: Feed) -> ConsumeQueues:
-        file_bytes = found_file_bytes(root, settings.queue_file_bytes)
-        open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
-        files = QueueWriter(root, file_bytes, run_dir(root) / f"{slot}.new", open_max)
+        files = open_queue_writer(root, settings, run_dir(root) / f"{slot}.new")
         return ConsumeQueues(
             QueueWorkerSite(root, shard, settings.delay_levels_ms), files, feed, grown
         )

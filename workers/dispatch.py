@@ -176,8 +176,7 @@ class Dispatcher:
         self._flushed_at = self._flush_loop.turned_at = self._flush_loop.thorough_at = now
         self._saved_records = self.records
         self._begin_epoch(self.epoch, self.done, self.saved)
-        if self.place.page is not None:
-            self.place.page.publish(state=RUNNING)
+        self._show(state=RUNNING)
 
     def _begin_epoch(self, epoch: int, dispatched: int, saved: int) -> None:
         if self.place.page is not None:
@@ -217,9 +216,8 @@ class Dispatcher:
         self._settle()
         if self._feed.limits().epoch != self.epoch:
             return True
-        damage = self._feed.damage
-        if damage is not None:
-            return self._wait_above_flushed(damage)
+        if self._feed.damage is not None:
+            return self._wait_above_flushed(self._feed.damage)
         self._publish(limits.readable)
         return True
 
@@ -246,9 +244,8 @@ class Dispatcher:
 
         Raises StoreDamaged below what is flushed: no start mends that.
         """
-        path = str(self._feed.path_at(damage.position))
         if damage.position < self._feed.peek().flushed:
-            raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
+            self._feed.check()
         if self._waits_at != damage.position:
             self._waits_at = damage.position
             told = fields(offset=damage.position, why=damage.why)
@@ -261,16 +258,15 @@ class Dispatcher:
         """What was read is written; the log goes on when it can be opened again."""
         self._settle()
         log.warning("waits for the log", extra=fields(offset=self.done, why=error))
-        self._show(NO_RESOURCES_STATE)
+        self._show(state=NO_RESOURCES_STATE)
         self._flush_if_due()
         self._pause(SHORTAGE_RETRY_S)
-        self._show(RUNNING)
+        self._show(state=RUNNING)
         return False
 
     def finish(self) -> None:
         """What is readable, for FINISH_S_MAX at most; then everything is synced and saved."""
-        if self.place.page is not None:
-            self.place.page.publish(state=STOPPING)
+        self._show(state=STOPPING)
         deadline = time.monotonic() + FINISH_S_MAX
         self._is_over = lambda: time.monotonic() >= deadline
         while not self._is_over() and self.turn():
@@ -315,12 +311,12 @@ class Dispatcher:
                     is_full = error.errno in DISK_FULL
                     told = fields(offset=self.done, why=error)
                     log.warning("waits for room or a free descriptor", extra=told)
-                    self._show(DISK_FULL_STATE if is_full else NO_RESOURCES_STATE)
+                    self._show(state=DISK_FULL_STATE if is_full else NO_RESOURCES_STATE)
                 waited = True
             self._pause(SHORTAGE_RETRY_S)
         if waited:
             log.info("goes on")
-            self._show(RUNNING)
+            self._show(state=RUNNING)
 
     def _advance(self, end: int, records: int) -> None:
         """So many records more are applied, up to `end`."""
@@ -328,14 +324,13 @@ class Dispatcher:
         self._applied = end
         self._publish(end)
 
-    def _show(self, state: int) -> None:
+    def _show(self, **numbers: int) -> None:
         if self.place.page is not None:
-            self.place.page.publish(state=state)
+            self.place.page.publish(**numbers)
 
     def _publish(self, done: int) -> None:
         self.done = done
-        if self.place.page is not None:
-            self.place.page.publish(dispatched=done, records=self.records)
+        self._show(dispatched=done, records=self.records)
 
     # Syncing: in a thread, so that a slow disk never holds up what readers wait for.
 
@@ -392,8 +387,7 @@ class Dispatcher:
         self.saved = max(self.saved, saved)
         if self.saved >= self._begun[0]:
             self._saved_records = self._begun[1]
-        if self.place.page is not None:
-            self.place.page.publish(saved=self.saved)
+        self._show(saved=self.saved)
 
     def _save(self, synced: int, limits: LogBounds) -> int:
         """Vouches for what is synced here and durable in the log; returns up to where.

@@ -235,13 +235,12 @@ class IndexFiles:
         """What to write into the present file and into as many new ones as it takes."""
         plans: list[tuple[IndexState, IndexPut]] = []
         geometry = self._folder.geometry
-        state, header = self._state, EMPTY_HEADER
-        if state is not None:
-            header = state.header
+        state = self._state
+        header = EMPTY_HEADER if state is None else state.header
         while len(batch.key_hash):
             if state is None or not free_entries(header, geometry):
-                before = None if state is None else (state.name, header)
-                state = self._folder.next_file(before, int(batch.store_timestamp[0]))
+                name = None if state is None else state.name
+                state = self._folder.next_file(name, header, int(batch.store_timestamp[0]))
                 header = state.header
             put = put_keys(header, geometry, state.slots, batch)
             plans.append((state, put))

@@ -8,24 +8,22 @@ from pathlib import Path
 
 from node.runtime import disk
 from node.runtime.locks import StoreLock
-from node.runtime.process import raise_file_limit
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.checkpoints import WorkerCheckpoint
-from node.store.detected_sizes import found_file_bytes, found_geometry
+from node.store.detected_sizes import found_geometry
 from node.store.repair.note import save_rebuilding
 from node.store.repair.steps import Rebuild, Step
 from node.store.replay.rebuilding import clear_unfinished, forget, vouch
 from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
 from protocol.derived.dispatch_request import DispatchRequests
-from protocol.errors import NotAStore, StoreDamaged
+from protocol.errors import NotAStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
-from workers.consume_queue import OPEN_FILES_MIN, STORE_FILES_SHARE, ConsumeQueues, QueueWorkerSite
+from workers.consume_queue import ConsumeQueues, QueueWorkerSite, open_queue_writer
 from workers.dispatch import Handler
 from workers.feed import Feed, RestingFeed
 from workers.index_file import IndexFiles
 from workers.index_folder import IndexWriter
-from workers.queue_files import QueueWriter
 
 Tell = Callable[[str, int, int], None]
 """Called with what is rebuilt (`queues` or `index`), log bytes done, and all there are."""
@@ -62,8 +60,11 @@ def rebuild(
         # Without the log nothing can be made anew, so nothing is thrown away either.
         raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
     root = root.resolve()
-    with closing(_Locked(root)):
+    lock = StoreLock.acquire(root)
+    try:
         return rebuild_locked(root, queues, index, settings or Settings(), progress)
+    finally:
+        lock.release()
 
 
 def rebuild_locked(
@@ -97,21 +98,7 @@ def check_log(feed: Feed) -> None:
     limits = feed.limits()
     for _ in feed.columns(limits.min_offset, limits.readable):
         pass
-    damage = feed.damage
-    if damage is not None:
-        path = str(feed.path_at(damage.position))
-        hint = "queues and index were left as they are; see: keelog store verify --deep"
-        raise StoreDamaged(path, damage.position, damage.why, hint)
-
-
-class _Locked:
-    """The store's lock as something to close."""
-
-    def __init__(self, root: Path) -> None:
-        self._lock = StoreLock.acquire(root)
-
-    def close(self) -> None:
-        self._lock.release()
+    feed.check("queues and index were left as they are; see: keelog store verify --deep")
 
 
 @dataclass(slots=True)
@@ -124,9 +111,7 @@ class _Rebuild:
 
     def queues(self) -> None:
         """All queues, whatever number of workers made them."""
-        file_bytes = found_file_bytes(self.root, self.settings.queue_file_bytes)
-        open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
-        files = QueueWriter(self.root, file_bytes, self._temp(), open_max)
+        files = open_queue_writer(self.root, self.settings, self._temp())
         site = QueueWorkerSite(self.root, delay_levels_ms=self.settings.delay_levels_ms)
         workers = self._forget(QUEUE_WORKER_PREFIX, CONSUME_QUEUE_DIR)
         clear_unfinished(self.root)
@@ -171,10 +156,7 @@ class _Rebuild:
             self.tell(what, done - limits.min_offset, limits.readable - limits.min_offset)
         handler.settle()
         handler.flush()
-        damage = self.feed.damage
-        if damage is not None:
-            path = str(self.feed.path_at(damage.position))
-            raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
+        self.feed.check()
 
 
 def rebuild_damaged(
