@@ -115,8 +115,8 @@ class RequestLayout(Generic[Row]):
     def _compiled(self) -> Callable[[Header], Row]:
         """A function with a line or two for each field, as `dataclasses` makes them.
 
-        Every append and pull waits for it. Whatever it does not accept is left to
-        `values_plainly`, which says what is wrong.
+        Every append and pull waits for it. It leaves what it does not accept to
+        `values_plainly`, which names the fault.
         """
         known: dict[str, Any] = {"plainly": self.values_plainly}
         lines = ["def values(header):", " try:"]

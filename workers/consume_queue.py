@@ -148,7 +148,7 @@ class ConsumeQueues:
     def _is_logged(self, queue: Queue, position: int, unit: QueueUnit) -> bool:
         """Whether a unit names a record of its queue; an expired record is believed.
 
-        So is one whose checksum alone does not agree: its unit is right, and who reads it is told.
+        So is one whose checksum alone does not agree: its unit is right, and readers see the error.
         """
         try:
             record = self._feed.record_at(unit.physical_offset)
@@ -200,7 +200,7 @@ class ConsumeQueues:
             self._rebuild(self._broken, self.applied)
             self._broken = self._place(requests, only=self._broken)
         columns = requests.columns
-        self.applied = int(columns.physical_offset[-1] + columns.size[-1])
+        self.applied = columns.end
 
     def apply_few(self, records: Sequence[Record]) -> bool:
         """As `apply`, when each record is the next one of a queue that has units already."""
@@ -276,7 +276,7 @@ class ConsumeQueues:
         """True if a queue has units and the log has none of their records any more.
 
         Such a queue can begin anew. A broker appends after its last unit whatever comes, so that
-        each later unit stands at a number that its record does not have.
+        each later unit has a number that its record does not have.
         """
         return state.end is not None and state.physical_end <= self._feed.peek().min_offset
 
@@ -295,7 +295,7 @@ class ConsumeQueues:
             return None
 
     def _compare(self, queue: Queue, state: QueueEnd, units: NDArray[Any]) -> None:
-        """Raises QueueBrokenError unless units that were dispatched before stand in the queue."""
+        """Raises QueueBrokenError unless the queue holds units that were dispatched before."""
         assert state.end is not None
         bases = self._files.bases(queue)
         stored = self._files.read(queue, bases[0], state.end - bases[0])
@@ -340,13 +340,13 @@ class ConsumeQueues:
         """Once a topic."""
         if topic not in self._warned:
             self._warned.add(topic)
-            told = fields(topic=ascii(topic[:80]), why=why)
-            log.warning("not all records of a topic are in queues", extra=told)
+            found = fields(topic=ascii(topic[:80]), why=why)
+            log.warning("not all records of a topic are in queues", extra=found)
 
     @staticmethod
     def _report(queue: Queue, why: str) -> None:
-        told = fields(topic=queue.topic, queue_id=queue.queue_id, why=why)
-        log.warning("rebuilding a queue", extra=told)
+        found = fields(topic=queue.topic, queue_id=queue.queue_id, why=why)
+        log.warning("rebuilding a queue", extra=found)
 
 
 def open_queue_writer(root: Path, settings: Settings, temp: Path) -> QueueWriter:

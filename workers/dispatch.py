@@ -35,7 +35,7 @@ UNFLUSHED_RETRY_S = 0.1
 HEARTBEAT_S = 0.1
 FLUSH_RESTS = 9
 FLUSH_REST_S_MAX = 60.0
-"""A flush is followed by so many times as long without one: that of ten thousand files takes
+"""After a flush there is none for this many times its duration: that of ten thousand files takes
 seconds, and would find all of them changed again. RocketMQ's thorough flush comes each minute."""
 ENDING_FLUSH_S = 0.02
 """While the writer stops it waits for what is synced."""
@@ -110,7 +110,7 @@ class WorkerSite:
 
 @dataclass(frozen=True, slots=True)
 class Breaks:
-    """`pause` sleeps so many seconds, shows life, and raises Stopped when it is time to stop."""
+    """`pause` sleeps for some seconds, shows life, and raises Stopped when it is time to stop."""
 
     pause: Callable[[float], None] = time.sleep
     is_stopping: Callable[[], bool] = lambda: False
@@ -133,7 +133,7 @@ class Dispatcher:
         self.epoch = 0
         self.is_resuming = False
         self.records = 0
-        """So many were dispatched."""
+        """How many were dispatched."""
         self._feed = feed
         self._handler = handler
         self._short = handler if isinstance(handler, TakesFew) else None
@@ -248,8 +248,8 @@ class Dispatcher:
             self._feed.check()
         if self._waits_at != damage.position:
             self._waits_at = damage.position
-            told = fields(offset=damage.position, why=damage.why)
-            log.warning("waits where the log is not flushed yet", extra=told)
+            found = fields(offset=damage.position, why=damage.why)
+            log.warning("waits where the log is not flushed yet", extra=found)
         self._flush_if_due()
         self._pause(UNFLUSHED_RETRY_S)
         return False
@@ -309,8 +309,8 @@ class Dispatcher:
                     raise
                 if not waited:
                     is_full = error.errno in DISK_FULL
-                    told = fields(offset=self.done, why=error)
-                    log.warning("waits for room or a free descriptor", extra=told)
+                    found = fields(offset=self.done, why=error)
+                    log.warning("waits for room or a free descriptor", extra=found)
                     self._show(state=DISK_FULL_STATE if is_full else NO_RESOURCES_STATE)
                 waited = True
             self._pause(SHORTAGE_RETRY_S)
@@ -319,7 +319,7 @@ class Dispatcher:
             self._show(state=RUNNING)
 
     def _advance(self, end: int, records: int) -> None:
-        """So many records more are applied, up to `end`."""
+        """Notes that `records` more are applied, up to `end`."""
         self.records += records
         self._applied = end
         self._publish(end)

@@ -73,7 +73,7 @@ class Feed(ABC):
             yield columns
 
     def few(self, start: int, stop: int) -> list[Record] | None:
-        """The records of [start, stop), verified; None unless they are few and stand together."""
+        """The records of [start, stop), verified; None unless they are few and together."""
         if stop - start > FEW_BYTES_MAX:
             return None
         return self.log.few(start, stop, FEW_RECORDS_MAX)

@@ -61,7 +61,7 @@ class IndexFiles:
     # Resuming
 
     def resume_from(self) -> int:
-        """Cuts the files back to what can be vouched for, syncs, answers where to go on."""
+        """Cuts the files back to what can be vouched for, syncs, returns where to go on."""
         limits = self._feed.limits()
         self._folder.make_root()
         self._folder.drop_unfinished()
@@ -210,7 +210,7 @@ class IndexFiles:
         self._pending.append(batch)
         self._pending_keys += len(batch.key_hash)
         self._tail = self._tail_after(batch)
-        self._gathered = int(columns.physical_offset[-1] + columns.size[-1])
+        self._gathered = columns.end
 
     def settle(self) -> None:
         """Writes what waits, all planned before: after an error the same writes are made again."""

@@ -37,7 +37,7 @@ _CHUNK_ENTRIES = 1 << 16
 class IndexState:
     """The file that takes the next key: its name, header, and slot table as on disk.
 
-    What is planned and not written yet stands in the table already.
+    What is planned and not written yet is in the table already.
     """
 
     name: str
@@ -60,7 +60,7 @@ class IndexWriter:
 
     def names(self) -> list[str]:
         """All files, oldest first. Raises BadRequest when one is of another length than ours,
-        StoreDamaged for what has such a name and is no file."""
+        StoreDamaged for what has such a name and is not a file."""
         entries = check_index_names(self.root)
         for entry in entries:
             if entry.size != self.geometry.file_bytes:
@@ -78,7 +78,7 @@ class IndexWriter:
             sync_dir_if_there(self.root.parent)
 
     def header(self, name: str) -> IndexHeader:
-        """A file's header as it stands."""
+        """A file's header as it is."""
         return INDEX_HEADER.read(os.pread(self._descriptor(name), INDEX_HEADER.size, 0))
 
     def entries(self, name: str, first: int, stop: int) -> NDArray[Any]:
@@ -122,7 +122,7 @@ class IndexWriter:
     def kept_entries(self, name: str, limit: int) -> int:
         """How many entries may name records below log offset `limit`.
 
-        Those are whole and in order; after them may stand anything that a crash left, an entry
+        Those are whole and in order; after them may be anything that a crash left, an entry
         of which only some bytes reached the disk, too: the last record must be looked at.
         """
         header = self.header(name)
@@ -167,9 +167,9 @@ class IndexWriter:
         return state
 
     def is_whole(self, name: str, kept: int) -> bool:
-        """Whether a file ends with its `kept`-th entry, and nothing points or stands after it.
+        """Whether a file ends with its `kept`-th entry, and nothing is after it or points there.
 
-        A power loss can keep entries behind others that it takes.
+        A power loss can keep entries and take others before them.
         """
         if next_entry(self.header(name)) != kept + 1 or int(self.slots(name).max()) > kept:
             return False

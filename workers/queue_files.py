@@ -114,7 +114,7 @@ class QueueWriter:
 
         Returns the queue's end, and the position that its first file begins at.
         The units below must be whole and in order, as after a sync that vouches for them. After
-        them may stand anything, a unit of which only some bytes reached the disk, too: the last
+        them may be anything, a unit of which only some bytes reached the disk, too: the last
         one kept must be `is_logged`.
         """
         bases = self.bases(queue)
@@ -153,7 +153,7 @@ class QueueWriter:
         """Where the queue's believable units end, without progress to vouch for them.
 
         Units count while they are not empty, rise, and their records end at `limit` or below.
-        Only the newest files are looked through; nothing believable in them is no end at all.
+        Only the newest files are looked through; with nothing believable in them there is no end.
         """
         return self._good_from(queue, self.bases(queue)[-CHECKED_FILES_MAX:], limit)
 
@@ -334,5 +334,5 @@ class QueueWriter:
 
 
 def _physical_end(unit: QueueUnit) -> int:
-    """Log offset after a unit's record; fillers stand for none."""
+    """Log offset after a unit's record; fillers have none."""
     return -1 if unit.size == FILLER_SIZE else unit.physical_offset + unit.size

@@ -152,7 +152,7 @@ class _Rebuild:
         for columns in self.feed.columns(start, limits.readable):
             handler.apply(DispatchRequests(columns, self.settings.delay_levels_ms))
             self.records += len(columns)
-            done = int(columns.physical_offset[-1] + columns.size[-1])
+            done = columns.end
             self.tell(what, done - limits.min_offset, limits.readable - limits.min_offset)
         handler.settle()
         handler.flush()

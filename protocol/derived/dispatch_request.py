@@ -109,7 +109,7 @@ class DispatchRequests:
 
     @property
     def success(self) -> Bools:
-        """False for a delayed message whose delay is no number."""
+        """False for a delayed message whose delay is not a number."""
         return self._codes[1]
 
     @property
@@ -187,7 +187,7 @@ class PropertyPairs:
 
 
 def split_properties(flat: Bytes, ends: Ints) -> PropertyPairs:
-    """The pairs of joined properties; `ends` tells where each record's end in `flat`."""
+    """The pairs of joined properties; `ends` are the ends of each record's in `flat`."""
     row, start, size = split_ragged(flat, ends, PAIR_END)
     name_ends = np.flatnonzero(flat == NAME_END)
     if not len(name_ends):
@@ -200,7 +200,7 @@ def split_properties(flat: Bytes, ends: Ints) -> PropertyPairs:
 
 
 def look_up(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, dict[bytes, Pieces]]:
-    """Where the values of KEYS, TAGS and UNIQ_KEY stand in each row's properties.
+    """Finds the values of KEYS, TAGS and UNIQ_KEY in each row's properties.
 
     Returns the bytes that the places are in, and the places by name; see `find_properties`.
     """
@@ -214,7 +214,7 @@ def look_up(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, dict[bytes, 
 
 
 def find_properties(flat: Bytes, ends: Ints) -> dict[bytes, Pieces]:
-    """Where the values of KEYS, TAGS and UNIQ_KEY stand in each row; the last of a name wins."""
+    """Finds the values of KEYS, TAGS and UNIQ_KEY in each row; the last of a name wins."""
     rows = len(ends)
     found = {
         name: Pieces(np.zeros(rows, np.int64), np.zeros(rows, np.int64)) for name in _NAME_WORDS

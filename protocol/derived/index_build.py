@@ -59,7 +59,7 @@ class IndexPlan:
 
 @dataclass(frozen=True, slots=True)
 class IndexPut:
-    """As `IndexPlan`, for keys that stand in the table already: slots [start, stop) of each span
+    """As `IndexPlan`, for keys that are in the table already: slots [start, stop) of each span
     hold all that changed."""
 
     first_entry: int
@@ -133,7 +133,7 @@ def plan_entries(
 def put_keys(
     header: IndexHeader, geometry: IndexGeometry, table: NDArray[Any], batch: KeyBatch
 ) -> IndexPut:
-    """Enters as many keys of `batch` as fit into `table`, the slots as they stand on disk."""
+    """Enters as many keys of `batch` as fit into `table`, the slots as they are on disk."""
     compiled = loader.active()
     if compiled is None:
         return put_keys_numpy(header, geometry, table, batch)

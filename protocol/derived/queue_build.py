@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 
 
 class QueueEnd(NamedTuple):
-    """Where a queue stands. Positions count units from queue offset 0.
+    """Where a queue ends. Positions count units from queue offset 0.
 
     `end` is where the next unit goes, None for a queue without files; `physical_end` is the log
     offset after the last unit's record.
@@ -35,7 +35,7 @@ class UnitBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """`units` go to position `start` and on, fillers included; the queue then stands at `end`.
+    """`units` go to position `start` and on, fillers included; the queue then ends at `end`.
 
     `repeated` records at the batch's head are indexed already (their ends are not above the
     queue's); `skipped` lie after the queue's end by offset and have no unit; `has_gap` when an
@@ -60,7 +60,7 @@ def unit_array(physical_offset: Ints, size: Ints, tags_code: Ints) -> NDArray[An
 
 
 def filler_units(count: int) -> NDArray[Any]:
-    """What stands before the first unit of a queue that does not begin at offset 0."""
+    """The units before the first one of a queue that does not begin at offset 0."""
     units = np.zeros(count, QUEUE_UNIT.dtype)
     units["size"] = FILLER_SIZE
     return units
@@ -85,7 +85,7 @@ def plan_units(state: QueueEnd, units_per_file: int, batch: UnitBatch) -> QueueP
         skipped = len(units) - len(kept)
         units, ends = units[kept], ends[repeated:][kept]
     if filler:
-        # Not np.concatenate, which answers in the machine's byte order.
+        # Not np.concatenate, which returns the machine's byte order.
         placed = filler_units(filler + len(units))
         placed[filler:] = units
         units = placed

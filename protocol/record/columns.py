@@ -1,6 +1,6 @@
 """Many records at once, as numpy columns. `protocol.record.codec.decode` is the oracle.
 
-`scan` walks a buffer of back-to-back records and answers every fixed field as an array, together
+`scan` walks a buffer of back-to-back records and returns every fixed field as an array, together
 with what ended the walk. Nothing is copied out of the buffer.
 
 Where the installation has the compiled kernel (`protocol.kernel`) it walks and checks; the numpy
@@ -81,6 +81,11 @@ class RecordColumns:
     def __len__(self) -> int:
         return len(self.start)
 
+    @property
+    def end(self) -> int:
+        """The log offset after the last record, of which there must be one."""
+        return int(self.physical_offset[-1] + self.size[-1])
+
     def record(self, row: int, sealed: bool = True) -> Record:
         """One of them as a plain record; `sealed` as for `scan`."""
         start = int(self.start[row])
@@ -102,7 +107,7 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The records found, the position after the last one, and what stands there.
+    """The records found, the position after the last one, and what is there.
 
     `stop` is None when the buffer ended exactly with a record.
     """
@@ -119,7 +124,7 @@ def scan(
     verify: bool = True,
     sealed: bool = True,
 ) -> Scan:
-    """Reads the records that stand back to back from `position` of `data`.
+    """Reads the records that lie back to back from `position` of `data`.
 
     `base` is the log offset of `data[0]`, to hold PHYSICALOFFSET against; None skips that check.
     `verify=False` leaves the checksums out, never the lengths; `sealed=False` is for records that

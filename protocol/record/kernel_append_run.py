@@ -37,7 +37,7 @@ class SealedRuns:
         self._bytes, self._size = memoryview(buffer.data), size
         self._bytes_at = address(buffer)
         self.end = self.last_at = 0
-        """The bytes of all requests so far, and where the last record begins."""
+        """The bytes of all requests up to now, and where the last record begins."""
 
     def clear(self, size: int, base: int, stamp: StoreStamp) -> None:
         """Begins anew at log offset `base`, with room for `size` bytes. All records get `stamp`."""

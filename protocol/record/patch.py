@@ -1,6 +1,6 @@
 """The writer's pass over records that clients encoded: check them, then fill in what only it knows.
 
-Each step stands here twice: for numpy columns, and plainly for a few records, where numpy's fixed
+Each step is here twice: for numpy columns, and plainly for a few records, where numpy's fixed
 cost (some 100 µs a pass) would be more than the work. The plain one is the tests' oracle.
 """
 

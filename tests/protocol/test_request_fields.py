@@ -56,7 +56,7 @@ def test_a_field_that_is_absent_or_nil_has_its_default() -> None:
             NEEDED.parse(header)
 
 
-HEADERS = st.fixed_dictionaries(
+HEADERS: st.SearchStrategy[Header] = st.fixed_dictionaries(
     {},
     optional={
         "number": st.one_of(st.integers(-(2**64), 2**64), st.text(max_size=2), st.none()),

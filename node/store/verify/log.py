@@ -157,7 +157,7 @@ def irregular_findings(root: Path) -> Iterator[Finding]:
 
 def blank_finding(log: LogReader, columns: RecordColumns) -> Finding | None:
     """A blank of another length after the last record of a segment."""
-    torn = wrong_blank(log, int(columns.physical_offset[-1] + columns.size[-1]))
+    torn = wrong_blank(log, columns.end)
     if torn is None:
         return None
     path = log.segment_at(torn.position).path

@@ -83,7 +83,7 @@ def verify(
             requests = DispatchRequests(columns, store.settings.delay_levels_ms)
             queues.records(requests)
             if store.settings.message_index_enable:
-                end = int(columns.physical_offset[-1] + columns.size[-1])
+                end = columns.end
                 index.records(requests, end, log.damaged)
         log.tail()
         log.checkpoint()
