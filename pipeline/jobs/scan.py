@@ -1,9 +1,10 @@
 """Reads the log in ranges at once, and proves that together they read what one walk would.
 
 A range owns the records that start in it. A task finds its first one by what a record says of
-itself, which a body can imitate. So each task tells where its first record starts and where its
+itself, which a body can imitate. So each task reports where its first record starts and where its
 last one ends, and the driver joins them: the first range of a segment starts where the segment
-does, every other one where the one before it ended. What does not join is read again from there.
+does, every other one where the one before it ended. A range that does not join is read
+again from there.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -40,7 +41,7 @@ class ScanRange:
 
 class RangeEnds(NamedTuple):
     """What a task found in its range: where its first record starts, None without one; where what
-    it read ends, the whole segment after a filler; what stands there when it is damage."""
+    it read ends, the whole segment after a filler; and the damage there, if any."""
 
     number: int
     first: int | None
@@ -98,7 +99,7 @@ class RangeScan:
             if len(columns):
                 if self._first is None:
                     self._first = int(columns.physical_offset[0])
-                self._end = int(columns.physical_offset[-1] + columns.size[-1])
+                self._end = columns.end
                 yield columns
         self._torn = stopped_below(log, span.stop)
         if self._torn is None and self._end < span.stop:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from pipeline.engine_errors import naming_engine_failures
+from pipeline.errors import naming_engine_failures
 from pipeline.session import open_session
 
 Answer = TypeVar("Answer")

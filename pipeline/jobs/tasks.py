@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from pipeline.engine_errors import naming_engine_failures
+from pipeline.errors import naming_engine_failures
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

@@ -124,7 +124,7 @@ class FollowedStore:
 
 
 def _fingerprint(at: StoreAt) -> Fingerprint:
-    """What tells whether the log of a store at rest may have changed; empty for a node's.
+    """Changes when the log of a store at rest may have changed; empty for a node's.
 
     It is taken before the store is opened: what is written meanwhile is seen the next time.
     """
@@ -136,6 +136,6 @@ def _fingerprint(at: StoreAt) -> Fingerprint:
         with os.scandir(Path(at.root) / COMMIT_LOG_DIR) as entries:
             stats = [(entry.name, entry.stat()) for entry in entries]
     except FileNotFoundError:
-        # A segment was removed just now, or all of the store: opening it tells.
+        # A segment was removed just now, or all of the store: opening it finds out.
         return ()
     return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))

@@ -1,7 +1,7 @@
 """What one task of an audit does: holds a range of the log against the queue and index files.
 
-The rules are those of `keelog store verify` (node/store/verify/). What is alike, byte for byte,
-needs no more than that; only what differs is looked at record by record.
+The rules are those of `keelog store verify` (node/store/verify/). Bytes that are alike
+need no more than that; only what differs is looked at record by record.
 """
 
 from bisect import bisect_left
@@ -90,11 +90,12 @@ class IndexNotes:
     odd_firsts: set[str] = field(default_factory=set)
     disorder: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
 
-    def note(self, check: IndexCheck) -> None:
-        """Adds what a check has found."""
-        self.lacks_entries |= check.lacks_entries
-        self.told |= check.told
-        self.odd_firsts |= check.odd_firsts
+
+def merge_notes(notes: IndexNotes | IndexCheck, found: IndexNotes | IndexCheck) -> None:
+    """Adds what a check, or a task, has found."""
+    notes.lacks_entries |= found.lacks_entries
+    notes.told |= found.told
+    notes.odd_firsts |= found.odd_firsts
 
 
 class RangeStore:
@@ -163,7 +164,7 @@ def audit_chain(job: AuditJob, name: str) -> tuple[Findings, IndexNotes]:
         check = store.index_check(findings)
         file = next(file for file in check.opened if file.name == name)
         check.chain(file)
-        notes.note(check)
+        merge_notes(notes, check)
         notes.disorder[name] = disorder(file)
         return findings, notes
     finally:
@@ -211,7 +212,7 @@ class _RangeAudit:
                 if first is None:
                     first = int(columns.physical_offset[0])
                     report.first_time = int(columns.store_timestamp[0])
-                end = int(columns.physical_offset[-1] + columns.size[-1])
+                end = columns.end
                 report.records += len(columns)
                 report.last_time = int(columns.store_timestamp[-1])
                 report.newest_time = max(report.newest_time, report.last_time)
@@ -243,7 +244,7 @@ class _RangeAudit:
                 check.missing(first[:1])
         elif not self._is_alike(check):
             self._compare(check)
-        report.index.note(check)
+        merge_notes(report.index, check)
 
     def _is_alike(self, check: IndexCheck) -> bool:
         ends = self._report.ends
@@ -279,7 +280,7 @@ class _RangeAudit:
             stop = report.ends.end if damage is None else damage.torn.position
             for columns in log.columns(position, min(stop, self._span.stop), WINDOW_BYTES):
                 requests = DispatchRequests(columns, self._job.settings.delay_levels_ms)
-                check.records(requests, _end(columns), damaged)
+                check.records(requests, columns.end, damaged)
             if damage is not None:
                 damaged.append((damage.torn.position, damage.resumed_at))
                 position = damage.resumed_at
@@ -293,10 +294,6 @@ class _RangeAudit:
         odd = [row for row in rows.tolist() if not is_within(damaged, int(offsets[row]))]
         for row in odd[:ALIKE_MAX]:
             check.add_dangling(file.name, row, int(offsets[row]))
-
-
-def _end(columns: RecordColumns) -> int:
-    return int(columns.physical_offset[-1] + columns.size[-1])
 
 
 def _first_row(file: IndexFile, offset: int) -> int:

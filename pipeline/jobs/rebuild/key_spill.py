@@ -28,6 +28,13 @@ OpenKeys = Callable[[str], IO[bytes]]
 """Opens a spilled file by its path."""
 
 
+class SpilledKeys(NamedTuple):
+    """A range's keys: where they are, and how many."""
+
+    path: str
+    count: int
+
+
 class KeySlice(NamedTuple):
     """Keys [`start`, `stop`) of a spilled file."""
 
@@ -128,8 +135,8 @@ class StreamKeySpill(KeySpill):
         self._stream.close()
 
 
-def key_slices(spilled: Sequence[tuple[str, int]], start: int, stop: int) -> tuple[KeySlice, ...]:
-    """The pieces that hold the keys [`start`, `stop`) of all; `spilled`: (path, count) in order."""
+def key_slices(spilled: Sequence[SpilledKeys], start: int, stop: int) -> tuple[KeySlice, ...]:
+    """The pieces that hold the keys [`start`, `stop`) of all that are `spilled`, in order."""
     pieces: list[KeySlice] = []
     before = 0
     for path, count in spilled:

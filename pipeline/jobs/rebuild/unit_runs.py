@@ -1,7 +1,7 @@
 """Which units of which queues a range of the log calls for, as runs; and whether all join.
 
-Units stand at their queue offsets, so writers of different ranges never meet in one place. What
-they may not do silently is leave a place out, or meet after all: each tells its runs, and the
+Units are at their queue offsets, so writers of different ranges never meet in one place. What
+they may not do silently is leave a place out, or meet after all: each reports its runs, and the
 driver holds them against each other.
 """
 
@@ -17,9 +17,9 @@ from protocol.ids import Queue
 from protocol.names import is_folder_name
 
 BATCH_ROWS = 1 << 16
-"""So many units are gathered before they are sorted by queue: a few MiB."""
+"""This many units are gathered before they are sorted by queue: a few MiB."""
 RUNS_MAX = 100_000
-"""Of one range: more are no log of a node or broker, and would only cost the driver memory."""
+"""Of one range: more are not a log of a node or broker, and would only cost the driver memory."""
 _TABLE_MAX = 1 << 16
 _QUEUE_BITS = 32
 _QUEUE_MASK = (1 << _QUEUE_BITS) - 1
