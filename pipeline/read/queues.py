@@ -25,8 +25,7 @@ from pipeline.task_spec import QueuePart, QueueSlice
 from protocol.derived.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES
 from protocol.names import SCHEDULE_TOPIC, offset_file_name
 from protocol.record.codec import RECORD_BYTES_MIN, Record
-from protocol.record.columns import Bools, Bytes, Ints, RecordColumns
-from protocol.record.gather import gather_verified
+from protocol.record.columns import Bools, Bytes, Ints, RecordColumns, gather_verified
 from protocol.record.properties import TAGS
 
 BATCH_BYTES = 4 << 20

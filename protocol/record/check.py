@@ -30,8 +30,7 @@ from protocol.record.codec import (
     decode,
     record_head,
 )
-from protocol.record.columns import Bools, Bytes, Ints, first_bad_crc, gather_records
-from protocol.record.gather import are_heads
+from protocol.record.columns import Bools, Bytes, Ints, are_heads, first_bad_crc, gather_records
 from protocol.record.properties import (
     CRC_DIGITS,
     CRC_PREFIX,

@@ -35,7 +35,7 @@ from pipeline.jobs.audit.range_task import (
 from pipeline.jobs.audit.stitch import AuditStitch
 from pipeline.jobs.locations import place_of
 from pipeline.jobs.scan import RANGE_BYTES, plan_ranges
-from pipeline.jobs.tasks import run_tasks
+from pipeline.jobs.session_run import run_tasks
 from pipeline.stores.access import Way
 from pipeline.task_spec import LogAt
 from protocol.derived.dispatch_request import DispatchRequests, key_batch

@@ -136,7 +136,7 @@ def read_export(spark: "SparkSession", out: str) -> "DataFrame":
 def by_tasks(spark: "SparkSession", parts: list[NumberedPart], order: WriteOrder) -> list[Written]:
     """The engine that has Spark's tasks write the parts."""
     # Imported here: the same export without Spark needs no pyspark.
-    from pipeline.jobs.tasks import run_tasks
+    from pipeline.jobs.session_run import run_tasks
 
     return run_tasks(spark, "export", partial(write_part, order), parts)
 

@@ -20,8 +20,7 @@ from pipeline.jobs.rebuild.key_spill import (
     open_keys,
     read_keys,
 )
-from pipeline.jobs.rebuild.object_folder import ObjectFolder
-from pipeline.stores.rebuild_manifest import OutFile
+from pipeline.jobs.rebuild.object_folder import ObjectFolder, OutFile
 from protocol.derived.index_build import EMPTY_HEADER, plan_entries, rolled_header
 from protocol.derived.index_entry import INDEX_HEADER, INDEX_SLOT, IndexGeometry, IndexHeader
 from protocol.names import next_index_file_name

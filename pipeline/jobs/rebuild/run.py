@@ -43,7 +43,7 @@ from pipeline.jobs.scan import (
     scan_ends,
     stitch,
 )
-from pipeline.jobs.tasks import run_tasks
+from pipeline.jobs.session_run import run_tasks
 from pipeline.stores.access import StoreAt, Way
 from pipeline.stores.opening import planning_files, resting_root
 from pipeline.task_spec import LogAt

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from node.runtime import disk
 from pipeline.errors import naming_engine_failures
 from pipeline.jobs.rebuild.local_build import KEYS_DIR
-from pipeline.jobs.rebuild.object_folder import OpenTargetFolder
+from pipeline.jobs.rebuild.object_folder import OpenTargetFolder, OutFile
 from pipeline.jobs.rebuild.range_task import RangeJob, RangeReport, RangeUnits
 from pipeline.jobs.rebuild.unit_files import make_one
 from pipeline.jobs.rebuild.unit_runs import RebuiltRun
 from pipeline.jobs.scan import ScanRange
 from pipeline.read.arrays import arrow_schema, numbers
-from pipeline.stores.rebuild_manifest import OutFile
 from pipeline.tables import QUEUES, Column, ddl
 from protocol.derived.queue_build import filler_units, unit_array
 from protocol.derived.queue_unit import UNIT_BYTES

@@ -24,13 +24,12 @@ from pipeline.jobs.rebuild.index_files import (
 )
 from pipeline.jobs.rebuild.key_spill import SpilledKeys
 from pipeline.jobs.rebuild.local_build import KEYS_DIR, Building
-from pipeline.jobs.rebuild.object_folder import ObjectFolder
+from pipeline.jobs.rebuild.object_folder import ObjectFolder, OutFile, RebuildManifest
 from pipeline.jobs.rebuild.range_task import RangeJob, RangeReport
 from pipeline.jobs.rebuild.unit_files import UnitFiles
 from pipeline.jobs.rebuild.unit_runs import Runs
-from pipeline.jobs.tasks import run_tasks
+from pipeline.jobs.session_run import run_tasks
 from pipeline.stores.access import StoreAt
-from pipeline.stores.rebuild_manifest import OutFile, RebuildManifest
 from protocol.addresses import without_credentials
 from protocol.derived.index_entry import IndexGeometry
 from protocol.derived.queue_unit import UNIT_BYTES
