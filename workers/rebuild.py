@@ -159,9 +159,7 @@ class _Rebuild:
         self.feed.check()
 
 
-def rebuild_damaged(
-    root: Path, steps: Iterable[Step], settings: Settings, progress: Tell | None = None
-) -> None:
+def rebuild_damaged(root: Path, steps: Iterable[Step], settings: Settings) -> None:
     """Takes the plan's rebuilding steps; the caller holds the store's lock.
 
     Killed in the middle it leaves a note, and the next plan has the same steps.
@@ -171,5 +169,5 @@ def rebuild_damaged(
     if folders:
         save_rebuilding(root, folders)
         queues, index = CONSUME_QUEUE_DIR in folders, INDEX_DIR in folders
-        rebuild_locked(root, queues, index, settings, progress)
+        rebuild_locked(root, queues, index, settings)
         save_rebuilding(root, [])

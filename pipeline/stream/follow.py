@@ -3,7 +3,7 @@ again. An idle query asks a hundred times a second."""
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from pipeline.options import SourceOptions
 from pipeline.resolve import QueueSpan, bound_offsets, check_topics, parts_of_rows
 from pipeline.stores.access import StoreAt, Way
 from pipeline.stores.opening import open_selected
-from pipeline.stores.planned_store import PlannedStore
 from pipeline.stream.ranges import QueueRange
 from pipeline.task_spec import Part
 from protocol.derived.queue_unit import FILLER_SIZE
@@ -37,7 +36,6 @@ COME_BACK_S_MAX = 60.0
 """How long a batch that is planned waits for queue workers that are starting again."""
 _LOOK_AGAIN_S = 0.02
 
-Open = Callable[[StoreAt], PlannedStore]
 Fingerprint = tuple[tuple[str, int, int], ...]
 
 
@@ -49,15 +47,13 @@ class _Short(NamedTuple):
 
 
 class FollowedStore:
-    """`takes` says whether a topic's queue is followed. `open_store` is called again when a store
-    at rest has changed: its ends are found when it is opened."""
+    """One of them. A store at rest that has changed is opened again, which finds its ends."""
 
-    def __init__(self, at: StoreAt, open_store: Open, takes: Callable[[str, int], bool]) -> None:
+    def __init__(self, at: StoreAt, options: SourceOptions) -> None:
         self._at = at
-        self._open = open_store
-        self._takes = takes
+        self._options = options
         self._print = _fingerprint(at)
-        self.store = open_store(at)
+        self.store = open_selected(at, options)
         self.extents: dict[QueueAt, Extent] = {}
         self._queues: list[Queue] = []
         self._mark: tuple[int, ...] = ()
@@ -80,7 +76,9 @@ class FollowedStore:
             return False
         if is_time_to_list:
             self._listed_at = now
-            self._queues = [queue for queue in self.store.queues() if self._takes(*queue)]
+            self._queues = [
+                queue for queue in self.store.queues() if self._options.selection.takes(*queue)
+            ]
         before, self.extents = self.extents, self._look_at_queues()
         return before != self.extents
 
@@ -99,7 +97,7 @@ class FollowedStore:
             return
         now = _fingerprint(self._at)
         if now != self._print:
-            before, self.store = self.store, self._open(self._at)
+            before, self.store = self.store, open_selected(self._at, self._options)
             before.close()
             self._print = now
 
@@ -148,17 +146,15 @@ class QueueSnapshot(NamedTuple):
 class Followed:
     """Opens the stores at the first look. All methods raise what opening and refreshing raises."""
 
-    def __init__(self, options: SourceOptions, open_store: Open | None = None) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._open_store = open_store or (lambda at: open_selected(at, options))
         self._stores: dict[str, FollowedStore] = {}
         self._look: QueueSnapshot | None = None
 
     def _opened(self) -> Iterable[FollowedStore]:
         for at in self._options.stores:
             if at.node not in self._stores:
-                selection = self._options.selection
-                self._stores[at.node] = FollowedStore(at, self._open_store, selection.takes)
+                self._stores[at.node] = FollowedStore(at, self._options)
         return self._stores.values()
 
     def look(self) -> QueueSnapshot:

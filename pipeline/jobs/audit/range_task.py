@@ -6,7 +6,7 @@ need no more than that; only what differs is looked at record by record.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,12 +27,13 @@ from node.store.verify.index import IndexCheck, disorder
 from node.store.verify.log import blank_finding
 from node.store.verify.queues import CheckedQueue, QueueCheck
 from pipeline.jobs.rebuild.unit_runs import UnitGatherer
-from pipeline.jobs.scan import WINDOW_BYTES, RangeEnds, ScanRange, stopped_below
+from pipeline.jobs.scan import WINDOW_BYTES, RangeEnds, RangeScan, ScanRange
 from pipeline.task_spec import LogAt
 from protocol.derived.dispatch_request import DispatchRequests, key_batch
 from protocol.derived.index_entry import IndexGeometry, KeyBatch
 from protocol.ids import Queue
 from protocol.names import INDEX_DIR
+from protocol.record.codec import Torn
 from protocol.record.columns import RecordColumns
 
 Units = NDArray[Any]
@@ -200,34 +201,30 @@ class _RangeAudit:
 
     def _walk(self) -> Iterator[RecordColumns]:
         """The range's records, also after damage; notes damage and ends."""
-        span, log, report = self._span, self._store.log, self._report
-        start: int | None = span.start
-        if not span.is_proven:
-            start = next_record(log, span.start, stop=span.stop)
-        if start is None:
-            return
-        first, end, torn = None, start, None
-        while start is not None and start < span.stop:
-            for columns in log.columns(start, span.stop, WINDOW_BYTES):
+        log, report, first = self._store.log, self._report, None
+        span: ScanRange | None = self._span
+        while span is not None:
+            scan = RangeScan(log, span)
+            for columns in scan:
                 if first is None:
                     first = int(columns.physical_offset[0])
                     report.first_time = int(columns.store_timestamp[0])
-                end = columns.end
                 report.records += len(columns)
                 report.last_time = int(columns.store_timestamp[-1])
                 report.newest_time = max(report.newest_time, report.last_time)
                 yield columns
-            torn, start = stopped_below(log, span.stop), None
-            if torn is None and end < span.stop:
-                # Neither damage nor the range's end: the filler that closes the segment.
-                end = min(log.segment_at(span.start).end, log.end)
-            elif torn is not None:
-                start = next_record(log, torn.position + 1, report.last_time, span.stop)
-                end = torn.position
-                if start is not None:
-                    where = str(log.segment_at(torn.position).path)
-                    report.damages.append(Damage(where, torn, start))
-        report.ends = RangeEnds(span.number, first, end, torn)
+            ends = scan.ends()
+            report.ends = ends._replace(first=first)
+            span = None if ends.torn is None else self._resumed(ends.torn)
+
+    def _resumed(self, torn: Torn) -> ScanRange | None:
+        """The rest of the range after damage, which it notes; None without a record there."""
+        span, log, report = self._span, self._store.log, self._report
+        start = next_record(log, torn.position + 1, report.last_time, span.stop)
+        if start is None:
+            return None
+        report.damages.append(Damage(str(log.segment_at(torn.position).path), torn, start))
+        return replace(span, start=start, is_proven=True)
 
     def _check_units(self, queue: Queue, start: int, units: Units) -> None:
         self._queues.check(queue, np.arange(start, start + len(units)), units)
