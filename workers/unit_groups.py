@@ -37,7 +37,7 @@ class UnitGroup(NamedTuple):
             return plan_units(state, units_per_file, self.batch)
         units = self.batch.units
         end = QueueEnd(state.end + len(units), self.physical_end)
-        return QueuePlan(state.end, units, end, 0, 0, False)
+        return QueuePlan(state.end, units, end, 0, False)
 
 
 def unit_groups(requests: DispatchRequests, own: Own) -> Iterator[UnitGroup]:

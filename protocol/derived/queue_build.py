@@ -38,15 +38,13 @@ class QueuePlan:
     """`units` go to position `start` and on, fillers included; the queue then ends at `end`.
 
     `repeated` records at the batch's head are indexed already (their ends are not above the
-    queue's); `skipped` lie after the queue's end by offset and have no unit; `has_gap` when an
-    offset lies ahead of it, where RocketMQ only logs an error.
+    queue's); `has_gap` when an offset lies ahead of it, where RocketMQ only logs an error.
     """
 
     start: int
     units: NDArray[Any]
     end: QueueEnd
     repeated: int
-    skipped: int
     has_gap: bool
 
 
@@ -73,16 +71,15 @@ def plan_units(state: QueueEnd, units_per_file: int, batch: UnitBatch) -> QueueP
     offsets, units = batch.queue_offset[repeated:], batch.units[repeated:]
     start = state.end or 0
     if not len(units):
-        return QueuePlan(start, units, state, repeated, 0, False)
+        return QueuePlan(start, units, state, repeated, False)
     filler = 0
     if state.end is None:
         filler = int(offsets[0]) % units_per_file
         start = int(offsets[0]) - filler
     position = start + filler
-    skipped, has_gap = 0, False
+    has_gap = False
     if not np.array_equal(offsets, np.arange(position, position + len(offsets))):
         kept, has_gap = _kept_rows(position, offsets)
-        skipped = len(units) - len(kept)
         units, ends = units[kept], ends[repeated:][kept]
     if filler:
         # Not np.concatenate, which returns the machine's byte order.
@@ -90,7 +87,7 @@ def plan_units(state: QueueEnd, units_per_file: int, batch: UnitBatch) -> QueueP
         placed[filler:] = units
         units = placed
     after = state if not len(units) else QueueEnd(start + len(units), int(ends[-1]))
-    return QueuePlan(start, units, after, repeated, skipped, has_gap)
+    return QueuePlan(start, units, after, repeated, has_gap)
 
 
 def _kept_rows(position: int, offsets: Ints) -> tuple[list[int], bool]:

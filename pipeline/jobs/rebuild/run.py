@@ -273,16 +273,13 @@ class _SparkRebuild:
         with naming_conditions():
             return scan_ends(job.log, span, job.access)
 
-    def _check_runs(self, runs: Runs) -> None:
+    @staticmethod
+    def _check_runs(runs: Runs) -> None:
         problems = list(islice(run_problems(runs), _PROBLEMS_TOLD + 1))
         if problems:
-            texts = [
-                f"{problem.queue.topic}/{problem.queue.queue_id}: {problem.detail}"
-                for problem in problems[:_PROBLEMS_TOLD]
-            ]
             more = "; and more" if len(problems) > _PROBLEMS_TOLD else ""
             raise JobFailed(
-                "; ".join(texts) + more,
+                "; ".join(problems[:_PROBLEMS_TOLD]) + more,
                 "keelog store rebuild, which numbers units as a broker does",
             )
 

@@ -47,15 +47,6 @@ class RebuiltRun(NamedTuple):
     units: NDArray[Any]
 
 
-class RunProblem(NamedTuple):
-    """Where a queue's units do not follow each other; log offsets name the records."""
-
-    queue: Queue
-    queue_offset: int
-    log_offset: int
-    detail: str
-
-
 class UnitGatherer:
     """Takes dispatch requests in log order and gives them back as rows by queue.
 
@@ -174,30 +165,26 @@ def joined_runs(all_runs: Sequence[Mapping[Queue, Sequence[UnitRun]]]) -> Runs:
     return {queue: sorted(joined[queue]) for queue in sorted(joined)}
 
 
-def run_problems(runs: Runs) -> Iterator[RunProblem]:
-    """Every place where a queue's units are missing, doubled, or below 0."""
+def run_problems(runs: Runs) -> Iterator[str]:
+    """Names every place where a queue's units are missing, doubled, or below 0."""
     for queue, found in runs.items():
-        if found[0].start < 0:
-            yield RunProblem(
-                queue, found[0].start, found[0].first_offset, "the queue offset is below 0"
-            )
-        before = found[0]
+        name, before = f"{queue.topic}/{queue.queue_id}", found[0]
+        if before.start < 0:
+            yield f"{name}: the queue offset is below 0"
         for run in found[1:]:
             if run.start > before.end:
-                detail = (
-                    f"queue offsets {before.end} to {run.start - 1} are missing: the record at"
-                    f" {before.last_offset} has {before.end - 1}, the one at {run.first_offset}"
+                yield (
+                    f"{name}: queue offsets {before.end} to {run.start - 1} are missing: the record"
+                    f" at {before.last_offset} has {before.end - 1}, the one at {run.first_offset}"
                     f" {run.start}"
                 )
-                yield RunProblem(queue, before.end, run.first_offset, detail)
             elif run.start < before.end:
                 last = min(run.end, before.end) - 1
-                detail = (
-                    f"queue offsets {run.start} to {last} are there twice: in records between"
-                    f" {before.first_offset} and {before.last_offset}, and between"
+                yield (
+                    f"{name}: queue offsets {run.start} to {last} are there twice: in records"
+                    f" between {before.first_offset} and {before.last_offset}, and between"
                     f" {run.first_offset} and {run.last_offset}"
                 )
-                yield RunProblem(queue, run.start, run.first_offset, detail)
             before = max(before, run, key=lambda one: one.end)
 
 
