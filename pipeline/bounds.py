@@ -89,9 +89,8 @@ def _bound(
     name = f"{side}OffsetsByTimestamp"
     if name.lower() in options:
         must_exist = side == "starting" and asked != "latest"
-        return ReadBound(
-            "times", _parse_times(name, json_object(options, name)), must_exist=must_exist
-        )
+        times = _of_queues(name, json_object(options, name), "1700000000000", 0)
+        return ReadBound("times", times, must_exist=must_exist)
     name = f"{side}Offsets"
     word = options.get(name.lower(), default.kind).strip().lower()
     if forbidden is not None and word == forbidden.kind:
@@ -119,11 +118,6 @@ def _parse_offsets(
                 f"{name} has {offset} for {queue}: there would be no row", "another offset"
             )
     return ReadBound("offsets", offsets)
-
-
-def _parse_times(name: str, value: Mapping[str, Any]) -> dict[QueueAt, int]:
-    """The same with times, in ms since 1970, in place of offsets. Raises BadOption."""
-    return _of_queues(name, value, "1700000000000", 0)
 
 
 def _of_queues(name: str, value: Mapping[str, Any], example: str, least: int) -> dict[QueueAt, int]:
