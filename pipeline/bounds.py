@@ -80,7 +80,7 @@ def _bound(
     options: Options, side: str, default: ReadBound, forbidden: ReadBound | None
 ) -> ReadBound:
     time_ms = milliseconds(options, f"{side}Timestamp")
-    # Who names queues one by one expects a message in each of them.
+    # Queues that are named one by one are expected to have a message each.
     asked = one_of(options, STRATEGY, ("error", "latest", ""), "")
     if time_ms is not None:
         return ReadBound(

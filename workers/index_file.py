@@ -77,8 +77,8 @@ class IndexFiles:
         return self.applied
 
     def _begins_with_keys(self, min_offset: int) -> bool:
-        """Whether the log's first record has keys: then no file at all means that somebody deleted
-        them, as the last one always stays."""
+        """True if the log's first record has keys. Without any file somebody deleted them then: the
+        last one always stays."""
         try:
             record = self._feed.record_at(min_offset)
         except (NotFound, StoreDamaged):

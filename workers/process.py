@@ -212,7 +212,7 @@ class _Worker:
             self._beat()
 
     def _sleep(self, pace: TurnPace, done: int, feed: Feed, now: float) -> None:
-        """Until there is reason for a turn. It sees what came before the ring was asked for."""
+        """Sleeps until there is reason for a turn. What came before the ring was set is one."""
         if self._options.once:
             return
         is_waited_for = self._growth is not None and self._growth.are_wanted

@@ -133,7 +133,7 @@ class _Rebuild:
         return run_dir(self.root) / "rebuild.new"
 
     def _forget(self, workers: str, folder: str) -> list[str]:
-        """Takes back what the workers vouched for, then deletes it; returns who they were."""
+        """Takes back what the workers vouched for, then deletes it; returns their slots."""
         slots = forget(self.root, workers)
         if (self.root / folder).is_dir():
             disk.remove_tree(self.root / folder)

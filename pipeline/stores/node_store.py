@@ -34,7 +34,7 @@ GAP_BYTES = 32 << 10
 """About what a node sends in the time that a request of its own costs."""
 
 ASKED_BYTES_MAX = 24 << 20
-"""Under way at a time: a node is BUSY for who would have more than 32 MiB on the way."""
+"""Under way at a time: a node refuses a client that would have more than 32 MiB on the way."""
 _POLL_S = 0.01
 
 _clients: dict[tuple[int, str, FetchSettings], FetchClient] = {}

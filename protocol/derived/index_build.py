@@ -1,6 +1,6 @@
 """What an index file receives for a batch of keys: entries, changed slots, the new header.
 
-Pure planning of `IndexFile#putKey`; whoever owns the bytes (the index worker, an image in memory)
+Pure planning of `IndexFile#putKey`; the owner of the bytes (the index worker, an image in memory)
 carries the plan out. `put_key` is the plain form of one key, and the oracle for `plan_entries`.
 """
 

@@ -1,6 +1,6 @@
 """Loads the compiled twin of the columns' hot loops, `kernel.c`, where the installation built it.
 
-`active()` is the kernel or None; whoever gets None does the same work with numpy. `unfit()` says
+`active()` is the kernel or None; its caller then does the same work with numpy. `unfit()` says
 why a library that is there is not used: it may be an earlier version's. The environment variable
 KEELOG_KERNEL=off leaves it out. It is loaded by ctypes, with plain buffers: every function
 checks its lengths itself, and the interpreter's lock is free meanwhile.
@@ -76,7 +76,7 @@ class Kernel:
         )
 
     def function(self, name: str) -> Callable[..., Any]:
-        """As `call`, for who calls one again and again."""
+        """The function itself, for a caller on a hot path. Its arrays go by `address`."""
         return self._functions[name]
 
     def crc32(self, data: Bytes) -> int:

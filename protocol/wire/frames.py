@@ -156,7 +156,7 @@ def request_id(header: Header) -> int:
 
 
 def id_within(frame: bytes | memoryview) -> int:
-    """The id at the beginning of a header that `unpack` refuses, so that who asked learns why.
+    """The id at the beginning of a header that `unpack` refuses, so that the refusal can name it.
 
     0 when none comes before what is wrong, within ID_WITHIN_BYTES.
     """
