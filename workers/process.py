@@ -212,7 +212,7 @@ class _Worker:
             self._beat()
 
     def _sleep(self, pace: TurnPace, done: int, feed: Feed, now: float) -> None:
-        """Sleeps until there is reason for a turn. What came before the ring was set is one."""
+        """Sleeps until there is reason for a turn; one may have come before the ring was set."""
         if self._options.once:
             return
         is_waited_for = self._growth is not None and self._growth.are_wanted
