@@ -124,7 +124,7 @@ def _fill(
         ]
         database.executemany(_INSERT_KEY, pairs)
         rows, keys = rows + len(records), keys + len(pairs)
-        done = int(item.physical_offset[-1] + item.size[-1]) - log.min_offset
+        done = item.end - log.min_offset
         progress(done, log.end - log.min_offset)
     return SqliteResult("", rows, keys, damaged)
 

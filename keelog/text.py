@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from protocol import printable
 from protocol.errors import BadRequest
 
 _GAP = "  "
@@ -49,14 +50,7 @@ def _read(
 
 def size_text(count: int | None) -> str:
     """Returns bytes as `3.4 MiB`, and nothing for what is not known."""
-    if count is None:
-        return ""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
+    return "" if count is None else printable.size_text(count, decimals=1)
 
 
 def duration_text(seconds: float) -> str:

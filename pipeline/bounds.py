@@ -1,11 +1,26 @@
-"""Where the rows of each queue begin and end: offsets, a time, or all there is."""
+"""Where the rows of each queue begin and end: offsets, a time, or all there is.
+
+Of several options for one side the first of these counts, as in Spark's Kafka source: a time for
+all queues, a time for each, offsets.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from pipeline.errors import BadOption, DataLoss
+from pipeline.errors import BadOption, DataLoss, few
+from pipeline.option_values import Options, json_object, milliseconds, one_of
 from protocol.errors import OffsetOutOfRange, UnknownTopic
+
+BOUNDS = tuple(
+    f"{side}{what}"
+    for side in ("starting", "ending")
+    for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")
+)
+STRATEGY = "startingOffsetsByTimestampStrategy"
+
+Use = Literal["batch", "stream", "any"]
+"""What options are for; `any` while Spark has not said which: what either takes is taken."""
 
 EARLIEST_OFFSET = -2
 LATEST_OFFSET = -1
@@ -49,7 +64,43 @@ class Extent(NamedTuple):
     high: int
 
 
-def parse_offsets(
+def starting_bound(options: Options, use: Use) -> ReadBound:
+    """Batches begin at the earliest row by default, streams after the latest."""
+    default = LATEST if use == "stream" else EARLIEST
+    forbidden = LATEST if use == "batch" else None
+    return _bound(options, "starting", default, forbidden)
+
+
+def ending_bound(options: Options) -> ReadBound:
+    """All that there is, by default."""
+    return _bound(options, "ending", LATEST, EARLIEST)
+
+
+def _bound(
+    options: Options, side: str, default: ReadBound, forbidden: ReadBound | None
+) -> ReadBound:
+    time_ms = milliseconds(options, f"{side}Timestamp")
+    # Queues that are named one by one are expected to have a message each.
+    asked = one_of(options, STRATEGY, ("error", "latest", ""), "")
+    if time_ms is not None:
+        return ReadBound(
+            "time", time_ms=time_ms, must_exist=side == "starting" and asked == "error"
+        )
+    name = f"{side}OffsetsByTimestamp"
+    if name.lower() in options:
+        must_exist = side == "starting" and asked != "latest"
+        times = _of_queues(name, json_object(options, name), "1700000000000", 0)
+        return ReadBound("times", times, must_exist=must_exist)
+    name = f"{side}Offsets"
+    word = options.get(name.lower(), default.kind).strip().lower()
+    if forbidden is not None and word == forbidden.kind:
+        raise BadOption(f"{name} cannot be {word}: there would be no row", f"{default.kind}, JSON")
+    if word in ("earliest", "latest"):
+        return EARLIEST if word == "earliest" else LATEST
+    return _parse_offsets(name, json_object(options, name), forbidden)
+
+
+def _parse_offsets(
     name: str, value: Mapping[str, Any], forbidden: ReadBound | None = None
 ) -> ReadBound:
     """`{"topic": {"0": 23}}`, or with several stores `{"topic": {"node": {"0": 23}}}`.
@@ -67,11 +118,6 @@ def parse_offsets(
                 f"{name} has {offset} for {queue}: there would be no row", "another offset"
             )
     return ReadBound("offsets", offsets)
-
-
-def parse_times(name: str, value: Mapping[str, Any]) -> dict[QueueAt, int]:
-    """The same with times, in ms since 1970, in place of offsets. Raises BadOption."""
-    return _of_queues(name, value, "1700000000000", 0)
 
 
 def _of_queues(name: str, value: Mapping[str, Any], example: str, least: int) -> dict[QueueAt, int]:
@@ -137,12 +183,12 @@ def named_values(
         answer[extent.queue] = value
     if given:
         raise UnknownTopic(
-            f"{name} names {_few(str(queue) for queue in given)}, which is not read",
-            f"these are: {_few(str(extent.queue) for extent in extents)}",
+            f"{name} names {few(given)}, which is not read",
+            f"these are: {few(extent.queue for extent in extents)}",
         )
     if missing:
         raise BadOption(
-            f"{name} does not say where {_few(missing)} begins or ends",
+            f"{name} does not say where {few(missing)} begins or ends",
             "each queue that is read, or fewer queues by assign",
         )
     return answer
@@ -168,7 +214,7 @@ def offsets_at_times(
     late = [f"{queue} ({times[queue]})" for queue, _, high in extents if answer[queue] >= high]
     if bound.must_exist and late:
         raise OffsetOutOfRange(
-            f"no message was stored at or after the starting time of {_few(late)}",
+            f"no message was stored at or after the starting time of {few(late)}",
             "an earlier time, or startingOffsetsByTimestampStrategy=latest",
         )
     return answer
@@ -209,9 +255,3 @@ def check_beginnings(extents: Iterable[Extent], offsets: Mapping[QueueAt, int]) 
                 f"the starting offset {offsets[queue]} of {queue} is beyond its end, {high}",
                 f"an offset from {low} to {high}, or -1 for the latest",
             )
-
-
-def _few(texts: Iterable[str]) -> str:
-    listed = list(texts)
-    rest = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
-    return ", ".join(listed[:10]) + rest

@@ -5,7 +5,8 @@ and where, and ends with what to try. Errors of the store and of the client keep
 get a condition where they leave for Spark; the kinds below are of Spark's sources and jobs alone.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from protocol.errors import (
@@ -141,6 +142,16 @@ KINDS: Mapping[str, type[MqError]] = {
 }
 """Every condition that users may see, and the kind of error that has it."""
 
+_CONDITION = re.compile(r"\[(KEELOG_[A-Z_]+)\] ([^\n]*)")
+_TRY = ". Try: "
+
+
+def few(texts: Iterable[object], most: int = 10) -> str:
+    """Returns the first ones with commas between, and how many more there are."""
+    listed = [str(text) for text in texts]
+    rest = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + rest
+
 
 @contextmanager
 def naming_conditions() -> Iterator[None]:
@@ -175,3 +186,27 @@ def naming_node(node: str) -> Iterator[None]:
             raise BusyError.worded("KEELOG_NODE_BUSY", what, error.hint) from None
         what = f"node {node}: {type(error).__name__}: {error.reason}"
         raise RefusedError.worded("KEELOG_NODE_REFUSED", what, error.hint) from None
+
+
+@contextmanager
+def naming_engine_failures(what: str) -> Iterator[None]:
+    """Raises the error of ours that a task raised, else EngineFailed: `what`, and Spark's words."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise named(str(error), what) from None
+
+
+def named(text: str, what: str) -> MqError:
+    """Returns the error of ours in Spark's text, of its own kind; without one an EngineFailed."""
+    found = _CONDITION.search(text)
+    if found is None:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return EngineFailed(
+            f"{what}: {' '.join(lines[:2])[:500]}", "the same with --debug, and Spark's own log"
+        )
+    reason, _, hint = found[2].partition(_TRY)
+    return KINDS.get(found[1], RefusedError).worded(found[1], reason, hint)

@@ -10,8 +10,16 @@ from typing import Literal, cast
 
 from node.runtime.settings import Settings, load_settings
 from node.store.query.tag_filter import TagFilter, parse_tags
-from pipeline.bound_options import BOUNDS, STRATEGY, Use, ending_bound, starting_bound
-from pipeline.bounds import EARLIEST, LATEST, ReadBound
+from pipeline.bounds import (
+    BOUNDS,
+    EARLIEST,
+    LATEST,
+    STRATEGY,
+    ReadBound,
+    Use,
+    ending_bound,
+    starting_bound,
+)
 from pipeline.errors import BadOption, UnknownOption, naming_conditions
 from pipeline.option_values import count, duration_ms, json_object, json_value, one_of
 from pipeline.plan.partitions import PartitionLimits

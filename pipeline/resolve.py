@@ -12,7 +12,7 @@ from node.store.log.damage import next_record
 from node.store.log.reader import Bounds, LogReader
 from node.store.queues.reader import QueueReader
 from pipeline.bounds import Extent, QueueAt, ReadBound, check_offsets, offsets_at_times, offsets_for
-from pipeline.errors import naming_conditions
+from pipeline.errors import few, naming_conditions
 from pipeline.log import log
 from pipeline.options import SourceOptions
 from pipeline.plan.partitions import PartitionLimits, Range, log_borders, plan_partitions, share
@@ -195,18 +195,13 @@ def check_topics(stores: list[PlannedStore], options: SourceOptions) -> None:
     topics = {queue.topic for queue in there}
     for topic in sorted(set(selection.named_topics or ()) - topics):
         every = {topic for store in stores for topic in store.topics()}
-        raise UnknownTopic(f"there is no topic {topic[:255]!r}", _known_topics(every))
+        hint = f"one of {few(sorted(every), 20)}" if every else "another store: it has none"
+        raise UnknownTopic(f"there is no topic {topic[:255]!r}", hint)
     for topic, ids in sorted((selection.assigned or {}).items()):
         for queue_id in sorted(ids):
             if Queue(topic, queue_id) not in there:
                 known = sorted(queue.queue_id for queue in there if queue.topic == topic)
                 raise UnknownTopic(f"topic {topic} has no queue {queue_id}", f"one of {known}")
-
-
-def _known_topics(topics: set[str]) -> str:
-    listed = sorted(topics)
-    rest = f" and {len(listed) - 20} more" if len(listed) > 20 else ""
-    return f"one of {', '.join(listed[:20])}{rest}" if listed else "another store: it has none"
 
 
 def bound_offsets(

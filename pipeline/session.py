@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipeline import register
-from pipeline.engine_errors import naming_engine_failures
-from pipeline.errors import IncompatiblePyspark
+from pipeline.errors import IncompatiblePyspark, naming_engine_failures
 from pipeline.java import find_java
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from pipeline.errors import BadMode, BadOption, UnknownColumn
 
 if TYPE_CHECKING:
-    from pipeline.bound_options import Use
+    from pipeline.bounds import Use
     from pipeline.options import SourceOptions
     from pipeline.sink.options import SinkOptions
     from pipeline.task_spec import Part

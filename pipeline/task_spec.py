@@ -10,6 +10,7 @@ from node.store.query.tag_filter import TagFilter
 from pipeline.options import OnCorrupt
 from pipeline.stores.access import StoreAt
 from pipeline.tables import Column
+from protocol.derived.index_entry import IndexGeometry
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 
 
@@ -32,6 +33,12 @@ class LogAt:
     segments: tuple[int, ...]
     start: int
     end: int
+
+    @classmethod
+    def of(cls, root: str, log: LogReader) -> "LogAt":
+        """The log of an open store."""
+        segments = tuple(segment.start for segment in log.segments.segments)
+        return cls(root, log.segment_bytes, segments, log.min_offset, log.end)
 
     def open(self, files: OpenFiles) -> LogReader:
         """A reader of these very segments; none is opened before it is needed."""
@@ -84,9 +91,7 @@ class IndexSlice:
 
     path: str
     name: str
-    slot_count: int
-    file_bytes: int
-    entries_at: int
+    geometry: IndexGeometry
     begin_timestamp: int
     start: int
     end: int

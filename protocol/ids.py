@@ -26,7 +26,7 @@ class Queue(NamedTuple):
 
 @lru_cache(maxsize=16_384)
 def queue_of(topic: str, queue_id: int) -> Queue:
-    """As `Queue(topic, queue_id)`, for who needs it for each message: it costs a third."""
+    """As `Queue(topic, queue_id)`, at a third of the cost, for code that needs one a message."""
     return Queue(topic, queue_id)
 
 

@@ -1,7 +1,7 @@
 """A structure of bytes, declared once: struct, numpy dtype and table derive from a NamedTuple.
 
 A field is `Annotated[int, Wire(">i8", "what it means")]`. The format is a numpy one, always
-big-endian. `Wire("ip", …)` is an IP address of 4 or 16 bytes, whose width the layout is told.
+big-endian. `Wire("ip", …)` is an IP address of 4 or 16 bytes, whose width the layout gets.
 """
 
 import struct

@@ -1,7 +1,7 @@
 """Addresses and message ids.
 
 The offset message id is the store host and the log offset in upper-case hex; UNIQ_KEY is made
-by the client. They have the same lengths: only the context tells them apart.
+by the client. They have the same lengths: only the context distinguishes them.
 """
 
 import ipaddress
@@ -75,7 +75,7 @@ def parse_offset_message_id(text: str) -> tuple[Host, LogOffset]:
 def unique_key(ip: bytes, process_id: int, instance: int, month_ms: int, counter: int) -> str:
     """A UNIQ_KEY as RocketMQ's client makes it (MessageClientIDSetter).
 
-    `instance` tells clients of one process apart, `month_ms` counts from the first of the month.
+    `instance` distinguishes clients of one process, `month_ms` counts from the first of the month.
     """
     parts = (
         ip,

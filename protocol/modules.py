@@ -1,4 +1,4 @@
-"""Names of our own modules, for who starts or imports one by its name.
+"""Names of our own modules, to start or import one by its name.
 
 In the source tree `protocol`, `client`, `node`, `workers` and `pipeline` are packages at the top. A
 wheel has them inside `keelog` (hatch_build.py), so that none of these names is taken from others.

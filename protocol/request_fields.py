@@ -1,39 +1,44 @@
 """A request's fields, declared once: parser, defaults and table derive from a NamedTuple.
 
-A field is `Annotated[int, RequestField("int", "what it means", low=1, high=9)]`. It may be absent
-when the NamedTuple gives it a default. `wire` names it where the attribute is called otherwise.
+A field is `Annotated[int, RequestField("what it means", low=1, high=9)]`. It may be absent when
+the NamedTuple gives it a default. `wire` names it where the attribute is called otherwise.
 """
 
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, get_type_hints
+from types import UnionType
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from protocol.errors import BadRequest
 from protocol.wire.frames import Header
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+INT32_MAX = 2**31 - 1
+INT32 = (-(2**31), INT32_MAX)
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 Check = Callable[[str, Any], Any]
 """Takes the field's name and value, returns the value to use. Raises BadRequest."""
 
-_KINDS: dict[str, type] = {
-    "int": int,
-    "str": str,
-    "bin": bytes,
-    "bool": bool,
-    "list of str": list,
-    "map of str to str": dict,
+_TYPES: dict[type, str] = {
+    int: "int",
+    str: "str",
+    bytes: "bin",
+    bool: "bool",
+    list: "list of str",
+    dict: "map of str to str",
 }
+"""The words of docs/protocol.md for the types of an attribute."""
+_KINDS = {word: kind for kind, word in _TYPES.items()}
 _NAMES: dict[type, str] = {int: "an integer", str: "a string", bytes: "bytes", bool: "a boolean"}
 _REQUIRED = object()
 
 
 class RequestField(NamedTuple):
-    """One field of a request: its msgpack type, its meaning for people, and its limits."""
+    """One field of a request: its meaning for people, and its limits."""
 
-    type: str
-    """One of the words of docs/protocol.md. Of any other text the type is left to `check`."""
     meaning: str
-    low: int | None = None
-    high: int | None = None
+    low: int = INT64_MIN
+    high: int = INT64_MAX
     check: Check | None = None
     choices: tuple[str, ...] = ()
     wire: str = ""
@@ -42,6 +47,36 @@ class RequestField(NamedTuple):
     """The limits for people, where `low`, `high` and `choices` do not say them."""
     absent: str = ""
     """What holds when the field is absent, where it is not the default."""
+    type: str = ""
+    """Its type for people, where that is not the attribute's. `check` takes any other word's."""
+
+    def checked(self, name: str, value: Any) -> Any:
+        """The value to use. Raises BadRequest for one that is not as declared."""
+        kind = _KINDS.get(self.type)
+        if value is None:
+            raise BadRequest(f"field {name} is missing")
+        if kind is not None and type(value) is not kind:
+            expected = _NAMES.get(kind, f"a {kind.__name__}")
+            raise BadRequest(f"field {name} is {type(value).__name__}, not {expected}")
+        if kind is int and not self.low <= value <= self.high:
+            raise out_of_range(name, value, self.low, self.high)
+        if self.choices and value not in self.choices:
+            either = (" or " if len(self.choices) == 2 else ", ").join(self.choices)
+            raise BadRequest(f"field {name} is {value[:40]!a}", f"use {either}")
+        return value if self.check is None else self.check(name, value)
+
+    def fault(self, value: str, choices: str) -> str:
+        """The condition, as Python, under which `checked` has to look at a value.
+
+        `value` and `choices` are the names of two variables.
+        """
+        kind = _KINDS.get(self.type)
+        if kind is None:
+            return f"{value} is None"
+        fault = f"type({value}) is not {kind.__name__}"
+        if kind is int:
+            fault += f" or not {self.low} <= {value} <= {self.high}"
+        return f"{fault} or {value} not in {choices}" if self.choices else fault
 
 
 class RequestLayout(Generic[Row]):
@@ -55,42 +90,56 @@ class RequestLayout(Generic[Row]):
         defaults: dict[str, Any] = getattr(row, "_field_defaults", {})
         for attribute, hint in get_type_hints(row, include_extras=True).items():
             field = next(note for note in hint.__metadata__ if isinstance(note, RequestField))
-            if field.choices:
-                field = field._replace(check=_one_of(field.choices))
             name = field.wire or attribute
-            self.fields[name], self._defaults[name] = field, defaults.get(attribute, _REQUIRED)
-        self.parse = self._parser()
+            self.fields[name] = field._replace(type=field.type or _word(hint.__origin__))
+            self._defaults[name] = defaults.get(attribute, _REQUIRED)
+        self.values: Callable[[Header], Row] = self._compiled()
+        """As `parse`, but a plain tuple, for callers that unpack it: 0.15 us less for an append."""
+
+    def parse(self, header: Header) -> Row:
         """The fields of a header; one that is nil counts as absent.
 
         Raises BadRequest for the first field that is not as declared.
         """
+        return tuple.__new__(self.row, self.values(header))
 
-    def _parser(self) -> Callable[[Header], Row]:
+    def values_plainly(self, header: Header) -> tuple[Any, ...]:
+        """As `values`, in a loop, which takes three times as long. The oracle for it."""
+        values = []
+        for name, field in self.fields.items():
+            value, default = header.get(name), self._defaults[name]
+            is_absent = value is None and default is not _REQUIRED
+            values.append(default if is_absent else field.checked(name, value))
+        return tuple(values)
+
+    def _compiled(self) -> Callable[[Header], Row]:
         """A function with a line or two for each field, as `dataclasses` makes them.
 
-        A loop over the fields takes three times as long, and every append and pull waits for it.
+        Every append and pull waits for it. It leaves what it does not accept to
+        `values_plainly`, which names the fault.
         """
-        known: dict[str, Any] = {"new": tuple.__new__, "row": self.row, "refuse": _refuse}
-        lines = ["def parse(header):", " get = header.get"]
+        known: dict[str, Any] = {"plainly": self.values_plainly}
+        lines = ["def values(header):", " try:"]
         for number, (name, field) in enumerate(self.fields.items()):
             value, default = f"v{number}", self._defaults[name]
-            known |= {f"d{number}": default, f"f{number}": field, f"check{number}": field.check}
-            lines.append(f" {value} = get({name!r})")
-            if default is _REQUIRED:
-                lines.append(" if True:")
-            else:
-                lines += [f" if {value} is None:", f"  {value} = d{number}", " else:"]
-            lines += [
-                f"  if {_wrong(value, field)}:",
-                f"   refuse({name!r}, f{number}, {value})",
+            known |= {f"d{number}": default, f"check{number}": field.check}
+            known[f"choices{number}"] = field.choices
+            taken = [
+                f"{value} = header[{name!r}]",
+                f"if {field.fault(value, f'choices{number}')}: return plainly(header)",
             ]
             if field.check is not None:
-                lines.append(f"  {value} = check{number}({name!r}, {value})")
+                taken.append(f"{value} = check{number}({name!r}, {value})")
+            if default is _REQUIRED:
+                lines += (f"  {line}" for line in taken)
+            else:
+                lines += [f"  {value} = d{number}", f"  if {name!r} in header:"]
+                lines += (f"   {line}" for line in taken)
         values = "".join(f"v{number}, " for number in range(len(self.fields)))
-        lines.append(f" return new(row, ({values}))")
+        lines += [f"  return ({values})", " except KeyError:", "  return plainly(header)"]
         exec("\n".join(lines), known)
-        made: Callable[[Header], Row] = known["parse"]
-        return made
+        compiled: Callable[[Header], Row] = known["values"]
+        return compiled
 
     def lines(self, is_one_of_several: bool = False) -> list[str]:
         """A row of docs/protocol.md's table for each field."""
@@ -115,45 +164,15 @@ class RequestForms(NamedTuple):
         return "\n".join((head, "|---|---|---|---|---|", *lines))
 
 
-def _wrong(value: str, field: RequestField) -> str:
-    """The condition, as Python, under which a value is refused for its type or size."""
-    kind = _KINDS.get(field.type)
-    if kind is None:
-        return f"{value} is None"
-    is_other = f"type({value}) is not {kind.__name__}"
-    if field.low is None:
-        return is_other
-    return f"{is_other} or not {field.low} <= {value} <= {field.high}"
-
-
-def _refuse(name: str, field: RequestField, value: Any) -> NoReturn:
-    """Raises the BadRequest that says what is wrong with a field."""
-    kind = _KINDS.get(field.type)
-    if value is None:
-        raise BadRequest(f"field {name} is missing")
-    if kind is not None and type(value) is not kind:
-        expected = _NAMES.get(kind, f"a {kind.__name__}")
-        raise BadRequest(f"field {name} is {type(value).__name__}, not {expected}")
-    assert field.low is not None and field.high is not None
-    raise out_of_range(name, value, field.low, field.high)
-
-
 def out_of_range(name: str, value: int, low: int, high: int) -> BadRequest:
     """The refusal of a number."""
     return BadRequest(f"field {name} is {value}, outside [{low}, {high}]")
 
 
-def _one_of(choices: tuple[str, ...]) -> Check:
-    def check(name: str, value: str) -> str:
-        if value not in choices:
-            raise BadRequest(f"field {name} is {value[:40]!a}", f"use {_either(choices)}")
-        return value
-
-    return check
-
-
-def _either(choices: tuple[str, ...]) -> str:
-    return " or ".join(choices) if len(choices) == 2 else ", ".join(choices)
+def _word(annotation: Any) -> str:
+    """The word for the type of an attribute; `int | None` is an int."""
+    kind = get_args(annotation)[0] if isinstance(annotation, UnionType) else annotation
+    return _TYPES[get_origin(kind) or kind]
 
 
 def _line(name: str, field: RequestField, absent: str) -> str:
@@ -162,13 +181,16 @@ def _line(name: str, field: RequestField, absent: str) -> str:
 
 
 def _range(field: RequestField) -> str:
-    if field.range or field.low is None or field.high is None:
+    low, high = field.low, field.high
+    if field.range or field.choices:
         return field.range or " ".join(f"`{choice}`" for choice in field.choices)
-    if field.low == field.high:
-        return f"{field.low}"
-    if field.high == 2**63 - 1:
-        return "" if field.low < 0 else f"from {field.low}"
-    return f"{field.low:,} to {field.high:,}"
+    if (low, high) == INT32:
+        return "32 bits"
+    if low == high:
+        return f"{low}"
+    if high == INT64_MAX:
+        return "" if low < 0 else f"from {low}"
+    return f"{low:,} to {high:,}"
 
 
 def _absent(field: RequestField, default: Any) -> str:

@@ -12,7 +12,14 @@ from protocol.message_id import Host
 from protocol.names import QUEUE_ID_MAX
 from protocol.record.codec import RECORD_BYTES_MIN
 from protocol.record.encode import ANY_QUEUE
-from protocol.request_fields import RequestField, RequestForms, RequestLayout
+from protocol.request_fields import (
+    INT32,
+    INT32_MAX,
+    INT64_MAX,
+    RequestField,
+    RequestForms,
+    RequestLayout,
+)
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 BOUNDARY_LOWER, BOUNDARY_UPPER = "lower", "upper"
@@ -29,39 +36,32 @@ FETCH_BYTES_MAX = 4 * 1024 * 1024
 """Raw bytes of one answer to `fetch`."""
 PARTS_MAX = 10_000
 """Stages of one `publish`."""
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 _CRC_MAX = 2**32 - 1
 _RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 _PERM_MAX = 15
 
 # -- fields of several operations -----------------------------------------------------------------
 
-Topic = Annotated[str, RequestField("str", "the topic", check=checks.stored_topic)]
-TopicName = Annotated[str, RequestField("str", "the name")]
-QueueId = Annotated[int, RequestField("int", "the queue", 0, QUEUE_ID_MAX, wire="queue")]
-Int32 = (_INT32_MIN, _INT32_MAX)
+Topic = Annotated[str, RequestField("the topic", check=checks.stored_topic)]
+TopicName = Annotated[str, RequestField("the name")]
+QueueId = Annotated[int, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue")]
 Wait = Annotated[
     str | None,
     RequestField(
-        "str",
         "what the answer waits for, see [send](#send)",
         check=checks.wait,
         range=f"`{checks.WAIT_NONE}` `{checks.WAIT_FLUSHED}`",
         absent="the flush mode decides",
     ),
 ]
-Records = Annotated[int, RequestField("int", "number of records", 1, _RECORDS_MAX, wire="count")]
+Records = Annotated[int, RequestField("number of records", 1, _RECORDS_MAX, wire="count")]
 Size = Annotated[
-    int, RequestField("int", "length of the second frame", 0, PAYLOAD_BYTES_MAX, wire="bytes")
+    int, RequestField("length of the second frame", 0, PAYLOAD_BYTES_MAX, wire="bytes")
 ]
-Crc = Annotated[
-    int, RequestField("int", "CRC-32 of the second frame (the one of zlib)", 0, _CRC_MAX)
-]
+Crc = Annotated[int, RequestField("CRC-32 of the second frame (the one of zlib)", 0, _CRC_MAX)]
 Sizes = Annotated[
     bytes,
     RequestField(
-        "bin",
         "the size of each record, 4 bytes each, **little-endian**. Saves the node a walk",
         absent="the node walks",
     ),
@@ -69,12 +69,10 @@ Sizes = Annotated[
 Query = Annotated[
     str,
     RequestField(
-        "str",
-        "who stages: 1 to 64 of the characters `A-Z a-z 0-9 _ -`",
-        check=checks.staging_id,
+        "who stages: 1 to 64 of the characters `A-Z a-z 0-9 _ -`", check=checks.staging_id
     ),
 ]
-BatchNumber = Annotated[int, RequestField("int", "number of the batch", 0, INT64_MAX)]
+BatchNumber = Annotated[int, RequestField("number of the batch", 0, INT64_MAX)]
 
 
 # -- the writer -----------------------------------------------------------------------------------
@@ -86,40 +84,32 @@ class SendFields(NamedTuple):
     topic: Annotated[
         str,
         RequestField(
-            "str",
             "1 to 127 of the characters `% \\| a-z A-Z 0-9 _ -`; 255 for those that begin with"
-            " `%RETRY%` or `%DLQ%`",
+            " `%RETRY%` or `%DLQ%`"
         ),
     ]
-    body: Annotated[bytes, RequestField("bin", "at most `max_message_size` bytes")]
+    body: Annotated[bytes, RequestField("at most `max_message_size` bytes")]
     queue_id: Annotated[
         int,
         RequestField(
-            "int",
-            "-1: the node takes the topic's queues in turn",
-            ANY_QUEUE,
-            QUEUE_ID_MAX,
-            wire="queue",
+            "-1: the node takes the topic's queues in turn", ANY_QUEUE, QUEUE_ID_MAX, wire="queue"
         ),
     ] = ANY_QUEUE
     tags: Annotated[
         str,
-        RequestField(
-            "str", "one tag. Stored as it is; one that holds `\\|\\|` can be chosen by no pull"
-        ),
+        RequestField("one tag. Stored as it is; one that holds `\\|\\|` can be chosen by no pull"),
     ] = ""
     keys: Annotated[
         tuple[str, ...],
         RequestField(
-            "list of str, or str",
             "for look-ups by key; none may be empty or hold a space. A str is split at spaces",
             check=checks.keys,
+            type="list of str, or str",
         ),
     ] = ()
     properties: Annotated[
         dict[str, str] | None,
         RequestField(
-            "map of str to str",
             "your own names; no byte 0x01 or 0x02 in names and values, none of which is empty. All"
             " properties together: 32,767 bytes as stored",
             check=checks.properties,
@@ -128,30 +118,24 @@ class SendFields(NamedTuple):
     unique_key: Annotated[
         str | None,
         RequestField(
-            "str",
             "see [Unique keys](#unique-keys); give one, or nobody can distinguish a repeated send"
-            " from a new one",
+            " from a new one"
         ),
     ] = None
-    flag: Annotated[int, RequestField("int", "your own number", *Int32, range="32 bits")] = 0
+    flag: Annotated[int, RequestField("your own number", *INT32)] = 0
     sys_flag: Annotated[
         int,
         RequestField(
-            "int",
-            "RocketMQ's flags: 0x1 says that the body is compressed. Leave it out",
-            *Int32,
-            range="32 bits",
+            "RocketMQ's flags: 0x1 says that the body is compressed. Leave it out", *INT32
         ),
     ] = 0
-    born_timestamp: Annotated[
-        int | None, RequestField("int", "ms since 1970", INT64_MIN, INT64_MAX, absent="now")
-    ] = None
+    born_timestamp: Annotated[int | None, RequestField("ms since 1970", absent="now")] = None
     born_host: Annotated[
         Host | None,
         RequestField(
-            "str",
             "`1.2.3.4:5` or `[::1]:5`",
             check=checks.born_host,
+            type="str",
             range="port 0 to 65,535",
             absent="the address that you come from",
         ),
@@ -159,11 +143,9 @@ class SendFields(NamedTuple):
     reconsume_times: Annotated[
         int,
         RequestField(
-            "int",
             "how often it was delivered before. This, `flag` and `born_timestamp` are stored as"
             " sent, negative ones too, as a broker does",
-            *Int32,
-            range="32 bits",
+            *INT32,
         ),
     ] = 0
     wait: Wait = None
@@ -179,7 +161,6 @@ class AppendFields(NamedTuple):
     queue_id: Annotated[
         int | None,
         RequestField(
-            "int",
             "the node chooses one queue for all. All records must then be of one topic",
             ANY_QUEUE,
             ANY_QUEUE,
@@ -198,12 +179,11 @@ class StageFields(NamedTuple):
     stage: Annotated[
         str,
         RequestField(
-            "str",
             "one sender's part of the batch, named as a query. Each attempt takes a new one",
             check=checks.staging_id,
         ),
     ]
-    frame: Annotated[int, RequestField("int", "number of this frame in its stage", 0, _INT32_MAX)]
+    frame: Annotated[int, RequestField("number of this frame in its stage", 0, INT32_MAX)]
     records: Records
     size: Size
     crc: Crc
@@ -215,13 +195,10 @@ class PublishFields(NamedTuple):
 
     query: Query
     batch: BatchNumber
-    stages: Annotated[int, RequestField("int", "number of lines", 0, PARTS_MAX)]
+    stages: Annotated[int, RequestField("number of lines", 0, PARTS_MAX)]
     final: Annotated[
         bool,
-        RequestField(
-            "bool",
-            "no batch of this query will follow: the node need not remember it for ever",
-        ),
+        RequestField("no batch of this query will follow: the node need not remember it for ever"),
     ] = False
 
 
@@ -232,7 +209,7 @@ class UnstageFields(NamedTuple):
     batch: BatchNumber
     stage: Annotated[
         str | None,
-        RequestField("str", "only this one", check=checks.staging_id, absent="all of the batch"),
+        RequestField("only this one", check=checks.staging_id, absent="all of the batch"),
     ] = None
 
 
@@ -240,11 +217,10 @@ class CreateTopicFields(NamedTuple):
     """A topic, its number of queues and its permission."""
 
     topic: TopicName
-    queues: Annotated[int, RequestField("int", "how many queues", 1, _INT32_MAX, range="from 1")]
+    queues: Annotated[int, RequestField("how many queues", 1, INT32_MAX, range="from 1")]
     perm: Annotated[
         int,
         RequestField(
-            "int",
             "2 write, 4 read, 6 both. It holds for the writer: readers serve every topic",
             0,
             _PERM_MAX,
@@ -266,16 +242,10 @@ class PullFields(NamedTuple):
 
     topic: Topic
     queue_id: QueueId
-    offset: Annotated[
-        int,
-        RequestField(
-            "int", "queue offset of the first message that you want", INT64_MIN, INT64_MAX
-        ),
-    ]
+    offset: Annotated[int, RequestField("queue offset of the first message that you want")]
     max_messages: Annotated[
         int | None,
         RequestField(
-            "int",
             "how many",
             1,
             PULL_MESSAGES_MAX,
@@ -285,7 +255,6 @@ class PullFields(NamedTuple):
     max_bytes: Annotated[
         int | None,
         RequestField(
-            "int",
             "of all records. One message is always answered, however large",
             1,
             PULL_BYTES_MAX,
@@ -295,7 +264,6 @@ class PullFields(NamedTuple):
     tags: Annotated[
         str,
         RequestField(
-            "str",
             '`"A \\|\\| B"`: only messages with one of these tags. `"*"`: all',
             check=checks.tags,
             absent="all",
@@ -304,7 +272,6 @@ class PullFields(NamedTuple):
     wait_ms: Annotated[
         int,
         RequestField(
-            "int",
             "how long an empty pull is held until something comes",
             0,
             INT64_MAX,
@@ -312,64 +279,54 @@ class PullFields(NamedTuple):
         ),
     ] = 0
     stream: Annotated[
-        bool,
-        RequestField("bool", "true: with `wait_ms` the node may answer several times, see below"),
+        bool, RequestField("true: with `wait_ms` the node may answer several times, see below")
     ] = False
 
 
 class GetByOffset(NamedTuple):
     """One record by its log offset."""
 
-    physical_offset: Annotated[int, RequestField("int", "its log offset", 0, INT64_MAX)]
+    physical_offset: Annotated[int, RequestField("its log offset", 0, INT64_MAX)]
 
 
 class GetById(NamedTuple):
     """One record by its offset message id."""
 
-    msg_id: Annotated[str, RequestField("str", "its offset message id", check=checks.message_id)]
+    msg_id: Annotated[str, RequestField("its offset message id", check=checks.message_id)]
 
 
 class GetByKey(NamedTuple):
     """The newest record with a unique key."""
 
-    topic: Annotated[str, RequestField("str", "its topic", check=checks.stored_topic)]
+    topic: Annotated[str, RequestField("its topic", check=checks.stored_topic)]
     unique_key: Annotated[
-        str, RequestField("str", "the newest message with this UNIQ_KEY", check=checks.one_key)
+        str, RequestField("the newest message with this UNIQ_KEY", check=checks.one_key)
     ]
 
 
 class GetByQueue(NamedTuple):
     """One record by its number in a queue."""
 
-    topic: Annotated[str, RequestField("str", "its topic", check=checks.stored_topic)]
-    queue_id: Annotated[int, RequestField("int", "its queue", 0, QUEUE_ID_MAX, wire="queue")]
-    offset: Annotated[int, RequestField("int", "its queue offset", 0, INT64_MAX)]
+    topic: Annotated[str, RequestField("its topic", check=checks.stored_topic)]
+    queue_id: Annotated[int, RequestField("its queue", 0, QUEUE_ID_MAX, wire="queue")]
+    offset: Annotated[int, RequestField("its queue offset", 0, INT64_MAX)]
 
 
 class FindFields(NamedTuple):
     """Records with a key, stored in [`begin`, `end`] ms; `cursor` goes on after a page."""
 
     topic: Topic
-    key: Annotated[
-        str, RequestField("str", "one of its keys, or its unique key", check=checks.one_key)
-    ]
-    begin: Annotated[
-        int, RequestField("int", "not stored before this, ms since 1970", INT64_MIN, INT64_MAX)
-    ] = 0
-    end: Annotated[
-        int, RequestField("int", "not stored after this", INT64_MIN, INT64_MAX, absent="no bound")
-    ] = INT64_MAX
+    key: Annotated[str, RequestField("one of its keys, or its unique key", check=checks.one_key)]
+    begin: Annotated[int, RequestField("not stored before this, ms since 1970")] = 0
+    end: Annotated[int, RequestField("not stored after this", absent="no bound")] = INT64_MAX
     max_messages: Annotated[
-        int,
-        RequestField("int", "for one page. A page also ends at about 4 MiB", 1, FIND_MESSAGES_MAX),
+        int, RequestField("for one page. A page also ends at about 4 MiB", 1, FIND_MESSAGES_MAX)
     ] = FIND_MESSAGES_DEFAULT
     cursor: Annotated[
         str | None,
-        RequestField(
-            "str", "of the page before", check=checks.find_cursor, absent="the first page"
-        ),
+        RequestField("of the page before", check=checks.find_cursor, absent="the first page"),
     ] = None
-    unique: Annotated[bool, RequestField("bool", "look at unique keys only")] = False
+    unique: Annotated[bool, RequestField("look at unique keys only")] = False
 
 
 class OffsetsFields(NamedTuple):
@@ -377,8 +334,7 @@ class OffsetsFields(NamedTuple):
 
     topic: Topic
     queue_id: Annotated[
-        int | None,
-        RequestField("int", "the queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues"),
+        int | None, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues")
     ] = None
 
 
@@ -387,11 +343,10 @@ class SeekFields(NamedTuple):
 
     topic: Topic
     queue_id: QueueId
-    timestamp: Annotated[int, RequestField("int", "ms since 1970", INT64_MIN, INT64_MAX)]
+    timestamp: Annotated[int, RequestField("ms since 1970")]
     boundary: Annotated[
         str,
         RequestField(
-            "str",
             "of several messages of one time the first (`lower`) or the last (`upper`)",
             choices=(BOUNDARY_LOWER, BOUNDARY_UPPER),
             absent="`lower`",
@@ -404,16 +359,14 @@ class LayoutFields(NamedTuple):
 
     topics: Annotated[
         list[str] | None,
-        RequestField(
-            "list of str", "only queues of these topics", check=checks.topic_names, absent="of all"
-        ),
+        RequestField("only queues of these topics", check=checks.topic_names, absent="of all"),
     ] = None
     after: Annotated[
         Queue | None,
         RequestField(
-            "str",
             "of the page before",
             check=checks.layout_cursor,
+            type="str",
             wire="cursor",
             absent="the first page",
         ),
@@ -421,49 +374,40 @@ class LayoutFields(NamedTuple):
     known: Annotated[
         str,
         RequestField(
-            "str",
             "the `token` of an answer that you have. When it is still true, queues and segments are"
-            " left out",
+            " left out"
         ),
     ] = ""
-    with_index: Annotated[bool, RequestField("bool", "list the index files too", wire="index")] = (
-        False
-    )
+    with_index: Annotated[bool, RequestField("list the index files too", wire="index")] = False
 
 
 class FetchFields(NamedTuple):
     """Raw bytes of a file, which is named by what it holds."""
 
-    kind: Annotated[
-        str,
-        RequestField("str", "which file", choices=(FETCH_LOG, FETCH_QUEUE, FETCH_INDEX)),
-    ]
+    kind: Annotated[str, RequestField("which file", choices=(FETCH_LOG, FETCH_QUEUE, FETCH_INDEX))]
     offset: Annotated[
         int,
         RequestField(
-            "int",
             "of the log: a log offset. Of a queue: the number of its first unit, 20 bytes"
             " each. Of an index file: the position in it",
             0,
             INT64_MAX,
         ),
     ]
-    max_bytes: Annotated[int, RequestField("int", "how many", 1, FETCH_BYTES_MAX)] = FETCH_BYTES_MAX
+    max_bytes: Annotated[int, RequestField("how many", 1, FETCH_BYTES_MAX)] = FETCH_BYTES_MAX
 
 
 class FetchedQueue(NamedTuple):
     """The file of a queue."""
 
-    topic: Annotated[str, RequestField("str", "of a queue: its topic", check=checks.stored_topic)]
-    queue_id: Annotated[
-        int, RequestField("int", "of a queue: its number", 0, QUEUE_ID_MAX, wire="queue")
-    ]
+    topic: Annotated[str, RequestField("of a queue: its topic", check=checks.stored_topic)]
+    queue_id: Annotated[int, RequestField("of a queue: its number", 0, QUEUE_ID_MAX, wire="queue")]
 
 
 class FetchedIndex(NamedTuple):
     """A file of the index."""
 
-    file: Annotated[str, RequestField("str", "of an index file: its name", check=checks.index_file)]
+    file: Annotated[str, RequestField("of an index file: its name", check=checks.index_file)]
 
 
 SEND, APPEND = RequestLayout(SendFields), RequestLayout(AppendFields)

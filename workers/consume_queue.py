@@ -17,7 +17,7 @@ from node.runtime.service_loop import queue_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import queue_slot, run_dir
 from node.store.detected_sizes import found_file_bytes
-from protocol.derived.dispatch_request import DispatchRequests, dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_build import QueueEnd, QueuePlan
 from protocol.derived.queue_unit import QUEUE_UNIT, QueueUnit
 from protocol.errors import NotFound, StoreDamaged
@@ -148,7 +148,7 @@ class ConsumeQueues:
     def _is_logged(self, queue: Queue, position: int, unit: QueueUnit) -> bool:
         """Whether a unit names a record of its queue; an expired record is believed.
 
-        So is one whose checksum alone does not agree: its unit is right, and who reads it is told.
+        So is one whose checksum alone does not agree: its unit is right, and readers see the error.
         """
         try:
             record = self._feed.record_at(unit.physical_offset)
@@ -186,11 +186,8 @@ class ConsumeQueues:
             self._ends.pop(queue, None)
         self._rebuilt |= queues
         for columns in self._feed.columns(self._feed.limits().min_offset, stop):
-            self._place(dispatch_requests(columns, self._delay_levels_ms), only=queues)
-        damage = self._feed.damage
-        if damage is not None:
-            path = str(self._feed.path_at(damage.position))
-            raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
+            self._place(DispatchRequests(columns, self._delay_levels_ms), only=queues)
+        self._feed.check()
         self._files.sync()
         save_unfinished(self._root, self._slot, set())
 
@@ -203,7 +200,7 @@ class ConsumeQueues:
             self._rebuild(self._broken, self.applied)
             self._broken = self._place(requests, only=self._broken)
         columns = requests.columns
-        self.applied = int(columns.physical_offset[-1] + columns.size[-1])
+        self.applied = columns.end
 
     def apply_few(self, records: Sequence[Record]) -> bool:
         """As `apply`, when each record is the next one of a queue that has units already."""
@@ -279,7 +276,7 @@ class ConsumeQueues:
         """True if a queue has units and the log has none of their records any more.
 
         Such a queue can begin anew. A broker appends after its last unit whatever comes, so that
-        each later unit stands at a number that its record does not have.
+        each later unit has a number that its record does not have.
         """
         return state.end is not None and state.physical_end <= self._feed.peek().min_offset
 
@@ -298,7 +295,7 @@ class ConsumeQueues:
             return None
 
     def _compare(self, queue: Queue, state: QueueEnd, units: NDArray[Any]) -> None:
-        """Raises QueueBrokenError unless units that were dispatched before stand in the queue."""
+        """Raises QueueBrokenError unless the queue holds units that were dispatched before."""
         assert state.end is not None
         bases = self._files.bases(queue)
         stored = self._files.read(queue, bases[0], state.end - bases[0])
@@ -343,13 +340,20 @@ class ConsumeQueues:
         """Once a topic."""
         if topic not in self._warned:
             self._warned.add(topic)
-            told = fields(topic=ascii(topic[:80]), why=why)
-            log.warning("not all records of a topic are in queues", extra=told)
+            found = fields(topic=ascii(topic[:80]), why=why)
+            log.warning("not all records of a topic are in queues", extra=found)
 
     @staticmethod
     def _report(queue: Queue, why: str) -> None:
-        told = fields(topic=queue.topic, queue_id=queue.queue_id, why=why)
-        log.warning("rebuilding a queue", extra=told)
+        found = fields(topic=queue.topic, queue_id=queue.queue_id, why=why)
+        log.warning("rebuilding a queue", extra=found)
+
+
+def open_queue_writer(root: Path, settings: Settings, temp: Path) -> QueueWriter:
+    """The queue files of a store, of the size that they have, else as the settings say."""
+    file_bytes = found_file_bytes(root, settings.queue_file_bytes)
+    open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
+    return QueueWriter(root, file_bytes, temp, open_max)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -365,9 +369,7 @@ def main(arguments: list[str] | None = None) -> int:
     grown: set[Queue] = set()
 
     def make_handler(root: Path, settings: Settings, feed: Feed) -> ConsumeQueues:
-        file_bytes = found_file_bytes(root, settings.queue_file_bytes)
-        open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
-        files = QueueWriter(root, file_bytes, run_dir(root) / f"{slot}.new", open_max)
+        files = open_queue_writer(root, settings, run_dir(root) / f"{slot}.new")
         return ConsumeQueues(
             QueueWorkerSite(root, shard, settings.delay_levels_ms), files, feed, grown
         )

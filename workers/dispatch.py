@@ -20,7 +20,7 @@ from node.runtime.state_page import DISK_FULL as DISK_FULL_STATE
 from node.runtime.state_page import NO_RESOURCES as NO_RESOURCES_STATE
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage
 from node.store.checkpoints import WorkerCheckpoint, save_progress
-from protocol.derived.dispatch_request import DispatchRequests, dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import ServiceNotAvailable, StoreDamaged
 from protocol.record.codec import DEFAULT_DELAY_LEVELS_MS, Record, Torn
@@ -35,7 +35,7 @@ UNFLUSHED_RETRY_S = 0.1
 HEARTBEAT_S = 0.1
 FLUSH_RESTS = 9
 FLUSH_REST_S_MAX = 60.0
-"""A flush is followed by so many times as long without one: that of ten thousand files takes
+"""After a flush there is none for this many times its duration: that of ten thousand files takes
 seconds, and would find all of them changed again. RocketMQ's thorough flush comes each minute."""
 ENDING_FLUSH_S = 0.02
 """While the writer stops it waits for what is synced."""
@@ -110,7 +110,7 @@ class WorkerSite:
 
 @dataclass(frozen=True, slots=True)
 class Breaks:
-    """`pause` sleeps so many seconds, shows life, and raises Stopped when it is time to stop."""
+    """`pause` sleeps for some seconds, shows life, and raises Stopped when it is time to stop."""
 
     pause: Callable[[float], None] = time.sleep
     is_stopping: Callable[[], bool] = lambda: False
@@ -133,7 +133,7 @@ class Dispatcher:
         self.epoch = 0
         self.is_resuming = False
         self.records = 0
-        """So many were dispatched."""
+        """How many were dispatched."""
         self._feed = feed
         self._handler = handler
         self._short = handler if isinstance(handler, TakesFew) else None
@@ -176,8 +176,7 @@ class Dispatcher:
         self._flushed_at = self._flush_loop.turned_at = self._flush_loop.thorough_at = now
         self._saved_records = self.records
         self._begin_epoch(self.epoch, self.done, self.saved)
-        if self.place.page is not None:
-            self.place.page.publish(state=RUNNING)
+        self._show(state=RUNNING)
 
     def _begin_epoch(self, epoch: int, dispatched: int, saved: int) -> None:
         if self.place.page is not None:
@@ -217,9 +216,8 @@ class Dispatcher:
         self._settle()
         if self._feed.limits().epoch != self.epoch:
             return True
-        damage = self._feed.damage
-        if damage is not None:
-            return self._wait_above_flushed(damage)
+        if self._feed.damage is not None:
+            return self._wait_above_flushed(self._feed.damage)
         self._publish(limits.readable)
         return True
 
@@ -246,13 +244,12 @@ class Dispatcher:
 
         Raises StoreDamaged below what is flushed: no start mends that.
         """
-        path = str(self._feed.path_at(damage.position))
         if damage.position < self._feed.peek().flushed:
-            raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
+            self._feed.check()
         if self._waits_at != damage.position:
             self._waits_at = damage.position
-            told = fields(offset=damage.position, why=damage.why)
-            log.warning("waits where the log is not flushed yet", extra=told)
+            found = fields(offset=damage.position, why=damage.why)
+            log.warning("waits where the log is not flushed yet", extra=found)
         self._flush_if_due()
         self._pause(UNFLUSHED_RETRY_S)
         return False
@@ -261,16 +258,15 @@ class Dispatcher:
         """What was read is written; the log goes on when it can be opened again."""
         self._settle()
         log.warning("waits for the log", extra=fields(offset=self.done, why=error))
-        self._show(NO_RESOURCES_STATE)
+        self._show(state=NO_RESOURCES_STATE)
         self._flush_if_due()
         self._pause(SHORTAGE_RETRY_S)
-        self._show(RUNNING)
+        self._show(state=RUNNING)
         return False
 
     def finish(self) -> None:
         """What is readable, for FINISH_S_MAX at most; then everything is synced and saved."""
-        if self.place.page is not None:
-            self.place.page.publish(state=STOPPING)
+        self._show(state=STOPPING)
         deadline = time.monotonic() + FINISH_S_MAX
         self._is_over = lambda: time.monotonic() >= deadline
         while not self._is_over() and self.turn():
@@ -287,7 +283,7 @@ class Dispatcher:
         self._await_flush()
 
     def _apply(self, columns: RecordColumns) -> None:
-        requests = dispatch_requests(columns, self._pace.delay_levels_ms)
+        requests = DispatchRequests(columns, self._pace.delay_levels_ms)
         self._until_room(lambda: self._handler.apply(requests))
         self.records += len(requests)
         self._publish_applied()
@@ -313,29 +309,28 @@ class Dispatcher:
                     raise
                 if not waited:
                     is_full = error.errno in DISK_FULL
-                    told = fields(offset=self.done, why=error)
-                    log.warning("waits for room or a free descriptor", extra=told)
-                    self._show(DISK_FULL_STATE if is_full else NO_RESOURCES_STATE)
+                    found = fields(offset=self.done, why=error)
+                    log.warning("waits for room or a free descriptor", extra=found)
+                    self._show(state=DISK_FULL_STATE if is_full else NO_RESOURCES_STATE)
                 waited = True
             self._pause(SHORTAGE_RETRY_S)
         if waited:
             log.info("goes on")
-            self._show(RUNNING)
+            self._show(state=RUNNING)
 
     def _advance(self, end: int, records: int) -> None:
-        """So many records more are applied, up to `end`."""
+        """Notes that `records` more are applied, up to `end`."""
         self.records += records
         self._applied = end
         self._publish(end)
 
-    def _show(self, state: int) -> None:
+    def _show(self, **numbers: int) -> None:
         if self.place.page is not None:
-            self.place.page.publish(state=state)
+            self.place.page.publish(**numbers)
 
     def _publish(self, done: int) -> None:
         self.done = done
-        if self.place.page is not None:
-            self.place.page.publish(dispatched=done, records=self.records)
+        self._show(dispatched=done, records=self.records)
 
     # Syncing: in a thread, so that a slow disk never holds up what readers wait for.
 
@@ -392,8 +387,7 @@ class Dispatcher:
         self.saved = max(self.saved, saved)
         if self.saved >= self._begun[0]:
             self._saved_records = self._begun[1]
-        if self.place.page is not None:
-            self.place.page.publish(saved=self.saved)
+        self._show(saved=self.saved)
 
     def _save(self, synced: int, limits: LogBounds) -> int:
         """Vouches for what is synced here and durable in the log; returns up to where.

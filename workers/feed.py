@@ -1,10 +1,11 @@
 """Where a worker's log comes from: a running writer's state page, or a store at rest."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from node.runtime.state_page import STOPPING, LogPage, PageAbsent
 from node.store.checkpoints import load_epochs, load_floor
@@ -41,78 +42,70 @@ class LogBounds(NamedTuple):
     """The writer stops, and waits for the workers to vouch for everything."""
 
 
-class Feed(Protocol):
+class Feed(ABC):
     """The log as a handler and the dispatch loop see it."""
-
-    window_bytes: int
-    """Log read at once; a handler that writes seldom may choose one that fits the caches."""
-
-    def limits(self) -> LogBounds:
-        """The present ends; what is read afterwards stays within them."""
-
-    def peek(self) -> LogBounds:
-        """The present ends, and nothing else changes: for another thread."""
-
-    def columns(self, start: int, stop: int) -> Iterator[RecordColumns]:
-        """The records that start in [start, stop), verified; `damage` tells what ended it."""
-
-    def few(self, start: int, stop: int) -> list[Record] | None:
-        """The records of [start, stop), verified; None unless they are few and stand together."""
-
-    @property
-    def damage(self) -> Torn | None:
-        """Where `columns` broke off, None when it came to its end."""
-
-    def record_at(self, offset: int) -> Record:
-        """One verified record. Raises NotFound, StoreDamaged."""
-
-    def holds_damaged(self, offset: int) -> bool:
-        """Whether a record stands there, in its place and whole but for its checksum."""
-
-    def path_at(self, offset: int) -> Path:
-        """The segment that holds an offset, for messages."""
-
-    def close(self) -> None:
-        """Closes what is open."""
-
-
-class _LogFeed:
-    """What both feeds share: a log reader, and a call in between for whoever must show life."""
 
     log: LogReader
     window_bytes = WINDOW_BYTES
+    """Log read at once; a handler that writes seldom may choose one that fits the caches."""
 
     def __init__(self, root: Path, on_window: Callable[[], None]) -> None:
+        """`on_window` is called before each window, to show life."""
         self._folder = root / COMMIT_LOG_DIR
         self._on_window = on_window
 
+    @abstractmethod
+    def limits(self) -> LogBounds:
+        """The present ends; what is read afterwards stays within them."""
+
+    @abstractmethod
+    def peek(self) -> LogBounds:
+        """The present ends, and nothing else changes: for another thread."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes what is open."""
+
     def columns(self, start: int, stop: int) -> Iterator[RecordColumns]:
+        """The records that start in [start, stop), verified; `damage` is what ended it."""
         for columns in self.log.columns(start, stop, self.window_bytes):
             self._on_window()
             yield columns
 
     def few(self, start: int, stop: int) -> list[Record] | None:
+        """The records of [start, stop), verified; None unless they are few and together."""
         if stop - start > FEW_BYTES_MAX:
             return None
         return self.log.few(start, stop, FEW_RECORDS_MAX)
 
     @property
     def damage(self) -> Torn | None:
+        """Where `columns` broke off, None when it came to its end."""
         return self.log.stopped
 
+    def check(self, hint: str = "see: keelog store verify") -> None:
+        """Raises StoreDamaged where `columns` broke off."""
+        damage = self.damage
+        if damage is not None:
+            path = str(self.path_at(damage.position))
+            raise StoreDamaged(path, damage.position, damage.why, hint)
+
     def record_at(self, offset: int) -> Record:
+        """One verified record. Raises NotFound, StoreDamaged."""
         return self.log.record_at(offset)
 
     def holds_damaged(self, offset: int) -> bool:
+        """Whether a record is there, in its place and whole but for its checksum."""
         found = self.log.peek(offset)
         return isinstance(found, Torn) and found.kind == "bad_crc"
 
     def path_at(self, offset: int) -> Path:
+        """The segment that holds an offset, for messages."""
         found = self.log.segments.find(offset)
         return self._folder if found is None else found.path
 
 
-class RestingFeed(_LogFeed):
+class RestingFeed(Feed):
     """A store that nobody writes to: its end is where its records end."""
 
     def __init__(self, root: Path, on_window: Callable[[], None] = lambda: None) -> None:
@@ -138,11 +131,10 @@ class RestingFeed(_LogFeed):
         return self._limits
 
     def close(self) -> None:
-        """Closes the segments."""
         self._files.close()
 
 
-class LiveFeed(_LogFeed):
+class LiveFeed(Feed):
     """The log of a running writer. Raises FileNotFoundError while no writer ever ran."""
 
     def __init__(self, root: Path, on_window: Callable[[], None] = lambda: None) -> None:
@@ -218,6 +210,5 @@ class LiveFeed(_LogFeed):
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Closes the page and the segments."""
         self._page.close()
         self._files.close()

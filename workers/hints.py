@@ -15,7 +15,7 @@ from protocol.ids import Queue
 from workers.pace import Sleep
 
 HINTED_QUEUES_MAX = 1000
-"""More queues than this are told as an empty list, which means all."""
+"""More queues than this are sent as an empty list, which means all."""
 
 
 class WorkerSleep:
@@ -29,7 +29,7 @@ class WorkerSleep:
         self._poller.register(stop_descriptor, zmq.POLLIN)
 
     def begin(self, sleep: Sleep) -> None:
-        """From now on the writer rings when the log comes so far: look once more, then `wait`."""
+        """Has the writer ring when the log reaches `wake_at`: look once more, then `wait`."""
         self._page.publish(wake_at=sleep.wake_at)
 
     def wait(self, seconds: float) -> None:

@@ -13,9 +13,9 @@ from node.runtime.service_loop import index_pace
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.detected_sizes import found_geometry
-from protocol.derived.dispatch_request import DispatchRequests, index_keys, plain_index_keys
-from protocol.derived.index_build import EMPTY_HEADER, IndexPut, KeyBatch, free_entries, put_keys
-from protocol.derived.index_entry import fold_hash
+from protocol.derived.dispatch_request import DispatchRequests, key_batch, plain_index_keys
+from protocol.derived.index_build import EMPTY_HEADER, IndexPut, free_entries, put_keys
+from protocol.derived.index_entry import KeyBatch, fold_hash
 from protocol.errors import NotFound, StoreDamaged
 from protocol.names import ABORT_FILE
 from protocol.record.java_hash import java_hash
@@ -61,7 +61,7 @@ class IndexFiles:
     # Resuming
 
     def resume_from(self) -> int:
-        """Cuts the files back to what can be vouched for, syncs, answers where to go on."""
+        """Cuts the files back to what can be vouched for, syncs, returns where to go on."""
         limits = self._feed.limits()
         self._folder.make_root()
         self._folder.drop_unfinished()
@@ -77,8 +77,8 @@ class IndexFiles:
         return self.applied
 
     def _begins_with_keys(self, min_offset: int) -> bool:
-        """Whether the log's first record has keys: then no file at all means that somebody deleted
-        them, as the last one always stays."""
+        """True if the log's first record has keys. Without any file somebody deleted them then: the
+        last one always stays."""
         try:
             record = self._feed.record_at(min_offset)
         except (NotFound, StoreDamaged):
@@ -206,20 +206,16 @@ class IndexFiles:
             self.settle()
 
     def _gather(self, requests: DispatchRequests) -> None:
-        keys = index_keys(requests, self._with_tags)
-        columns = requests.columns
-        offsets, times = columns.physical_offset[keys.row], columns.store_timestamp[keys.row]
-        batch = self._new_keys(KeyBatch(keys.key_hash, offsets, times))
+        batch, columns = self._new_keys(key_batch(requests, self._with_tags)), requests.columns
         self._pending.append(batch)
         self._pending_keys += len(batch.key_hash)
         self._tail = self._tail_after(batch)
-        self._gathered = int(columns.physical_offset[-1] + columns.size[-1])
+        self._gathered = columns.end
 
     def settle(self) -> None:
         """Writes what waits, all planned before: after an error the same writes are made again."""
         if not self._writes and self._pending_keys:
-            columns = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
-            self._writes = self._plans(KeyBatch(*columns))
+            self._writes = self._plans(KeyBatch.join(self._pending))
         while self._writes:
             state, put = self._writes[0]
             self._folder.write(state, put)
@@ -239,13 +235,12 @@ class IndexFiles:
         """What to write into the present file and into as many new ones as it takes."""
         plans: list[tuple[IndexState, IndexPut]] = []
         geometry = self._folder.geometry
-        state, header = self._state, EMPTY_HEADER
-        if state is not None:
-            header = state.header
+        state = self._state
+        header = EMPTY_HEADER if state is None else state.header
         while len(batch.key_hash):
             if state is None or not free_entries(header, geometry):
-                before = None if state is None else (state.name, header)
-                state = self._folder.next_file(before, int(batch.store_timestamp[0]))
+                name = None if state is None else state.name
+                state = self._folder.next_file(name, header, int(batch.store_timestamp[0]))
                 header = state.header
             put = put_keys(header, geometry, state.slots, batch)
             plans.append((state, put))

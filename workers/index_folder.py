@@ -1,7 +1,6 @@
 """The IndexFile files of a store as their one writer sees them: found, cut, written, synced."""
 
 import os
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.runtime import disk
-from node.runtime.disk import NO_DESCRIPTORS, sync_dir_if_there, sync_file, write_all
+from node.runtime.disk import sync_dir_if_there, write_all
 from node.store.indexes.listing import check_index_names, list_index_files
 from protocol.derived.index_build import (
-    EMPTY_HEADER,
     IndexPut,
     fill_slots,
     next_entry,
@@ -29,7 +27,7 @@ from protocol.derived.index_entry import (
 )
 from protocol.errors import BadRequest
 from protocol.names import INDEX_DIR, next_index_file_name
-from workers.sparse_file import make_file, nonzero_pieces, zero_from
+from workers.sparse_file import Unsynced, make_file, nonzero_pieces, zero_from
 
 _SLOT_DTYPE = np.dtype(">i4")
 _CHUNK_ENTRIES = 1 << 16
@@ -39,7 +37,7 @@ _CHUNK_ENTRIES = 1 << 16
 class IndexState:
     """The file that takes the next key: its name, header, and slot table as on disk.
 
-    What is planned and not written yet stands in the table already.
+    What is planned and not written yet is in the table already.
     """
 
     name: str
@@ -56,15 +54,13 @@ class IndexWriter:
         self.geometry = geometry
         self._temp = temp
         self._open: tuple[str, int] | None = None
-        self._guard = threading.Lock()
-        self._unsynced: set[Path] = set()
-        self._folder_unsynced = False
+        self._unsynced: Unsynced[str] = Unsynced(lambda name: self.root / name)
 
     # Finding
 
     def names(self) -> list[str]:
         """All files, oldest first. Raises BadRequest when one is of another length than ours,
-        StoreDamaged for what has such a name and is no file."""
+        StoreDamaged for what has such a name and is not a file."""
         entries = check_index_names(self.root)
         for entry in entries:
             if entry.size != self.geometry.file_bytes:
@@ -82,7 +78,7 @@ class IndexWriter:
             sync_dir_if_there(self.root.parent)
 
     def header(self, name: str) -> IndexHeader:
-        """A file's header as it stands."""
+        """A file's header as it is."""
         return INDEX_HEADER.read(os.pread(self._descriptor(name), INDEX_HEADER.size, 0))
 
     def entries(self, name: str, first: int, stop: int) -> NDArray[Any]:
@@ -113,12 +109,12 @@ class IndexWriter:
         )
 
     def next_file(
-        self, previous: tuple[str, IndexHeader] | None, store_timestamp: int
+        self, last_name: str | None, last_header: IndexHeader, store_timestamp: int
     ) -> IndexState:
-        """The file after the one of that name and header; it is made by its first `write`."""
+        """The file after the last one, if there is one; it is made by its first `write`."""
         return IndexState(
-            name=next_index_file_name(store_timestamp, previous[0] if previous else None),
-            header=rolled_header(previous[1]) if previous else EMPTY_HEADER,
+            name=next_index_file_name(store_timestamp, last_name),
+            header=rolled_header(last_header),
             slots=np.zeros(self.geometry.slot_count, _SLOT_DTYPE),
             is_made=False,
         )
@@ -126,7 +122,7 @@ class IndexWriter:
     def kept_entries(self, name: str, limit: int) -> int:
         """How many entries may name records below log offset `limit`.
 
-        Those are whole and in order; after them may stand anything that a crash left, an entry
+        Those are whole and in order; after them may be anything that a crash left, an entry
         of which only some bytes reached the disk, too: the last record must be looked at.
         """
         header = self.header(name)
@@ -167,13 +163,13 @@ class IndexWriter:
         self._write_spans(descriptor, state.slots, spans_of(changed))
         zero_from(descriptor, self.geometry.entry_position(kept + 1), self.geometry.file_bytes)
         write_all(descriptor, INDEX_HEADER.pack(header), 0)
-        self._note(name)
+        self._unsynced.add(name)
         return state
 
     def is_whole(self, name: str, kept: int) -> bool:
-        """Whether a file ends with its `kept`-th entry, and nothing points or stands after it.
+        """Whether a file ends with its `kept`-th entry, and nothing is after it or points there.
 
-        A power loss can keep entries behind others that it takes.
+        A power loss can keep entries and take others before them.
         """
         if next_entry(self.header(name)) != kept + 1 or int(self.slots(name).max()) > kept:
             return False
@@ -184,8 +180,7 @@ class IndexWriter:
         """Deletes a file."""
         self.close()
         disk.unlink(self.root / name, missing_ok=True)
-        with self._guard:
-            self._folder_unsynced = True
+        self._unsynced.add_folders(self.root)
 
     def trim(self, min_offset: int) -> None:
         """Deletes files whose last entry is of a record below `min_offset`, never the last file.
@@ -211,15 +206,14 @@ class IndexWriter:
             write_all(descriptor, data, position)
         else:
             path = self.root / state.name
-            made = make_file(path, self.geometry.file_bytes, (position, data), self._temp)
+            made = make_file(path, self.geometry.file_bytes, position, data, self._temp)
             descriptor = self._keep(state.name, made)
             state.is_made = True
-            with self._guard:
-                self._folder_unsynced = True
+            self._unsynced.add_folders(self.root)
         self._write_spans(descriptor, state.slots, put.spans)
         write_all(descriptor, INDEX_HEADER.pack(put.header), 0)
         state.header = put.header
-        self._note(state.name)
+        self._unsynced.add(state.name)
 
     def _write_spans(
         self, descriptor: int, table: NDArray[Any], spans: list[tuple[int, int]]
@@ -233,30 +227,13 @@ class IndexWriter:
 
     def sync(self) -> None:
         """Makes durable all that was done before the call."""
-        with self._guard:
-            files, self._unsynced = self._unsynced, set()
-            folder, self._folder_unsynced = self._folder_unsynced, False
-        try:
-            for path in files:
-                sync_file(path)
-            if folder:
-                sync_dir_if_there(self.root)
-        except OSError as error:
-            if error.errno in NO_DESCRIPTORS:  # nothing was synced, or lost, by that call
-                with self._guard:
-                    self._unsynced |= files
-                    self._folder_unsynced |= folder
-            raise
+        self._unsynced.sync()
 
     def close(self) -> None:
         """Closes the open file; syncs nothing."""
         if self._open is not None:
             os.close(self._open[1])
             self._open = None
-
-    def _note(self, name: str) -> None:
-        with self._guard:
-            self._unsynced.add(self.root / name)
 
     def _descriptor(self, name: str) -> int:
         if self._open is not None and self._open[0] == name:

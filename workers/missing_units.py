@@ -1,7 +1,7 @@
 """Which queues lack units that the log calls for, at their end or before their first file.
 
-Progress vouches for files as they were synced. Whoever deletes some of them by hand leaves no
-trace in those that stay: where the files of a queue begin and end is held against the log.
+Progress vouches for files as they were synced. A deletion by hand leaves no trace in the
+files that stay: where the files of a queue begin and end is held against the log.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node.store.checkpoints import Tails, load_tails
 from node.store.topics_file import TopicsFile
-from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_build import QueueEnd
 from protocol.ids import Queue
 from protocol.names import is_folder_name
@@ -18,7 +18,7 @@ from workers.unit_groups import Own, UnitGroup, unit_groups
 
 
 class MissingUnits:
-    """Looks for them in one worker's queues: those that `own` answers."""
+    """Looks for them in one worker's queues: those that `own` returns."""
 
     def __init__(self, root: Path, feed: Feed, own: Own) -> None:
         self._root = root
@@ -27,7 +27,7 @@ class MissingUnits:
 
     def at_ends(self, place: int, ends: Mapping[Queue, QueueEnd]) -> dict[Queue, str]:
         """Queues with fewer units than the log had records for them when it ended at `place`,
-        and how that is told.
+        and a text that says so.
 
         A queue without any file counts only while its topic exists: `topic rm` leaves the others.
         """
@@ -66,7 +66,7 @@ class MissingUnits:
     def _known_ends(
         self, tails: Tails, place: int, ends: Mapping[Queue, QueueEnd]
     ) -> dict[Queue, int]:
-        """The writer's snapshot as it would be at `place`: the log between the two tells the rest.
+        """The writer's snapshot as it would be at `place`: the log between the two has the rest.
 
         Where the snapshot is the later one, that is read as far as queues need it which have
         fewer units.
@@ -81,21 +81,21 @@ class MissingUnits:
             for group in self._groups(start, place):
                 known[group.queue] = int(group.batch.queue_offset[-1]) + 1
             return known
-        behind = {queue for queue, following in known.items() if _end(queue, ends) < following}
-        for group in self._groups(place, tails.at) if behind else ():
-            if group.queue in behind:
-                behind.remove(group.queue)
+        short = {queue for queue, following in known.items() if _end(queue, ends) < following}
+        for group in self._groups(place, tails.at) if short else ():
+            if group.queue in short:
+                short.remove(group.queue)
                 known[group.queue] = int(group.batch.queue_offset[0])
-                if not behind:
+                if not short:
                     return known
-        if behind and self._feed.damage is not None:
+        if short and self._feed.damage is not None:
             # What the damage hides may be what the snapshot counts.
-            return {queue: following for queue, following in known.items() if queue not in behind}
+            return {queue: following for queue, following in known.items() if queue not in short}
         return known
 
     def _groups(self, start: int, stop: int) -> Iterator[UnitGroup]:
         for columns in self._feed.columns(start, stop):
-            yield from unit_groups(dispatch_requests(columns), self._own)
+            yield from unit_groups(DispatchRequests(columns), self._own)
 
 
 def _end(queue: Queue, ends: Mapping[Queue, QueueEnd]) -> int:

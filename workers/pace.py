@@ -13,7 +13,7 @@ IDLE_S = 0.005
 
 
 class Sleep(NamedTuple):
-    """For so many seconds at most, or until the log reaches `wake_at`."""
+    """For `seconds` at most, or until the log reaches `wake_at`."""
 
     seconds: float
     wake_at: int

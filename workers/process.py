@@ -43,7 +43,7 @@ from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
 WRITER_END_S_MAX = 5.0
-"""How long a worker that was told to stop follows a writer that has not stopped."""
+"""How long a worker that is to stop follows a writer that has not stopped."""
 _WRITER_WAIT_S = 0.02
 _WRITER_END_LOOK_S = 0.005
 
@@ -52,7 +52,7 @@ _WRITER_END_LOOK_S = 0.005
 class WorkerJob:
     """What makes a process this worker and no other.
 
-    `grown` empties and answers the set of queues to tell the readers of, those of `shard`;
+    `grown` empties and returns the set of queues that have grown, those of `shard`;
     `clashing` is a pattern of the slots that share files with ours.
     """
 
@@ -212,7 +212,7 @@ class _Worker:
             self._beat()
 
     def _sleep(self, pace: TurnPace, done: int, feed: Feed, now: float) -> None:
-        """Until there is reason for a turn. What has come before the wish was seen is seen here."""
+        """Sleeps until there is reason for a turn; one may have come before the ring was set."""
         if self._options.once:
             return
         is_waited_for = self._growth is not None and self._growth.are_wanted

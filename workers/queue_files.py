@@ -4,7 +4,6 @@ Positions count units from queue offset 0 of the queue. Files are sparse and wri
 """
 
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.runtime import disk
-from node.runtime.disk import NO_DESCRIPTORS, sync_dir_if_there, sync_file, write_all
+from node.runtime.disk import NO_DESCRIPTORS, write_all
 from node.store.detected_sizes import sorted_entries
 from protocol.derived.queue_build import QueueEnd
 from protocol.derived.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES, QueueUnit
@@ -26,7 +25,7 @@ from protocol.names import (
     offset_file_name,
     parse_offset_file_name,
 )
-from workers.sparse_file import make_file, zero_from
+from workers.sparse_file import Unsynced, make_file, zero_from
 
 CHECKED_FILES_MAX = 3
 """Without progress the newest files of a queue are looked through, as many as RocketMQ does."""
@@ -63,16 +62,13 @@ class QueueWriter:
         self._temp = temp
         self._open_max = open_max
         self._open: OrderedDict[_File, int] = OrderedDict()
-        self._guard = threading.Lock()
-        self._unsynced: set[_File] = set()
-        self._unsynced_folders: set[Path] = set()
+        self._unsynced: Unsynced[_File] = Unsynced(self._path)
 
     def make_root(self) -> None:
         """Makes the folder of all queues: a missing one means that somebody deleted the queues."""
         if not self.root.is_dir():
             disk.make_dir(self.root)
-            with self._guard:
-                self._unsynced_folders.add(self.root.parent)
+            self._unsynced.add_folders(self.root.parent)
 
     # Finding
 
@@ -118,7 +114,7 @@ class QueueWriter:
 
         Returns the queue's end, and the position that its first file begins at.
         The units below must be whole and in order, as after a sync that vouches for them. After
-        them may stand anything, a unit of which only some bytes reached the disk, too: the last
+        them may be anything, a unit of which only some bytes reached the disk, too: the last
         one kept must be `is_logged`.
         """
         bases = self.bases(queue)
@@ -157,7 +153,7 @@ class QueueWriter:
         """Where the queue's believable units end, without progress to vouch for them.
 
         Units count while they are not empty, rise, and their records end at `limit` or below.
-        Only the newest files are looked through; nothing believable in them is no end at all.
+        Only the newest files are looked through; with nothing believable in them there is no end.
         """
         return self._good_from(queue, self.bases(queue)[-CHECKED_FILES_MAX:], limit)
 
@@ -254,15 +250,14 @@ class QueueWriter:
                 write_all(self._descriptor(file), part, 0)
             except FileNotFoundError:
                 self._keep(file, self._make(file, part))
-                with self._guard:
-                    folder = self._folder(file.queue)
-                    self._unsynced_folders |= {folder, folder.parent, self.root, self.root.parent}
-        with self._guard:
-            self._unsynced.add(file)
+                folder = self._folder(file.queue)
+                folders = (folder, folder.parent, self.root, self.root.parent)
+                self._unsynced.add_folders(*folders)
+        self._unsynced.add(file)
 
     def _make(self, file: _File, part: memoryview) -> int:
         try:
-            return make_file(self._path(file), self._file_bytes, (0, part), self._temp)
+            return make_file(self._path(file), self._file_bytes, 0, part, self._temp)
         except OSError as error:
             if error.errno in NO_DESCRIPTORS:
                 self.close()  # ours are free for the next try
@@ -270,20 +265,7 @@ class QueueWriter:
 
     def sync(self) -> None:
         """Makes durable all that `write`, `cut` and `remove` did before the call."""
-        with self._guard:
-            files, self._unsynced = self._unsynced, set()
-            folders, self._unsynced_folders = self._unsynced_folders, set()
-        try:
-            for file in files:
-                sync_file(self._path(file))
-            for path in folders:
-                sync_dir_if_there(path)
-        except OSError as error:
-            if error.errno in NO_DESCRIPTORS:  # nothing was synced, or lost, by that call
-                with self._guard:
-                    self._unsynced |= files
-                    self._unsynced_folders |= folders
-            raise
+        self._unsynced.sync()
 
     def close(self) -> None:
         """Closes all files; syncs nothing."""
@@ -330,8 +312,7 @@ class QueueWriter:
         file = _File(queue, base)
         start = (position - base) * UNIT_BYTES
         if zero_from(self._descriptor(file), start, self._file_bytes):
-            with self._guard:
-                self._unsynced.add(file)
+            self._unsynced.add(file)
 
     def _drop_file(self, queue: Queue, base: int) -> None:
         file = _File(queue, base)
@@ -339,8 +320,7 @@ class QueueWriter:
         if descriptor is not None:
             os.close(descriptor)
         disk.unlink(self._path(file), missing_ok=True)
-        with self._guard:
-            self._unsynced_folders.add(self._folder(queue))
+        self._unsynced.add_folders(self._folder(queue))
 
     def _drop_folder(self, queue: Queue) -> None:
         """Removes a queue's empty folder, and its topic's: RocketMQ takes a folder for a queue."""
@@ -350,10 +330,9 @@ class QueueWriter:
             except OSError:
                 # Not empty, or gone: the topic's folder is also the other workers'.
                 return
-            with self._guard:
-                self._unsynced_folders.add(folder.parent)
+            self._unsynced.add_folders(folder.parent)
 
 
 def _physical_end(unit: QueueUnit) -> int:
-    """Log offset after a unit's record; fillers stand for none."""
+    """Log offset after a unit's record; fillers have none."""
     return -1 if unit.size == FILLER_SIZE else unit.physical_offset + unit.size

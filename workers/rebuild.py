@@ -8,23 +8,21 @@ from pathlib import Path
 
 from node.runtime import disk
 from node.runtime.locks import StoreLock
-from node.runtime.process import raise_file_limit
 from node.runtime.settings import Settings
 from node.runtime.state_page import run_dir
 from node.store.checkpoints import WorkerCheckpoint
-from node.store.detected_sizes import found_file_bytes, found_geometry
+from node.store.detected_sizes import found_geometry
 from node.store.repair.steps import Rebuild, Step
 from node.store.replay.rebuilding import clear_unfinished, forget, save_rebuilding, vouch
 from node.store.shutdown_state import INDEX_WORKER, QUEUE_WORKER_PREFIX, check_is_store
-from protocol.derived.dispatch_request import dispatch_requests
-from protocol.errors import NotAStore, StoreDamaged
+from protocol.derived.dispatch_request import DispatchRequests
+from protocol.errors import NotAStore
 from protocol.names import COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR
-from workers.consume_queue import OPEN_FILES_MIN, STORE_FILES_SHARE, ConsumeQueues, QueueWorkerSite
+from workers.consume_queue import ConsumeQueues, QueueWorkerSite, open_queue_writer
 from workers.dispatch import Handler
 from workers.feed import Feed, RestingFeed
 from workers.index_file import IndexFiles
 from workers.index_folder import IndexWriter
-from workers.queue_files import QueueWriter
 
 Tell = Callable[[str, int, int], None]
 """Called with what is rebuilt (`queues` or `index`), log bytes done, and all there are."""
@@ -61,8 +59,11 @@ def rebuild(
         # Without the log nothing can be made anew, so nothing is thrown away either.
         raise NotAStore(f"{root} holds no commitlog/", "name the folder that holds commitlog/")
     root = root.resolve()
-    with closing(_Locked(root)):
+    lock = StoreLock.acquire(root)
+    try:
         return rebuild_locked(root, queues, index, settings or Settings(), progress)
+    finally:
+        lock.release()
 
 
 def rebuild_locked(
@@ -96,21 +97,7 @@ def check_log(feed: Feed) -> None:
     limits = feed.limits()
     for _ in feed.columns(limits.min_offset, limits.readable):
         pass
-    damage = feed.damage
-    if damage is not None:
-        path = str(feed.path_at(damage.position))
-        hint = "queues and index were left as they are; see: keelog store verify --deep"
-        raise StoreDamaged(path, damage.position, damage.why, hint)
-
-
-class _Locked:
-    """The store's lock as something to close."""
-
-    def __init__(self, root: Path) -> None:
-        self._lock = StoreLock.acquire(root)
-
-    def close(self) -> None:
-        self._lock.release()
+    feed.check("queues and index were left as they are; see: keelog store verify --deep")
 
 
 @dataclass(slots=True)
@@ -123,9 +110,7 @@ class _Rebuild:
 
     def queues(self) -> None:
         """All queues, whatever number of workers made them."""
-        file_bytes = found_file_bytes(self.root, self.settings.queue_file_bytes)
-        open_max = max(raise_file_limit() // STORE_FILES_SHARE, OPEN_FILES_MIN)
-        files = QueueWriter(self.root, file_bytes, self._temp(), open_max)
+        files = open_queue_writer(self.root, self.settings, self._temp())
         site = QueueWorkerSite(self.root, delay_levels_ms=self.settings.delay_levels_ms)
         workers = self._forget(QUEUE_WORKER_PREFIX, CONSUME_QUEUE_DIR)
         clear_unfinished(self.root)
@@ -147,7 +132,7 @@ class _Rebuild:
         return run_dir(self.root) / "rebuild.new"
 
     def _forget(self, workers: str, folder: str) -> list[str]:
-        """Takes back what the workers vouched for, then deletes it; returns who they were."""
+        """Takes back what the workers vouched for, then deletes it; returns their slots."""
         slots = forget(self.root, workers)
         if (self.root / folder).is_dir():
             disk.remove_tree(self.root / folder)
@@ -164,21 +149,16 @@ class _Rebuild:
         start = handler.resume_from()
         self.records = 0
         for columns in self.feed.columns(start, limits.readable):
-            handler.apply(dispatch_requests(columns, self.settings.delay_levels_ms))
+            handler.apply(DispatchRequests(columns, self.settings.delay_levels_ms))
             self.records += len(columns)
-            done = int(columns.physical_offset[-1] + columns.size[-1])
+            done = columns.end
             self.tell(what, done - limits.min_offset, limits.readable - limits.min_offset)
         handler.settle()
         handler.flush()
-        damage = self.feed.damage
-        if damage is not None:
-            path = str(self.feed.path_at(damage.position))
-            raise StoreDamaged(path, damage.position, damage.why, "see: keelog store verify")
+        self.feed.check()
 
 
-def rebuild_damaged(
-    root: Path, steps: Iterable[Step], settings: Settings, progress: Tell | None = None
-) -> None:
+def rebuild_damaged(root: Path, steps: Iterable[Step], settings: Settings) -> None:
     """Takes the plan's rebuilding steps; the caller holds the store's lock.
 
     Killed in the middle it leaves a note, and the next plan has the same steps.
@@ -188,5 +168,5 @@ def rebuild_damaged(
     if folders:
         save_rebuilding(root, folders)
         queues, index = CONSUME_QUEUE_DIR in folders, INDEX_DIR in folders
-        rebuild_locked(root, queues, index, settings, progress)
+        rebuild_locked(root, queues, index, settings)
         save_rebuilding(root, [])

@@ -36,7 +36,7 @@ class TopicGrowth:
     def look(self, now: float, records: int) -> None:
         """Counts what has come since the last look, when it is time for one again.
 
-        `records`: all that were dispatched; while there are no more, nothing has come.
+        `records`: all that were dispatched; until there are more, nothing has come.
         """
         if now >= self._due_at and records != self._seen:
             self.look_now(records)

@@ -7,7 +7,7 @@ import numpy as np
 
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.kernel_dispatch import GroupedUnits, group_queues, queue_units
-from protocol.derived.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units, unit_array
+from protocol.derived.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units
 from protocol.ids import Queue
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
@@ -37,7 +37,7 @@ class UnitGroup(NamedTuple):
             return plan_units(state, units_per_file, self.batch)
         units = self.batch.units
         end = QueueEnd(state.end + len(units), self.physical_end)
-        return QueuePlan(state.end, units, end, 0, 0, False)
+        return QueuePlan(state.end, units, end, 0, False)
 
 
 def unit_groups(requests: DispatchRequests, own: Own) -> Iterator[UnitGroup]:
@@ -95,18 +95,16 @@ def unit_groups_numpy(requests: DispatchRequests, own: Own) -> Iterator[UnitGrou
     rows = np.flatnonzero(requests.is_queued)
     if not len(rows):
         return
-    key = (requests.topic_id[rows] << 32) + requests.queue_id[rows]
+    columns = requests.columns
+    key = (requests.topic_id[rows] << 32) + columns.queue_id[rows]
     order = np.argsort(key, kind="stable")
     key, rows = key[order], rows[order]
     cuts = np.flatnonzero(key[1:] != key[:-1]) + 1
-    units = unit_array(
-        requests.commit_log_offset[rows], requests.message_size[rows], requests.tags_code[rows]
-    )
-    offsets = requests.consume_queue_offset[rows]
+    units, offsets = requests.units(rows), columns.queue_offset[rows]
     starts = [0, *cuts.tolist()]
     for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
         row = rows[start]
         topic = requests.topics[int(requests.topic_id[row])]
-        queue = own(topic.encode(), int(requests.queue_id[row]))
+        queue = own(topic.encode(), int(columns.queue_id[row]))
         if queue is not None:
             yield UnitGroup(queue, UnitBatch(units[start:stop], offsets[start:stop]))

@@ -29,9 +29,9 @@ from node.store.opening import open_store
 from node.writer.append_request import AppendRequest
 from node.writer.log.flush import FlushServices, Moved
 from node.writer.store import WriterStore, open_writer_store
-from pipeline.report.text import size_text
 from protocol.kernel import loader
 from protocol.message_id import Host
+from protocol.printable import size_text
 from protocol.record.encode import ANY_QUEUE
 from protocol.record.encode_batch import BatchDraft, encode_columns
 from protocol.record.kernel_put import Put

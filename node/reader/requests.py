@@ -78,7 +78,7 @@ def parse_pull(header: Header, settings: Settings, limits: TransferLimits) -> Pu
 
     `limits` apply where the request has none of its own.
     """
-    topic, queue_id, offset, count, size, tags, wait_ms, stream = PULL.parse(header)
+    topic, queue_id, offset, count, size, tags, wait_ms, stream = PULL.values(header)
     if wait_ms > settings.long_polling_ms_max:
         raise out_of_range("wait_ms", wait_ms, 0, settings.long_polling_ms_max)
     request = _pull_request(
@@ -132,7 +132,7 @@ def parse_get(header: Header) -> Get:
 
 def parse_fetch(header: Header) -> Fetch:
     """Parses a fetch. Raises BadRequest, also for anything that could be a path."""
-    kind, offset, size = FETCH.parse(header)
+    kind, offset, size = FETCH.values(header)
     if kind == FETCH_QUEUE:
         return Fetch(kind, offset, size, queue=Queue(*FETCHED_QUEUE.parse(header)))
     if kind == FETCH_LOG:

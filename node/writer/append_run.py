@@ -45,9 +45,9 @@ class Runs:
         sealed, taken = self.sealed, 0
         self.rows = 0
         if len(requests) == 1:
-            sealed.clear(len(requests[0].records))
+            sealed.clear(len(requests[0].records), base, stamp)
         else:
-            sealed.clear(sum([len(request.records) for request in requests]))
+            sealed.clear(sum([len(request.records) for request in requests]), base, stamp)
         for request in requests:
             if sealed.end + len(request.records) > bytes_max:
                 break
@@ -77,8 +77,7 @@ class Runs:
         queue, start = queue_of(topic, queue_id), base + sealed.end
         offset = self._tails.get(queue, 0)
         crc = -1 if request.crc is None else request.crc
-        claim = (records, count, crc, request.sizes, flags)
-        if not sealed.add(claim, (raw, queue_id, offset), base, stamp):
+        if not sealed.add(records, count, crc, request.sizes, flags, raw, queue_id, offset):
             return False
         self._tails[queue] = offset + count
         self.rows += count

@@ -97,7 +97,7 @@ class Appender:
         start, queue = log.end, queue_of(topic, queue_id)
         offset = self.tails.get(queue, 0)
         time = max(self.last_store_timestamp, now_ms)
-        record = puts.record(put, _raw(topic), (queue_id, offset, start), time)
+        record = puts.record(put, _raw(topic), queue_id, offset, start, time)
         if record is None or len(record) > log.fitting_bytes:
             return None
         log.append(record)
@@ -259,8 +259,8 @@ class Appender:
                 self.tails[queue] = offset + 1
                 counts.setdefault(queue, [offset, 0])[1] += 1
                 placed = PlainRow(start + row.start, row.size, row.topic, queue_id, row.sys_flag)
-                offsets = (queue_id, offset, request.physical_offset + row.start)
-                patch_plain(buffer, placed, offsets, stamp, self.rules.crc)
+                physical_offset = request.physical_offset + row.start
+                patch_plain(buffer, placed, offset, physical_offset, stamp, self.rules.crc)
             request.queues = [(*queue, first, n) for queue, (first, n) in counts.items()]
             self.last_record_offset = request.physical_offset + rows[-1].start
             self.records += len(rows)

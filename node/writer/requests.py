@@ -79,7 +79,7 @@ def pending_append(received: Received, header: Header) -> PendingRequest:
     payload = received.payload
     if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
         refuse_payload(payload)
-    records, size, crc, sizes, queue_id, wait = APPEND.parse(header)
+    records, size, crc, sizes, queue_id, wait = APPEND.values(header)
     append = batch_of(payload, records, size, crc, sizes, queue_id is not None)
     return PendingRequest(received.peer, header["id"], append, wait, False)
 

@@ -1,7 +1,7 @@
 """How the files of a job become what readers see: written aside, then published at once.
 
 By rename, where files can be renamed: the next manifest is made durable, the files move to their
-places, and last the manifest takes its name, so that whoever comes next can finish a publication
+places, and last the manifest takes its name, so that the next run can finish a publication
 that broke off. A folder that is new as a whole needs one rename and no manifest. By manifest, in an
 object store: files are written where they stay, and count once the manifest, which is written
 last, names them.

@@ -1,9 +1,10 @@
 """Reads the log in ranges at once, and proves that together they read what one walk would.
 
 A range owns the records that start in it. A task finds its first one by what a record says of
-itself, which a body can imitate. So each task tells where its first record starts and where its
+itself, which a body can imitate. So each task reports where its first record starts and where its
 last one ends, and the driver joins them: the first range of a segment starts where the segment
-does, every other one where the one before it ended. What does not join is read again from there.
+does, every other one where the one before it ended. A range that does not join is read
+again from there.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -40,7 +41,7 @@ class ScanRange:
 
 class RangeEnds(NamedTuple):
     """What a task found in its range: where its first record starts, None without one; where what
-    it read ends, the whole segment after a filler; what stands there when it is damage."""
+    it read ends, the whole segment after a filler; and the damage there, if any."""
 
     number: int
     first: int | None
@@ -77,10 +78,9 @@ def plan_ranges(log: LogAt, range_bytes: int = RANGE_BYTES, ranges_min: int = 1)
 class RangeScan:
     """The verified records of one range, window by window; iterate over it once, then `ends`."""
 
-    def __init__(self, log: LogReader, span: ScanRange, verify: bool = True) -> None:
+    def __init__(self, log: LogReader, span: ScanRange) -> None:
         self._log = log
         self._span = span
-        self._verify = verify
         self._first: int | None = None
         self._torn: Torn | None = None
         self._end = span.start
@@ -94,13 +94,13 @@ class RangeScan:
             return
         self._end = start
         _read_ahead(log, start, span.stop)
-        for columns in log.columns(start, span.stop, WINDOW_BYTES, self._verify):
+        for columns in log.columns(start, span.stop, WINDOW_BYTES):
             if len(columns):
                 if self._first is None:
                     self._first = int(columns.physical_offset[0])
-                self._end = int(columns.physical_offset[-1] + columns.size[-1])
+                self._end = columns.end
                 yield columns
-        self._torn = stopped_below(log, span.stop)
+        self._torn = _stopped_below(log, span.stop)
         if self._torn is None and self._end < span.stop:
             # Neither damage nor the range's end: the filler that closes the segment.
             self._end = min(log.segment_at(span.start).end, log.end)
@@ -118,7 +118,7 @@ def _read_ahead(log: LogReader, start: int, stop: int) -> None:
     segment.file.expect(start - segment.start, ahead - segment.start)
 
 
-def stopped_below(log: LogReader, stop: int) -> Torn | None:
+def _stopped_below(log: LogReader, stop: int) -> Torn | None:
     """Where reading up to `stop` broke off. Windows reach further: what is there is not its."""
     torn = log.stopped
     return None if torn is None or torn.position >= stop else torn

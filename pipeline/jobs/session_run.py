@@ -1,16 +1,17 @@
-"""Runs a job in a session of its own, and reports how far it is."""
+"""How a job runs on Spark: in a session of its own that reports how far it is, and as tasks."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from pipeline.engine_errors import naming_engine_failures
+from pipeline.errors import naming_engine_failures
 from pipeline.session import open_session
 
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _CONF = {"spark.ui.showConsoleProgress": "false"}
@@ -60,3 +61,19 @@ def _tell(spark: SparkSession, tell: Callable[[str], None], ended: threading.Eve
             stage = tracker.getStageInfo(number)
             if stage is not None:
                 tell(f"stage {number}: {stage.numCompletedTasks} of {stage.numTasks} tasks")
+
+
+def run_tasks(
+    spark: SparkSession, what: str, function: Callable[[Item], Answer], items: Sequence[Item]
+) -> list[Answer]:
+    """Returns `function` of each item, one task each, in their order.
+
+    A task may run twice, also at the same time, so `function` must be harmless then. It and the
+    items are pickled. Raises the MqError that a task raised, else EngineFailed.
+    """
+    if not items:
+        return []
+    context = spark.sparkContext
+    context.setJobDescription(what)
+    with naming_engine_failures(f"{what} failed"):
+        return context.parallelize(items, len(items)).map(function).collect()

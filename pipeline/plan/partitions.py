@@ -34,7 +34,7 @@ def plan_partitions(ranges: Sequence[Range], limits: PartitionLimits) -> list[li
     """Every row of every range in exactly one partition; no partition is empty.
 
     All ranges are cut into the same number of equal pieces, and the i-th pieces of all make the
-    i-th partition: queues of one store grow side by side, so that each partition's records stand
+    i-th partition: queues of one store grow side by side, so that each partition's records are
     near each other in the log. Where the ranges are too short for that, one is filled after the
     other.
     """

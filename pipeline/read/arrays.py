@@ -69,17 +69,20 @@ def pieces(data: Bytes, start: Ints, length: Ints) -> pa.BinaryArray:
     return both.take(pa.array(np.arange(0, 2 * count - 1, 2)))
 
 
+def flat_and_bounds(items: pa.BinaryArray) -> tuple[Bytes, Ints]:
+    """The bytes of the items, which may have others around them, and the bounds of each in them."""
+    _, bounds, data = items.buffers()
+    flat = np.frombuffer(data if data is not None and data.size else b"", np.uint8)
+    if not len(items):
+        return flat, np.zeros(1, np.int64)
+    bounds = np.frombuffer(bounds, np.int32)[items.offset : items.offset + len(items) + 1]
+    return flat, bounds.astype(np.int64)
+
+
 def flat_and_ends(joined: pa.BinaryArray) -> tuple[Bytes, Ints]:
     """The bytes of an array that was just taken, joined, and where each item ends in them."""
-    count = len(joined)
-    if not count:
-        return np.empty(0, np.uint8), np.empty(0, np.int64)
-    ends = np.frombuffer(joined.buffers()[1], np.int32, count + 1)
-    data = joined.buffers()[2]
-    flat = (
-        np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
-    )
-    return flat[: ends[-1]], ends[1:].astype(np.int64)
+    flat, bounds = flat_and_bounds(joined)
+    return flat[: bounds[-1]], bounds[1:]
 
 
 def texts(raw: pa.BinaryArray, decode: Callable[[bytes], str]) -> pa.StringArray:

@@ -40,9 +40,10 @@ def read_index(part: IndexPart) -> Iterator[pa.RecordBatch]:
 def _entries(part: IndexPart, found: IndexSlice, start: int, end: int, files: OpenFiles) -> Units:
     if found.data is not None:
         return INDEX_ENTRY.view(found.data)[start - found.start : end - found.start]
-    file = files.get(path_in(part.task.store.root, found.path), found.file_bytes)
-    position = found.entries_at + start * INDEX_ENTRY.size
-    return INDEX_ENTRY.view(file.read(position, (end - start) * INDEX_ENTRY.size))
+    geometry = found.geometry
+    file = files.get(path_in(part.task.store.root, found.path), geometry.file_bytes)
+    data = file.read(geometry.entry_position(start), (end - start) * INDEX_ENTRY.size)
+    return INDEX_ENTRY.view(data)
 
 
 def _batch(part: IndexPart, found: IndexSlice, start: int, entries: Units) -> pa.RecordBatch:
@@ -52,7 +53,7 @@ def _batch(part: IndexPart, found: IndexSlice, start: int, entries: Units) -> pa
     arrays = {
         "file": pa.repeat(found.name, count),
         "entry": numbers(np.arange(start, start + count), "int32"),
-        "slot": numbers(hashes % found.slot_count, "int32"),
+        "slot": numbers(hashes % found.geometry.slot_count, "int32"),
         "keyHash": numbers(hashes, "int32"),
         "physicalOffset": numbers(entries["physical_offset"], "int64"),
         "storeTimestamp": times(found.begin_timestamp + seconds * 1000),

@@ -84,7 +84,7 @@ def _read_segment(
             for row in on_damage(task, DamagedPlace(item.where, offset, size, item.torn.why)):
                 yield row, item.resumed_at
             continue
-        last_end = int(item.physical_offset[-1] + item.size[-1])
+        last_end = item.end
         yield MessageRows(item, task.store.node).batch(task.columns), last_end
     if log.stopped is not None and log.stopped.position < end:
         # Nothing up to the end of the segment proves itself.

@@ -25,8 +25,7 @@ from pipeline.task_spec import QueuePart, QueueSlice
 from protocol.derived.queue_unit import FILLER_SIZE, QUEUE_UNIT, UNIT_BYTES
 from protocol.names import SCHEDULE_TOPIC, offset_file_name
 from protocol.record.codec import RECORD_BYTES_MIN, Record
-from protocol.record.columns import Bools, Bytes, Ints, RecordColumns
-from protocol.record.gather import gather_verified
+from protocol.record.columns import Bools, Bytes, Ints, RecordColumns, gather_verified
 from protocol.record.properties import TAGS
 
 BATCH_BYTES = 4 << 20
@@ -202,19 +201,18 @@ def _until_lost(
 ) -> Iterator[pa.RecordBatch]:
     """One batch; without what a segment held that is not open here, and goes away just now."""
     try:
-        read = _gather(log, wanted, files)
+        data, start = _gather(log, wanted, files)
     except FileVanished:
         wanted = _without_lost(part, log, wanted)
         if not len(wanted.offset):
             return
-        read = _gather(log, wanted, files)
-    yield from _read_batch(part, log, wanted, read)
+        data, start = _gather(log, wanted, files)
+    yield from _read_batch(part, log, wanted, data, start)
 
 
 def _read_batch(
-    part: QueuePart, log: LogReader, wanted: _Wanted, read: tuple[Any, Ints]
+    part: QueuePart, log: LogReader, wanted: _Wanted, data: Bytes, start: Ints
 ) -> Iterator[pa.RecordBatch]:
-    data, start = read
     columns, good = gather_verified(data, start, wanted.size, wanted.offset)
     good &= columns.queue_offset == wanted.number
     good &= columns.queue_id == _of_slices(part, wanted, "queue_id")
@@ -228,7 +226,7 @@ def _read_batch(
         yield MessageRows(columns, part.task.store.node).batch(part.task.columns)
 
 
-def _gather(log: LogReader, wanted: _Wanted, files: OpenFiles) -> tuple[Any, Ints]:
+def _gather(log: LogReader, wanted: _Wanted, files: OpenFiles) -> tuple[Bytes, Ints]:
     """The records' bytes and what is read along, joined, and where each record starts in them."""
     if files.joins_pieces:
         return _gather_pieces(log, wanted), np.cumsum(wanted.size) - wanted.size
@@ -253,10 +251,10 @@ def _gather_pieces(log: LogReader, wanted: _Wanted) -> Bytes:
     segment = wanted.offset // log.segment_bytes
     bounds = [0, *(np.flatnonzero(np.diff(segment)) + 1).tolist(), len(segment)]
     parts = []
-    for first, behind in pairwise(bounds):
+    for first, stop in pairwise(bounds):
         found = log.segment_at(int(wanted.offset[first]))
-        position = wanted.offset[first:behind] - found.start
-        parts.append(found.file.read_pieces(position, wanted.size[first:behind]))
+        position = wanted.offset[first:stop] - found.start
+        parts.append(found.file.read_pieces(position, wanted.size[first:stop]))
     return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
@@ -291,10 +289,10 @@ def _damage(part: QueuePart, log: LogReader, wanted: _Wanted, row: int) -> Damag
     if size == FILLER_SIZE:
         return DamagedPlace(where, 0, 0, "the message is lost", found.topic, found.queue_id, number)
     if log.holds(offset, size) and size >= RECORD_BYTES_MIN:
-        stands = log.peek(offset)
-        if isinstance(stands, Record):
-            why = f"the unit leads to another message, {stands.message_id}"
+        there = log.peek(offset)
+        if isinstance(there, Record):
+            why = f"the unit leads to another message, {there.message_id}"
         else:
             where = str(log.segment_at(offset).path)
-            why = getattr(stands, "why", "the segment ends here")
+            why = getattr(there, "why", "the segment ends here")
     return DamagedPlace(where, offset, size, why, found.topic, found.queue_id, number)

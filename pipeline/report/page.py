@@ -52,8 +52,8 @@ def page(title: str, line: str, cards: Mapping[str, str], sections: Sequence[str
 
 def section(title: str, line: str, content: str) -> str:
     """A box with a heading, a line of text and HTML."""
-    told = f"<p>{escape(line)}</p>" if line else ""
-    return f"<section><h2>{escape(title)}</h2>{told}<div class='wide'>{content}</div></section>"
+    text = f"<p>{escape(line)}</p>" if line else ""
+    return f"<section><h2>{escape(title)}</h2>{text}<div class='wide'>{content}</div></section>"
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:

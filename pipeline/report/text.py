@@ -1,8 +1,10 @@
-"""Figures as people read them."""
+"""Figures of topics as people read them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
+
+from protocol.printable import count_text, size_text
 
 
 def topic_rows(topics: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -25,25 +27,6 @@ def topic_rows(topics: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
         }
         for row in topics
     ]
-
-
-def size_text(value: float) -> str:
-    """Bytes as people read them."""
-    return _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"), " ")
-
-
-def count_text(value: float) -> str:
-    """A count as people read it."""
-    return _scaled(value, 1000, ("", "k", "M", "G", "T"), "")
-
-
-def _scaled(value: float, base: int, units: Sequence[str], space: str) -> str:
-    for unit in units:
-        if abs(value) < base or unit == units[-1]:
-            break
-        value /= base
-    digits = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return f"{digits}{space if unit else ''}{unit}"
 
 
 def rate_text(value: float | None) -> str:

@@ -7,7 +7,6 @@ from pipeline.errors import UnknownColumn
 from pipeline.tables import Column
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
-_TEXT = ("string",)
 
 SINK = (
     Column("body", "BINARY or STRING", "the message; `value` is taken as its name too"),
@@ -27,18 +26,6 @@ SINK = (
 )
 """All may be left out but the body, and the topic where the option is not given."""
 
-_TYPES: dict[str, tuple[str, ...]] = {
-    "body": ("binary", *_TEXT),
-    "topic": _TEXT,
-    "queueId": _INTEGERS,
-    "tags": _TEXT,
-    "keys": ("array<string>", *_TEXT),
-    "properties": ("map<string,string>",),
-    "flag": _INTEGERS,
-    "delayLevel": _INTEGERS,
-    "shardingKey": _TEXT,
-    "bornTimestamp": ("timestamp",),
-}
 _OTHER_NAMES = {"value": "body"}
 
 
@@ -49,23 +36,30 @@ class Field(NamedTuple):
     kind: str
 
 
+def _kinds(column: Column) -> tuple[str, ...]:
+    """Spark's types that a column may have."""
+    kinds = tuple(column.ddl.lower().replace(", ", ",").split(" or "))
+    return _INTEGERS if kinds == ("int",) else kinds
+
+
 def places(fields: Sequence[Field]) -> dict[str, int]:
     """Which column of the rows is which of ours. Raises UnknownColumn."""
-    known = {column.name.lower(): column.name for column in SINK} | _OTHER_NAMES
+    known = {column.name.lower(): column for column in SINK}
     found: dict[str, int] = {}
     for place, field in enumerate(fields):
-        name = known.get(field.name.lower())
-        names = ", ".join(column.name for column in SINK)
-        if name is None:
+        column = known.get(_OTHER_NAMES.get(field.name.lower(), field.name.lower()))
+        if column is None:
+            names = ", ".join(column.name for column in SINK)
             raise UnknownColumn(
                 f"a message has no column {field.name[:80]!r}", f"select some of {names}"
             )
+        name, kinds = column.name, _kinds(column)
         if name in found:
             raise UnknownColumn(f"column {name} is there twice", "select each once")
         kind = field.kind.split("(")[0].replace("varchar", "string").replace("char", "string")
-        if kind not in _TYPES[name]:
+        if kind not in kinds:
             raise UnknownColumn(
-                f"column {field.name} is {field.kind}, not {' or '.join(_TYPES[name])}",
+                f"column {field.name} is {field.kind}, not {' or '.join(kinds)}",
                 "a cast to it",
             )
         found[name] = place

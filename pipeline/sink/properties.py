@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.read.arrays import offsets_of
 from protocol.record.columns import Bools
 from protocol.record.encode import NOT_OFFERED
 from protocol.record.properties import CRC32, EMPTY_CRC_PROPERTY, KEYS, TAGS, UNIQUE_KEY, WAIT
@@ -91,9 +92,7 @@ def _own(properties: Any, refuse: Refuse) -> Any:
         pa.scalar(b"\x02", pa.binary()), b"",
     )  # fmt: skip
     pairs = _where(values.is_valid(), pairs)
-    counts = np.bincount(row, minlength=count) if len(row) else np.zeros(count, np.int64)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), pairs), b"")
+    return pc.binary_join(pa.ListArray.from_arrays(offsets_of(row, count), pairs), b"")
 
 
 def _entries(properties: Any) -> Any:

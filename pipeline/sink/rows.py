@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import BadRow
+from pipeline.read.arrays import flat_and_bounds
 from pipeline.sink.properties import encoded_properties
 from protocol.errors import MqError
 from protocol.message_id import unique_key
@@ -262,22 +263,14 @@ def _lengths(column: Any) -> Ints:
 
 
 def _crcs(body: Any) -> Ints:
-    ends = np.frombuffer(body.buffers()[1], np.int32)[body.offset : body.offset + len(body) + 1]
-    data = body.buffers()[2]
-    view = memoryview(data) if data is not None else memoryview(b"")
-    bounds, crc32 = ends.tolist(), zlib.crc32
-    found = [crc32(view[a:b]) for a, b in pairwise(bounds)]
+    flat, bounds = flat_and_bounds(body)
+    view, crc32 = flat.data, zlib.crc32
+    found = [crc32(view[a:b]) for a, b in pairwise(bounds.tolist())]
     return np.array(found, np.int64) & CRC_MASK
 
 
 def _java_hashes(keys: Any) -> Ints:
-    filled = pc.fill_null(keys, "").cast(pa.binary())
-    ends = np.frombuffer(filled.buffers()[1], np.int32)
-    bounds = ends[filled.offset : filled.offset + len(filled) + 1].astype(np.int64)
-    data = filled.buffers()[2]
-    flat = (
-        np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
-    )
+    flat, bounds = flat_and_bounds(pc.fill_null(keys, "").cast(pa.binary()))
     return hash_pieces(flat, bounds[:-1], np.diff(bounds)).astype(np.int64)
 
 

@@ -72,14 +72,14 @@ def parse_access(options: Mapping[str, str]) -> Access:
     """From options whose names are in lower case. Raises BadOption."""
     default = Access()
     return Access(
-        in_flight=_number(options, "inFlight", default.in_flight, (1, IN_FLIGHT_MAX)),
+        in_flight=_number(options, "inFlight", default.in_flight, 1, IN_FLIGHT_MAX),
         window_bytes=_number(
-            options, "windowBytes", default.window_bytes, (WINDOW_BYTES_MIN, WINDOW_BYTES_MAX)
+            options, "windowBytes", default.window_bytes, WINDOW_BYTES_MIN, WINDOW_BYTES_MAX
         ),
-        timeout_ms=_number(options, "timeoutMs", default.timeout_ms, (1, _MS_MAX)),
-        num_retries=_number(options, "numRetries", default.num_retries, (0, RETRIES_MAX)),
+        timeout_ms=_number(options, "timeoutMs", default.timeout_ms, 1, _MS_MAX),
+        num_retries=_number(options, "numRetries", default.num_retries, 0, RETRIES_MAX),
         retry_interval_ms=_number(
-            options, "retryIntervalMs", default.retry_interval_ms, (1, _MS_MAX)
+            options, "retryIntervalMs", default.retry_interval_ms, 1, _MS_MAX
         ),
         fs=tuple(
             sorted(
@@ -92,9 +92,8 @@ def parse_access(options: Mapping[str, str]) -> Access:
     )
 
 
-def _number(options: Mapping[str, str], name: str, default: int, bounds: tuple[int, int]) -> int:
+def _number(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
     text = options.get(f"{FETCH_PREFIX}{name}".lower(), str(default)).strip()
-    low, high = bounds
     if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
         raise BadOption(
             f"{FETCH_PREFIX}{name} is {text[:80]!r}", f"a whole number from {low} to {high}"

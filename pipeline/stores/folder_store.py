@@ -16,17 +16,15 @@ from node.store.identity.running_node import Owner, find_owner
 from node.store.indexes.file import IndexFile, readable_end
 from node.store.log.reader import LogReader
 from node.store.log.segment_list import list_folder
-from node.store.queues.listing import queue_folder
 from node.store.queues.reader import QueueReader
 from node.store.running_store import RunningStore
 from node.store.shutdown_state import check_is_store
 from node.store.stopped_store import StoppedStore
-from pipeline.errors import DataLoss, StoreUnreadable
+from pipeline.errors import DataLoss, StoreUnreadable, few
 from pipeline.log import log
 from pipeline.stores.access import StoreAt
 from pipeline.stores.planned_store import IndexTable, PlannedStore
-from pipeline.task_spec import IndexSlice, QueueSlice
-from protocol.derived.queue_unit import UNIT_BYTES
+from pipeline.task_spec import IndexSlice
 from protocol.errors import CorruptError
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR
@@ -131,19 +129,6 @@ class FolderStore(PlannedStore):
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
         return self._store.queue(topic, queue_id)
 
-    def queue_slice(self, reader: QueueReader, start: int, end: int) -> QueueSlice:
-        first = max(start, reader.disk_end)
-        return QueueSlice(
-            topic=reader.queue.topic,
-            queue_id=reader.queue.queue_id,
-            folder=str(queue_folder(self._root, reader.queue)),
-            file_bytes=reader.file_units * UNIT_BYTES,
-            start=start,
-            end=end,
-            disk_end=reader.disk_end,
-            derived=reader.units(first, end - first).tobytes() if first < end else b"",
-        )
-
     def index_tables(self) -> Sequence[IndexTable]:
         self._index = {file.name: file for file in self._store.index.files()}
         end = None if isinstance(self._store, StoppedStore) else self.log.end
@@ -159,9 +144,7 @@ class FolderStore(PlannedStore):
         return IndexSlice(
             path=str(self._root / INDEX_DIR / name),
             name=name,
-            slot_count=file.geometry.slot_count,
-            file_bytes=file.geometry.file_bytes,
-            entries_at=file.geometry.entry_position(0),
+            geometry=file.geometry,
             begin_timestamp=file.header.begin_timestamp,
             start=start,
             end=end,
@@ -187,9 +170,8 @@ def missing_segments(root: Path) -> str:
     gaps = [(end, start) for (_, end), (start, _) in pairwise(listing.runs())]
     if not gaps:
         return ""
-    texts = [f"log offsets {start} to {end - 1}" for start, end in gaps[:_GAPS_SHOWN]]
-    rest = f" and {len(gaps) - _GAPS_SHOWN} more" if len(gaps) > _GAPS_SHOWN else ""
-    return f"segments of {root / COMMIT_LOG_DIR} are missing: {', '.join(texts)}{rest}"
+    texts = [f"log offsets {start} to {end - 1}" for start, end in gaps]
+    return f"segments of {root / COMMIT_LOG_DIR} are missing: {few(texts, _GAPS_SHOWN)}"
 
 
 def open_running(root: Path, settings: Settings, flushed_only: bool = False) -> RunningStore:

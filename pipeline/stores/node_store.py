@@ -22,7 +22,7 @@ from pipeline.stores.access import Access, StoreAt
 from pipeline.stores.folder_store import SETTLE_S_MAX
 from pipeline.stores.planned_store import IndexTable, PlannedStore
 from pipeline.stores.remote_files import RangeSource, RemoteFiles
-from pipeline.task_spec import IndexSlice, QueueSlice
+from pipeline.task_spec import IndexSlice
 from protocol.derived.index_entry import IndexGeometry
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import NotFound
@@ -34,7 +34,7 @@ GAP_BYTES = 32 << 10
 """About what a node sends in the time that a request of its own costs."""
 
 ASKED_BYTES_MAX = 24 << 20
-"""Under way at a time: a node is BUSY for who would have more than 32 MiB on the way."""
+"""Under way at a time: a node refuses a client that would have more than 32 MiB on the way."""
 _POLL_S = 0.01
 
 _clients: dict[tuple[int, str, FetchSettings], FetchClient] = {}
@@ -103,13 +103,13 @@ def _fields(path: Path, position: int) -> dict[str, object]:
 class _NodeQueue(QueueReader):
     """A queue whose bounds the node has reported."""
 
-    def __init__(self, files: QueueFiles, told: QueueAtNode) -> None:
-        super().__init__(files, told.max_offset, lambda: 0)
-        self._told_min = told.min_offset
+    def __init__(self, files: QueueFiles, found: QueueAtNode) -> None:
+        super().__init__(files, found.max_offset, lambda: 0)
+        self._node_min = found.min_offset
 
     @property
     def min_offset(self) -> int:
-        return self._told_min
+        return self._node_min
 
 
 class NodeStore(PlannedStore):
@@ -129,16 +129,16 @@ class NodeStore(PlannedStore):
         return self._client.layout(known, self._topics)
 
     def _take(self) -> None:
-        told = self._told
-        starts = np.frombuffer(told.segments, "<i8").tolist()
+        found = self._known
+        starts = np.frombuffer(found.segments, "<i8").tolist()
         folder = self._root / COMMIT_LOG_DIR
         listed = [(start, folder / offset_file_name(start)) for start in starts]
-        segments = SegmentList(folder, Listing(listed, told.segment_bytes, []), self._files)
-        self._log = LogReader(segments, Bounds(told.min_offset, told.readable))
-        self._queues = {found.queue: found for found in told.queues}
+        segments = SegmentList(folder, Listing(listed, found.segment_bytes, []), self._files)
+        self._log = LogReader(segments, Bounds(found.min_offset, found.readable))
+        self._queues = {queue.queue: queue for queue in found.queues}
 
     @property
-    def _told(self) -> NodeLayout:
+    def _known(self) -> NodeLayout:
         assert self._layout is not None
         return self._layout
 
@@ -148,21 +148,21 @@ class NodeStore(PlannedStore):
 
     @property
     def epoch(self) -> int:
-        return self._told.epoch
+        return self._known.epoch
 
     def refresh(self) -> None:
         """One request. Raises NotConnected, RequestTimeout when the node stays away."""
-        found = self._ask(self._told.token)
+        found = self._ask(self._known.token)
         # Another reader may be a moment after the one that was asked before.
         if found is not None and (
-            found.epoch != self.epoch or found.readable >= self._told.readable
+            found.epoch != self.epoch or found.readable >= self._known.readable
         ):
             self._layout = found
             self._take()
 
     def settle(self) -> None:
-        end, deadline = self._told.readable, time.monotonic() + SETTLE_S_MAX
-        while self._told.followed < end and time.monotonic() < deadline:
+        end, deadline = self._known.readable, time.monotonic() + SETTLE_S_MAX
+        while self._known.followed < end and time.monotonic() < deadline:
             time.sleep(_POLL_S)
             self.refresh()
 
@@ -172,7 +172,7 @@ class NodeStore(PlannedStore):
 
     def followed(self, queue: Queue) -> int:
         """The least of all queues."""
-        return self._told.followed
+        return self._known.followed
 
     def topics(self) -> list[str]:
         return self._client.topics()
@@ -181,29 +181,17 @@ class NodeStore(PlannedStore):
         return sorted(self._queues)
 
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
-        told = self._queues.get(Queue(topic, queue_id))
-        if told is None:
+        found = self._queues.get(Queue(topic, queue_id))
+        if found is None:
             return None
-        folder = queue_folder(self._root, told.queue)
-        size = self._told.queue_file_bytes
-        first = told.first * UNIT_BYTES
+        folder = queue_folder(self._root, found.queue)
+        size = self._known.queue_file_bytes
+        first = found.first * UNIT_BYTES
         files = [
             (start, folder / offset_file_name(start))
-            for start in range(first, max(told.max_offset * UNIT_BYTES, first + 1), size)
+            for start in range(first, max(found.max_offset * UNIT_BYTES, first + 1), size)
         ]
-        return _NodeQueue(QueueFiles(folder, Listing(files, size, []), self._files), told)
-
-    def queue_slice(self, reader: QueueReader, start: int, end: int) -> QueueSlice:
-        return QueueSlice(
-            topic=reader.queue.topic,
-            queue_id=reader.queue.queue_id,
-            folder=str(queue_folder(self._root, reader.queue)),
-            file_bytes=self._told.queue_file_bytes,
-            start=start,
-            end=end,
-            disk_end=end,
-            derived=b"",
-        )
+        return _NodeQueue(QueueFiles(folder, Listing(files, size, []), self._files), found)
 
     def offset_by_time(self, reader: QueueReader, time_ms: int) -> int:
         """The node searches: each step of it here would be a request."""
@@ -211,21 +199,18 @@ class NodeStore(PlannedStore):
         return min(max(found, reader.min_offset), reader.max_offset)
 
     def index_tables(self) -> Sequence[IndexTable]:
-        told = self._client.layout(topics=(), with_index=True)
-        assert told is not None
-        self._index: dict[str, IndexAtNode] = {row.name: row for row in told.index}
-        return [IndexTable(row.name, row.end) for row in told.index]
+        found = self._client.layout(topics=(), with_index=True)
+        assert found is not None
+        self._index: dict[str, IndexAtNode] = {row.name: row for row in found.index}
+        return [IndexTable(row.name, row.end) for row in found.index]
 
     def index_slice(self, name: str, start: int, end: int) -> IndexSlice:
-        told = self._index[name]
-        geometry = IndexGeometry(told.slot_count, told.index_num)
+        found = self._index[name]
         return IndexSlice(
             path=str(self._root / INDEX_DIR / name),
             name=name,
-            slot_count=told.slot_count,
-            file_bytes=geometry.file_bytes,
-            entries_at=geometry.entry_position(0),
-            begin_timestamp=told.begin_timestamp,
+            geometry=IndexGeometry(found.slot_count, found.index_num),
+            begin_timestamp=found.begin_timestamp,
             start=start,
             end=end,
             data=None,

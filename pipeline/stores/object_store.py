@@ -21,7 +21,6 @@ from node.store.stopped_store import StoppedStore
 from pipeline.errors import BadOption, StoreUnreadable
 from pipeline.stores.access import Access, StoreAt
 from pipeline.stores.folder_store import FolderStore
-from pipeline.stores.rebuild_manifest import MANIFEST, MARKER
 from pipeline.stores.remote_files import RangeSource, RemoteFile, RemoteFiles
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import NotAStore
@@ -33,6 +32,10 @@ OPEN_MAX = 64
 BLOCK_BYTES = 65_536 - 65_536 % UNIT_BYTES
 BLOCKS_MAX = 512
 """Small reads of the driver's bisections come from blocks that it keeps, 32 MiB of them."""
+REBUILD_MANIFEST = "_keelog_rebuild.json"
+"""Names what a rebuild has put into a folder. Written last: without it the folder is unfinished."""
+REBUILD_MARKER = "_keelog_rebuild.building"
+"""Beside the manifest while a rebuild runs; alone where one has died."""
 _CREDENTIALS = "credentials come from the environment, as its own tools have them"
 
 _sources: dict[tuple[int, StoreAt], "_Objects"] = {}
@@ -181,7 +184,7 @@ def listed_root(at: StoreAt) -> Path:
     """The store's root, with all that is below it. Raises NotAStore, StoreUnreadable."""
     found = _objects_of(at).snapshot()
     names = found.folders[""]
-    if MARKER in names and MANIFEST not in names:
+    if REBUILD_MARKER in names and REBUILD_MANIFEST not in names:
         raise NotAStore(f"{at.root} is a rebuild that has not finished", "the same rebuild again")
     return remote_path(at.root, found)
 

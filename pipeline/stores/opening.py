@@ -6,7 +6,6 @@ task `task_files` gives the open files that the plan's paths are read through.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from node.runtime.settings import Settings
 from node.store.file_cache import OpenFiles
@@ -16,9 +15,6 @@ from pipeline.options import SourceOptions
 from pipeline.stores.access import Access, StoreAt, Way
 from pipeline.stores.folder_store import FolderStore
 from pipeline.stores.planned_store import PlannedStore
-
-if TYPE_CHECKING:
-    from pipeline.stores.remote_files import RangeSource
 
 
 def check_stores(stores: Iterable[StoreAt]) -> None:
@@ -59,12 +55,24 @@ def open_selected(at: StoreAt, options: SourceOptions) -> PlannedStore:
 
 
 def task_files(at: StoreAt) -> OpenFiles:
-    """What a task reads the files of a plan through; its owner closes it."""
+    """What a task reads the files of a plan through; its owner closes it.
+
+    The process keeps connections to a node and to an object store.
+    """
     if at.way is Way.FILES:
         return OpenFiles(maps=False)
-    from pipeline.stores.remote_files import RemoteFiles
+    from pipeline.stores.remote_files import RangeSource, RemoteFiles
 
-    return RemoteFiles(source_of(at))
+    source: RangeSource
+    if at.way is Way.NODE:
+        from pipeline.stores.node_store import NodeSource, client_of
+
+        source = NodeSource(client_of(at), at.access)
+    else:
+        from pipeline.stores.object_store import ObjectSource
+
+        source = ObjectSource(at)
+    return RemoteFiles(source)
 
 
 def resting_root(at: StoreAt) -> Path:
@@ -89,14 +97,3 @@ def job_files(root: str, access: Access) -> OpenFiles:
     """As `task_files`, for a job on a store at rest: files that are here may be mapped."""
     at = StoreAt("", root, access)
     return OpenFiles() if at.way is Way.FILES else task_files(at)
-
-
-def source_of(at: StoreAt) -> "RangeSource":
-    """What gives the bytes of a store that is elsewhere; connections are kept by the process."""
-    if at.way is Way.NODE:
-        from pipeline.stores.node_store import NodeSource, client_of
-
-        return NodeSource(client_of(at), at.access)
-    from pipeline.stores.object_store import ObjectSource
-
-    return ObjectSource(at)

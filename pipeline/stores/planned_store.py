@@ -2,14 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from node.runtime.settings import Settings
 from node.store.log.reader import LogReader
 from node.store.query.seek import offset_by_time
+from node.store.queues.listing import queue_folder
 from node.store.queues.reader import QueueReader
 from pipeline.stores.access import StoreAt
 from pipeline.task_spec import IndexSlice, LogAt, QueueSlice
+from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.ids import Queue
 
 
@@ -32,6 +35,7 @@ class PlannedStore(ABC):
 
     at: StoreAt
     settings: Settings
+    _root: Path
 
     @property
     @abstractmethod
@@ -71,9 +75,19 @@ class PlannedStore(ABC):
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
         """One queue: `min_offset`, `max_offset`, and `units(start, count)`; None without it."""
 
-    @abstractmethod
     def queue_slice(self, reader: QueueReader, start: int, end: int) -> QueueSlice:
         """Units [start, end) of a queue, as a task gets them."""
+        first = max(start, reader.disk_end)
+        return QueueSlice(
+            topic=reader.queue.topic,
+            queue_id=reader.queue.queue_id,
+            folder=str(queue_folder(self._root, reader.queue)),
+            file_bytes=reader.file_units * UNIT_BYTES,
+            start=start,
+            end=end,
+            disk_end=min(reader.disk_end, end),
+            derived=reader.units(first, end - first).tobytes() if first < end else b"",
+        )
 
     @abstractmethod
     def index_tables(self) -> Sequence[IndexTable]:
@@ -93,9 +107,7 @@ class PlannedStore(ABC):
 
     def log_at(self) -> LogAt:
         """The log, as a task gets it."""
-        reader = self.log
-        segments = tuple(segment.start for segment in reader.segments.segments)
-        return LogAt(self.at.root, reader.segment_bytes, segments, reader.min_offset, reader.end)
+        return LogAt.of(self.at.root, self.log)
 
     def offset_by_time(self, reader: QueueReader, time_ms: int) -> int:
         """The first queue offset stored at or after a time, by RocketMQ's bisection."""

@@ -102,15 +102,20 @@ class RemoteFiles(OpenFiles):
         """These bytes will be read, in order; what was expected before will not."""
         self._wanted.clear()
         self._started.clear()
-        for at in range(start, end, self._step):
-            self._wanted.append(_Window(path, at, min(at + self._step, end)))
+        self._wanted.extend(self._windows(path, start, end))
         self._go_on()
+
+    def _windows(self, path: Path, start: int, end: int) -> list[_Window]:
+        cuts = range(start, end, self._step)
+        return [_Window(path, at, min(at + self._step, end)) for at in cuts]
+
+    def _request(self, window: _Window) -> FetchUnderWay:
+        return self.source.request(window.path, window.start, window.end - window.start)
 
     def _go_on(self) -> None:
         while self._wanted and len(self._started) < self.source.in_flight:
             window = self._wanted.popleft()
-            count = window.end - window.start
-            self._started.append((window, self.source.request(window.path, window.start, count)))
+            self._started.append((window, self._request(window)))
 
     def read(self, path: Path, position: int, count: int) -> bytes:
         """Exactly `count` bytes, from what was expected or asked for now."""
@@ -119,12 +124,7 @@ class RemoteFiles(OpenFiles):
         while position < end:
             data = self._expected(path, position, end)
             if data is None:
-                pieces += self._ask(
-                    [
-                        (path, at, min(at + self._step, end))
-                        for at in range(position, end, self._step)
-                    ]
-                )
+                pieces += self._ask(self._windows(path, position, end))
                 break
             pieces.append(data)
             position += len(data)
@@ -143,25 +143,18 @@ class RemoteFiles(OpenFiles):
 
     def read_runs(self, runs: Sequence[Run]) -> list[bytes]:
         """Several runs of bytes, asked for together."""
-        cut = [
-            [
-                (run.path, at, min(at + self._step, run.position + run.count))
-                for at in range(run.position, run.position + run.count, self._step)
-            ]
-            for run in runs
-        ]
+        cut = [self._windows(run.path, run.position, run.position + run.count) for run in runs]
         parts = iter(self._ask([window for windows in cut for window in windows]))
         return [b"".join([next(parts) for _ in windows]) for windows in cut]
 
-    def _ask(self, windows: Sequence[tuple[Path, int, int]]) -> list[bytes]:
+    def _ask(self, windows: Sequence[_Window]) -> list[bytes]:
         asked: deque[tuple[_Window, FetchUnderWay]] = deque()
-        answers: list[bytes] = []
-        for path, start, end in windows:
+        found: list[bytes] = []
+        for window in windows:
             if len(asked) >= self.source.in_flight:
-                answers.append(_whole(*asked.popleft()))
-            asked.append((_Window(path, start, end), self.source.request(path, start, end - start)))
-        answers += [_whole(window, pending) for window, pending in asked]
-        return answers
+                found.append(_whole(*asked.popleft()))
+            asked.append((window, self._request(window)))
+        return found + [_whole(window, pending) for window, pending in asked]
 
     def close(self) -> None:
         """Forgets what is under way."""

@@ -5,7 +5,6 @@ from the query's checkpoint, and a batch that is planned again reads the same ro
 """
 
 import time
-from collections.abc import Callable
 
 from pipeline.bounds import QueueAt
 from pipeline.errors import DataLoss, TargetMoved, naming_conditions
@@ -24,15 +23,9 @@ _TARGET_HINT = "the query again: a new target is fixed then"
 class StreamPlanner:
     """Each method raises what opening and refreshing the stores raises, and says what else."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        followed: Followed | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._followed = followed or Followed(options)
-        self._clock = clock
+        self._followed = Followed(options)
         self._initial: StreamPosition | None = None
         self._target: dict[QueueAt, int] | None = None
         self._planned: StreamPosition | None = None
@@ -108,7 +101,7 @@ class StreamPlanner:
 
     def _is_to_wait(self, limits: TriggerLimits, rows: int) -> bool:
         """Notes when a batch with rows was made. A query that reads up to a target never waits."""
-        now = self._clock()
+        now = time.monotonic()
         since = None if self._triggered_at is None else (now - self._triggered_at) * 1000
         if self._target is None and is_to_wait(limits, rows, since):
             return True

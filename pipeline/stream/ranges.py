@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pipeline.bounds import Extent, QueueAt
+from pipeline.errors import few
 from pipeline.plan.offsets import StreamPosition
 
 LISTED_MAX = 10
@@ -97,10 +98,10 @@ def target_fault(
     """
     other = sorted(set(target) ^ set(end))
     if other:
-        return f"{_few(other)}: in the batch or in the target, not in both"
+        return f"{few(other)}: in the batch or in the target, not in both"
     beyond = sorted(queue for queue in end if end[queue] > target[queue])
     if beyond:
-        return f"the batch goes beyond the target of {_few(beyond)}"
+        return f"the batch goes beyond the target of {few(beyond)}"
     short = sorted(
         queue for queue in target if queue not in extents or extents[queue].high < target[queue]
     )
@@ -112,8 +113,3 @@ def target_fault(
         ]
         return ", ".join(texts)
     return ""
-
-
-def _few(queues: list[QueueAt]) -> str:
-    rest = f" and {len(queues) - LISTED_MAX} more" if len(queues) > LISTED_MAX else ""
-    return ", ".join(map(str, queues[:LISTED_MAX])) + rest

@@ -21,7 +21,7 @@ from pipeline.stream.limits import TriggerLimits
 from pipeline.stream.planner import StreamPlanner
 
 ROWS_MAX = 2**63 - 1
-"""Stands for no limit: `ReadAllAvailable` is left for who wants all of it in one batch."""
+"""Means no limit: `ReadAllAvailable` would put all of it into one batch."""
 
 
 class KeelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.derived import kernel_dispatch
-from protocol.derived.index_entry import TAGS_KEY_PREFIX
+from protocol.derived.index_entry import TAGS_KEY_PREFIX, KeyBatch
+from protocol.derived.queue_build import unit_array
 from protocol.kernel import loader
 from protocol.names import SCHEDULE_TOPIC
 from protocol.record.codec import (
@@ -29,7 +30,7 @@ from protocol.record.columns import (
     group_topics,
 )
 from protocol.record.java_hash import hash_pieces, java_hash, java_text, powers_of_31
-from protocol.record.properties import NAME_END, PAIR_END, decode_properties
+from protocol.record.properties import DELAY, NAME_END, PAIR_END, decode_properties
 
 _NAME_WORDS = {b"KEYS": ">u4", b"TAGS": ">u4", b"UNIQ_KEY": ">u8"}
 
@@ -46,8 +47,7 @@ class DispatchRequests:
     """One row a record, in log order (RocketMQ: DispatchRequest).
 
     `topic_id` indexes `topics`. `keys`, `tags` and `unique_key` are pieces of `flat`, which holds
-    the properties, and maybe more; `bit_map` is None for every record unless a filter computed one.
-    All that is not in `columns` is computed when it is first asked for.
+    the properties, and maybe more. All that is not in `columns` is computed at its first use.
     """
 
     def __init__(
@@ -55,7 +55,6 @@ class DispatchRequests:
     ) -> None:
         self.columns = columns
         self.delay_levels_ms = delay_levels_ms
-        self.bit_map: list[bytes | None] = [None] * len(columns)
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -110,80 +109,27 @@ class DispatchRequests:
 
     @property
     def success(self) -> Bools:
-        """False for a delayed message whose delay is no number."""
+        """False for a delayed message whose delay is not a number."""
         return self._codes[1]
-
-    @property
-    def queue_id(self) -> Ints:
-        """QUEUEID."""
-        return self.columns.queue_id
-
-    @property
-    def commit_log_offset(self) -> Ints:
-        """Where the record starts in the log."""
-        return self.columns.physical_offset
-
-    @property
-    def message_size(self) -> Ints:
-        """Bytes of the whole record."""
-        return self.columns.size
-
-    @property
-    def store_timestamp(self) -> Ints:
-        """STORETIMESTAMP, ms."""
-        return self.columns.store_timestamp
-
-    @property
-    def consume_queue_offset(self) -> Ints:
-        """QUEUEOFFSET."""
-        return self.columns.queue_offset
-
-    @property
-    def sys_flag(self) -> Ints:
-        """SYSFLAG."""
-        return self.columns.sys_flag
-
-    @property
-    def prepared_transaction_offset(self) -> Ints:
-        """PREPARED TRANSACTION OFFSET."""
-        return self.columns.prepared_transaction_offset
-
-    @property
-    def transaction_type(self) -> Ints:
-        """The transaction bits of SYSFLAG."""
-        return self.columns.sys_flag & TRANSACTION_MASK
 
     @property
     def is_queued(self) -> Bools:
         """Whether the record gets a queue unit: no transaction, or a committed one."""
-        kind = self.transaction_type
+        kind = self.columns.sys_flag & TRANSACTION_MASK
         queued: Bools = self.success & ((kind == 0) | (kind == TRANSACTION_COMMIT))
         return queued
 
     @property
     def is_indexed(self) -> Bools:
         """Whether the record's keys are indexed: all but rolled-back ones."""
-        indexed: Bools = self.success & (self.transaction_type != TRANSACTION_ROLLBACK)
+        kind = self.columns.sys_flag & TRANSACTION_MASK
+        indexed: Bools = self.success & (kind != TRANSACTION_ROLLBACK)
         return indexed
 
-    def properties_map(self, row: int) -> dict[str, str]:
-        """All properties of one record."""
+    def units(self, rows: Ints) -> NDArray[Any]:
+        """The queue units of some of the records."""
         columns = self.columns
-        return decode_properties(
-            columns.piece(columns.properties_start, columns.properties_length, row)
-        )
-
-    def text(self, pieces: Pieces, row: int) -> str:
-        """One record's piece as text."""
-        start, length = int(pieces.start[row]), int(pieces.length[row])
-        return java_text(self.flat[start : start + length].tobytes())
-
-
-def dispatch_requests(
-    columns: RecordColumns, delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
-) -> DispatchRequests:
-    """What the builders need of verified records."""
-    return DispatchRequests(columns, delay_levels_ms)
+        return unit_array(columns.physical_offset[rows], columns.size[rows], self.tags_code[rows])
 
 
 def _codes_of(requests: DispatchRequests) -> tuple[Ints, Bools]:
@@ -194,7 +140,8 @@ def _codes_of(requests: DispatchRequests) -> tuple[Ints, Bools]:
     success = np.ones(len(columns), np.bool_)
     if SCHEDULE_TOPIC in topics:
         for row in np.flatnonzero(requests.topic_id == topics.index(SCHEDULE_TOPIC)).tolist():
-            delay = requests.properties_map(row).get("DELAY")
+            raw = columns.piece(columns.properties_start, columns.properties_length, row)
+            delay = decode_properties(raw).get(DELAY)
             if delay is None:
                 continue
             code = delivery_time(
@@ -240,7 +187,7 @@ class PropertyPairs:
 
 
 def split_properties(flat: Bytes, ends: Ints) -> PropertyPairs:
-    """The pairs of joined properties; `ends` tells where each record's end in `flat`."""
+    """The pairs of joined properties; `ends` are the ends of each record's in `flat`."""
     row, start, size = split_ragged(flat, ends, PAIR_END)
     name_ends = np.flatnonzero(flat == NAME_END)
     if not len(name_ends):
@@ -253,7 +200,7 @@ def split_properties(flat: Bytes, ends: Ints) -> PropertyPairs:
 
 
 def look_up(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, dict[bytes, Pieces]]:
-    """Where the values of KEYS, TAGS and UNIQ_KEY stand in each row's properties.
+    """Finds the values of KEYS, TAGS and UNIQ_KEY in each row's properties.
 
     Returns the bytes that the places are in, and the places by name; see `find_properties`.
     """
@@ -267,7 +214,7 @@ def look_up(data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, dict[bytes, 
 
 
 def find_properties(flat: Bytes, ends: Ints) -> dict[bytes, Pieces]:
-    """Where the values of KEYS, TAGS and UNIQ_KEY stand in each row; the last of a name wins."""
+    """Finds the values of KEYS, TAGS and UNIQ_KEY in each row; the last of a name wins."""
     rows = len(ends)
     found = {
         name: Pieces(np.zeros(rows, np.int64), np.zeros(rows, np.int64)) for name in _NAME_WORDS
@@ -300,6 +247,13 @@ def index_keys(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:
     if compiled is not None:
         found = kernel_dispatch.index_keys(compiled, requests.columns, with_tags)
     return index_keys_numpy(requests, with_tags) if found is None else IndexKeys(*found)
+
+
+def key_batch(requests: DispatchRequests, with_tags: bool = True) -> KeyBatch:
+    """The same keys, with what their entries hold of the records."""
+    keys, columns = index_keys(requests, with_tags), requests.columns
+    offsets, times = columns.physical_offset[keys.row], columns.store_timestamp[keys.row]
+    return KeyBatch(keys.key_hash, offsets, times)
 
 
 def index_keys_numpy(requests: DispatchRequests, with_tags: bool = True) -> IndexKeys:

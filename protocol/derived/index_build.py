@@ -1,12 +1,12 @@
 """What an index file receives for a batch of keys: entries, changed slots, the new header.
 
-Pure planning of `IndexFile#putKey`; whoever owns the bytes (the index worker, an image in memory)
+Pure planning of `IndexFile#putKey`; the owner of the bytes (the index worker, an image in memory)
 carries the plan out. `put_key` is the plain form of one key, and the oracle for `plan_entries`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from protocol.derived.index_entry import (
     IndexEntry,
     IndexGeometry,
     IndexHeader,
+    KeyBatch,
 )
 from protocol.derived.kernel_dispatch import PAGE_BYTES, enter_keys
 from protocol.kernel import loader
@@ -34,18 +35,6 @@ _SLOT_GAP_MAX = 1024
 
 _DIFF_MAX = 2**31 - 1
 _SORT_KEY = np.uint64
-
-
-class KeyBatch(NamedTuple):
-    """Keys to enter, in order: one item a key."""
-
-    key_hash: NDArray[Any]
-    physical_offset: NDArray[Any]
-    store_timestamp: NDArray[Any]
-
-    def rows(self, start: int, stop: int) -> "KeyBatch":
-        """The keys from `start` up to `stop`."""
-        return KeyBatch(*(column[start:stop] for column in self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +59,7 @@ class IndexPlan:
 
 @dataclass(frozen=True, slots=True)
 class IndexPut:
-    """As `IndexPlan`, for keys that stand in the table already: slots [start, stop) of each span
+    """As `IndexPlan`, for keys that are in the table already: slots [start, stop) of each span
     hold all that changed."""
 
     first_entry: int
@@ -144,7 +133,7 @@ def plan_entries(
 def put_keys(
     header: IndexHeader, geometry: IndexGeometry, table: NDArray[Any], batch: KeyBatch
 ) -> IndexPut:
-    """Enters as many keys of `batch` as fit into `table`, the slots as they stand on disk."""
+    """Enters as many keys of `batch` as fit into `table`, the slots as they are on disk."""
     compiled = loader.active()
     if compiled is None:
         return put_keys_numpy(header, geometry, table, batch)
@@ -242,9 +231,11 @@ def put_key(
     header: IndexHeader,
     geometry: IndexGeometry,
     slot_value: int,
-    key: tuple[int, int, int],
+    key_hash: int,
+    physical_offset: int,
+    store_timestamp: int,
 ) -> tuple[IndexEntry, IndexHeader] | None:
-    """One (hash, log offset, store time) as `IndexFile#putKey` enters it; None when full.
+    """Enters one key as `IndexFile#putKey` does. None when the file is full.
 
     `slot_value` is what slot `hash % slot_count` holds; it becomes the entry's number, which is
     the old header's `next_entry`.
@@ -252,7 +243,6 @@ def put_key(
     number = next_entry(header)
     if number >= geometry.index_num:
         return None
-    key_hash, physical_offset, store_timestamp = key
     prev = slot_value if 0 < slot_value <= number else 0
     diff = _time_diff(header.begin_timestamp, store_timestamp)
     if number <= 1:

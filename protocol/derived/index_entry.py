@@ -1,6 +1,10 @@
 """The IndexFile: header, hash slots, entries (RocketMQ: IndexFile, IndexHeader)."""
 
-from typing import Annotated, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from protocol.layout import StructLayout, Wire
 from protocol.record.java_hash import java_hash
@@ -64,6 +68,23 @@ class IndexGeometry(NamedTuple):
 def key_hash(topic: str, key: str) -> int:
     """The 31-bit hash under which `key` of `topic` is indexed (IndexFile#indexKeyHashMethod)."""
     return fold_hash(java_hash(f"{topic}#{key}"))
+
+
+class KeyBatch(NamedTuple):
+    """Keys to enter, in order: one item a key."""
+
+    key_hash: NDArray[Any]
+    physical_offset: NDArray[Any]
+    store_timestamp: NDArray[Any]
+
+    def rows(self, start: int, stop: int) -> "KeyBatch":
+        """The keys from `start` up to `stop`."""
+        return KeyBatch(*(column[start:stop] for column in self))
+
+    @classmethod
+    def join(cls, batches: Sequence["KeyBatch"]) -> "KeyBatch":
+        """The keys of several batches, in order."""
+        return cls(*(np.concatenate(columns) for columns in zip(*batches, strict=True)))
 
 
 def fold_hash(value: int) -> int:

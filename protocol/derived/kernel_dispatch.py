@@ -1,7 +1,7 @@
 """Dispatch by the compiled kernel (`kernel_dispatch.c`): records to queue units and index entries.
 
-It answers what `dispatch_request`, `queue_build` and `index_build` answer. Where text is
-left to Python (a delay in digits that are not ASCII) it answers None.
+It returns what `dispatch_request`, `queue_build` and `index_build` return. Where text is
+left to Python (a delay in digits that are not ASCII) it returns None.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER
+from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER, KeyBatch
 from protocol.derived.queue_unit import QUEUE_UNIT
 from protocol.kernel.loader import Bools, Bytes, Ints, Kernel, address, int_column
 from protocol.record.columns import RecordColumns
@@ -37,12 +37,12 @@ PAGE_BYTES = 4096
 
 
 @contextmanager
-def _columns_of(columns: RecordColumns) -> Iterator[tuple[int, int, int, int]]:
+def _columns_of(columns: RecordColumns) -> Iterator[tuple[Bytes, int, int, NDArray[np.uint64]]]:
     """The buffer, its length, the rows, and the addresses of the columns that C reads."""
     rows = len(columns)
     kept = [int_column(getattr(columns, name), rows) for name in _WANTED]
     places = np.array([address(column) for column in kept], np.uint64)
-    yield address(columns.data), len(columns.data), rows, address(places)
+    yield columns.data, len(columns.data), rows, places
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class QueueGroups:
 
 @dataclass(frozen=True, slots=True)
 class GroupedUnits:
-    """Units, queue by queue: those of queue i stand at `place[i]`, `count[i]` of them.
+    """Units, queue by queue: those of queue i begin at `place[i]`, `count[i]` of them.
 
-    `queue_offset` and `end` are of each unit's record; `is_run` tells for each queue whether its
+    `queue_offset` and `end` are of each unit's record; `is_run` is true for a queue whose
     offsets follow each other.
     """
 
@@ -76,10 +76,7 @@ def group_queues(kernel: Kernel, columns: RecordColumns) -> QueueGroups:
     number, first = np.empty(rows, np.int32), np.empty(rows, np.int64)
     table = np.full(1 << (2 * rows).bit_length(), -1, np.int32)
     with _columns_of(columns) as place:
-        found = kernel.call(
-            *("group_queues", *place, address(number), address(first)),
-            *(address(table), len(table)),
-        )
+        found = kernel.call("group_queues", *place, number, first, table, len(table))
     if found < 0:
         raise IndexError(_OUTSIDE)
     return QueueGroups(number, first[:found])
@@ -109,9 +106,8 @@ def queue_units(
     levels = np.array(delay_levels_ms, np.int64)
     with _columns_of(columns) as source:
         done = kernel.call(
-            *("queue_units", *source, address(levels), len(levels), address(groups.number)),
-            *(queues, address(place), total, address(units)),
-            *map(address, (offset, end, count, is_run)),
+            *("queue_units", *source, levels, len(levels), groups.number),
+            *(queues, place, total, units, offset, end, count, is_run),
         )
     if done == _NOT_HERE:
         return None
@@ -128,9 +124,7 @@ def index_keys(
     with _columns_of(columns) as source:
         while True:
             row, key_hash = np.empty(room, np.int64), np.empty(room, np.int32)
-            found = kernel.call(
-                "index_keys", *source, int(with_tags), room, address(row), address(key_hash)
-            )
+            found = kernel.call("index_keys", *source, int(with_tags), room, row, key_hash)
             if found == _NOT_HERE:
                 return None
             if found < 0:
@@ -142,12 +136,12 @@ def index_keys(
 
 def enter_keys(
     kernel: Kernel,
-    keys: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+    keys: KeyBatch,
     begin_timestamp: int,
     first_entry: int,
     table: NDArray[Any],
 ) -> tuple[NDArray[Any], Bytes, int]:
-    """Enters keys (hash, log offset, store time) into a slot table as it stands on disk.
+    """Enters keys into a slot table as it is on disk.
 
     Returns the entries, whose times count from `begin_timestamp`, a mark for each page of the
     file that holds a changed slot, and how many slots were empty.
@@ -159,10 +153,10 @@ def enter_keys(
     assert first_entry + count < 2**31
     entries = np.empty(count, INDEX_ENTRY.dtype)
     pages = np.zeros((INDEX_HEADER.size + table.nbytes) // PAGE_BYTES + 1, np.uint8)
+    offset, timestamp = int_column(offset, count), int_column(timestamp, count)
     opened = kernel.call(
-        *("enter_keys", count, address(key_hash), address(int_column(offset, count))),
-        *(address(int_column(timestamp, count)), begin_timestamp, first_entry, address(table)),
-        *(len(table), address(pages), address(entries)),
+        *("enter_keys", count, key_hash, offset, timestamp, begin_timestamp, first_entry),
+        *(table, len(table), pages, entries),
     )
     if opened < 0:
         raise IndexError("an index without slots")

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.ids import Queue
-from protocol.kernel.loader import Bytes, Ints, Kernel, address, int_column
+from protocol.kernel.loader import Bytes, Ints, Kernel, int_column
 
 
 class PullBound(NamedTuple):
@@ -20,7 +20,7 @@ class PullBound(NamedTuple):
 class FitLimits(NamedTuple):
     """What `fitting_units` holds units against.
 
-    `hot_bytes`: so far below the log's end a record is hot, -1 for all of them.
+    `hot_bytes`: up to this far below the log's end a record is hot, -1 for all of them.
     """
 
     log_begin: int
@@ -52,7 +52,7 @@ def fitting_units(kernel: Kernel, units: NDArray[Any], limits: FitLimits) -> int
     assert units.dtype.itemsize == UNIT_BYTES
     *bounds, hot, cold = limits
     wanted = np.array([*bounds, *hot, *cold], np.int64)
-    return int(kernel.call("fitting_units", address(units), len(units), address(wanted)))
+    return int(kernel.call("fitting_units", units, len(units), wanted))
 
 
 def copy_messages(
@@ -66,16 +66,11 @@ def copy_messages(
     rows = len(messages.size)
     topic = np.frombuffer(messages.queue.topic.encode(), np.uint8)
     columns = [int_column(column, rows) for column in messages[1:]]
-    return int(
-        kernel.call(
-            *("copy_messages", address(data), len(data), base, rows),
-            *(*map(address, columns), messages.queue.queue_id, address(topic), len(topic)),
-            *(address(out), len(out)),
-        )
-    )
+    asked = *columns, messages.queue.queue_id, topic, len(topic)
+    return int(kernel.call("copy_messages", data, len(data), base, rows, *asked, out, len(out)))
 
 
 def whole_records(kernel: Kernel, data: Bytes, sizes: NDArray[np.uint32]) -> int:
-    """How many of the records that stand back to back in `data` are whole, before one is not."""
+    """How many of the records, back to back in `data`, are whole before one is not."""
     sizes = np.ascontiguousarray(sizes, np.uint32)
-    return int(kernel.call("whole_records", address(data), len(data), len(sizes), address(sizes)))
+    return int(kernel.call("whole_records", data, len(data), len(sizes), sizes))

@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 
 
 class QueueEnd(NamedTuple):
-    """Where a queue stands. Positions count units from queue offset 0.
+    """Where a queue ends. Positions count units from queue offset 0.
 
     `end` is where the next unit goes, None for a queue without files; `physical_end` is the log
     offset after the last unit's record.
@@ -35,18 +35,16 @@ class UnitBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
-    """`units` go to position `start` and on, fillers included; the queue then stands at `end`.
+    """`units` go to position `start` and on, fillers included; the queue then ends at `end`.
 
     `repeated` records at the batch's head are indexed already (their ends are not above the
-    queue's); `skipped` lie after the queue's end by offset and have no unit; `has_gap` when an
-    offset lies ahead of it, where RocketMQ only logs an error.
+    queue's); `has_gap` when an offset lies ahead of it, where RocketMQ only logs an error.
     """
 
     start: int
     units: NDArray[Any]
     end: QueueEnd
     repeated: int
-    skipped: int
     has_gap: bool
 
 
@@ -60,7 +58,7 @@ def unit_array(physical_offset: Ints, size: Ints, tags_code: Ints) -> NDArray[An
 
 
 def filler_units(count: int) -> NDArray[Any]:
-    """What stands before the first unit of a queue that does not begin at offset 0."""
+    """The units before the first one of a queue that does not begin at offset 0."""
     units = np.zeros(count, QUEUE_UNIT.dtype)
     units["size"] = FILLER_SIZE
     return units
@@ -73,24 +71,23 @@ def plan_units(state: QueueEnd, units_per_file: int, batch: UnitBatch) -> QueueP
     offsets, units = batch.queue_offset[repeated:], batch.units[repeated:]
     start = state.end or 0
     if not len(units):
-        return QueuePlan(start, units, state, repeated, 0, False)
+        return QueuePlan(start, units, state, repeated, False)
     filler = 0
     if state.end is None:
         filler = int(offsets[0]) % units_per_file
         start = int(offsets[0]) - filler
     position = start + filler
-    skipped, has_gap = 0, False
+    has_gap = False
     if not np.array_equal(offsets, np.arange(position, position + len(offsets))):
         kept, has_gap = _kept_rows(position, offsets)
-        skipped = len(units) - len(kept)
         units, ends = units[kept], ends[repeated:][kept]
     if filler:
-        # Not np.concatenate, which answers in the machine's byte order.
+        # Not np.concatenate, which returns the machine's byte order.
         placed = filler_units(filler + len(units))
         placed[filler:] = units
         units = placed
     after = state if not len(units) else QueueEnd(start + len(units), int(ends[-1]))
-    return QueuePlan(start, units, after, repeated, skipped, has_gap)
+    return QueuePlan(start, units, after, repeated, has_gap)
 
 
 def _kept_rows(position: int, offsets: Ints) -> tuple[list[int], bool]:

@@ -1,4 +1,4 @@
-"""The ConsumeQueue unit: 20 bytes a message; the n-th unit of a queue stands at byte n * 20."""
+"""The ConsumeQueue unit: 20 bytes a message; the n-th unit of a queue is at byte n * 20."""
 
 from typing import Annotated, NamedTuple
 
@@ -7,7 +7,7 @@ from protocol.layout import StructLayout, Wire
 
 
 class QueueUnit(NamedTuple):
-    """Where one message of a queue stands in the log (RocketMQ: ConsumeQueue)."""
+    """Where one message of a queue is in the log (RocketMQ: ConsumeQueue)."""
 
     physical_offset: Annotated[int, Wire(">i8", "log offset of the record")]
     size: Annotated[int, Wire(">i4", "bytes of the whole record")]

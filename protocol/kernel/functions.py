@@ -1,7 +1,6 @@
 """The functions of the compiled kernel: result and arguments of each, as ctypes needs them.
 
-One group for each source file. A function takes addresses and lengths; who wraps it sees to it that
-arrays live as long as the call (`protocol.kernel.loader.address`).
+One group for each source file. A function takes addresses and lengths.
 """
 
 import ctypes

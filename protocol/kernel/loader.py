@@ -1,6 +1,6 @@
 """Loads the compiled twin of the columns' hot loops, `kernel.c`, where the installation built it.
 
-`active()` is the kernel or None; whoever gets None does the same work with numpy. `unfit()` says
+`active()` is the kernel or None; its caller then does the same work with numpy. `unfit()` says
 why a library that is there is not used: it may be an earlier version's. The environment variable
 KEELOG_KERNEL=off leaves it out. It is loaded by ctypes, with plain buffers: every function
 checks its lengths itself, and the interpreter's lock is free meanwhile.
@@ -67,27 +67,30 @@ class Kernel:
         self.columns: int = self.call("columns")
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """One function, with arguments as `protocol.kernel.functions` declares them."""
-        return self._functions[name](*arguments)
+        """One function, with arguments as `protocol.kernel.functions` declares them.
+
+        An array goes as its address, and lives until the function returns.
+        """
+        return self._functions[name](
+            *[address(one) if isinstance(one, np.ndarray) else one for one in arguments]
+        )
 
     def function(self, name: str) -> Callable[..., Any]:
-        """As `call`, for who calls one again and again."""
+        """The function itself, for a caller on a hot path. Its arrays go by `address`."""
         return self._functions[name]
 
     def crc32(self, data: Bytes) -> int:
         """As zlib's."""
-        return int(self.call("crc32", address(data), len(data)))
+        return int(self.call("crc32", data, len(data)))
 
     def scan(self, data: Bytes, position: int, base: int, flags: int) -> tuple[Ints, int]:
         """The columns of the whole records from `position` on, and the position after them."""
-        rows = self.call("count", address(data), len(data), position)
+        rows = self.call("count", data, len(data), position)
         out = np.empty((self.columns, rows), np.int64)
         end = ctypes.c_int64(position)
         if rows:
-            found = self.call(
-                *("scan", address(data), len(data), position, base, flags),
-                *(address(out), rows, ctypes.byref(end)),
-            )
+            reached = ctypes.byref(end)
+            found = self.call("scan", data, len(data), position, base, flags, out, rows, reached)
             out = out[:, :found]
         return out, end.value
 
@@ -99,79 +102,58 @@ class Kernel:
         out = np.empty((self.columns, rows), np.int64)
         good = np.empty(rows, np.bool_)
         wanted = [None if column is None else int_column(column, rows) for column in (size, place)]
-        self.call(
-            *("gather", address(data), len(data), rows, address(int_column(start, rows))),
-            *(None if column is None else address(column) for column in wanted),
-            *(flags, address(out), address(good)),
-        )
+        start = int_column(start, rows)
+        self.call("gather", data, len(data), rows, start, *wanted, flags, out, good)
         return out, good
 
     def read_pieces(self, descriptor: int, position: Ints, count: Ints) -> tuple[Bytes, int]:
         """The pieces of an open file joined, and how many of them are whole."""
         rows = len(position)
-        position, count = int_column(position, rows), int_column(count, rows)
+        pieces = int_column(position, rows), int_column(count, rows)
         out = np.empty(int(count.sum()), np.uint8)
-        arguments = (address(position), address(count), address(out), len(out))
-        return out, int(self.call("read_pieces", descriptor, rows, *arguments))
+        return out, int(self.call("read_pieces", descriptor, rows, *pieces, out, len(out)))
+
+    def _over_pieces(
+        self, name: str, data: Bytes, start: Ints, length: Ints, *arguments: NDArray[Any] | int
+    ) -> int:
+        """Calls a function over the pieces of `data`. Raises IndexError for a negative answer."""
+        rows = len(start)
+        pieces = int_column(start, rows), int_column(length, rows)
+        answer = int(self.call(name, data, len(data), rows, *pieces, *arguments))
+        if answer < 0:
+            raise IndexError(_OUTSIDE)
+        return answer
 
     def join(self, data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, Ints]:
         """The pieces joined, and where each ends."""
-        rows = len(start)
-        start, length = int_column(start, rows), int_column(length, rows)
-        out = np.empty(int(length.sum()), np.uint8)
-        ends = np.empty(rows, np.int64)
-        arguments = (address(start), address(length), address(out), len(out), address(ends))
-        if self.call("join", address(data), len(data), rows, *arguments) != len(out):
-            raise IndexError(_OUTSIDE)
+        out, ends = np.empty(int(length.sum()), np.uint8), np.empty(len(start), np.int64)
+        self._over_pieces("join", data, start, length, out, len(out), ends)
         return out, ends
 
     def join_arrow(self, data: Bytes, start: Ints, length: Ints) -> tuple[Bytes, NDArray[np.int32]]:
         """The pieces joined, and the offsets of an Arrow array of them; below 2 GiB in all."""
-        rows = len(start)
-        start, length = int_column(start, rows), int_column(length, rows)
-        out = np.empty(int(length.sum()), np.uint8)
-        offsets = np.empty(rows + 1, np.int32)
-        arguments = (address(start), address(length), address(out), len(out), address(offsets))
-        if self.call("join32", address(data), len(data), rows, *arguments) != len(out):
-            raise IndexError(_OUTSIDE)
+        out, offsets = np.empty(int(length.sum()), np.uint8), np.empty(len(start) + 1, np.int32)
+        self._over_pieces("join32", data, start, length, out, len(out), offsets)
         return out, offsets
 
     def java_hash(self, data: Bytes, start: Ints, length: Ints) -> tuple[NDArray[np.int32], Bools]:
-        """Java's hash of each piece; the second tells where it is not ASCII and so not right."""
-        rows = len(start)
-        start, length = int_column(start, rows), int_column(length, rows)
-        hashes, wide = np.empty(rows, np.int32), np.empty(rows, np.bool_)
-        arguments = (address(start), address(length), address(hashes), address(wide))
-        if self.call("java_hash", address(data), len(data), rows, *arguments) < 0:
-            raise IndexError(_OUTSIDE)
+        """Java's hash of each piece, and which are not ASCII, so that theirs is not right."""
+        hashes, wide = np.empty(len(start), np.int32), np.empty(len(start), np.bool_)
+        self._over_pieces("java_hash", data, start, length, hashes, wide)
         return hashes, wide
 
     def group(self, data: Bytes, start: Ints, length: Ints) -> tuple[Ints, Ints]:
         """Each piece's number, in order of appearance, and the row where each came first."""
         rows = len(start)
-        start, length = int_column(start, rows), int_column(length, rows)
         ids, first = np.empty(rows, np.int64), np.empty(rows, np.int64)
         table = np.full(1 << (2 * rows).bit_length(), -1, np.int32)
-        arguments = (
-            address(start),
-            address(length),
-            address(ids),
-            address(first),
-            address(table),
-            len(table),
-        )
-        texts = self.call("group", address(data), len(data), rows, *arguments)
-        if texts < 0:
-            raise IndexError(_OUTSIDE)
+        texts = self._over_pieces("group", data, start, length, ids, first, table, len(table))
         return ids, first[:texts]
 
     def find_properties(self, data: Bytes, start: Ints, length: Ints) -> Ints:
         """Start and length of the values of KEYS, TAGS and UNIQ_KEY: six rows of a table."""
-        rows = len(start)
-        start, length = int_column(start, rows), int_column(length, rows)
-        out = np.empty((6, rows), np.int64)
-        arguments = (address(start), address(length), address(out))
-        if self.call("find_properties", address(data), len(data), rows, *arguments) != rows:
+        out = np.empty((6, len(start)), np.int64)
+        if self._over_pieces("find_properties", data, start, length, out) < len(start):
             raise IndexError(_OUTSIDE)
         return out
 
@@ -179,19 +161,19 @@ class Kernel:
         self, data: Bytes, start: Ints, length: Ints
     ) -> tuple[Ints, NDArray[np.int32]] | None:
         """Start, middle and end of each property (the value follows the middle), and how many each
-        row has; of a repeated name the last. None for rows with so many that it would take long.
+        row has; of a repeated name the last. None where a row has too many to compare.
         """
-        rows = len(start)
-        start, length = int_column(start, rows), int_column(length, rows)
         capacity = int((length // _PAIR_BYTES_MIN + 1).sum())
-        out, counts = np.empty((3, capacity), np.int64), np.empty(rows, np.int32)
-        arguments = (address(start), address(length), address(out), capacity, address(counts))
-        found = self.call("pairs", address(data), len(data), rows, *arguments)
-        return None if found < 0 else (out[:, :found], counts)
+        out, counts = np.empty((3, capacity), np.int64), np.empty(len(start), np.int32)
+        try:
+            found = self._over_pieces("pairs", data, start, length, out, capacity, counts)
+        except IndexError:
+            return None
+        return out[:, :found], counts
 
 
 def address(array: NDArray[Any]) -> int:
-    """The address of an array's first item. Whoever passes it on keeps the array alive."""
+    """The address of an array's first item. The caller keeps the array alive."""
     assert array.flags.c_contiguous
     return int(array.__array_interface__["data"][0])
 

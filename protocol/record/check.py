@@ -30,8 +30,7 @@ from protocol.record.codec import (
     decode,
     record_head,
 )
-from protocol.record.columns import Bools, Bytes, Ints, first_bad_crc, gather_records
-from protocol.record.gather import are_heads
+from protocol.record.columns import Bools, Bytes, Ints, are_heads, first_bad_crc, gather_records
 from protocol.record.properties import (
     CRC_DIGITS,
     CRC_PREFIX,
@@ -107,10 +106,10 @@ class SealedRecord(NamedTuple):
 
 
 def at_a_glance(data: bytes, start: int, offset: int) -> SealedRecord | None:
-    """The record at `start` of `data` that says it stands at log offset `offset`, verified.
+    """The record at `start` of `data` that names the log offset `offset`, verified.
 
     None for all that is not plain: another version, long hosts, no checksum of the whole, damage.
-    `decode` tells what that is.
+    `decode` finds out what that is.
     """
     if len(data) - start < RECORD_BYTES_MIN:
         return None
@@ -139,7 +138,7 @@ def at_a_glance(data: bytes, start: int, offset: int) -> SealedRecord | None:
 
 
 def first_unfit(data: bytes, wanted: WantedRecords) -> int:
-    """The first of the records that stand back to back in `data` that is not the one wanted.
+    """The first of the records, back to back in `data`, that is not the one wanted.
 
     All of them when each is: whole, sealed as its writer left it, in its place, of its queue.
     `data` has exactly as many bytes as the sizes add up to.

@@ -112,9 +112,9 @@ TornKind = Literal["end", "cut", "bad_magic", "bad_size", "wrong_place", "bad_cr
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """There is no whole record at `position`.
+    """No whole record is at `position`.
 
-    `end`: only zeros stand there (space never written); `cut`: the buffer ends before the
+    `end`: only zeros are there (space never written); `cut`: the buffer ends before the
     record does; the others name what does not agree.
     """
 
@@ -195,7 +195,7 @@ class Record:
 def decode(
     data: Readable, position: int, expected_offset: int | None = None, sealed: bool = True
 ) -> Record | Filler | Torn:
-    """The record at `position` of `data`, whole and verified, or what stands there instead.
+    """The record at `position` of `data`, whole and verified, or what is there instead.
 
     Sizes are bounded by what is left, then magic, place (`expected_offset`, when given), lengths
     and checksum are checked before any other field is believed. Never raises for bad bytes.
@@ -327,7 +327,8 @@ def unit_tags_code(
 ) -> int | None:
     """The tags code of the record's queue unit (CommitLog#checkMessageAndReturnSize).
 
-    None for a record of the schedule topic whose DELAY is no number: a broker takes it for damage.
+    None for a record of the schedule topic whose DELAY is not a number, which a broker takes for
+    damage.
     """
     delay = record.properties.get(DELAY)
     if record.topic == SCHEDULE_TOPIC and delay is not None:

@@ -1,6 +1,6 @@
 """Many records at once, as numpy columns. `protocol.record.codec.decode` is the oracle.
 
-`scan` walks a buffer of back-to-back records and answers every fixed field as an array, together
+`scan` walks a buffer of back-to-back records and returns every fixed field as an array, together
 with what ended the walk. Nothing is copied out of the buffer.
 
 Where the installation has the compiled kernel (`protocol.kernel`) it walks and checks; the numpy
@@ -81,6 +81,11 @@ class RecordColumns:
     def __len__(self) -> int:
         return len(self.start)
 
+    @property
+    def end(self) -> int:
+        """The log offset after the last record, of which there must be one."""
+        return int(self.physical_offset[-1] + self.size[-1])
+
     def record(self, row: int, sealed: bool = True) -> Record:
         """One of them as a plain record; `sealed` as for `scan`."""
         start = int(self.start[row])
@@ -102,7 +107,7 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The records found, the position after the last one, and what stands there.
+    """The records found, the position after the last one, and what is there.
 
     `stop` is None when the buffer ended exactly with a record.
     """
@@ -119,7 +124,7 @@ def scan(
     verify: bool = True,
     sealed: bool = True,
 ) -> Scan:
-    """Reads the records that stand back to back from `position` of `data`.
+    """Reads the records that lie back to back from `position` of `data`.
 
     `base` is the log offset of `data[0]`, to hold PHYSICALOFFSET against; None skips that check.
     `verify=False` leaves the checksums out, never the lengths; `sealed=False` is for records that
@@ -355,3 +360,66 @@ def first_bad_crc(columns: RecordColumns, limit: int, sealed: bool = True) -> in
         if crc32(view[begin[row] : end[row]]) & CRC_MASK != expected[row]:
             return row
     return limit
+
+
+# -- records at known places ----------------------------------------------------------------------
+
+
+def gather_verified(
+    buffer: Bytes, start: Ints, size: Ints, place: Ints
+) -> tuple[RecordColumns, Bools]:
+    """All columns of the records that start at `start`, and which of them are whole.
+
+    Whole: of that size in bytes and at that log offset, with lengths that agree with each other
+    and the right checksum. The columns of the others mean nothing. A `start` may lie anywhere.
+    """
+    compiled = loader.active()
+    if compiled is None:
+        return gather_verified_numpy(buffer, start, size, place)
+    block, good = compiled.gather(buffer, start, size, place, loader.VERIFY | loader.SEALED)
+    return RecordColumns(buffer, *block), good
+
+
+def gather_verified_numpy(
+    buffer: Bytes, start: Ints, size: Ints, place: Ints
+) -> tuple[RecordColumns, Bools]:
+    """As `gather_verified`."""
+    inside = (start >= 0) & (size >= RECORD_BYTES_MIN) & (start <= len(buffer) - size)
+    good = inside.copy()
+    good[inside] = are_heads(buffer, start[inside], size[inside])
+    rows = np.flatnonzero(good)
+    found, fits = gather_records(buffer, start[rows])
+    fits &= found.physical_offset == place[rows]
+    good[rows] = fits & _crc_agrees(found, fits)
+    spread = np.zeros(len(start), np.int64)
+    spread[rows] = np.arange(len(rows))
+    columns = found.take(spread) if len(rows) else _no_columns(buffer, len(start))
+    return columns, good
+
+
+def _no_columns(buffer: Bytes, rows: int) -> RecordColumns:
+    return RecordColumns(buffer, *np.zeros((len(RecordColumns.__slots__) - 1, rows), np.int64))
+
+
+def _crc_agrees(columns: RecordColumns, good: Bools) -> Bools:
+    """Which of the good records have the checksum that they state."""
+    answer = np.ones(len(good), np.bool_)
+    rows = np.flatnonzero(good)
+    while True:
+        bad = first_bad_crc(columns.take(rows), len(rows))
+        if bad == len(rows):
+            return answer
+        answer[rows[bad]] = False
+        rows = rows[bad + 1 :]
+
+
+def are_heads(buffer: Bytes, start: Ints, size: Ints) -> Bools:
+    """Which records say that they have that size, after it a record's magic.
+
+    Each must have eight bytes in the buffer.
+    """
+    head = buffer[start[:, None] + np.arange(8)]
+    total = head[:, :4].copy().view(">i4")[:, 0]
+    magic = head[:, 4:].copy().view(">u4")[:, 0]
+    fits: Bools = (total == size) & ((magic == MAGIC_V1) | (magic == MAGIC_V2))
+    return fits

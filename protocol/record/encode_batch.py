@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from protocol.errors import BadRequest, MessageTooLarge, MqError
 from protocol.kernel import loader
-from protocol.kernel.loader import Kernel, address
+from protocol.kernel.loader import Kernel
 from protocol.message_id import NO_HOST, Host
 from protocol.names import QUEUE_ID_MAX, check_topic_for_send
 from protocol.record.encode import ANY_QUEUE, NewMessage, encode_batch, pack_record
@@ -116,7 +116,7 @@ def encode_columns_plain(draft: BatchDraft, crc: bool, max_message_bytes: int) -
 
 
 def _words(keys: str | Sequence[str]) -> tuple[str, ...]:
-    """A plain string is one key, an empty one none. Raises BadRequest for what is no text."""
+    """A plain string is one key, an empty one none. Raises BadRequest for what is not text."""
     if isinstance(keys, str):
         return (keys,) if keys else ()
     if not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
@@ -125,7 +125,7 @@ def _words(keys: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _joined_keys(keys: Keys | None) -> bytes | None:
-    """The text of each message's property KEYS, each ended by 0x02; None where one is no key."""
+    """The text of each message's property KEYS, each ended by 0x02; None where one is not a key."""
     if keys is None:
         return b""
     try:
@@ -164,7 +164,7 @@ def _encode_compiled(compiled: Kernel, draft: BatchDraft, crc: bool) -> EncodedB
     head = 4 + 4 * rows
     out = np.empty(head + room, np.uint8)
     sizes = struct.pack(f"={rows}q", *draft.sizes)
-    size = compiled.call("encode_batch", numbers, shared, draft.bodies, sizes, address(out))
+    size = compiled.call("encode_batch", numbers, shared, draft.bodies, sizes, out)
     if size < 0:
         return None
     found = out[:head].view(np.uint32)

@@ -15,7 +15,7 @@ _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def java_text(data: bytes) -> str:
-    """`new String(data, UTF_8)` in Java: what is no UTF-8 becomes U+FFFD.
+    """`new String(data, UTF_8)` in Java: what is not UTF-8 becomes U+FFFD.
 
     As Python's "replace", but for an encoded surrogate, which counts as one and not as up to three.
     """
@@ -57,7 +57,7 @@ def hash_pieces(
 ) -> NDArray[np.int32]:
     """Java hashes of the UTF-8 strings `flat[start:start+length]`, all at once.
 
-    Strings that are not pure ASCII take the plain path one by one; bytes that are no UTF-8
+    Strings that are not pure ASCII take the plain path one by one; bytes that are not UTF-8
     count as `java_text` has them.
     """
     compiled = loader.active()

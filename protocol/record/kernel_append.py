@@ -44,6 +44,7 @@ class AppendGroup:
 
     def __init__(self, kernel: Kernel, rules: AppendRules) -> None:
         self.kernel = kernel
+        self._check, self._seal = kernel.function("append_check"), kernel.function("append_seal")
         self._group = np.zeros(_GROUP_WORDS, np.int64)
         self._words = memoryview(self._group.data)
         self._words[_BODY_MAX], self._words[_CRC] = rules.max_message_bytes, rules.crc
@@ -54,7 +55,7 @@ class AppendGroup:
         self._make_requests(_REQUESTS_MIN)
 
     def _make_buffer(self, size: int) -> None:
-        """Memory for so many bytes of records, and for as many records as these can be."""
+        """Memory for `size` bytes of records, and for as many records as these can be."""
         rows = size // RECORD_BYTES_MIN + 1
         self._buffer = np.zeros(size, np.uint8)
         self._bytes = memoryview(self._buffer.data)
@@ -75,7 +76,7 @@ class AppendGroup:
         self._words[_REQUESTS] = address(self._request_array)
 
     def clear(self, requests: int, size: int) -> None:
-        """Begins a group of so many requests, with so many bytes of records and sizes."""
+        """Begins a group of up to `requests` requests, with `size` bytes of records and sizes."""
         if size > len(self._bytes):
             self._make_buffer(1 << (size - 1).bit_length())
         if requests > self._requests_max:
@@ -107,7 +108,7 @@ class AppendGroup:
             requests[request + _SIZES_AT] = end
             end += len(sizes)
         words[_BYTES], words[_COUNT] = end, self._count
-        count = self.kernel.call("append_check", self._at)
+        count = self._check(self._at)
         if count < 0:
             return None
         words[_BYTES] = self._end
@@ -136,7 +137,7 @@ class AppendGroup:
             at += _PART_WORDS
         words[_BASE], words[_TIME] = base, stamp.store_timestamp
         words[_HOST] = int.from_bytes(stamp.store_host, "big", signed=True)
-        sealed = self.kernel.call("append_seal", self._at)
+        sealed = self._seal(self._at)
         assert sealed == words[_ROWS], "sealed a group that was not checked"
 
     @property

@@ -26,6 +26,7 @@ class SealedRuns:
         self.kernel = kernel
         self._seal = kernel.function("append_run")
         self._rules = rules.max_message_bytes, int(rules.crc)
+        self._base = self._time = self._host = 0
         run = np.zeros(_RUN_WORDS, np.int64)
         self._words = memoryview(run.data)
         self._at = address(run)
@@ -36,34 +37,36 @@ class SealedRuns:
         self._bytes, self._size = memoryview(buffer.data), size
         self._bytes_at = address(buffer)
         self.end = self.last_at = 0
-        """The bytes of all requests so far, and where the last record begins."""
+        """The bytes of all requests up to now, and where the last record begins."""
 
-    def clear(self, size: int) -> None:
-        """Begins anew, with room for so many bytes."""
+    def clear(self, size: int, base: int, stamp: StoreStamp) -> None:
+        """Begins anew at log offset `base`, with room for `size` bytes. All records get `stamp`."""
         if size > self._size:
             self._make_buffer(1 << (size - 1).bit_length())
-        self.end = 0
+        self.end, self._base, self._time = 0, base, stamp.store_timestamp
+        self._host = int.from_bytes(stamp.store_host, "big", signed=True)
 
     def add(
         self,
-        claim: tuple[bytes | memoryview, int, int, bytes, int],
-        queue: tuple[bytes, int, int],
-        base: int,
-        stamp: StoreStamp,
+        records: bytes | memoryview,
+        count: int,
+        crc: int,
+        sizes: bytes,
+        flags: int,
+        topic: bytes,
+        queue_id: int,
+        queue_offset: int,
     ) -> bool:
         """Adds a request, unless another way has to look at it.
 
-        `claim`: its records, and what is said of them, as `AppendGroup.add` takes it. `queue`: the
-        topic as stored, the queue's id and the offset of the first record there. `base` is the log
-        offset of the buffer's begin.
+        The first five are as `AppendGroup.add` takes them; `topic` is as stored, `queue_offset`
+        the first record's.
         """
-        records, count, crc, sizes, flags = claim
-        topic, queue_id, offset = queue
-        host = int.from_bytes(stamp.store_host, "big", signed=True)
         end, size = self.end, len(records)
         _RUN.pack_into(
-            self._words, 0, size, count, crc, flags, len(topic), queue_id, offset, base + end,
-            stamp.store_timestamp, host, *self._rules, self._bytes_at + end, self._size - end, 0,
+            self._words, 0, size, count, crc, flags, len(topic), queue_id, queue_offset,
+            self._base + end, self._time, self._host, *self._rules,
+            self._bytes_at + end, self._size - end, 0,
         )  # fmt: skip
         if sizes and len(sizes) != 4 * count:
             return False

@@ -47,11 +47,17 @@ class PutKernel:
         _RULES.pack_into(self._draft, 0, host, rules.crc, address(buffer), len(buffer))
 
     def record(
-        self, put: Put, topic: bytes, place: tuple[int, int, int], store_timestamp: int
+        self,
+        put: Put,
+        topic: bytes,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        store_timestamp: int,
     ) -> memoryview | None:
         """The sealed record, valid until the next; None where the plain way has to make it.
 
-        `topic` as stored; `place`: queue id, queue offset, log offset.
+        `topic` is as stored, and `queue_id` is not -1 as the message's may be.
         """
         _, body, _, properties, born_timestamp, born_host, flag, sys_flag, reconsumed = put
         ip, port = born_host
@@ -59,7 +65,8 @@ class PutKernel:
             return None
         try:
             _DRAFT.pack_into(
-                self._draft, _RULES.size, len(body), len(properties), len(topic), *place,
+                self._draft, _RULES.size, len(body), len(properties), len(topic),
+                queue_id, queue_offset, physical_offset,
                 store_timestamp, born_timestamp, flag, sys_flag, port, reconsumed, ip,
             )  # fmt: skip
         except struct.error:

@@ -1,6 +1,6 @@
 """The record that `keelog store repair` puts in the place of one that damage took.
 
-It has exactly the length of what it stands for, so the chain of lengths stays whole, for a broker
+It has exactly the length of what it replaces, so the chain of lengths stays whole, for a broker
 too. Where topic, queue and queue offset of the lost message are known it carries them: offsets of
 the queue stay without a gap (a broker's rebuild would move all later units by one otherwise).
 Where they are not, it is a rolled-back transaction of a system topic: neither queued nor indexed.
@@ -24,14 +24,14 @@ from protocol.record.properties import (
 LOST = "KEELOG_LOST"
 """The property of a marker. Its value is `damaged`, with spaces after it up to the length."""
 LOST_TOPIC = "rmq_sys_keelog_lost"
-"""The topic of a marker for bytes of unknown origin; its end is cut off where there is no room."""
+"""The topic of a marker for bytes of unknown origin; its end is cut off where room is short."""
 GAP_MARKER_BYTES_MIN = RECORD_BYTES_MIN + 1
 GAP_MARKER_BYTES_MAX = 1 << 20
 
 _VALUE = "damaged"
 _PAIR_BYTES = len(LOST) + 2
 LOST_PROPERTY_BYTES = _PAIR_BYTES + len(_VALUE)
-"""The property whole. In less room its value is shorter, or a body of zeros stands in its place."""
+"""The property whole. In less room its value is shorter, or a body of zeros takes its place."""
 _NAMED_BYTES_MAX = PROPERTIES_BYTES_MAX - CRC_PROPERTY_BYTES
 
 
@@ -46,7 +46,7 @@ class MarkerPlace(NamedTuple):
 
 
 def queue_marker_bytes_min(topic: str, sealed: bool) -> int:
-    """The shortest marker that can stand in a queue of this topic."""
+    """The shortest marker that can be in a queue of this topic."""
     long = len(topic) > SHORT_TOPIC_CHARS_MAX
     crc = CRC_PROPERTY_BYTES if sealed else 0
     return RECORD_BYTES_MIN + long + len(topic.encode()) + crc

@@ -1,6 +1,6 @@
 """The writer's pass over records that clients encoded: check them, then fill in what only it knows.
 
-Each step stands here twice: for numpy columns, and plainly for a few records, where numpy's fixed
+Each step is here twice: for numpy columns, and plainly for a few records, where numpy's fixed
 cost (some 100 µs a pass) would be more than the work. The plain one is the tests' oracle.
 """
 
@@ -76,7 +76,7 @@ class StoreStamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlainRow:
-    """One checked record of a request: where it stands in the request's frame."""
+    """One checked record of a request: its place in the frame, and its queue."""
 
     start: int
     size: int
@@ -230,12 +230,16 @@ def _check_record(row: int, record: Record, rules: AppendRules) -> None:
 
 
 def patch_plain(
-    buffer: bytearray, row: PlainRow, offsets: tuple[int, int, int], stamp: StoreStamp, crc: bool
+    buffer: bytearray,
+    row: PlainRow,
+    queue_offset: int,
+    physical_offset: int,
+    stamp: StoreStamp,
+    crc: bool,
 ) -> None:
-    """Fills in one record at `row.start` of `buffer`; `offsets`: queue id, queue and log offset."""
-    queue_id, queue_offset, physical_offset = offsets
+    """Fills in one record at `row.start` of `buffer`, for the queue `row.queue_id`."""
     start = row.start
-    _QUEUE_ID.pack_into(buffer, start + _QUEUE_ID_AT, queue_id)
+    _QUEUE_ID.pack_into(buffer, start + _QUEUE_ID_AT, row.queue_id)
     _OFFSETS.pack_into(buffer, start + _QUEUE_OFFSET_AT, queue_offset, physical_offset)
     time_at = start + record_head(row.sys_flag).offsets["store_timestamp"]
     _STAMP.pack_into(buffer, time_at, stamp.store_timestamp, stamp.store_host)

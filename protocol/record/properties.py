@@ -78,7 +78,7 @@ def decode_raw_properties(data: bytes) -> dict[bytes, bytes]:
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
-    """As `decode_raw_properties`, as text; bytes that are no UTF-8 become U+FFFD, as in Java."""
+    """As `decode_raw_properties`, as text; bytes that are not UTF-8 become U+FFFD, as in Java."""
     return {
         java_text(name): java_text(value) for name, value in decode_raw_properties(data).items()
     }

@@ -80,7 +80,7 @@ def unpack(frame: bytes | memoryview, bytes_max: int = HEADER_BYTES_MAX) -> Head
 def _check_items(frame: bytes | memoryview) -> None:
     """Walks over the marks of msgpack without building anything; what a body holds is skipped.
 
-    Raises BadRequest for more items or more text than a request can need. Bytes that are no
+    Raises BadRequest for more items or more text than a request can need. Bytes that are not
     msgpack end the walk: the unpacker names them.
     """
     place = text_bytes = 0
@@ -88,19 +88,19 @@ def _check_items(frame: bytes | memoryview) -> None:
         if place >= len(frame):
             return
         mark = frame[place]
-        behind, length_bytes = _BEHIND[mark], _LENGTH_BYTES[mark]
+        rest, length_bytes = _REST[mark], _LENGTH_BYTES[mark]
         place += 1
         if length_bytes:
-            behind += int.from_bytes(frame[place : place + length_bytes], "big")
+            rest += int.from_bytes(frame[place : place + length_bytes], "big")
             place += length_bytes
         if mark in _TEXT_MARKS:
-            text_bytes += behind
+            text_bytes += rest
             if text_bytes > TEXT_BYTES_MAX:
                 raise BadRequest(
                     f"the header holds more than {TEXT_BYTES_MAX} bytes of text",
                     "send large content as the body",
                 )
-        place += behind
+        place += rest
     if place < len(frame):
         raise BadRequest(
             f"the header holds more than {ITEMS_MAX} items", "no request needs so many fields"
@@ -108,29 +108,29 @@ def _check_items(frame: bytes | memoryview) -> None:
 
 
 def _marks() -> tuple[bytes, bytes, frozenset[int]]:
-    """For each first byte of an item: fixed bytes behind it, bytes of its length, and the text's.
+    """For each first byte of an item: fixed bytes after it, bytes of its length, and the text's.
 
     The items of lists and maps come after them as items of their own, so they count as nothing.
     """
-    behind, length_bytes = bytearray(256), bytearray(256)
+    rest, length_bytes = bytearray(256), bytearray(256)
     for mark in range(0xA0, 0xC0):
-        behind[mark] = mark - 0xA0
+        rest[mark] = mark - 0xA0
     for first, sizes in ((0xCA, (4, 8)), (0xCC, (1, 2, 4, 8)), (0xD0, (1, 2, 4, 8))):
         for mark, size in enumerate(sizes, first):
-            behind[mark] = size
+            rest[mark] = size
     for mark, size in enumerate((2, 3, 5, 9, 17), 0xD4):  # extensions, with their type
-        behind[mark] = size
+        rest[mark] = size
     for mark, size in enumerate((1, 2, 4), 0xC7):
-        behind[mark], length_bytes[mark] = 1, size
+        rest[mark], length_bytes[mark] = 1, size
     for first in (0xC4, 0xD9):  # bytes, text
         for mark, size in enumerate((1, 2, 4), first):
             length_bytes[mark] = size
     for mark, size in ((0xDC, 2), (0xDD, 4), (0xDE, 2), (0xDF, 4)):  # lists and maps
-        behind[mark] = size
-    return bytes(behind), bytes(length_bytes), frozenset({*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB})
+        rest[mark] = size
+    return bytes(rest), bytes(length_bytes), frozenset({*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB})
 
 
-_BEHIND, _LENGTH_BYTES, _TEXT_MARKS = _marks()
+_REST, _LENGTH_BYTES, _TEXT_MARKS = _marks()
 
 
 def unpack_answer(frame: bytes | memoryview) -> Header:
@@ -156,9 +156,9 @@ def request_id(header: Header) -> int:
 
 
 def id_within(frame: bytes | memoryview) -> int:
-    """The id at the beginning of a header that `unpack` refuses, so that who asked learns why.
+    """The id at the beginning of a header that `unpack` refuses, so that the refusal can name it.
 
-    0 when none stands before what is wrong, within ID_WITHIN_BYTES.
+    0 when none comes before what is wrong, within ID_WITHIN_BYTES.
     """
     unpacker = msgpack.Unpacker(**_REQUEST_RULES)
     unpacker.feed(bytes(frame[:ID_WITHIN_BYTES]))

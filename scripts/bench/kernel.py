@@ -20,7 +20,7 @@ from node.store.verify.verify import verify
 from pipeline.options import parse_options
 from pipeline.read.part import read_part
 from pipeline.resolve import plan_parts
-from protocol.derived.dispatch_request import dispatch_requests, index_keys
+from protocol.derived.dispatch_request import DispatchRequests, index_keys
 from protocol.kernel import loader
 from scripts.bench.spark import TWO, TYPICAL
 
@@ -43,7 +43,7 @@ def dispatch(root: Path) -> int:
     with open_store(root) as store:
         log = store.log
         for columns in log.columns(log.min_offset, None, WINDOW_BYTES):
-            requests = dispatch_requests(columns)
+            requests = DispatchRequests(columns)
             index_keys(requests)
             count += len(requests)
     return count

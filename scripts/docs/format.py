@@ -14,12 +14,13 @@ from node.runtime import state_page
 from node.store import checkpoints
 from node.store.identity import lock_id
 from protocol.checkpoint import CHECKPOINT
-from protocol.derived.index_build import IndexImage, KeyBatch
+from protocol.derived.index_build import IndexImage
 from protocol.derived.index_entry import (
     INDEX_ENTRY,
     INDEX_HEADER,
     INDEX_SLOT,
     IndexGeometry,
+    KeyBatch,
     key_hash,
 )
 from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, QueueUnit
@@ -64,7 +65,7 @@ def example_record(crc: bool = False) -> bytes:
     buffer = bytearray(pack_record(message, properties))
     row = PlainRow(0, len(buffer), message.topic, message.queue_id, message.sys_flag)
     stamp = StoreStamp(1_700_000_000_123, Host(bytes([10, 0, 0, 5]), 10_911).to_bytes())
-    patch_plain(buffer, row, (message.queue_id, 7, 0), stamp, crc)
+    patch_plain(buffer, row, 7, 0, stamp, crc)
     return bytes(buffer)
 
 

@@ -6,8 +6,7 @@ from click.testing import CliRunner
 
 from keelog.cli.failures import lines
 from keelog.cli.spark.options import Asked, session_options
-from pipeline.engine_errors import named
-from pipeline.errors import CorruptRecord, EngineFailed, IncompatiblePyspark
+from pipeline.errors import CorruptRecord, EngineFailed, IncompatiblePyspark, named
 
 
 @click.command()

@@ -4,8 +4,7 @@ import pickle
 
 import pytest
 
-from pipeline.engine_errors import named
-from pipeline.errors import KINDS, DataLoss, StoreUnreadable, naming_conditions, naming_node
+from pipeline.errors import KINDS, DataLoss, StoreUnreadable, named, naming_conditions, naming_node
 from protocol.errors import (
     BadRequest,
     MessageDamaged,

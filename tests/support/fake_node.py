@@ -10,6 +10,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import psutil
@@ -90,10 +91,11 @@ class Memory:
         counts: dict[tuple[str, int], list[int]] = {}
         for row in rows:
             key = (row.topic, row.queue_id if chosen is None else chosen)
-            offsets = (key[1], len(self.queues[key]), self.end)
-            patch_plain(buffer, row, offsets, StoreStamp(now, STORE_HOST.to_bytes()), crc=True)
+            placed, offset = replace(row, queue_id=key[1]), len(self.queues[key])
+            stamp = StoreStamp(now, STORE_HOST.to_bytes())
+            patch_plain(buffer, placed, offset, self.end, stamp, crc=True)
             self._keep(bytes(buffer[row.start : row.start + row.size]), key)
-            counts.setdefault(key, [offsets[1], 0])[1] += 1
+            counts.setdefault(key, [offset, 0])[1] += 1
         return {
             "status": "PUT_OK",
             "physical_offset": first,

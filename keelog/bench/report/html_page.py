@@ -8,8 +8,8 @@ from keelog.bench.results import Result
 from keelog.text import ms_text
 from pipeline.report.page import page as frame
 from pipeline.report.page import section, table
-from pipeline.report.text import count_text, size_text
 from protocol.errors import RefusedError
+from protocol.printable import count_text, size_text
 
 TITLES = {
     "send": "Messages sent to a node",

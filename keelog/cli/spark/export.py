@@ -18,8 +18,7 @@ from keelog.cli.store.export_options import (
 from pipeline.session import check_engine
 
 if TYPE_CHECKING:
-    from pipeline.jobs.export.write import WriteOrder, Written
-    from pipeline.task_spec import Part
+    from pipeline.jobs.export.write import NumberedPart, WriteOrder, Written
 
 
 @command()
@@ -50,7 +49,7 @@ def export(
         from pipeline.jobs.export.run import by_tasks, run_export
 
         # Spark starts when there is something to write, and not before.
-        def engine(parts: list["Part"], order: "WriteOrder") -> list["Written"]:
+        def engine(parts: list["NumberedPart"], order: "WriteOrder") -> list["Written"]:
             return asked.run(what, lambda session: by_tasks(session, parts, order))
 
         result = run_export(store, ExportFolder.at(out), wanted, engine)

@@ -65,7 +65,7 @@ class TailWalk:
             row, why = self._first_torn(columns)
             whole = columns.take(slice(0, row))
             if len(whole):
-                position = int(whole.physical_offset[-1] + whole.size[-1])
+                position = whole.end
                 self.end = position
                 yield whole
             if why:

@@ -15,7 +15,7 @@ from node.store.checkpoints import Tails
 from node.store.log.damage import next_record, wrong_blank
 from node.store.log.reader import LogReader
 from node.store.log.segment import Segment
-from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.ids import Queue
 from protocol.record.codec import FILLER_BYTES, MAGIC_FILLER, Record, Torn
 from protocol.record.columns import RecordColumns, crc_property_rows
@@ -209,7 +209,7 @@ def _blank_at(reader: LogReader, position: int) -> int | None:
 
 
 def _queues_of(columns: RecordColumns) -> Iterator[tuple[Queue, WalkedQueue]]:
-    requests = dispatch_requests(columns)
+    requests = DispatchRequests(columns)
     rows = np.flatnonzero(requests.is_queued)
     if not len(rows):
         return

@@ -16,9 +16,15 @@ from node.store.indexes.file import IndexFile
 from node.store.log.damage import Damage, columns_past_damage
 from node.store.log.reader import LogReader
 from node.store.shutdown_state import Condition
-from protocol.derived.dispatch_request import dispatch_requests, index_keys
-from protocol.derived.index_build import IndexImage, KeyBatch, fill_slots
-from protocol.derived.index_entry import INDEX_ENTRY, INDEX_HEADER, IndexGeometry, IndexHeader
+from protocol.derived.dispatch_request import DispatchRequests, key_batch
+from protocol.derived.index_build import IndexImage, fill_slots
+from protocol.derived.index_entry import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    IndexGeometry,
+    IndexHeader,
+    KeyBatch,
+)
 from protocol.names import next_index_file_name
 from protocol.record.codec import Record
 
@@ -172,13 +178,8 @@ def _key_batches(log: LogReader, start: int, skip: int, rules: IndexRules) -> It
     for item in columns_past_damage(log, start):
         if isinstance(item, Damage):
             continue
-        requests = dispatch_requests(item, rules.delay_levels_ms)
-        keys = index_keys(requests, rules.with_tags)
-        batch = KeyBatch(
-            keys.key_hash,
-            requests.commit_log_offset[keys.row],
-            requests.store_timestamp[keys.row],
-        )
+        requests = DispatchRequests(item, rules.delay_levels_ms)
+        batch = key_batch(requests, rules.with_tags)
         entered = min(skip, int((batch.physical_offset == start).sum())) if skip else 0
         skip = 0
         if len(batch.key_hash) > entered:

@@ -15,7 +15,7 @@ from node.store.log.reader import LogReader
 from node.store.queues.files import Units
 from node.store.queues.reader import DerivedUnits
 from node.store.shutdown_state import Condition
-from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_build import QueueEnd, UnitBatch, filler_units, plan_units, unit_array
 from protocol.ids import Queue
 from protocol.record.columns import RecordColumns
@@ -93,29 +93,25 @@ def derive_units(
 def _by_queue(
     columns: RecordColumns, delay_levels_ms: tuple[int, ...]
 ) -> list[tuple[Queue, _Rows]]:
-    requests = dispatch_requests(columns, delay_levels_ms)
+    requests = DispatchRequests(columns, delay_levels_ms)
     queued = np.flatnonzero(requests.is_queued)
     if not len(queued):
         return []
-    topic_id, queue_id = requests.topic_id[queued], requests.queue_id[queued]
+    topic_id, queue_id = requests.topic_id[queued], columns.queue_id[queued]
     order = np.lexsort((queue_id, topic_id))
     topic_id, queue_id, queued = topic_id[order], queue_id[order], queued[order]
     changes = np.flatnonzero((np.diff(topic_id) != 0) | (np.diff(queue_id) != 0)) + 1
     answer = []
     for group in np.split(queued, changes):
         row = int(group[0])
-        queue = Queue(requests.topics[int(requests.topic_id[row])], int(requests.queue_id[row]))
-        answer.append(
-            (
-                queue,
-                _Rows(
-                    requests.consume_queue_offset[group],
-                    requests.commit_log_offset[group],
-                    requests.message_size[group],
-                    requests.tags_code[group],
-                ),
-            )
+        queue = Queue(requests.topics[int(requests.topic_id[row])], int(columns.queue_id[row]))
+        found = _Rows(
+            columns.queue_offset[group],
+            columns.physical_offset[group],
+            columns.size[group],
+            requests.tags_code[group],
         )
+        answer.append((queue, found))
     return answer
 
 

@@ -168,7 +168,7 @@ class IndexCheck:
     def records(self, requests: DispatchRequests, stop: int, damaged: Stretches) -> None:
         """Compares a window's records, which end at `stop`, with the entries that name the window,
         or a place between it and the window before. An entry that names damage is right."""
-        starts = requests.commit_log_offset
+        starts = requests.columns.physical_offset
         if not len(starts):
             return
         everything = index_keys(requests, with_tags=True)
@@ -196,7 +196,7 @@ class IndexCheck:
         """Checks the file's entries that name the window; returns their codes."""
         entries = file.entries()
         offsets = entries["physical_offset"].astype(np.int64)
-        starts = requests.commit_log_offset
+        starts = requests.columns.physical_offset
         numbers = np.flatnonzero((offsets >= self.done) & (offsets < stop))
         row = np.searchsorted(starts, offsets[numbers])
         exact = (row < len(starts)) & (starts[np.minimum(row, len(starts) - 1)] == offsets[numbers])
@@ -208,7 +208,7 @@ class IndexCheck:
         for number in numbers[~np.isin(codes, expected)][:ALIKE_MAX].tolist():
             detail = f"no key of the record at {int(offsets[number])} has its hash"
             self._add_entry("entry_mismatch", file.name, number, detail)
-        diffs, known = self.time_diffs(file, numbers, requests.store_timestamp[row])
+        diffs, known = self.time_diffs(file, numbers, requests.columns.store_timestamp[row])
         wrong = known & (diffs != entries["time_diff_s"][numbers])
         if (wrong & (numbers == 0)).any():
             self.odd_firsts.add(file.name)

@@ -144,7 +144,7 @@ class LogCheck:
 
 def blank_finding(log: LogReader, columns: RecordColumns) -> Finding | None:
     """The finding for a blank of a wrong length after the last record of a segment."""
-    torn = wrong_blank(log, int(columns.physical_offset[-1] + columns.size[-1]))
+    torn = wrong_blank(log, columns.end)
     if torn is None:
         return None
     path = log.segment_at(torn.position).path

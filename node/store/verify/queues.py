@@ -22,7 +22,6 @@ from node.store.verify.findings import (
     mended_by_recovery,
 )
 from protocol.derived.dispatch_request import DispatchRequests
-from protocol.derived.queue_build import unit_array
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
@@ -176,21 +175,16 @@ class QueueCheck:
 
     def records(self, requests: DispatchRequests) -> None:
         """Compares a window's records with their units."""
-        queued = np.flatnonzero(requests.is_queued)
-        order = np.lexsort((requests.queue_id[queued], requests.topic_id[queued]))
+        columns, queued = requests.columns, np.flatnonzero(requests.is_queued)
+        order = np.lexsort((columns.queue_id[queued], requests.topic_id[queued]))
         queued = queued[order]
-        keys = np.stack([requests.topic_id[queued], requests.queue_id[queued]])
+        keys = np.stack([requests.topic_id[queued], columns.queue_id[queued]])
         cuts = np.flatnonzero((np.diff(keys, axis=1) != 0).any(axis=0)) + 1
         for rows in np.split(queued, cuts):
             if len(rows):
                 topic = requests.topics[int(requests.topic_id[rows[0]])]
-                expected = unit_array(
-                    requests.commit_log_offset[rows],
-                    requests.message_size[rows],
-                    requests.tags_code[rows],
-                )
-                numbers = requests.consume_queue_offset[rows]
-                self.check(Queue(topic, int(requests.queue_id[rows[0]])), numbers, expected)
+                numbers, expected = columns.queue_offset[rows], requests.units(rows)
+                self.check(Queue(topic, int(columns.queue_id[rows[0]])), numbers, expected)
 
     def check(self, queue: Queue, numbers: Ints, expected: NDArray[Any]) -> None:
         """Compares the units of these numbers with those that the records call for."""

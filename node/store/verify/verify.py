@@ -11,7 +11,7 @@ from node.store.verify.index import IndexCheck
 from node.store.verify.log import LogCheck, Progress
 from node.store.verify.own import irregular_findings, own_findings
 from node.store.verify.queues import QueueCheck
-from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ def verify(
         for columns in log.walk(verify=deep):
             if not deep:
                 continue
-            requests = dispatch_requests(columns, store.settings.delay_levels_ms)
+            requests = DispatchRequests(columns, store.settings.delay_levels_ms)
             queues.records(requests)
             if store.settings.message_index_enable:
-                end = int(columns.physical_offset[-1] + columns.size[-1])
+                end = columns.end
                 index.records(requests, end, log.damaged)
         log.tail()
         log.checkpoint()

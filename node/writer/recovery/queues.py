@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC
 from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_MASK
@@ -26,7 +26,7 @@ class TailNotes:
         """Takes records in log order; those without a queue unit do not count."""
         names, topic_id = group_topics(columns)
         if SCHEDULE_TOPIC in names:
-            rows = np.flatnonzero(dispatch_requests(columns).is_queued)
+            rows = np.flatnonzero(DispatchRequests(columns).is_queued)
         else:
             kind = columns.sys_flag & TRANSACTION_MASK
             rows = np.flatnonzero((kind == 0) | (kind == TRANSACTION_COMMIT))

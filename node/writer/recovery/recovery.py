@@ -246,7 +246,7 @@ def _walk_of_broker(
         for item in columns_past_damage(store.log, start):
             if isinstance(item, RecordColumns):
                 _note(found, notes, item)
-                noted = int(item.physical_offset[-1] + item.size[-1])
+                noted = item.end
                 tell(noted)
             elif item.torn.position < found.floor:
                 # Of a broker's part nobody knows what was durable: readers meet damage there.

@@ -37,7 +37,7 @@ def parse_stage(header: Header, payload: bytes | None) -> StageRequest:
     """Raises BadRequest, MessageTooLarge."""
     if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
         refuse_payload(payload)
-    query, batch, stage, frame, records, size, crc, sizes = STAGE.parse(header)
+    query, batch, stage, frame, records, size, crc, sizes = STAGE.values(header)
     if header.get("queue") is not None:
         raise BadRequest("stage takes no field queue", "each record names its own queue")
     append = batch_of(payload, records, size, crc, sizes, any_queue=False)

@@ -1,12 +1,12 @@
 """What one task of an audit does: holds a range of the log against the queue and index files.
 
-The rules are those of `keelog store verify` (node/store/verify/). What is alike, byte for byte,
-needs no more than that; only what differs is looked at record by record.
+The rules are those of `keelog store verify` (node/store/verify/). Bytes that are alike
+need no more than that; only what differs is looked at record by record.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,13 +27,13 @@ from node.store.verify.index import IndexCheck, disorder
 from node.store.verify.log import blank_finding
 from node.store.verify.queues import CheckedQueue, QueueCheck
 from pipeline.jobs.rebuild.unit_runs import UnitGatherer
-from pipeline.jobs.scan import WINDOW_BYTES, RangeEnds, ScanRange, stopped_below
+from pipeline.jobs.scan import WINDOW_BYTES, RangeEnds, RangeScan, ScanRange
 from pipeline.task_spec import LogAt
-from protocol.derived.dispatch_request import DispatchRequests, dispatch_requests, index_keys
-from protocol.derived.index_build import KeyBatch
-from protocol.derived.index_entry import IndexGeometry
+from protocol.derived.dispatch_request import DispatchRequests, key_batch
+from protocol.derived.index_entry import IndexGeometry, KeyBatch
 from protocol.ids import Queue
 from protocol.names import INDEX_DIR
+from protocol.record.codec import Torn
 from protocol.record.columns import RecordColumns
 
 Units = NDArray[Any]
@@ -91,11 +91,12 @@ class IndexNotes:
     odd_firsts: set[str] = field(default_factory=set)
     disorder: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
 
-    def note(self, check: IndexCheck) -> None:
-        """Adds what a check has found."""
-        self.lacks_entries |= check.lacks_entries
-        self.told |= check.told
-        self.odd_firsts |= check.odd_firsts
+
+def merge_notes(notes: IndexNotes | IndexCheck, found: IndexNotes | IndexCheck) -> None:
+    """Adds what a check, or a task, has found."""
+    notes.lacks_entries |= found.lacks_entries
+    notes.told |= found.told
+    notes.odd_firsts |= found.odd_firsts
 
 
 class RangeStore:
@@ -164,7 +165,7 @@ def audit_chain(job: AuditJob, name: str) -> tuple[Findings, IndexNotes]:
         check = store.index_check(findings)
         file = next(file for file in check.opened if file.name == name)
         check.chain(file)
-        notes.note(check)
+        merge_notes(notes, check)
         notes.disorder[name] = disorder(file)
         return findings, notes
     finally:
@@ -186,10 +187,10 @@ class _RangeAudit:
             blank = blank_finding(self._store.log, columns)
             if blank is not None:
                 report.findings.add(blank)
-            requests = dispatch_requests(columns, self._job.settings.delay_levels_ms)
+            requests = DispatchRequests(columns, self._job.settings.delay_levels_ms)
             for rows in gatherer.add(requests):
                 self._check_units(rows.queue, rows.start, rows.units)
-            self._add_keys(requests)
+            self._keys.append(key_batch(requests, self._job.with_tags))
         for rows in gatherer.flush():
             self._check_units(rows.queue, rows.start, rows.units)
         for queue, seen in self._queues.seen.items():
@@ -200,49 +201,35 @@ class _RangeAudit:
 
     def _walk(self) -> Iterator[RecordColumns]:
         """The range's records, also after damage; notes damage and ends."""
-        span, log, report = self._span, self._store.log, self._report
-        start: int | None = span.start
-        if not span.is_proven:
-            start = next_record(log, span.start, stop=span.stop)
-        if start is None:
-            return
-        first, end, torn = None, start, None
-        while start is not None and start < span.stop:
-            for columns in log.columns(start, span.stop, WINDOW_BYTES):
+        log, report, first = self._store.log, self._report, None
+        span: ScanRange | None = self._span
+        while span is not None:
+            scan = RangeScan(log, span)
+            for columns in scan:
                 if first is None:
                     first = int(columns.physical_offset[0])
                     report.first_time = int(columns.store_timestamp[0])
-                end = int(columns.physical_offset[-1] + columns.size[-1])
                 report.records += len(columns)
                 report.last_time = int(columns.store_timestamp[-1])
                 report.newest_time = max(report.newest_time, report.last_time)
                 yield columns
-            torn, start = stopped_below(log, span.stop), None
-            if torn is None and end < span.stop:
-                # Neither damage nor the range's end: the filler that closes the segment.
-                end = min(log.segment_at(span.start).end, log.end)
-            elif torn is not None:
-                start = next_record(log, torn.position + 1, report.last_time, span.stop)
-                end = torn.position
-                if start is not None:
-                    where = str(log.segment_at(torn.position).path)
-                    report.damages.append(Damage(where, torn, start))
-        report.ends = RangeEnds(span.number, first, end, torn)
+            ends = scan.ends()
+            report.ends = ends._replace(first=first)
+            span = None if ends.torn is None else self._resumed(ends.torn)
+
+    def _resumed(self, torn: Torn) -> ScanRange | None:
+        """The rest of the range after damage, which it notes; None without a record there."""
+        span, log, report = self._span, self._store.log, self._report
+        start = next_record(log, torn.position + 1, report.last_time, span.stop)
+        if start is None:
+            return None
+        report.damages.append(Damage(str(log.segment_at(torn.position).path), torn, start))
+        return replace(span, start=start, is_proven=True)
 
     def _check_units(self, queue: Queue, start: int, units: Units) -> None:
         self._queues.check(queue, np.arange(start, start + len(units)), units)
 
     # The index
-
-    def _add_keys(self, requests: DispatchRequests) -> None:
-        keys = index_keys(requests, self._job.with_tags)
-        self._keys.append(
-            KeyBatch(
-                keys.key_hash,
-                requests.commit_log_offset[keys.row],
-                requests.store_timestamp[keys.row],
-            )
-        )
 
     def _check_index(self) -> None:
         """Compares the entries of the range with its keys; where they differ, window by window."""
@@ -254,11 +241,11 @@ class _RangeAudit:
                 check.missing(first[:1])
         elif not self._is_alike(check):
             self._compare(check)
-        report.index.note(check)
+        merge_notes(report.index, check)
 
     def _is_alike(self, check: IndexCheck) -> bool:
         ends = self._report.ends
-        keys = KeyBatch(*(np.concatenate(columns) for columns in zip(*self._keys, strict=True)))
+        keys = KeyBatch.join(self._keys)
         assert ends.first is not None
         at = 0
         for file in check.opened:
@@ -289,8 +276,8 @@ class _RangeAudit:
         for damage in [*report.damages, None]:
             stop = report.ends.end if damage is None else damage.torn.position
             for columns in log.columns(position, min(stop, self._span.stop), WINDOW_BYTES):
-                requests = dispatch_requests(columns, self._job.settings.delay_levels_ms)
-                check.records(requests, _end(columns), damaged)
+                requests = DispatchRequests(columns, self._job.settings.delay_levels_ms)
+                check.records(requests, columns.end, damaged)
             if damage is not None:
                 damaged.append((damage.torn.position, damage.resumed_at))
                 position = damage.resumed_at
@@ -304,10 +291,6 @@ class _RangeAudit:
         odd = [row for row in rows.tolist() if not is_within(damaged, int(offsets[row]))]
         for row in odd[:ALIKE_MAX]:
             check.add_dangling(file.name, row, int(offsets[row]))
-
-
-def _end(columns: RecordColumns) -> int:
-    return int(columns.physical_offset[-1] + columns.size[-1])
 
 
 def _first_row(file: IndexFile, offset: int) -> int:

@@ -27,18 +27,18 @@ from pipeline.errors import BadOption, naming_conditions
 from pipeline.jobs.audit.range_task import (
     AuditJob,
     AuditReport,
-    IndexNotes,
     QueueBounds,
     audit_chain,
     audit_range,
+    merge_notes,
 )
 from pipeline.jobs.audit.stitch import AuditStitch
 from pipeline.jobs.locations import place_of
 from pipeline.jobs.scan import RANGE_BYTES, plan_ranges
-from pipeline.jobs.tasks import run_tasks
+from pipeline.jobs.session_run import run_tasks
 from pipeline.stores.access import Way
 from pipeline.task_spec import LogAt
-from protocol.derived.dispatch_request import dispatch_requests, index_keys
+from protocol.derived.dispatch_request import DispatchRequests, key_batch
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 
@@ -145,8 +145,6 @@ class _Audit:
 
     def _job(self) -> AuditJob:
         store, index = self._store, self._index
-        reader = store.log
-        starts = tuple(segment.start for segment in reader.segments.segments)
         bounds: dict[Queue, QueueBounds | None] = dict.fromkeys(store.folders)
         for queue, seen in self._queues.seen.items():
             bounds[queue] = QueueBounds(seen.start, seen.end)
@@ -155,7 +153,7 @@ class _Audit:
         except StoreDamaged:
             file_bytes = 0  # the check of the structure has reported it; no queue is opened then
         return AuditJob(
-            log=LogAt(str(store.root), reader.segment_bytes, starts, reader.min_offset, reader.end),
+            log=LogAt.of(str(store.root), store.log),
             settings=store.settings,
             condition=store.condition,
             queue_file_bytes=file_bytes,
@@ -172,11 +170,11 @@ class _Audit:
         ranges = plan_ranges(job.log, range_bytes, _TASKS_A_CORE * context.defaultParallelism)
         reports = run_tasks(self._spark, "audit", partial(audit_range, job), ranges)
         stitch = AuditStitch(self._store.log, self._log, partial(audit_range, job))
-        for number, run in enumerate(self._store.runs):
+        for number, (start, end) in enumerate(self._store.runs):
             if number:
-                self._log.damaged.append((self._store.runs[number - 1][1], run[0]))
-            spans = [span for span in ranges if run[0] <= span.start < run[1]]
-            stitch.run(run, spans, reports)
+                self._log.damaged.append((self._store.runs[number - 1][1], start))
+            spans = [span for span in ranges if start <= span.start < end]
+            stitch.run(start, end, spans, reports)
         self.ranges, self.repaired = len(ranges), stitch.repaired
         return stitch.kept
 
@@ -189,12 +187,7 @@ class _Audit:
             seen: CheckedQueue = queues.seen[queue]
             seen.called += runs
             seen.vouched = max(seen.vouched, report.vouched[queue])
-        self._note(report.index)
-
-    def _note(self, notes: IndexNotes) -> None:
-        self._index.lacks_entries |= notes.lacks_entries
-        self._index.told |= notes.told
-        self._index.odd_firsts |= notes.odd_firsts
+        merge_notes(self._index, report.index)
 
     def _chains(self, job: AuditJob) -> None:
         """Checks each file's order and chains in tasks; skips order errors that ranges reported."""
@@ -203,7 +196,7 @@ class _Audit:
             for name, rows in notes.disorder.items():
                 self._index.order(name, rows)
             self._findings.merge(findings)
-            self._note(notes)
+            merge_notes(self._index, notes)
 
 
 def _indexes_tags(store: StoppedStore, files: list[IndexFile]) -> bool:
@@ -219,9 +212,9 @@ def _indexes_tags(store: StoppedStore, files: list[IndexFile]) -> bool:
         # Some entries of the first and of the last record may be in the files next to this one.
         inner = offsets[(offsets > offsets[0]) & (offsets < offsets[-1])]
         for columns in store.log.columns(int(offsets[0]), int(offsets[-1]), verify=False):
-            requests = dispatch_requests(columns, store.settings.delay_levels_ms)
+            requests = DispatchRequests(columns, store.settings.delay_levels_ms)
             with_tags, without = (
-                requests.commit_log_offset[index_keys(requests, tags).row] for tags in (True, False)
+                key_batch(requests, tags).physical_offset for tags in (True, False)
             )
             if len(with_tags) != len(without):
                 found = int(np.isin(inner, columns.physical_offset).sum())

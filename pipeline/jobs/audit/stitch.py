@@ -16,7 +16,7 @@ Again = Callable[[ScanRange], AuditReport]
 class AuditStitch:
     """Goes through ranges in log order; notes damage in `check`, keeps the reports that count.
 
-    After damage the log goes on at the first record of a range that is not older than what stands
+    After damage the log goes on at the first record of a range that is not older than what is
     before the damage. `again` audits a range from another place: where a body imitates a record
     at its own place, the task has started at that.
     """
@@ -32,17 +32,14 @@ class AuditStitch:
         self.repaired = False
 
     def run(
-        self,
-        run: tuple[int, int],
-        spans: Iterable[ScanRange],
-        reports: Sequence[AuditReport],
+        self, start: int, end: int, spans: Iterable[ScanRange], reports: Sequence[AuditReport]
     ) -> None:
-        """One stretch of segments without a gap; `reports` are indexed by the ranges' numbers."""
-        self._torn, self._last_time, self._expected = None, 0, run[0]
+        """The log in [start, end), which has no gap. `reports` are in the order of all ranges."""
+        self._torn, self._last_time, self._expected = None, 0, start
         for span in spans:
             self._range(span, reports[span.number])
         if self._torn is not None:
-            reader = LogReader(self._log.segments, Bounds(run[0], min(run[1], self._log.end)))
+            reader = LogReader(self._log.segments, Bounds(start, min(end, self._log.end)))
             self._check.add_end(reader, self._torn)
 
     def _range(self, span: ScanRange, found: AuditReport) -> None:

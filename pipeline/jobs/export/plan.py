@@ -59,7 +59,7 @@ def plan_export(
         "by_topic": options.by_topic,
     }
     if before is not None and dict(before.selection) != selection:
-        raise _mismatch(_told(dict(before.selection)), _told(selection))
+        raise _mismatch(_words(dict(before.selection)), _words(selection))
     everything = plan_parts(parsed)
     positions = before.stores if before is not None else {}
     with naming_conditions():
@@ -71,7 +71,7 @@ def plan_export(
 def _source_options(
     path: str | Mapping[str, str], options: ExportOptions, by_queues: bool
 ) -> dict[str, str]:
-    told: dict[str, str | None] = {
+    given: dict[str, str | None] = {
         "subscribe": options.topics,
         "tags": options.tags,
         "startingTimestamp": None if options.from_ms is None else str(options.from_ms),
@@ -79,14 +79,14 @@ def _source_options(
         "onCorruptRecord": options.on_corrupt,
     }
     if by_queues and options.topics is None:
-        told["subscribePattern"] = ".*"
+        given["subscribePattern"] = ".*"
     names = [column.name for column in _asked(options)]
-    told["columns"] = ",".join([*names, *(name for name in NEEDED if name not in names)])
+    given["columns"] = ",".join([*names, *(name for name in NEEDED if name not in names)])
     if isinstance(path, str):
-        told["path"] = path
+        given["path"] = path
     else:
-        told["nodes"] = json.dumps(dict(path))
-    return {**options.source, **{name: value for name, value in told.items() if value is not None}}
+        given["nodes"] = json.dumps(dict(path))
+    return {**options.source, **{name: value for name, value in given.items() if value is not None}}
 
 
 def _asked(options: ExportOptions) -> tuple[Column, ...]:
@@ -107,7 +107,7 @@ def _file_columns(options: ExportOptions) -> tuple[Column, ...]:
     return (*columns, DAMAGE) if options.on_corrupt == "report" else columns
 
 
-def _told(selection: Mapping[str, Any]) -> str:
+def _words(selection: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in selection.items() if value is not None)
 
 
@@ -121,7 +121,7 @@ def _mismatch(before: str, now: str) -> ExportMismatch:
 def remaining(
     parts: Iterable[Part], before: Mapping[str, ExportPosition]
 ) -> tuple[list[Part], dict[str, ExportPosition]]:
-    """The parts, cut where `before` ends, and how far each store is behind them.
+    """The parts, cut where `before` ends, and how far each store is after them.
 
     Raises ExportMismatch, DataLoss.
     """
@@ -207,8 +207,8 @@ def _check_tails(parts: Iterable[Part], before: Mapping[str, ExportPosition]) ->
         at = before.get(node)
         if at is None or at.tail is None or not isinstance(part, LogPart | QueuePart):
             continue
-        stands = _record_at(part, at.tail.physical_offset)
-        if stands is not None and stands != at.tail:
+        found = _record_at(part, at.tail.physical_offset)
+        if found is not None and found != at.tail:
             raise _was_cut(
                 part, f"another record stands at log offset {at.tail.physical_offset} now"
             )

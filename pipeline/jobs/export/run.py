@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.errors import BadOption
@@ -17,17 +18,16 @@ from pipeline.jobs.export.plan import (
     plan_export,
     with_tails,
 )
-from pipeline.jobs.export.write import WriteOrder, Written, write_part
+from pipeline.jobs.export.write import NumberedPart, WriteOrder, Written, write_part
 from pipeline.jobs.publication import TEMPORARY
 from pipeline.tables import ddl
-from pipeline.task_spec import Part
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Progress = Callable[[int, int], None]
 """Told how many of how many parts are written."""
-Engine = Callable[[list[Part], WriteOrder], Iterable[Written]]
+Engine = Callable[[list[NumberedPart], WriteOrder], Iterable[Written]]
 
 
 class ExportResult(NamedTuple):
@@ -56,10 +56,7 @@ def export(
     (`publish="manifest"`) and readers take the files that the manifest names. Safe to run again
     after any end. Raises MqError.
     """
-
-    def engine(parts: list[Part], order: WriteOrder) -> Iterable[Written]:
-        return by_tasks(spark, parts, order)
-
+    engine = partial(by_tasks, spark)
     return run_export(path, ExportFolder.at(out, publish), options or ExportOptions(), engine)
 
 
@@ -72,11 +69,11 @@ def export_here(
 ) -> ExportResult:
     """The same in this process alone, without Spark."""
 
-    def engine(parts: list[Part], order: WriteOrder) -> Iterator[Written]:
-        for number, part in enumerate(parts):
-            yield write_part(part, number, order)
+    def engine(parts: list[NumberedPart], order: WriteOrder) -> Iterator[Written]:
+        for numbered in parts:
+            yield write_part(order, numbered)
             if progress is not None:
-                progress(number + 1, len(parts))
+                progress(numbered.number + 1, len(parts))
 
     return run_export(path, ExportFolder.at(out, publish), options or ExportOptions(), engine)
 
@@ -107,7 +104,8 @@ def run_export(
             opened.publish(_manifest(plan, {}, 0, ()))
         files: list[ExportedFile] = []
         tails: dict[str, LastExported] = {}
-        for written in engine(plan.parts, order) if plan.parts else ():
+        parts = [NumberedPart(number, part) for number, part in enumerate(plan.parts)]
+        for written in engine(parts, order) if parts else ():
             files += written.files
             tails |= {node: max(at, tails.get(node, at)) for node, at in written.tails.items()}
         stores = with_tails(plan.stores, tails)
@@ -135,16 +133,12 @@ def read_export(spark: "SparkSession", out: str) -> "DataFrame":
     return spark.read.schema(manifest.schema).option("basePath", out).parquet(*files)
 
 
-def by_tasks(spark: "SparkSession", parts: list[Part], order: WriteOrder) -> list[Written]:
+def by_tasks(spark: "SparkSession", parts: list[NumberedPart], order: WriteOrder) -> list[Written]:
     """The engine that has Spark's tasks write the parts."""
     # Imported here: the same export without Spark needs no pyspark.
-    from pipeline.jobs.tasks import run_tasks
+    from pipeline.jobs.session_run import run_tasks
 
-    def write(numbered: tuple[int, Part]) -> Written:
-        number, part = numbered
-        return write_part(part, number, order)
-
-    return run_tasks(spark, "export", write, list(enumerate(parts)))
+    return run_tasks(spark, "export", partial(write_part, order), parts)
 
 
 def _manifest(

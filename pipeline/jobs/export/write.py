@@ -67,6 +67,13 @@ class WriteOrder:
     by_topic: bool = True
 
 
+class NumberedPart(NamedTuple):
+    """A part, and its number among those of the run."""
+
+    number: int
+    part: Part
+
+
 class Written(NamedTuple):
     """What a task returns: its files, and the last record in log order, by node."""
 
@@ -97,19 +104,16 @@ def escape(text: str) -> str:
     return "".join(f"%{ord(sign):02X}" if sign in _ESCAPED else sign for sign in text)
 
 
-def write_part(part: Part, number: int, order: WriteOrder) -> Written:
-    """Writes the part's rows. `number` is the part's among those of the run.
-
-    Raises MqError: what reading raises, and ExportUnwritable.
-    """
-    writer = PartWriter(order, number)
+def write_part(order: WriteOrder, numbered: NumberedPart) -> Written:
+    """Writes the part's rows. Raises MqError: what reading raises, and ExportUnwritable."""
+    writer, node = PartWriter(order, numbered.number), numbered.part.task.store.node
     tails: dict[str, LastExported] = {}
     try:
-        for batch in read_part(part):
+        for batch in read_part(numbered.part):
             writer.add(batch)
             tail = _tail(batch)
             if tail is not None:
-                tails[part.task.store.node] = max(tail, tails.get(part.task.store.node, tail))
+                tails[node] = max(tail, tails.get(node, tail))
         return Written(writer.close(), tails)
     finally:
         writer.abandon()

@@ -12,9 +12,15 @@ import numpy as np
 
 from node.runtime import disk
 from pipeline.errors import StoreUnreadable
-from pipeline.jobs.rebuild.key_spill import KeySlice, OpenKeys, key_slices, open_keys, read_keys
-from pipeline.jobs.rebuild.object_folder import ObjectFolder
-from pipeline.stores.rebuild_manifest import OutFile
+from pipeline.jobs.rebuild.key_spill import (
+    KeySlice,
+    OpenKeys,
+    SpilledKeys,
+    key_slices,
+    open_keys,
+    read_keys,
+)
+from pipeline.jobs.rebuild.object_folder import ObjectFolder, OutFile
 from protocol.derived.index_build import EMPTY_HEADER, plan_entries, rolled_header
 from protocol.derived.index_entry import INDEX_HEADER, INDEX_SLOT, IndexGeometry, IndexHeader
 from protocol.names import next_index_file_name
@@ -44,15 +50,15 @@ def plan_index_files(
     folder: str,
     temporary: str,
     geometry: IndexGeometry,
-    spilled: Sequence[tuple[str, int]],
+    spilled: Sequence[SpilledKeys],
     syncs: bool = False,
     open_file: OpenKeys = open_keys,
 ) -> list[IndexFilePlan]:
     """The files that the index worker makes of these keys, by its rules for rolling and names.
 
-    `spilled` are (path, count) of each range, in log order. Raises OSError.
+    `spilled` are the ranges' keys in log order. Raises OSError.
     """
-    total, room = sum(count for _, count in spilled), geometry.index_num - 1
+    total, room = sum(keys.count for keys in spilled), geometry.index_num - 1
     plans: list[IndexFilePlan] = []
     name, header = None, EMPTY_HEADER
     for start in range(0, total, room):

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.runtime import disk
-from protocol.derived.dispatch_request import DispatchRequests, index_keys
-from protocol.derived.index_build import KeyBatch
+from protocol.derived.dispatch_request import DispatchRequests, key_batch
+from protocol.derived.index_entry import KeyBatch
 
 KEY_DTYPE = np.dtype([("key_hash", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
 WRITE_KEYS = 1 << 16
@@ -26,6 +26,13 @@ READ_KEYS = 1 << 20
 
 OpenKeys = Callable[[str], IO[bytes]]
 """Opens a spilled file by its path."""
+
+
+class SpilledKeys(NamedTuple):
+    """A range's keys: where they are, and how many."""
+
+    path: str
+    count: int
 
 
 class KeySlice(NamedTuple):
@@ -47,11 +54,10 @@ class KeySpill(ABC):
 
     def add(self, requests: DispatchRequests) -> None:
         """Takes the keys of a window's records, as the index worker enters them."""
-        keys = index_keys(requests, self._with_tags)
-        rows = np.empty(len(keys.row), KEY_DTYPE)
-        rows["key_hash"] = keys.key_hash
-        rows["physical_offset"] = requests.commit_log_offset[keys.row]
-        rows["store_timestamp"] = requests.store_timestamp[keys.row]
+        keys = key_batch(requests, self._with_tags)
+        rows = np.empty(len(keys.key_hash), KEY_DTYPE)
+        for name, column in zip(KeyBatch._fields, keys, strict=True):
+            rows[name] = column
         self._waiting.append(rows)
         self.count += len(rows)
         if self.count - self._written >= WRITE_KEYS:
@@ -129,8 +135,8 @@ class StreamKeySpill(KeySpill):
         self._stream.close()
 
 
-def key_slices(spilled: Sequence[tuple[str, int]], start: int, stop: int) -> tuple[KeySlice, ...]:
-    """The pieces that hold the keys [`start`, `stop`) of all; `spilled`: (path, count) in order."""
+def key_slices(spilled: Sequence[SpilledKeys], start: int, stop: int) -> tuple[KeySlice, ...]:
+    """The pieces that hold the keys [`start`, `stop`) of all that are `spilled`, in order."""
     pieces: list[KeySlice] = []
     before = 0
     for path, count in spilled:

@@ -15,7 +15,7 @@ from pipeline.jobs.scan import RangeEnds, RangeScan, ScanRange
 from pipeline.stores.access import Access
 from pipeline.stores.opening import job_files
 from pipeline.task_spec import LogAt
-from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.errors import StoreDamaged
 
 
@@ -100,7 +100,7 @@ class RangeUnits:
                 stack.enter_context(spill)
             scan = RangeScan(job.log.open(files), span)
             for columns in scan:
-                requests = dispatch_requests(columns, job.delay_levels_ms)
+                requests = DispatchRequests(columns, job.delay_levels_ms)
                 records += len(requests)
                 if spill is not None:
                     spill.add(requests)

@@ -2,13 +2,13 @@
 
 Tasks read ranges of the log and write the files themselves; only summaries come back. The driver
 proves that the ranges join (scan.py) and that every queue's units do (unit_runs.py), has the index
-files written, and brings all in: by one rename a folder (local_target.py), or by a manifest where
-nothing is renamed (object_target.py).
+files written, and brings all in: by one rename a folder, or by a manifest where nothing is renamed
+(target.py).
 """
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
@@ -30,11 +30,9 @@ from pipeline.errors import (
 )
 from pipeline.jobs.locations import check_can_make, place_of
 from pipeline.jobs.rebuild.local_build import KEYS_DIR, Building
-from pipeline.jobs.rebuild.local_target import LocalTarget
-from pipeline.jobs.rebuild.object_target import ObjectTarget
 from pipeline.jobs.rebuild.range_task import RangeJob, RangeReport, rebuild_range
 from pipeline.jobs.rebuild.shuffle import Shuffled, shuffle_ranges
-from pipeline.jobs.rebuild.target import Target
+from pipeline.jobs.rebuild.target import LocalTarget, ObjectTarget, Target
 from pipeline.jobs.rebuild.unit_runs import Runs, joined_runs, run_problems, unit_count
 from pipeline.jobs.scan import (
     RANGE_BYTES,
@@ -45,7 +43,7 @@ from pipeline.jobs.scan import (
     scan_ends,
     stitch,
 )
-from pipeline.jobs.tasks import run_tasks
+from pipeline.jobs.session_run import run_tasks
 from pipeline.stores.access import StoreAt, Way
 from pipeline.stores.opening import planning_files, resting_root
 from pipeline.task_spec import LogAt
@@ -111,7 +109,7 @@ def rebuild(
     with ExitStack() as stack:
         root = _find_store(store)
         if target is None:
-            stack.enter_context(closing(_LockedTarget(root)))
+            stack.callback(_lock(root).release)
         job = RangeJob(
             log=_open_log(root, store, settings),
             delay_levels_ms=settings.delay_levels_ms,
@@ -140,7 +138,7 @@ def check_rebuild(path: Path | str, plan: Plan = "inplace", out: Path | str | No
         return
     root = _find_store(store)
     if target is None:
-        _LockedTarget(root).close()
+        _lock(root).release()
     elif target.way is Way.FILES:
         check_can_make(Path(target.root))
 
@@ -187,9 +185,7 @@ def _find_store(store: StoreAt) -> Path:
 
 def _open_log(root: Path, at: StoreAt, settings: Settings) -> LogAt:
     with naming_conditions(), StoppedStore(root, settings, files=planning_files(at)) as store:
-        log = store.log
-        segments = tuple(segment.start for segment in log.segments.segments)
-        return LogAt(at.root, log.segment_bytes, segments, log.min_offset, log.end)
+        return LogAt.of(at.root, store.log)
 
 
 def _target(spark: SparkSession, job: RangeJob, store: StoreAt, target: StoreAt | None) -> Target:
@@ -201,18 +197,12 @@ def _target(spark: SparkSession, job: RangeJob, store: StoreAt, target: StoreAt 
     return LocalTarget(spark, job, Building(Path(store.root), out, made))
 
 
-class _LockedTarget:
-    """The store's lock as something to close."""
-
-    def __init__(self, root: Path) -> None:
-        try:
-            self._lock = StoreLock.acquire(root)
-        except StoreLocked as error:
-            error.condition = "KEELOG_STORE_LOCKED"
-            raise error from None
-
-    def close(self) -> None:
-        self._lock.release()
+def _lock(root: Path) -> StoreLock:
+    try:
+        return StoreLock.acquire(root)
+    except StoreLocked as error:
+        error.condition = "KEELOG_STORE_LOCKED"
+        raise error from None
 
 
 @dataclass(slots=True)
@@ -283,16 +273,13 @@ class _SparkRebuild:
         with naming_conditions():
             return scan_ends(job.log, span, job.access)
 
-    def _check_runs(self, runs: Runs) -> None:
+    @staticmethod
+    def _check_runs(runs: Runs) -> None:
         problems = list(islice(run_problems(runs), _PROBLEMS_TOLD + 1))
         if problems:
-            told = [
-                f"{problem.queue.topic}/{problem.queue.queue_id}: {problem.detail}"
-                for problem in problems[:_PROBLEMS_TOLD]
-            ]
             more = "; and more" if len(problems) > _PROBLEMS_TOLD else ""
             raise JobFailed(
-                "; ".join(told) + more,
+                "; ".join(problems[:_PROBLEMS_TOLD]) + more,
                 "keelog store rebuild, which numbers units as a broker does",
             )
 

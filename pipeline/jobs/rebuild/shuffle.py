@@ -19,15 +19,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from node.runtime import disk
-from pipeline.engine_errors import naming_engine_failures
+from pipeline.errors import naming_engine_failures
 from pipeline.jobs.rebuild.local_build import KEYS_DIR
-from pipeline.jobs.rebuild.object_folder import OpenTargetFolder
+from pipeline.jobs.rebuild.object_folder import OpenTargetFolder, OutFile
 from pipeline.jobs.rebuild.range_task import RangeJob, RangeReport, RangeUnits
 from pipeline.jobs.rebuild.unit_files import make_one
 from pipeline.jobs.rebuild.unit_runs import RebuiltRun
 from pipeline.jobs.scan import ScanRange
 from pipeline.read.arrays import arrow_schema, numbers
-from pipeline.stores.rebuild_manifest import OutFile
 from pipeline.tables import QUEUES, Column, ddl
 from protocol.derived.queue_build import filler_units, unit_array
 from protocol.derived.queue_unit import UNIT_BYTES
@@ -67,8 +66,8 @@ def shuffle_ranges(spark: "SparkSession", job: RangeJob, ranges: list[ScanRange]
         *_FILE_KEY, "queueOffset", "physicalOffset"
     )
     with naming_engine_failures("rebuild failed"):
-        answers = sorted_units.mapInArrow(_FilesOf(job), "report binary").collect()
-    found = [pickle.loads(bytes(answer[0])) for answer in answers]
+        rows = sorted_units.mapInArrow(_FilesOf(job), "report binary").collect()
+    found = [pickle.loads(bytes(row[0])) for row in rows]
     return Shuffled(
         [one for one in found if isinstance(one, RangeReport)],
         [one for one in found if isinstance(one, OutFile)],

@@ -1,7 +1,7 @@
 """Which units of which queues a range of the log calls for, as runs; and whether all join.
 
-Units stand at their queue offsets, so writers of different ranges never meet in one place. What
-they may not do silently is leave a place out, or meet after all: each tells its runs, and the
+Units are at their queue offsets, so writers of different ranges never meet in one place. What
+they may not do silently is leave a place out, or meet after all: each reports its runs, and the
 driver holds them against each other.
 """
 
@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from pipeline.errors import JobFailed
 from protocol.derived.dispatch_request import DispatchRequests
-from protocol.derived.queue_build import unit_array
 from protocol.ids import Queue
 from protocol.names import is_folder_name
 
 BATCH_ROWS = 1 << 16
-"""So many units are gathered before they are sorted by queue: a few MiB."""
+"""This many units are gathered before they are sorted by queue: a few MiB."""
 RUNS_MAX = 100_000
-"""Of one range: more are no log of a node or broker, and would only cost the driver memory."""
+"""Of one range: more are not a log of a node or broker, and would only cost the driver memory."""
 _TABLE_MAX = 1 << 16
 _QUEUE_BITS = 32
 _QUEUE_MASK = (1 << _QUEUE_BITS) - 1
@@ -48,15 +47,6 @@ class RebuiltRun(NamedTuple):
     units: NDArray[Any]
 
 
-class RunProblem(NamedTuple):
-    """Where a queue's units do not follow each other; log offsets name the records."""
-
-    queue: Queue
-    queue_offset: int
-    log_offset: int
-    detail: str
-
-
 class UnitGatherer:
     """Takes dispatch requests in log order and gives them back as rows by queue.
 
@@ -77,18 +67,17 @@ class UnitGatherer:
         if not len(rows):
             return
         key = self._queue_numbers(requests, rows)
-        units = unit_array(
-            requests.commit_log_offset[rows], requests.message_size[rows], requests.tags_code[rows]
-        )
         kept = key >= 0
-        self._batches.append((key[kept], requests.consume_queue_offset[rows][kept], units[kept]))
+        key, placed = key[kept], rows[kept]
+        offsets = requests.columns.queue_offset[placed]
+        self._batches.append((key, offsets, requests.units(placed)))
         self._rows += len(rows)
         if self._rows >= BATCH_ROWS:
             yield from self.flush()
 
     def _queue_numbers(self, requests: DispatchRequests, rows: Ints) -> Ints:
         """Each row's queue, as a number among those met; -1 for none."""
-        topic_id, queue_id = requests.topic_id[rows], requests.queue_id[rows]
+        topic_id, queue_id = requests.topic_id[rows], requests.columns.queue_id[rows]
         low, high = int(queue_id.min()), int(queue_id.max())
         count = high - low + 1
         if len(requests.topics) * count > _TABLE_MAX:
@@ -176,30 +165,26 @@ def joined_runs(all_runs: Sequence[Mapping[Queue, Sequence[UnitRun]]]) -> Runs:
     return {queue: sorted(joined[queue]) for queue in sorted(joined)}
 
 
-def run_problems(runs: Runs) -> Iterator[RunProblem]:
-    """Every place where a queue's units are missing, doubled, or below 0."""
+def run_problems(runs: Runs) -> Iterator[str]:
+    """Names every place where a queue's units are missing, doubled, or below 0."""
     for queue, found in runs.items():
-        if found[0].start < 0:
-            yield RunProblem(
-                queue, found[0].start, found[0].first_offset, "the queue offset is below 0"
-            )
-        before = found[0]
+        name, before = f"{queue.topic}/{queue.queue_id}", found[0]
+        if before.start < 0:
+            yield f"{name}: the queue offset is below 0"
         for run in found[1:]:
             if run.start > before.end:
-                detail = (
-                    f"queue offsets {before.end} to {run.start - 1} are missing: the record at"
-                    f" {before.last_offset} has {before.end - 1}, the one at {run.first_offset}"
+                yield (
+                    f"{name}: queue offsets {before.end} to {run.start - 1} are missing: the record"
+                    f" at {before.last_offset} has {before.end - 1}, the one at {run.first_offset}"
                     f" {run.start}"
                 )
-                yield RunProblem(queue, before.end, run.first_offset, detail)
             elif run.start < before.end:
                 last = min(run.end, before.end) - 1
-                detail = (
-                    f"queue offsets {run.start} to {last} are there twice: in records between"
-                    f" {before.first_offset} and {before.last_offset}, and between"
+                yield (
+                    f"{name}: queue offsets {run.start} to {last} are there twice: in records"
+                    f" between {before.first_offset} and {before.last_offset}, and between"
                     f" {run.first_offset} and {run.last_offset}"
                 )
-                yield RunProblem(queue, run.start, run.first_offset, detail)
             before = max(before, run, key=lambda one: one.end)
 
 

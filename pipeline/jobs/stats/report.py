@@ -4,7 +4,8 @@ from pipeline.jobs.stats import pictures as pictures
 from pipeline.jobs.stats.figures import Figures, Row
 from pipeline.report.page import page, section, table
 from pipeline.report.picture import COLOURS
-from pipeline.report.text import percent_text, rate_text, size_text, time_text, topic_rows
+from pipeline.report.text import percent_text, rate_text, time_text, topic_rows
+from protocol.printable import size_text
 
 
 def render(figures: Figures, title: str) -> str:

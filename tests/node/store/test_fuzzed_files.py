@@ -24,7 +24,7 @@ from node.store.query.pull import get_message
 from node.store.query.pull_types import PullRequest
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.topics_file import TopicsFile
-from protocol.derived.dispatch_request import dispatch_requests, index_keys
+from protocol.derived.dispatch_request import DispatchRequests, index_keys
 from protocol.errors import MqError
 from protocol.record.codec import Filler, Record, Torn, decode
 from protocol.record.columns import scan
@@ -135,7 +135,7 @@ def test_any_bytes_of_a_log_become_records_and_keys_or_end_there(golden: GetStor
         changed = mutated(data, pick)
         found = scan(changed, 0)
         if len(found.columns):
-            index_keys(dispatch_requests(found.columns))
+            index_keys(DispatchRequests(found.columns))
         record = decode(changed, 0)
         assert isinstance(record, Record | Filler | Torn)
         start = pick.randrange(max(1, len(changed)))

@@ -448,7 +448,7 @@ def test_a_mark_is_the_same_before_and_after_the_append_and_no_other_records(
     record = encode_message(message, crc)
     stored = bytearray(record)
     row = PlainRow(0, len(record), "t", 1, 0x10 if wide else 0)
-    patch_plain(stored, row, (1, *numbers), StoreStamp(numbers[0], b"\x7f\0\0\1\0\0\1\1"), crc)
+    patch_plain(stored, row, *numbers, StoreStamp(numbers[0], b"\x7f\0\0\1\0\0\1\1"), crc)
     assert mark(bytes(stored)) == mark(record)
     for other in (
         replace(message, body=body + b"x"),

@@ -21,9 +21,7 @@ STORES = ("mixed-kinds", "small-torn", "trimmed")
 
 def log_of(root: Path) -> LogAt:
     with open_store(root, SETTINGS) as store:
-        reader = store.log
-        starts = tuple(segment.start for segment in reader.segments.segments)
-        return LogAt(str(root), reader.segment_bytes, starts, reader.min_offset, reader.end)
+        return LogAt.of(str(root), store.log)
 
 
 def read(log: LogAt, span: ScanRange) -> tuple[list[int], RangeEnds]:

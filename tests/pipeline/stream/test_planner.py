@@ -12,7 +12,6 @@ from node.runtime.locks import StoreLock
 from node.runtime.state_page import RUNNING, STARTING
 from pipeline.options import parse_options
 from pipeline.plan.offsets import INITIAL_KEY
-from pipeline.stores import follow_store
 from pipeline.stream import follow
 from protocol.errors import MqError
 from protocol.record.encode import NewMessage
@@ -30,7 +29,7 @@ COLUMNS = {"columns": "topic,queueId,queueOffset,physicalOffset,storeTimestamp,s
 
 @pytest.fixture(autouse=True)
 def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow_store, "LIST_S", 0.0)
+    monkeypatch.setattr(follow, "LIST_S", 0.0)
 
 
 @pytest.fixture
@@ -352,7 +351,7 @@ def test_a_running_log_that_became_shorter_is_believed_after_a_moment(
     engine.drain()
     running.begin_epoch(facts("small-clean").messages[3000]["physicalOffset"])
     assert not engine.plan()
-    monkeypatch.setattr(follow_store, "GRACE_S", 0.0)
+    monkeypatch.setattr(follow, "GRACE_S", 0.0)
     with pytest.raises(MqError, match=r"\[KEELOG_DATA_LOSS\].*; 500 messages in all"):
         engine.plan()
     again = engine.restarted()

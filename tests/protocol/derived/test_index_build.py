@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from protocol.derived.index_build import (
     EMPTY_HEADER,
     IndexImage,
-    KeyBatch,
     fill_slots,
     free_entries,
     plan_entries,
@@ -23,6 +22,7 @@ from protocol.derived.index_entry import (
     INDEX_SLOT,
     IndexGeometry,
     IndexHeader,
+    KeyBatch,
 )
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -51,7 +51,7 @@ def plain_file(
     data[: INDEX_HEADER.size] = INDEX_HEADER.pack(header)
     for taken, key in enumerate(keys):
         position = GEOMETRY.slot_position(key[0] % GEOMETRY.slot_count)
-        made = put_key(header, GEOMETRY, INDEX_SLOT.read(data, position).newest_entry, key)
+        made = put_key(header, GEOMETRY, INDEX_SLOT.read(data, position).newest_entry, *key)
         if made is None:
             return bytes(data), header, taken
         number = header.index_count

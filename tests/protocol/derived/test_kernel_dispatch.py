@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 
 from protocol.derived.dispatch_request import (
     DispatchRequests,
-    dispatch_requests,
     index_keys_numpy,
     plain_index_keys,
 )
 from protocol.derived.index_build import (
     EMPTY_HEADER,
-    KeyBatch,
     put_keys,
     put_keys_numpy,
     rolled_header,
 )
-from protocol.derived.index_entry import IndexGeometry, IndexHeader, fold_hash
+from protocol.derived.index_entry import IndexGeometry, IndexHeader, KeyBatch, fold_hash
 from protocol.derived.kernel_dispatch import index_keys
 from protocol.ids import Queue, shard_of
 from protocol.kernel import loader
@@ -80,7 +78,7 @@ def columns_of(items: list[Draft]) -> RecordColumns:
 
 
 def requests_of(items: list[Draft]) -> DispatchRequests:
-    return dispatch_requests(columns_of(items), LEVELS)
+    return DispatchRequests(columns_of(items), LEVELS)
 
 
 def shown(groups: Iterator[UnitGroup]) -> dict[Queue, tuple[bytes, list[int]]]:
@@ -144,7 +142,7 @@ def test_more_keys_than_there_is_room_for_at_first_are_all_found(compiled: Kerne
     found = index_keys(compiled, columns, True)
     assert found is not None
     assert len(found[0]) == 500
-    assert found[1].tolist() == index_keys_numpy(dispatch_requests(columns)).key_hash.tolist()
+    assert found[1].tolist() == index_keys_numpy(DispatchRequests(columns)).key_hash.tolist()
 
 
 def test_a_delay_in_other_digits_than_ascii_is_left_to_python(compiled: Kernel) -> None:

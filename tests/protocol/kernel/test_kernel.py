@@ -30,10 +30,10 @@ from protocol.kernel.loader import (
 from protocol.record.columns import (
     RecordColumns,
     gather_ragged_numpy,
+    gather_verified_numpy,
     group_topics_plain,
     scan_numpy,
 )
-from protocol.record.gather import gather_verified_numpy
 from protocol.record.java_hash import hash_pieces_numpy
 from tests.protocol.records import PROPERTIES, Draft, drafts, pack_draft, pack_log
 from tests.support.golden import GetStore

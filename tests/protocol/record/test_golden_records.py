@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from protocol.checkpoint import decode_checkpoint
-from protocol.derived.dispatch_request import dispatch_requests
+from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.index_entry import INDEX_HEADER
 from protocol.derived.queue_unit import QUEUE_UNIT
 from protocol.message_id import Host
@@ -103,7 +103,7 @@ def test_every_column_holds_what_rocketmq_says(golden: GetStore, name: str) -> N
     for base, data, found in scans(golden(name)):
         here = rows[at : at + len(found.columns)]
         at += len(here)
-        columns, requests = found.columns, dispatch_requests(found.columns)
+        columns, requests = found.columns, DispatchRequests(found.columns)
         for values, field in (
             (columns.physical_offset, "physicalOffset"),
             (columns.size, "storeSize"),

@@ -86,9 +86,9 @@ def test_it_seals_the_bytes_that_the_plain_way_does(
         places += [(given_id[queue], first[queue]) for queue in queues]
         for row in rows:
             queue = row.topic, row.queue_id
-            placed = PlainRow(start + row.start, row.size, row.topic, row.queue_id, row.sys_flag)
-            offsets = given_id[queue], first[queue], base + placed.start
-            patch_plain(expected, placed, offsets, STAMP, crc)
+            at = start + row.start
+            placed = PlainRow(at, row.size, row.topic, given_id[queue], row.sys_flag)
+            patch_plain(expected, placed, first[queue], base + at, STAMP, crc)
             first[queue] += 1
         assert sum(part.rows for part in parts) == len(rows)
         last_at = start + rows[-1].start

@@ -33,8 +33,7 @@ def compiled() -> Kernel:
 def added(runs: SealedRuns, frame: bytes, flags: int = 0, queue_id: int = 0) -> bool:
     """A frame of records of topic `t`, at offset 0 of everything."""
     count = count_of(runs.kernel, frame)
-    claim = (frame, count, zlib.crc32(frame), b"", flags)
-    return runs.add(claim, (b"t", queue_id, 0), 0, STAMP)
+    return runs.add(frame, count, zlib.crc32(frame), b"", flags, b"t", queue_id, 0)
 
 
 def sealed_plainly(
@@ -48,8 +47,7 @@ def sealed_plainly(
     expected = bytearray(frame)
     for number, row in enumerate(rows):
         assert isinstance(row, PlainRow)
-        offsets = queue_id, offset + number, base + row.start
-        patch_plain(expected, row, offsets, STAMP, rules.crc)
+        patch_plain(expected, row, offset + number, base + row.start, STAMP, rules.crc)
     return bytes(expected)
 
 
@@ -73,10 +71,9 @@ def test_it_takes_what_the_plain_way_takes_and_seals_the_same_bytes(
     raw, place = bytes(frame), (first.topic, 5, offset)
     expected = sealed_plainly(raw, rules, place, base + 2 * len(raw))
     runs = SealedRuns(compiled, rules)
-    runs.clear(3 * len(raw))
-    claim = (raw, count_of(compiled, raw), zlib.crc32(raw), b"", 0)
-    queue = (first.topic.encode(), 5, offset)
-    taken = [runs.add(claim, queue, base, STAMP) for _ in range(3)]
+    runs.clear(3 * len(raw), base, STAMP)
+    count, checksum, topic = count_of(compiled, raw), zlib.crc32(raw), first.topic.encode()
+    taken = [runs.add(raw, count, checksum, b"", 0, topic, 5, offset) for _ in range(3)]
     assert taken == [expected is not None] * 3
     if expected is not None:
         assert runs.records[2 * len(raw) :] == expected
@@ -87,7 +84,7 @@ def test_it_takes_what_the_plain_way_takes_and_seals_the_same_bytes(
 @pytest.mark.parametrize("raw", [row[1] for row in BAD], ids=BAD_IDS)
 def test_it_takes_no_bad_record(compiled: Kernel, raw: bytes) -> None:
     runs = SealedRuns(compiled, RULES)
-    runs.clear(8 * len(GOOD) + len(raw))
+    runs.clear(8 * len(GOOD) + len(raw), 0, STAMP)
     assert added(runs, GOOD + GOOD)
     assert not added(runs, GOOD + raw + GOOD)
     assert len(runs.records) == 2 * len(GOOD)
@@ -110,9 +107,8 @@ def test_what_a_request_says_of_its_records_is_held_against_them(
 ) -> None:
     runs = SealedRuns(compiled, RULES)
     for records in (GOOD * 2, memoryview(GOOD * 2)):
-        runs.clear(len(records))
-        claim = (records, count, crc, sizes, 0)
-        assert runs.add(claim, (b"t", 0, 7), 0, STAMP) == is_good
+        runs.clear(len(records), 0, STAMP)
+        assert runs.add(records, count, crc, sizes, 0, b"t", 0, 7) == is_good
 
 
 def test_records_of_another_queue_or_topic_are_left_to_others(compiled: Kernel) -> None:
@@ -126,7 +122,7 @@ def test_records_of_another_queue_or_topic_are_left_to_others(compiled: Kernel) 
         (NewMessage("tt", b"x", 3), ANY_QUEUE_FLAG, False),
     ):
         frame = encode_batch([NewMessage("t", b"", 3), message], crc=True).records
-        runs.clear(len(frame))
+        runs.clear(len(frame), 0, STAMP)
         assert added(runs, frame, flags, queue_id=3) == is_good
 
 
@@ -134,7 +130,7 @@ def test_what_the_node_has_encoded_itself_is_not_checked_again(compiled: Kernel)
     raw = bytearray(GOOD)
     raw[88] ^= 1
     runs = SealedRuns(compiled, RULES)
-    runs.clear(2 * len(raw))
+    runs.clear(2 * len(raw), 0, STAMP)
     assert not added(runs, bytes(raw))
     assert added(runs, bytes(raw), CHECKED_FLAG)
 
@@ -142,6 +138,6 @@ def test_what_the_node_has_encoded_itself_is_not_checked_again(compiled: Kernel)
 def test_the_buffer_grows_with_what_it_is_given(compiled: Kernel) -> None:
     runs = SealedRuns(compiled, AppendRules(2**22, crc=True))
     for requests, frame in ((1, GOOD), (3, GOOD * 5_000), (2, GOOD)):
-        runs.clear(requests * len(frame))
+        runs.clear(requests * len(frame), 0, STAMP)
         assert all(added(runs, frame) for _ in range(requests))
         assert len(runs.records) == requests * len(frame)

@@ -47,15 +47,15 @@ def test_it_makes_the_bytes_that_the_plain_way_does(
 ) -> None:
     rules = RULES._replace(crc=crc)
     expected = bytearray(encode_message(message, crc))
-    row = PlainRow(0, len(expected), message.topic, 0, 0)
+    row = PlainRow(0, len(expected), message.topic, queue_id, 0)
     is_common = not message.born_host.is_v6 and len(message.topic) <= SHORT_TOPIC_CHARS_MAX
     puts = PutKernel(compiled, rules, STAMP.store_host)
-    place = queue_id, offset, base
-    made = puts.record(draft(message, rules), message.topic.encode(), place, STAMP.store_timestamp)
+    put, topic = draft(message, rules), message.topic.encode()
+    made = puts.record(put, topic, queue_id, offset, base, STAMP.store_timestamp)
     if not is_common:
         assert made is None
         return
-    patch_plain(expected, row, place, STAMP, crc)
+    patch_plain(expected, row, offset, base, STAMP, crc)
     assert made is not None and bytes(made) == expected
 
 
@@ -83,5 +83,5 @@ def test_it_makes_the_bytes_that_the_plain_way_does(
 )
 def test_what_fits_no_common_record_is_left_to_others(compiled: Kernel, put: Put) -> None:
     puts = PutKernel(compiled, RULES, STAMP.store_host)
-    assert puts.record(put, put.topic.encode(), (0, 0, 0), 0) is None
-    assert puts.record(Put("t", b"x", 0), b"t", (0, 0, 0), 0) is not None
+    assert puts.record(put, put.topic.encode(), 0, 0, 0, 0) is None
+    assert puts.record(Put("t", b"x", 0), b"t", 0, 0, 0, 0) is not None

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.derived.dispatch_request import dispatch_requests, index_keys
+from protocol.derived.dispatch_request import DispatchRequests, index_keys
 from protocol.ids import Queue
 from protocol.record.codec import Record, decode, has_crc_property
 from protocol.record.columns import scan
@@ -51,7 +51,7 @@ def test_a_marker_of_unknown_origin_is_neither_queued_nor_indexed(size: int, sea
     found = scan(np.frombuffer(raw, np.uint8), OFFSET)
     assert found.stop is None
     assert len(found.columns) == 1
-    requests = dispatch_requests(found.columns)
+    requests = DispatchRequests(found.columns)
     assert not requests.is_queued.any()
     assert not len(index_keys(requests).row)
     assert requests.topics[0]

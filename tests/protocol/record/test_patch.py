@@ -80,7 +80,8 @@ def test_both_patches_write_the_same_bytes_and_they_are_whole_records(
     for row, number, offset in zip(
         check_plain(records, rules), queue_id, queue_offset, strict=True
     ):
-        patch_plain(plain, row, (number, offset, base + row.start), stamp, crc)
+        placed = replace(row, queue_id=number)
+        patch_plain(plain, placed, offset, base + row.start, stamp, crc)
     buffer = bytearray(records)
     columns = check_columns(np.frombuffer(buffer, np.uint8), rules).columns
     patch_columns(
@@ -248,7 +249,7 @@ def test_any_bytes_at_all_are_refused_or_records(raw: bytes) -> None:
 def test_a_patch_changes_only_what_the_node_knows() -> None:
     buffer = bytearray(GOOD)
     (row,) = check_plain(GOOD, RULES)
-    patch_plain(buffer, row, (3, 7, 0), STAMP, crc=True)
+    patch_plain(buffer, replace(row, queue_id=3), 7, 0, STAMP, crc=True)
     different = {at for at in range(len(GOOD)) if GOOD[at] != buffer[at]}
     allowed = {
         *range(12, 16),

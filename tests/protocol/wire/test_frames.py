@@ -67,8 +67,8 @@ KINDS = [
 
 
 class Fields(NamedTuple):
-    topic: Annotated[str | None, RequestField("str", "")] = None
-    queue: Annotated[int, RequestField("int", "", low=0, high=2**63 - 1)] = 0
+    topic: Annotated[str | None, RequestField("")] = None
+    queue: Annotated[int, RequestField("", low=0, high=2**63 - 1)] = 0
 
 
 FIELDS = RequestLayout(Fields)

@@ -17,12 +17,18 @@ from pipeline.errors import BadOption, JobFailed, StoreUnreadable
 from pipeline.jobs.locations import place_of
 from pipeline.jobs.rebuild import run as module
 from pipeline.jobs.rebuild.local_build import Building
-from pipeline.jobs.rebuild.object_folder import ObjectFolder, OpenTargetFolder, read_rebuild
+from pipeline.jobs.rebuild.object_folder import (
+    ObjectFolder,
+    OpenTargetFolder,
+    RebuildManifest,
+    parse_manifest,
+    read_rebuild,
+)
 from pipeline.jobs.rebuild.run import RebuildResult, rebuild
 from pipeline.jobs.scan import ScanRange, plan_ranges
 from pipeline.stores import object_store
 from pipeline.stores.access import Access
-from pipeline.stores.rebuild_manifest import MANIFEST, MARKER, RebuildManifest, parse_manifest
+from pipeline.stores.object_store import REBUILD_MANIFEST, REBUILD_MARKER
 from pipeline.task_spec import LogAt
 from protocol.errors import NotAStore, StoreDamaged, StoreLocked
 from protocol.ids import Queue
@@ -62,7 +68,7 @@ def run(path: Path | str, settings: Settings = SETTINGS, **options: Any) -> Rebu
 def check_whole(out: Path, manifest: RebuildManifest) -> None:
     """The folder holds what the manifest names, and nothing else."""
     found = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file()}
-    assert set(found) == {MANIFEST, *(file.path for file in manifest.files)}
+    assert set(found) == {REBUILD_MANIFEST, *(file.path for file in manifest.files)}
     for file in manifest.files:
         data = found[file.path].read_bytes()
         assert (file.bytes, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
@@ -127,7 +133,7 @@ def test_one_kind_can_be_rebuilt_alone(
     grown(tmp_path / "a")
     run(tmp_path / "a", out=address(tmp_path / "out"), queues=queues, index=index)
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {MANIFEST, CONSUME_QUEUE_DIR if queues else INDEX_DIR}
+    assert names == {REBUILD_MANIFEST, CONSUME_QUEUE_DIR if queues else INDEX_DIR}
 
 
 def test_a_run_that_died_before_its_manifest_is_no_rebuild_and_the_next_replaces_it(
@@ -143,7 +149,7 @@ def test_a_run_that_died_before_its_manifest_is_no_rebuild_and_the_next_replaces
         patched.setattr(OpenTargetFolder, "publish", die)
         with pytest.raises(StoreUnreadable, match="the network is gone"):
             run(store, out=address(out))
-    assert (out / MARKER).exists()
+    assert (out / REBUILD_MARKER).exists()
     with pytest.raises(JobFailed, match="no finished rebuild"):
         read_rebuild(address(out))
     with pytest.raises(NotAStore, match="has not finished"):
@@ -151,7 +157,7 @@ def test_a_run_that_died_before_its_manifest_is_no_rebuild_and_the_next_replaces
     left = out / CONSUME_QUEUE_DIR / "gone" / "0" / ("0" * 20)
     left.parent.mkdir(parents=True)
     left.write_bytes(b"of another run")
-    (out / MANIFEST).write_bytes(b'{"format": "keelog-re')
+    (out / REBUILD_MANIFEST).write_bytes(b'{"format": "keelog-re')
     run(store, out=address(out))
     rebuild_by_workers(store, settings=SETTINGS)
     assert tree(out) == tree(store)
@@ -171,7 +177,7 @@ def test_a_finished_rebuild_and_folders_of_others_are_left_alone(
     stores = tree(store)
     with pytest.raises(BadOption, match="no rebuild has left commitlog there"):
         run(address(store), out=address(store))
-    (out / MANIFEST).rename(out / MARKER)
+    (out / REBUILD_MANIFEST).rename(out / REBUILD_MARKER)
     (out / "mine").touch()
     with pytest.raises(BadOption, match="no rebuild has left mine there"):
         run(store, out=address(out))
@@ -192,7 +198,7 @@ def test_of_two_jobs_the_later_one_has_the_folder(address: Address, tmp_path: Pa
     (tmp_path / "out" / "index" / "late").touch()
     with pytest.raises(JobFailed, match="index/b has 6 bytes, not no; 2 files differ"):
         second.publish(RebuildManifest("s", 0, 0, {}, ()))
-    assert not (tmp_path / "out" / MANIFEST).exists()
+    assert not (tmp_path / "out" / REBUILD_MANIFEST).exists()
 
 
 def test_two_jobs_into_one_folder_do_not_meet(tmp_path: Path) -> None:

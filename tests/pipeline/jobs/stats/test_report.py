@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.jobs.stats.figures import OTHER, WINDOWS, WINDOWS_MAX, Figures, Window, window_for
 from pipeline.jobs.stats.report import render
-from pipeline.report.text import count_text, size_text
+from protocol.printable import count_text, size_text
 
 NOON = 1_700_000_000_000
 NASTY = "<script>alert(1)</script> $x$ 日本\x07"
