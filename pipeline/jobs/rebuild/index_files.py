@@ -58,7 +58,7 @@ def plan_index_files(
 
     `spilled` are the ranges' keys in log order. Raises OSError.
     """
-    total, room = sum(keys.count for keys in spilled), geometry.index_num - 1
+    total, room = sum(one.keys for one in spilled), geometry.index_num - 1
     plans: list[IndexFilePlan] = []
     name, header = None, EMPTY_HEADER
     for start in range(0, total, room):

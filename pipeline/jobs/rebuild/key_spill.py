@@ -32,7 +32,7 @@ class SpilledKeys(NamedTuple):
     """A range's keys: where they are, and how many."""
 
     path: str
-    count: int
+    keys: int
 
 
 class KeySlice(NamedTuple):
