@@ -34,6 +34,7 @@ CHECK_PLACE = 1
 VERIFY = 2
 SEALED = 4
 
+_ARRAY = np.ndarray
 _PAIR_BYTES_MIN = 4
 """A name, 0x01, a value, 0x02; only the last pair may lack its 0x02."""
 _OUTSIDE = "a piece lies outside the buffer"
@@ -72,7 +73,7 @@ class Kernel:
         An array goes as its address, and lives until the function returns.
         """
         return self._functions[name](
-            *[address(one) if isinstance(one, np.ndarray) else one for one in arguments]
+            *[address(one) if isinstance(one, _ARRAY) else one for one in arguments]
         )
 
     def function(self, name: str) -> Callable[..., Any]:
@@ -174,8 +175,10 @@ class Kernel:
 
 def address(array: NDArray[Any]) -> int:
     """The address of an array's first item. The caller keeps the array alive."""
-    assert array.flags.c_contiguous
-    return int(array.__array_interface__["data"][0])
+    found = array.__array_interface__
+    assert found["strides"] is None, "not contiguous"
+    place: int = found["data"][0]
+    return place
 
 
 def int_column(column: Ints, rows: int) -> Ints:
