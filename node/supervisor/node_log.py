@@ -89,7 +89,7 @@ def node_log(stop: StopFlag) -> NodeLog:
 
 
 def has_terminal() -> bool:
-    """True if a terminal controls this process: its end is the end of the process."""
+    """True if a terminal controls this process: its SIGHUP must then end the process."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:

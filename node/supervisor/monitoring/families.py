@@ -90,7 +90,7 @@ def _histograms(family: Family, names: list[str], found: Mapping[Series, Histogr
 
 
 def _below(histogram: Histogram, exponent: int) -> int:
-    """The number of values below 2**exponent."""
+    """The number of values below 2**exponent: whole numbers up to one less."""
     return sum(histogram.buckets[: exponent + 1])
 
 
