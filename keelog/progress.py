@@ -159,6 +159,8 @@ def _started_bar(stream: TextIO) -> "Progress":
     )  # fmt: skip
     bar.add_task("")
     bar.start()
+    # rich has hidden the cursor; a command that is killed would leave it so.
+    bar.console.show_cursor()
     return bar
 
 

@@ -18,9 +18,9 @@ from keelog.bench.load.job import SECOND_NS
 from keelog.bench.load.processes import SecondFigures
 from keelog.bench.load.recorder import Recorder
 from keelog.bench.report.aggregate import Tally
-from keelog.bench.results import ProcessUse, Result
+from keelog.bench.results import Result
 from keelog.bench.setup import LoadListener
-from keelog.bench.watch import memory_of
+from keelog.bench.watch import memory_of, process_use
 from keelog.bench.workload import Workload
 from node.runtime.process import now_ms
 from node.runtime.settings import load_settings
@@ -117,17 +117,8 @@ class Course:
         self._row(time.monotonic_ns())
         self._result.streams |= self._tally.streams()
         memory = memory_of(os.getpid())
-        self._result.processes.append(
-            ProcessUse(
-                self._stream,
-                cpu_s=round(cpu_s, 3),
-                cpu_s_per_million=round(cpu_s / max(self.messages, 1) * 1e6, 3),
-                pss_bytes=memory.pss if memory else None,
-                uss_bytes=memory.uss if memory else None,
-                anon_bytes=memory.anon if memory else None,
-                pids=1,
-            )
-        )
+        use = process_use(self._stream, cpu_s, max(self.messages, 1), memory)
+        self._result.processes.append(use)
 
 
 @contextlib.contextmanager

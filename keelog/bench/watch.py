@@ -45,8 +45,7 @@ class _Track:
     def __init__(self) -> None:
         self.pids: dict[int, tuple[float, float]] = {}
         """For each pid its CPU seconds when first and last seen."""
-        self.most = Memory(0, 0, 0)
-        self.seen = False
+        self.most: Memory | None = None
 
     def cpu(self, pid: int, cpu_s: float, begins_at: float) -> None:
         first = self.pids[pid][0] if pid in self.pids else begins_at
@@ -122,25 +121,29 @@ class ProcessWatch:
             memory, track = memory_of(pid), self._tracks[name]
             if memory is not None:
                 anon[name] = memory.anon
-                track.most = Memory(*map(max, track.most, memory))
-                track.seen = True
+                track.most = Memory(*map(max, track.most or memory, memory))
         return anon
 
     def uses(self, messages: int) -> list[ProcessUse]:
         """The cost of each process for this number of messages."""
-        return [_use(name, track, messages) for name, track in self._tracks.items()]
+        return [
+            process_use(name, track.cpu_s, messages, track.most, len(track.pids))
+            for name, track in self._tracks.items()
+        ]
 
 
-def _use(name: str, track: _Track, messages: int) -> ProcessUse:
-    most = track.most if track.seen else None
+def process_use(
+    name: str, cpu_s: float, messages: int, memory: Memory | None, pids: int = 1
+) -> ProcessUse:
+    """The cost of one process for a number of messages."""
     return ProcessUse(
         name,
-        cpu_s=round(track.cpu_s, 3),
-        cpu_s_per_million=round(track.cpu_s / messages * 1e6, 3) if messages else None,
-        pss_bytes=most.pss if most else None,
-        uss_bytes=most.uss if most else None,
-        anon_bytes=most.anon if most else None,
-        pids=len(track.pids),
+        cpu_s=round(cpu_s, 3),
+        cpu_s_per_million=round(cpu_s / messages * 1e6, 3) if messages else None,
+        pss_bytes=memory.pss if memory else None,
+        uss_bytes=memory.uss if memory else None,
+        anon_bytes=memory.anon if memory else None,
+        pids=pids,
     )
 
 

@@ -70,7 +70,7 @@ def path_of(environment: Mapping[str, str]) -> Path:
 
 
 def load(path: Path) -> Contexts:
-    """Reads the file; without one there are no contexts. Raises BadRequest, OSError."""
+    """Reads the file; an absent one is empty. Raises BadRequest, OSError."""
     # Imported here: a command without contexts does without.
     import tomllib
 

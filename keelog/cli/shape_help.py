@@ -63,7 +63,11 @@ DEMO: Shape = {
     **integers(
         "stored", "dispatched", "pulled_equal", "found_by_key", "found_by_time", "looked_up"
     ),
-    "verified": "the shape of keelog store verify",
+    "verified": {
+        "ok": _TRUTH,
+        "clean_shutdown": _TRUTH,
+        **integers("records", "units", "entries", "findings"),
+    },
     "store": "text",
     "seconds": "number",
     "spark_topics": [{"topic": _FIGURES}],

@@ -123,13 +123,14 @@ def test_a_terminal_gets_one_line_that_is_gone_after_the_work(terminal: Terminal
             clock.now += 0.5
             advance(part, 4)
             seen.append(screen(terminal.getvalue()))
+            written = terminal.getvalue()
+            assert written.rindex("?25h") > written.rindex("?25l"), "the cursor can be seen"
         raise OSError("full")
     assert [len(lines) for lines in seen] == [1, 1, 1]
     assert "checked 25% (1 of 4 parts)" in seen[0][0]
     assert "checked 75% (3 of 4 parts), about 0 s left" in seen[2][0]
     assert seen[0][0].startswith("━"), "a bar"
     assert screen(terminal.getvalue()) == [], "the line is cleared, also by an error"
-    assert terminal.getvalue().rindex("?25h") > terminal.getvalue().rindex("?25l"), "the cursor"
 
 
 def test_a_line_that_was_cleared_comes_back_below_what_was_written(terminal: Terminal) -> None:

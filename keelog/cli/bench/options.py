@@ -114,11 +114,10 @@ load_options = options(message_options, time_options, place_options, output_and_
 
 _READ_BY: dict[str, Callable[[str], float]] = {
     **dict.fromkeys(("count", "stored"), lambda text: int(count_of(text))),
-    **dict.fromkeys(("rate", "min_rate", "finds"), count_of),
+    **dict.fromkeys(("rate", "min_rate", "finds", "max_cpu"), count_of),
     **dict.fromkeys(("duration", "warm_up", "timeout", "kill_every"), seconds_of),
     **dict.fromkeys(("max_p50", "max_p99", "max_p999"), seconds_of),
     "pull_bytes": bytes_of,
-    "max_cpu": float,
 }
 """How the text of an option becomes its value; others are values already."""
 
