@@ -273,7 +273,7 @@ class Writer:
         replied = monotonic_ns()
         if grew and is_lone:
             self._ring(requests)
-        self.stats.turn(turn, replied, answered, self.store.appender.records)
+        self.stats.turn(turn, replied, answered, self.store.placement.records)
 
     def _check_held(self, group: list[PendingRequest], now: float) -> None:
         """Before anything is written. Raises StoreMoved; the group is refused then."""
@@ -293,23 +293,23 @@ class Writer:
         check_held()
         began = monotonic_ns()
         if self._write(requests, now):
-            self.stats.turn((began, began, monotonic_ns()), 0, 0, self.store.appender.records)
+            self.stats.turn((began, began, monotonic_ns()), 0, 0, self.store.placement.records)
             self._ring(requests)
 
     def _write(self, requests: list[AppendRequest], now: float) -> bool:
         """Appends what is good, and shows it to whoever looks; whether there was any."""
-        store, log, appender = self.store, self.store.log, self.store.appender
+        store, log = self.store, self.store.log
         if log.pool is not None:
             size = sum(request.size for request in requests)
             self._publish(self.flushing.wait_for_buffer(size, now))
         before = log.end
-        appender.append(requests, now_ms())
+        store.appender.append(requests, now_ms())
         if log.end == before:
             return False
         if self._shows_at_once:
-            store.page.show_append(appender.records, log.end)
+            store.page.show_append(store.placement.records, log.end)
             return True
-        store.page.publish(records=appender.records, appended=log.end)
+        store.page.publish(records=store.placement.records, appended=log.end)
         if log.pool is None:
             self._committed(log.end)
         return True

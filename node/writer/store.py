@@ -31,7 +31,7 @@ from node.writer.log.commit_log import Ahead, CommitLog
 from node.writer.log.page_prefetch import PagePrefetch
 from node.writer.log.transient_store_pool import make_pool
 from node.writer.log.zero_prefill import make_ahead
-from node.writer.page import show_durable
+from node.writer.placement import Placement
 from node.writer.recovery.recovery import Recovery, Tell, carry_out, examine, tell_nobody
 from node.writer.retention import Retention, Spared
 from node.writer.topic_table import TopicTable
@@ -77,11 +77,10 @@ class WriterStore:
             ahead = make_ahead(self.root, found.segment_bytes) if is_sync else PagePrefetch()
         self.log = CommitLog(self.root, found.segment_bytes, found.end, pool, ahead)
         self.log.open_tail()
-        self.appender = Appender(
-            self.log, self.topics, found.tails, self.rules, store_host.to_bytes()
+        self.placement = Placement(
+            self.log, found.tails, found.last_store_timestamp, found.last_record_offset
         )
-        self.appender.last_store_timestamp = found.last_store_timestamp
-        self.appender.last_record_offset = found.last_record_offset
+        self.appender = Appender(self.placement, self.topics, self.rules, store_host.to_bytes())
         self.floor = Floor(self.root)
         self.floor.save(found.end)
         self.checkpoint = BrokerCheckpoint(self.root, settings)
@@ -118,12 +117,12 @@ class WriterStore:
     def snapshot_if_due(self) -> None:
         """Takes a copy of the queues' ends now and then; it is saved when its offset is flushed."""
         new_bytes = self.log.end - self._snapshot_at
-        new_records = self.appender.records - self._snapshot_records
+        new_records = self.placement.records - self._snapshot_records
         is_due = new_bytes >= TAILS_EVERY_BYTES or new_records >= TAILS_EVERY_RECORDS
         if self._snapshot is None and is_due:
-            self._snapshot = self.appender.snapshot()
+            self._snapshot = self.placement.snapshot()
             self._snapshot_at = self.log.end
-            self._snapshot_records = self.appender.records
+            self._snapshot_records = self.placement.records
 
     def after_flush(self, target: int) -> Callable[[], None]:
         """What the flush thread does after the sync of everything below `target`."""
@@ -164,7 +163,7 @@ class WriterStore:
         snapshot, which is asked for here, or from the queue's own files."""
         base = self.log.end - self.log.end % self.log.segment_bytes
         if self._tails_at < base and self._snapshot is None:
-            self._snapshot, self._snapshot_at = self.appender.snapshot(), self.log.end
+            self._snapshot, self._snapshot_at = self.placement.snapshot(), self.log.end
             if self._flushed == self.log.end:
                 self.after_flush(self._flushed)()
         followed = [
@@ -196,11 +195,11 @@ class WriterStore:
         self.retention.close()
         self.floor.save(end)
         self.floor.close()
-        save_tails(self.root, self.appender.snapshot())
+        save_tails(self.root, self.placement.snapshot())
         self.log.close(unlink_next=True)
         if workers_done:
-            last = self.appender.last_record_offset
-            self.checkpoint.save_clean(self.appender.last_store_timestamp, last, end)
+            last = self.placement.last_record_offset
+            self.checkpoint.save_clean(self.placement.last_store_timestamp, last, end)
             mark_clean(self.root, self.epoch, end)
             disk.unlink(self.root / ABORT_FILE, missing_ok=True)
             disk.sync_dir(self.root)
@@ -250,7 +249,7 @@ def _open_locked(
     ensure_id(root)
     page = LogPage.create(root)
     page.publish(state=RECOVERING)
-    show_durable(page, found)
+    _show_durable(page, found)
     clear_clean(root)
     if not (root / ABORT_FILE).exists():
         save_owner(root, None)
@@ -265,6 +264,32 @@ def _open_locked(
     told = fields(end=found.end, epoch=epoch, queues=len(found.tails), took_ms=took_ms)
     log.info("log recovered", extra=told)
     return store
+
+
+def _show_durable(page: LogPage, found: Recovery) -> None:
+    """Publishes what is sure to stay, under the last epoch, so that readers need not wait.
+
+    A recovery may be long, or may have to wait for room on the disk. It never cuts below the
+    durable floor, and what its predecessor published in the same epoch is true up to where the
+    log was found to end.
+    """
+    if not found.epochs:
+        return
+    known, last = page.read(), found.epochs[-1]
+    if known.epoch == last.epoch:
+        if known.readable > found.end:
+            page.publish(readable=found.end, appended=found.end, committed=found.end)
+        return
+    page.begin_epoch(
+        last.epoch,
+        epoch_start=last.start,
+        min_offset=found.min_offset,
+        appended=found.floor,
+        committed=found.floor,
+        flushed=found.floor,
+        readable=found.floor,
+        segment_bytes=found.segment_bytes,
+    )
 
 
 def store_host_of(bind: str, control_port: int) -> Host:

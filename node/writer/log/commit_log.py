@@ -135,7 +135,10 @@ class CommitLog:
     @property
     def fitting_bytes(self) -> int:
         """The most that `fits`; negative when not even a filler does."""
-        return -1 if self._current is None else self._room() - FILLER_BYTES
+        current = self._current
+        return (
+            -1 if current is None else current.base + self.segment_bytes - self.end - FILLER_BYTES
+        )
 
     @property
     def committed(self) -> int:
