@@ -4,23 +4,20 @@ One loop: take all that waits, append it as one group, publish the state page, n
 In SYNC_FLUSH (or where a request asks for it) the answer waits for the flush that covers it.
 """
 
-import argparse
 import logging
 import os
 import time
 from functools import partial
-from pathlib import Path
 from time import monotonic_ns
 
 import zmq
 
 from node.runtime import disk
-from node.runtime.descriptors import check_file_limit
 from node.runtime.event_log import fields
-from node.runtime.held_store import check_held, hold_store
+from node.runtime.held_store import check_held
 from node.runtime.process import EXIT_OK, OOM_WRITER, StopFlag, leave, now_ms, report_recovery
-from node.runtime.run_process import ChildProcess, run_process
-from node.runtime.settings import Settings, load_settings
+from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
 from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
 from node.runtime.wakeup import Context, Waiters
@@ -387,27 +384,28 @@ class Writer:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the writer of one store until SIGTERM."""
-    options = _options(arguments)
-    root = Path(options.dir).resolve()
+    parser = child_parser("node.writer.loop", __doc__)
+    parser.add_argument("--bind", default="tcp://127.0.0.1:9871")
+    parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
+    parser.add_argument("--control-port", type=int, default=9870)
+    options = parser.parse_args(arguments)
+    root = options.dir.resolve()
     child = ChildProcess(
         slot="writer",
         title="keelog-writer",
         what=f"the writer of {root} cannot start",
-        place=str(root),
+        root=root,
+        options=options,
         oom_points=OOM_WRITER,
-        ready_fd=options.ready_fd,
     )
-    return run_process(child, partial(_serve, child, options, root))
+    return run_process(child, partial(_serve, child))
 
 
-def _serve(child: ChildProcess, options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
-    check_file_limit()
-    settings = load_settings(options.settings)
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+    options, root = child.options, child.root
     store_host = store_host_of(options.bind, options.control_port)
-    tell = RecoveryProgress(partial(report_recovery, options.ready_fd))
-    alone = options.ready_fd is None
-    hold_store(root, options.held)
-    store = open_writer_store(root, settings, store_host, alone, tell)
+    tell = RecoveryProgress(partial(report_recovery, child.ready_fd))
+    store = open_writer_store(root, settings, store_host, child.ready_fd is None, tell)
     # Fail-stop: after a failed write or flush nothing more may be acknowledged.
     child.what = f"the writer of {root} stops, its log can no longer be trusted"
     os.chdir(store.run_dir)
@@ -423,18 +421,6 @@ def _serve(child: ChildProcess, options: argparse.Namespace, root: Path, stop: S
         raise
     context.destroy(linger=1000)
     return EXIT_OK
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m node.writer.loop", description=__doc__)
-    parser.add_argument("dir", metavar="DIR", help="the store")
-    parser.add_argument("--bind", default="tcp://127.0.0.1:9871")
-    parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
-    parser.add_argument("--control-port", type=int, default=9870)
-    parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--ready-fd", type=int)
-    parser.add_argument("--held", default="", help="device and inode of the store and its lock")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
