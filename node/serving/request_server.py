@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -93,6 +93,18 @@ class BadFrames(NamedTuple):
     peer: bytes
     request_id: int
     error: MqError
+
+
+class RequestWait:
+    """Where a server's loop sleeps: watches sockets and descriptors, for their own thread."""
+
+    def __init__(self, watched: "Iterable[zmq.Socket[bytes] | int]") -> None:
+        # What a zmq.Poller asks; the list is made once.
+        self._watched: list[tuple[Any, int]] = [(one, int(zmq.POLLIN)) for one in watched]
+
+    def poll(self, timeout_ms: int) -> None:
+        """Returns when there may be something to do, at the latest after the time."""
+        zmq.zmq_poll(self._watched, timeout_ms)
 
 
 class Server:

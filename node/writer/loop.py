@@ -21,9 +21,7 @@ from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
 from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
 from node.runtime.wakeup import Context, Waiters
-from node.serving.request_server import BadFrames, Received, Server
-from node.serving.request_wait import RequestWait
-from node.writer.admission import check_append, check_pool, check_runs
+from node.serving.request_server import BadFrames, Received, RequestWait, Server
 from node.writer.append_request import AppendRequest, queues_of
 from node.writer.broker_checkpoint import SAVE_EVERY_S
 from node.writer.group_commit import GroupCommit
@@ -33,6 +31,7 @@ from node.writer.requests import (
     FLUSH_DISK_TIMEOUT,
     PUT_OK,
     PendingRequest,
+    answer_other,
     pending_append,
     pending_send,
 )
@@ -40,8 +39,7 @@ from node.writer.staging.operations import StagingService
 from node.writer.staging.requests import OPERATIONS as STAGING_OPERATIONS
 from node.writer.stats import WriterStats
 from node.writer.store import WriterStore, open_writer_store, store_host_of
-from node.writer.topic_requests import answer_other
-from protocol.errors import BadRequest, MqError, StoreMoved
+from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable, StoreMoved
 from protocol.request_checks import WAIT_FLUSHED, WAIT_NONE
 from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
 
@@ -77,6 +75,9 @@ class Writer:
         self._is_sync = store.settings.is_sync_flush
         self._shows_at_once = store.log.pool is None and not self._is_sync
         """Whether an append is readable as soon as it is written."""
+        self._refuses_when_pool_is_full = (
+            store.log.pool is not None and self.settings.fast_fail_if_no_buffer_in_store_pool
+        )
         self.stopping = False
         self.lacks_room = False
         """Whether an append was refused for a shortage of room or descriptors, which lasts."""
@@ -189,17 +190,16 @@ class Writer:
             operation = check_envelope(header)
             if operation in APPENDS:
                 if self.stopping or self.waiting.is_full or self.store.retention.full is not None:
-                    check_append(self.stopping, self.waiting, self.store.retention)
+                    self._refuse_append()
                 if operation == "append":
                     pending = pending_append(received, header)
                 else:
                     pending = pending_send(received, header, self.store.topics, self.store.rules)
-                if self.store.log.pool is not None:
-                    size = group_bytes + pending.append.size
-                    check_pool(self.store.log.pool, self.settings, size)
+                if self._refuses_when_pool_is_full:
+                    self._check_pool(group_bytes + pending.append.size)
                 return pending
             if operation in STAGING_OPERATIONS:
-                check_runs(self.stopping)
+                self._check_runs()
                 answered = self.staging.handle(received, header, operation)
                 if answered is not None:
                     self._answer_other(received.peer, answered)
@@ -218,6 +218,24 @@ class Writer:
                 received.peer, number, as_refusal(error, place), asked in APPENDS, is_stage
             )
         return None
+
+    def _check_runs(self) -> None:
+        if self.stopping:
+            raise ServiceNotAvailable("the node is stopping", "send it again when it is back")
+
+    def _refuse_append(self) -> None:
+        """Raises what appends are refused with now, ServiceNotAvailable or NodeBusy."""
+        self._check_runs()
+        if self.waiting.is_full:
+            raise NodeBusy(f"{len(self.waiting)} requests wait for the disk", "send it again later")
+        self.store.retention.check_room()
+
+    def _check_pool(self, size: int) -> None:
+        """Raises NodeBusy where the buffer has no room for `size` bytes: nobody waits for it."""
+        pool = self.store.log.pool
+        if pool is not None and not pool.fits(size):
+            reason = f"transientStorePool: {pool.used_bytes} bytes wait for a commit"
+            raise NodeBusy(reason, "send it again later")
 
     def _answer_other(self, peer: bytes, answered: Header) -> None:
         self.server.send(peer, answered)

@@ -1,4 +1,4 @@
-"""From a client's header and payload to an `AppendRequest`, and from its outcome to the answer."""
+"""What clients ask of the writer: from header and payload to an `AppendRequest`, and to answers."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -8,7 +8,7 @@ from node.runtime.process import now_ms
 from node.serving.request_server import Received
 from node.writer.append_request import AppendRequest
 from node.writer.topic_table import TopicTable
-from protocol.errors import BadRequest, MessageTooLarge
+from protocol.errors import BadRequest, MessageTooLarge, UnknownOperation
 from protocol.message_id import Host, offset_message_id
 from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6
 from protocol.record.encode import ANY_QUEUE, NewMessage, check_message, record_bytes
@@ -16,8 +16,8 @@ from protocol.record.kernel_put import Put
 from protocol.record.patch import AppendRules
 from protocol.record.properties import UNIQUE_KEY, WAIT
 from protocol.request_checks import WAIT_NONE
-from protocol.requests import APPEND, SEND, SendFields
-from protocol.wire.frames import PAYLOAD_BYTES_MAX, VERSION, Header
+from protocol.requests import APPEND, CREATE_TOPIC, DELETE_TOPIC, SEND, SendFields
+from protocol.wire.frames import PAYLOAD_BYTES_MAX, VERSION, Header, answer
 
 PUT_OK = "PUT_OK"
 FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -164,3 +164,31 @@ def batch_of(
     if sizes and len(sizes) != 4 * records:
         raise BadRequest(f"sizes has {len(sizes)} bytes for {records} records", "4 bytes a record")
     return AppendRequest(payload, records, sizes, any_queue, crc)
+
+
+def answer_other(table: TopicTable, operation: str, header: Header, number: int) -> Header:
+    """The good answer to `ping`, `topics`, `create_topic` or `delete_topic`.
+
+    Raises UnknownOperation, BadRequest, and what the table refuses.
+    """
+    if operation == "ping":
+        return answer(number)
+    if operation == "topics":
+        rows = [
+            {
+                "topic": topic.name,
+                "read_queues": topic.read_queues,
+                "write_queues": topic.write_queues,
+                "perm": topic.perm,
+            }
+            for topic in table.all()
+        ]
+        return answer(number, topics=rows)
+    if operation == "create_topic":
+        name, queues, perm = CREATE_TOPIC.parse(header)
+        topic, created = table.create(name, queues, perm)
+        return answer(number, topic=name, queues=topic.write_queues, created=created)
+    if operation == "delete_topic":
+        (name,) = DELETE_TOPIC.parse(header)
+        return answer(number, topic=name, deleted=table.delete(name))
+    raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
