@@ -1,4 +1,4 @@
-"""What both workers' processes share: arguments, locks, state page, loop, the way out."""
+"""The process of a worker, of either kind: arguments, locks, state page, loop, end."""
 
 import argparse
 import os
@@ -42,16 +42,16 @@ from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
 WRITER_END_S_MAX = 5.0
-"""How long a worker that was told to stop follows a writer that has not stopped."""
+"""How long a worker that is to stop still follows a writer that has not stopped."""
 _WRITER_WAIT_S = 0.02
 _WRITER_END_LOOK_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerJob:
-    """What makes a process this worker and no other.
+    """The differences between the kinds of workers.
 
-    `grown` empties and answers the set of queues to tell the readers of, those of `shard`;
+    `grown` takes and returns the queues that grew, for hints to the readers; all are of `shard`.
     `clashing` is a pattern of the slots that share files with ours.
     """
 
@@ -203,7 +203,11 @@ class _Worker:
             self._beat()
 
     def _sleep(self, pace: TurnPace, done: int, feed: Feed, now: float) -> None:
-        """Until there is reason for a turn. What has come before the wish was seen is seen here."""
+        """Sleeps until there is reason for a turn.
+
+        The writer rings for records that come after it has read `wake_at`. So the log is looked at
+        once more after `wake_at` is published.
+        """
         if self._is_once:
             return
         is_waited_for = self._growth is not None and self._growth.are_wanted
@@ -290,7 +294,7 @@ def _enter(root: Path, is_of_node: bool) -> list[FileLock]:
 
 
 def _take_locks(root: Path, job: WorkerJob) -> list[FileLock]:
-    """The slot's lock; those of slots that share our files must be free. Raises StoreLocked."""
+    """Takes the slot's lock. Raises StoreLocked, also when a slot that shares our files runs."""
     own = run_dir(root) / f"{job.slot}.lock"
     locks = [FileLock.take(own, record=False)]
     others = run_dir(root).glob(f"{job.clashing}.lock") if job.clashing else ()

@@ -1,7 +1,7 @@
 """The life of a node's processes: their one start, their loop, and an end whatever happens.
 
-A process that has met an error which nobody foresaw must not live on: its threads would keep it
-in the process table while it serves nobody, and the supervisor would not start another one.
+After an unexpected error a process must not live on: its other threads would keep it in the process
+table while it serves nobody, and the supervisor would not start another one.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from protocol.errors import MqError, StoreMoved
 log = logging.getLogger("keelog.process")
 
 SAID_IN_WORDS = DISK_FULL | NO_RESOURCES | {errno.EIO, errno.EROFS}
-"""Errors of the disk, and shortages: three lines say all, a traceback would add nothing."""
+"""Errors of the disk, and shortages: three lines are enough, without a traceback."""
 
 
 def child_parser(module: str, text: str | None) -> argparse.ArgumentParser:
@@ -89,7 +89,7 @@ class ChildProcess:
 
 
 def begin_process(title: str, slot: str) -> StopFlag:
-    """What comes first in the supervisor and in its children; the flag of SIGTERM and SIGINT."""
+    """Does what the supervisor and its children begin with; returns the flag of SIGTERM, SIGINT."""
     set_title(title)
     raise_file_limit()
     log_to_stderr(slot)
@@ -124,7 +124,7 @@ def run_process(child: ChildProcess, body: Callable[[Settings, StopFlag], int]) 
 
 
 def _end(child: ChildProcess, error: BaseException | None) -> NoReturn:
-    """Ends the process at once, whatever its other threads do, and though memory may be short."""
+    """Ends the process at once, whatever its other threads do, even when memory is short."""
     code = EXIT_UNEXPECTED
     try:
         if isinstance(error, PageAbsent):
@@ -143,8 +143,10 @@ def _end(child: ChildProcess, error: BaseException | None) -> NoReturn:
 
 
 def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[MqError | OSError]:
-    """Whether three lines say all: of a disk, a shortage, a store that has moved, and what was
-    foreseen. A traceback goes before them for other errors of the system."""
+    """Whether three lines report an error: of the system, a shortage, a moved store, or foreseen.
+
+    For errors of the system that are not the disk's, it logs the traceback first.
+    """
     if isinstance(error, OSError):
         if error.errno is not None and error.errno not in SAID_IN_WORDS:
             _log_traceback(error)
@@ -153,7 +155,7 @@ def _is_in_words(error: BaseException | None, child: ChildProcess) -> TypeGuard[
 
 
 def unexpected(error: BaseException | None) -> str:
-    """The cause that status and health show for an error that nobody foresaw."""
+    """The cause of an unexpected error, as status and health show it."""
     text = "".join(traceback.format_exception_only(error)).strip() if error else "an unknown error"
     return f"an unexpected error, its traceback is in the log: {text}"
 

@@ -49,9 +49,9 @@ GROUP_REQUESTS_MAX = 512
 GROUP_BYTES_MAX = 1024 * 1024
 HEARTBEAT_S = 0.1
 HELD_S = 0.001
-"""Appends look so often whether the store is still there: a look costs a tenth of a lone append."""
+"""How often appends check that the store is in place: a check costs a tenth of a lone append."""
 HOUSE_S = 0.01
-"""While nobody waits for the disk or a publication, these are looked at so often."""
+"""How often `_keep_house` runs while no request waits for the disk or a publication."""
 DISK_RETRY_S = 1.0
 APPENDS = ("append", "send")
 FOLLOWERS = ("queue-", "index", "reader-")
@@ -90,7 +90,7 @@ class Writer:
     def run(self, stop: StopFlag) -> None:
         """Serves until the flag is set, then stops in order.
 
-        Raises OSError, and StoreMoved, of which those that wait with a request are told.
+        Raises OSError, and StoreMoved, with which it has refused the requests that wait.
         """
         wait = RequestWait((*self.server.watched, *self.flushing.fds, self.staging.fd, stop.fd))
         self.store.page.publish(state=RUNNING)
@@ -114,11 +114,11 @@ class Writer:
             self._keep_house(now)
 
     def _is_watched(self) -> bool:
-        """Whether somebody waits for more than an append."""
+        """Whether requests wait for the disk, a publication or the stop: each turn serves them."""
         return self.stopping or len(self.waiting) > 0 or self.staging.is_active
 
     def _keep_house(self, now: float) -> None:
-        """What lone appends need not pay for each: it is done now and then."""
+        """The work that not every turn has to do, so that lone appends do not pay for it."""
         self._house_at = now + HOUSE_S
         self.staging.step(now, self.stopping)
         is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
@@ -151,7 +151,7 @@ class Writer:
         return 50 if self.flushing.is_done else 10
 
     def _look_for_room(self) -> None:
-        """Shows when appends that were refused for a full disk may come again."""
+        """Publishes that appends which were refused for a full disk are taken again."""
         is_full = self.store.log.lacks_next or self.store.retention.full is not None
         if self.lacks_room and not is_full and not self.stopping:
             self.lacks_room = False
@@ -180,9 +180,9 @@ class Writer:
         return group
 
     def _parse(self, received: Received, group_bytes: int) -> PendingRequest | None:
-        """The append asked for; other operations are answered here. Never raises for bad input.
+        """Parses an append; answers all other operations itself. Never raises for bad input.
 
-        `group_bytes` were taken in this turn already.
+        `group_bytes`: the size of the appends that this turn has taken already.
         """
         header: Header = {}
         try:
@@ -212,7 +212,8 @@ class Writer:
             number = request_id(header) or id_within(received.header)
             asked = header.get("op")
             is_stage = asked in STAGING_OPERATIONS
-            # Without a name: an error that its frame holds holds the frame, and the request in it.
+            # Not into a variable: a frame that holds an error whose traceback holds the frame is a
+            # cycle, and keeps the request's memory until the collector runs.
             place = str(self.store.root)
             self._refuse(
                 received.peer, number, as_refusal(error, place), asked in APPENDS, is_stage
@@ -304,7 +305,7 @@ class Writer:
         return pending.wait == WAIT_FLUSHED or (self._is_sync and pending.wait != WAIT_NONE)
 
     def _put(self, requests: list[AppendRequest], now: float) -> None:
-        """As `_append`, for records that nobody waits for."""
+        """Appends records of a publication: `_append` without requests to answer."""
         check_held()
         began = monotonic_ns()
         if self._write(requests, now):
@@ -312,7 +313,7 @@ class Writer:
             self._ring(requests)
 
     def _write(self, requests: list[AppendRequest], now: float) -> bool:
-        """Appends what is good, and shows it to whoever looks; whether there was any."""
+        """Appends the valid requests and publishes the new end. Returns whether the log grew."""
         store, log = self.store, self.store.log
         if log.pool is not None:
             size = sum(request.size for request in requests)
@@ -330,7 +331,10 @@ class Writer:
         return True
 
     def _ring(self, requests: list[AppendRequest]) -> None:
-        """What a lone answer need not wait for; who is woken finds that the page has moved."""
+        """Wakes the processes that wait for the log to grow. The page shows the new end already.
+
+        A lone request is answered before: its client need not wait for this.
+        """
         if self._shows_at_once:
             end = self.store.log.end
             self.workers.wake(self.store.epoch, end, partial(queues_of, requests))
@@ -339,7 +343,7 @@ class Writer:
         self.store.snapshot_if_due()
 
     def _publish(self, moved: Moved) -> None:
-        """What a commit or flush has reached: pages, hint, and the answers that waited for it."""
+        """Publishes how far a commit or flush came, and answers the requests that waited for it."""
         if moved is NOTHING_MOVED:
             return
         if moved.committed is not None:
@@ -361,13 +365,13 @@ class Writer:
         self.stats.waited(waited, ended, monotonic_ns(), is_late=not flushed)
 
     def _committed(self, offset: int) -> None:
-        """The segments hold what is below; readable now, but in SYNC_FLUSH only when flushed."""
+        """All below is in the segments, and so readable; in SYNC_FLUSH only once it is flushed."""
         self.store.page.publish(committed=offset)
         if not self.settings.is_sync_flush:
             self._announce(offset)
 
     def _announce(self, readable: int) -> None:
-        """Page first, then the announcement: who is woken finds the page moved."""
+        """Moves the page first, then wakes: a woken process finds the new end."""
         self.store.page.publish(readable=readable)
         self.workers.wake(self.store.epoch, readable)
 
@@ -378,7 +382,7 @@ class Writer:
     # -- stopping -----------------------------------------------------------------------------
 
     def _stop(self, wait: RequestWait) -> None:
-        """Refuses appends, flushes, waits for the workers, leaves a clean store."""
+        """Refuses appends, flushes, waits for the workers, and leaves the mark of a clean stop."""
         self.stopping = True
         self.store.page.publish(state=STOPPING)
         deadline = time.monotonic() + STOP_WAIT_S

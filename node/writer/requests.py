@@ -1,4 +1,4 @@
-"""What clients ask of the writer: from header and payload to an `AppendRequest`, and to answers."""
+"""The writer's requests: from header and payload to an `AppendRequest`, and to the answer."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,13 +24,13 @@ FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 
 Turn = tuple[int, int, int]
-"""When a turn of the writer's loop began, had read its requests, had appended them: clock's ns."""
+"""When a turn of the writer's loop began, had read its requests, had appended them; in ns."""
 NO_TURN: Turn = (0, 0, 0)
 
 
 @dataclass(slots=True)
 class PendingRequest:
-    """One request on its way: who asked, what for, and how long the answer waits."""
+    """One append from its request to its answer."""
 
     peer: bytes
     request_id: int
@@ -41,10 +41,10 @@ class PendingRequest:
     topic: str = ""
     unique_key: str = ""
     turn: Turn = NO_TURN
-    """Of a request that waits for the disk."""
+    """Set for a request that waits for the disk."""
 
     def answer(self, store_host: Host, epoch: int, status: str, flushed: bool) -> Header:
-        """The header of the good answer."""
+        """The header of the answer to an append that succeeded."""
         done = self.append
         fields: Header = {
             "v": VERSION,
@@ -100,7 +100,7 @@ def pending_send(
 def draft_of(
     asked: SendFields, topics: TopicTable, rules: AppendRules, sender: Host, now: int
 ) -> tuple[AppendRequest, NewMessage]:
-    """The message that a client gave as fields, which the appender encodes.
+    """Checks a message that a client gave as fields, and makes the draft that the appender encodes.
 
     `sender` is the born host, and `now` the born time, where the client names none.
     Raises BadRequest, IllegalMessage and its kinds, UnknownTopic.
@@ -155,7 +155,7 @@ def refuse_payload(payload: bytes | memoryview | None) -> NoReturn:
 def batch_of(
     payload: bytes | memoryview, records: int, size: int, crc: int, sizes: bytes, any_queue: bool
 ) -> AppendRequest:
-    """The records, with what the header says of them; the appender holds them against it.
+    """The records with the header's claims about them, which the appender checks.
 
     Raises BadRequest where header and frame disagree.
     """

@@ -51,7 +51,7 @@ INDEX_SLOT = "index"
 
 
 class WriterStore:
-    """What the writer's loop needs of the store. Made by `open_writer_store`."""
+    """The open store, for the writer's loop. `open_writer_store` makes it."""
 
     def __init__(
         self,
@@ -90,10 +90,11 @@ class WriterStore:
         self._min_offset = found.min_offset
         self._flushed = found.end
         self._tails_at = 0
-        """Where the queues' ends were last saved in this run."""
+        """The log offset of the last saved snapshot of this run."""
         self.retention = Retention(self.root, found.segment_bytes, settings)
         self.needed_from: Callable[[int], int] = lambda offset: offset
-        """Above which offset, of one that is given, unfinished publications need the log."""
+        """Returns the lesser of an offset and of that from which unfinished publications need the
+        log."""
 
     @property
     def run_dir(self) -> Path:
@@ -101,7 +102,7 @@ class WriterStore:
         return run_dir(self.root)
 
     def publish_start(self) -> None:
-        """Everything that was recovered is readable from now on."""
+        """Begins the epoch: everything that was recovered is readable from now on."""
         end = self.log.end
         self.page.begin_epoch(
             self.epoch,
@@ -115,7 +116,7 @@ class WriterStore:
         )
 
     def snapshot_if_due(self) -> None:
-        """Takes a copy of the queues' ends now and then; it is saved when its offset is flushed."""
+        """Copies the queues' ends now and then, to be saved once the log is flushed up to there."""
         new_bytes = self.log.end - self._snapshot_at
         new_records = self.placement.records - self._snapshot_records
         is_due = new_bytes >= TAILS_EVERY_BYTES or new_records >= TAILS_EVERY_RECORDS
@@ -125,7 +126,7 @@ class WriterStore:
             self._snapshot_records = self.placement.records
 
     def after_flush(self, target: int) -> Callable[[], None]:
-        """What the flush thread does after the sync of everything below `target`."""
+        """The flush thread's work after a sync up to `target`: it saves floor and snapshot."""
         snapshot = self._snapshot
         if snapshot is not None and snapshot.at <= target:
             self._snapshot = None
@@ -133,7 +134,7 @@ class WriterStore:
             snapshot = None
 
         def save() -> None:
-            # Both are lower bounds: without room they stay as they are, and nothing is lost.
+            # Both are lower bounds: without room on the disk the older ones stay true.
             with disk.if_room():
                 self.floor.save(target)
             if snapshot is None:
@@ -145,13 +146,13 @@ class WriterStore:
         return save
 
     def flushed_to(self, target: int) -> None:
-        """Publishes a finished flush."""
+        """Publishes a flush that has ended."""
         self.log.flushed_to(target)
         self.page.publish(flushed=target)
         self._flushed = target
 
     def retain(self, now: float) -> None:
-        """Deletes old segments when it is time to; where the log begins is published before."""
+        """Deletes old segments when they are due, after publishing where the log begins then."""
         segments = self.retention.turn(now, self._spared)
         if segments:
             self._min_offset = max(self._min_offset, segments[-1].end)
@@ -159,8 +160,11 @@ class WriterStore:
             self.retention.delete(segments)
 
     def _spared(self) -> Spared:
-        """What must stay. A queue's end must be known without the segments that go: from the
-        snapshot, which is asked for here, or from the queue's own files."""
+        """The offsets that retention spares.
+
+        A queue's end must be known without the segments that go: from the snapshot, which is taken
+        here, or from the queue's own files.
+        """
         base = self.log.end - self.log.end % self.log.segment_bytes
         if self._tails_at < base and self._snapshot is None:
             self._snapshot, self._snapshot_at = self.placement.snapshot(), self.log.end
@@ -176,7 +180,7 @@ class WriterStore:
         return Spared(self.needed_from(needed), passed)
 
     def has_workers(self) -> bool:
-        """Whether anybody is there to wait for."""
+        """Whether any worker runs."""
         return bool(live_workers(self.root))
 
     def workers_are_done(self) -> bool:
@@ -190,7 +194,8 @@ class WriterStore:
         return complete and all(state.saved >= self.log.end for state in states.values())
 
     def close_cleanly(self, workers_done: bool) -> None:
-        """Leaves the files as a clean stop does; `abort` stays when the workers are behind."""
+        """Closes all files. The mark of a clean stop is left, and `abort` removed, only with
+        `workers_done`."""
         end = self.log.end
         self.retention.close()
         self.floor.save(end)
@@ -216,10 +221,10 @@ def open_writer_store(
 ) -> WriterStore:
     """Locks, recovers and opens a store, which `node.store.identity.new_store` has made.
 
-    `tell` learns how far the recovery is, as from `node.writer.recovery.recovery.examine`.
+    `alone`: no supervisor holds the store, so `flock` is taken here. `tell` gets the recovery's
+    progress, as in `node.writer.recovery.recovery.examine`.
 
-    Raises StoreLocked, NotAStore, StorePermission, StoreDamaged, StoreMoved; nothing has been
-    changed then.
+    Raises StoreLocked, NotAStore, StorePermission, StoreDamaged, StoreMoved, and changes nothing.
     """
     if root.exists() and not root.is_dir():
         raise NotAStore(f"{root} is a file", "name a directory")
@@ -245,7 +250,7 @@ def _open_locked(
     started = now_ms()
     check_guards(root)
     found = examine(root, settings, tell)
-    TopicsFile(root)  # What cannot be read is refused, as the log is, before anything is changed.
+    TopicsFile(root)  # Raises for a damaged file, as `examine` does, before anything is changed.
     ensure_id(root)
     page = LogPage.create(root)
     page.publish(state=RECOVERING)
@@ -254,7 +259,7 @@ def _open_locked(
     if not (root / ABORT_FILE).exists():
         save_owner(root, None)
     epoch = carry_out(found, settings.enabled_append_prop_crc)
-    # Only now: until then the mark says who appended what was just recovered.
+    # Only now: until here the mark names the owner of the bytes that were just recovered.
     save_owner(root, epoch)
     store = WriterStore(lock, page, found, epoch, settings, store_host)
     store.publish_start()
@@ -267,11 +272,11 @@ def _open_locked(
 
 
 def _show_durable(page: LogPage, found: Recovery) -> None:
-    """Publishes what is sure to stay, under the last epoch, so that readers need not wait.
+    """Publishes the part of the log that is sure to stay, under the last epoch.
 
-    A recovery may be long, or may have to wait for room on the disk. It never cuts below the
-    durable floor, and what its predecessor published in the same epoch is true up to where the
-    log was found to end.
+    A recovery may be long, or may have to wait for room on the disk: readers need not wait for it.
+    It never cuts below the durable floor. Numbers that its predecessor published in the same epoch
+    are true up to the end that was found.
     """
     if not found.epochs:
         return
@@ -293,7 +298,7 @@ def _show_durable(page: LogPage, found: Recovery) -> None:
 
 
 def store_host_of(bind: str, control_port: int) -> Host:
-    """What records name as their store host: the IPv4 address of the endpoint, the control port."""
+    """The store host of records: the IPv4 address of the endpoint, with the control port."""
     address = bind.removeprefix("tcp://").rpartition(":")[0]
     if address in ("*", "0.0.0.0"):
         address = first_address()
