@@ -1,4 +1,4 @@
-"""What both workers' processes share: arguments, locks, state page, loop, the way out."""
+"""The process of a worker, of either kind: arguments, locks, state page, loop, end."""
 
 import argparse
 import os
@@ -12,13 +12,12 @@ from typing import Self
 import zmq
 
 from node.runtime import disk
-from node.runtime.descriptors import check_file_limit
-from node.runtime.held_store import check_held, hold_store
+from node.runtime.held_store import check_held
 from node.runtime.locks import FileLock, StoreLock
 from node.runtime.process import EXIT_OK, OOM_WORKER, StopFlag, now_ms
-from node.runtime.run_process import ChildProcess, run_process
+from node.runtime.run_process import ChildProcess, child_parser, run_process
 from node.runtime.service_loop import LoopPace
-from node.runtime.settings import Settings, load_settings
+from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, STOPPED, LogPage, WorkerPage, run_dir
 from node.runtime.stats.topic_counts import TopicCounts
 from node.runtime.wakeup import Context, ZmqWakeup
@@ -43,16 +42,16 @@ from workers.stats import KnowsTopics, TopicGrowth, WorkerStats
 STORE_LOCK_S_MAX = 10.0
 """How long a worker run by hand on a store at rest waits for another one to be done with it."""
 WRITER_END_S_MAX = 5.0
-"""How long a worker that is to stop follows a writer that has not stopped."""
+"""How long a worker that is to stop still follows a writer that has not stopped."""
 _WRITER_WAIT_S = 0.02
 _WRITER_END_LOOK_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerJob:
-    """What makes a process this worker and no other.
+    """The differences between the kinds of workers.
 
-    `grown` empties and returns the set of queues that have grown, those of `shard`;
+    `grown` takes and returns the queues that grew, for hints to the readers; all are of `shard`.
     `clashing` is a pattern of the slots that share files with ours.
     """
 
@@ -68,12 +67,8 @@ class WorkerJob:
 
 def parser_for(module: str, text: str | None) -> argparse.ArgumentParser:
     """The options of every worker."""
-    parser = argparse.ArgumentParser(f"python -m {module}", description=text)
-    parser.add_argument("dir", metavar="DIR", type=Path, help="the store")
-    parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
+    parser = child_parser(module, text)
     parser.add_argument("--once", action="store_true", help="stop at the end of a log at rest")
-    parser.add_argument("--ready-fd", type=int)
-    parser.add_argument("--held", default="", help="device and inode of the store and its lock")
     return parser
 
 
@@ -83,17 +78,16 @@ def run_worker(options: argparse.Namespace, job: WorkerJob) -> int:
         slot=job.slot,
         title=job.title,
         what=f"the worker {job.slot} of {options.dir} stops",
-        place=str(options.dir),
+        root=options.dir.resolve(),
+        options=options,
         oom_points=OOM_WORKER,
-        ready_fd=options.ready_fd,
         foreseen=(CorruptError,),
+        is_of_node=not options.once,
     )
 
-    def body(stop: StopFlag) -> int:
-        if not options.once:
-            check_file_limit()
-        with _Worker(options, job, stop) as worker:
-            return worker.run(child.report_ready)
+    def body(settings: Settings, stop: StopFlag) -> int:
+        with _Worker(child, job, settings, stop) as worker:
+            return worker.run()
 
     return run_process(child, body)
 
@@ -101,16 +95,19 @@ def run_worker(options: argparse.Namespace, job: WorkerJob) -> int:
 class _Worker:
     """One worker's process: owns its lock, its page and its sockets."""
 
-    def __init__(self, options: argparse.Namespace, job: WorkerJob, stop: StopFlag) -> None:
-        """Raises StoreLocked, NotAStore, StoreMoved, BadRequest."""
-        self._settings = load_settings(options.settings)
-        self._root: Path = options.dir.resolve()
+    def __init__(
+        self, child: ChildProcess, job: WorkerJob, settings: Settings, stop: StopFlag
+    ) -> None:
+        """Raises StoreLocked, NotAStore."""
+        self._child = child
+        self._settings = settings
+        self._root = child.root
         self._job = job
         self._stop = stop
-        self._options = options
+        self._is_once = not child.is_of_node
         self._dispatcher: Dispatcher | None = None
         self._beat_at = 0.0
-        self._locks = _enter(self._root, options)
+        self._locks = _enter(self._root, child.is_of_node)
         os.chdir(run_dir(self._root))
         self._locks += _take_locks(self._root, job)
         self._page = WorkerPage.create(self._root, job.slot)
@@ -138,7 +135,7 @@ class _Worker:
         for lock in self._locks:
             lock.release()
 
-    def run(self, report_ready: Callable[[], None]) -> int:
+    def run(self) -> int:
         """Follows the log until it is time to stop. Raises StoreDamaged, BadRequest."""
         try:
             feed = self._feed()
@@ -154,7 +151,7 @@ class _Worker:
         )
         self._dispatcher = dispatcher
         try:
-            self._follow(dispatcher, feed, handler, report_ready)
+            self._follow(dispatcher, feed, handler)
             dispatcher.finish()
             if self._topics is not None:
                 self._topics.look_now(dispatcher.records)
@@ -170,19 +167,13 @@ class _Worker:
         self._page.publish(state=STOPPED)
         return EXIT_OK
 
-    def _follow(
-        self,
-        dispatcher: Dispatcher,
-        feed: Feed,
-        handler: Handler,
-        report_ready: Callable[[], None],
-    ) -> None:
+    def _follow(self, dispatcher: Dispatcher, feed: Feed, handler: Handler) -> None:
         dispatcher.start()
         topics = None
         if isinstance(handler, KnowsTopics):
             counts = TopicCounts(self._root, self._role, self._job.shard)
             topics = self._topics = TopicGrowth(handler, counts)
-        report_ready()
+        self._child.report_ready()
         pace = self._job.pace
         while not self._stop.is_set:
             began = time.monotonic_ns()
@@ -192,14 +183,14 @@ class _Worker:
                 self._stats.turn(time.monotonic_ns() - began, dispatcher.records)
                 self._tell()
                 pace.worked(now)
-            elif self._options.once:
+            elif self._is_once:
                 break
             if topics is not None:
                 # Here alone: within a turn a queue that is being rebuilt has no end.
                 topics.look(now, dispatcher.records)
             self._sleep(pace, dispatcher.done, feed, now)
             self._beat()
-        if self._options.ready_fd is not None:
+        if self._child.ready_fd is not None:
             self._outlast_writer(dispatcher)
 
     def _outlast_writer(self, dispatcher: Dispatcher) -> None:
@@ -212,8 +203,12 @@ class _Worker:
             self._beat()
 
     def _sleep(self, pace: TurnPace, done: int, feed: Feed, now: float) -> None:
-        """Sleeps until there is reason for a turn; one may have come before the ring was set."""
-        if self._options.once:
+        """Sleeps until there is reason for a turn.
+
+        The writer rings for records that come after it has read `wake_at`. So the log is looked at
+        once more after `wake_at` is published.
+        """
+        if self._is_once:
             return
         is_waited_for = self._growth is not None and self._growth.are_wanted
         sleep = pace.sleep(done, now, is_waited_for)
@@ -233,7 +228,7 @@ class _Worker:
 
     def _feed(self) -> Feed:
         """The log: at rest, or of a writer, which may come later than we. Raises Stopped."""
-        if self._options.once:
+        if self._is_once:
             return RestingFeed(self._root, self._on_window)
         while True:
             try:
@@ -283,13 +278,12 @@ def _writer_lives(root: Path) -> bool:
     return False
 
 
-def _enter(root: Path, options: argparse.Namespace) -> list[FileLock]:
-    """Holds the store of a node; of one at rest the lock, and `keelog/run` is made there.
+def _enter(root: Path, is_of_node: bool) -> list[FileLock]:
+    """Locks a store at rest, and makes `keelog/run` there; a running node's has both already.
 
-    Raises StoreMoved, NotAStore, StoreLocked.
+    Raises NotAStore, StoreLocked.
     """
-    if not options.once:
-        hold_store(root, options.held)
+    if is_of_node:
         check_created(root)
         return []
     if not (root / COMMIT_LOG_DIR).is_dir():
@@ -300,7 +294,7 @@ def _enter(root: Path, options: argparse.Namespace) -> list[FileLock]:
 
 
 def _take_locks(root: Path, job: WorkerJob) -> list[FileLock]:
-    """The slot's lock; those of slots that share our files must be free. Raises StoreLocked."""
+    """Takes the slot's lock. Raises StoreLocked, also when a slot that shares our files runs."""
     own = run_dir(root) / f"{job.slot}.lock"
     locks = [FileLock.take(own, record=False)]
     others = run_dir(root).glob(f"{job.clashing}.lock") if job.clashing else ()

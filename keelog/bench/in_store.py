@@ -152,7 +152,7 @@ def _puts(
     store: WriterStore, services: FlushServices, append: Append, each: int, course: Course
 ) -> None:
     """Request after request, each appended as the writer's loop appends a group of one."""
-    log, page, appender = store.log, store.page, store.appender
+    log, page, placement = store.log, store.page, store.placement
     untimed = UNTIMED if each == 1 else 0
     turn_at, going = 0, True
 
@@ -163,9 +163,9 @@ def _puts(
         if services.is_hasty:
             services.wake()
         if log.pool is None:
-            page.show_append(appender.records, log.end)
+            page.show_append(placement.records, log.end)
         else:
-            page.publish(records=appender.records, appended=log.end)
+            page.publish(records=placement.records, appended=log.end)
         store.snapshot_if_due()
         course.messages += each
         course.bytes += size

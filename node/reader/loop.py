@@ -6,7 +6,6 @@ worker only shortens a held pull's wait.
 Run it as `python -m node.reader.loop DIR --index I --shards N`.
 """
 
-import argparse
 import logging
 import os
 import time
@@ -21,13 +20,12 @@ from node.reader.growth_notices import Hints, News
 from node.reader.service import ReaderService
 from node.reader.stats import ReaderStats
 from node.runtime import disk
-from node.runtime.descriptors import check_file_limit
 from node.runtime.event_log import fields
-from node.runtime.held_store import hold_store, is_in_place
+from node.runtime.held_store import is_in_place
 from node.runtime.locks import FileLock
 from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave, now_ms
-from node.runtime.run_process import ChildProcess, run_process
-from node.runtime.settings import Settings, load_settings
+from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
 from node.runtime.state_page import (
     DAMAGED,
@@ -347,26 +345,32 @@ def open_fitting(site: ReaderSite) -> RunningStore:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one reader of a store until SIGTERM."""
-    options = _options(arguments)
-    root = Path(options.dir).resolve()
+    parser = child_parser("node.reader.loop", __doc__)
+    parser.add_argument("--bind", default="tcp://127.0.0.1:9872")
+    parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
+    parser.add_argument("--index", type=int, default=0, metavar="I", help="which reader this is")
+    parser.add_argument(
+        "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
+    )
+    options = parser.parse_args(arguments)
+    root = options.dir.resolve()
     child = ChildProcess(
         slot=f"reader-{options.index}",
         title=f"keelog-reader-{options.index}",
         what=f"reader {options.index} of {root} ended",
-        place=str(root),
+        root=root,
+        options=options,
         oom_points=OOM_READER,
-        ready_fd=options.ready_fd,
     )
-    return run_process(child, partial(_serve, child, options, root))
+    return run_process(child, partial(_serve, child))
 
 
-def _serve(child: ChildProcess, options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
-    check_file_limit()
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+    options, root = child.options, child.root
     if options.index < 0 or options.shards < 1:
         raise BadRequest(f"reader {options.index} of a node with {options.shards} queue workers")
-    hold_store(root, options.held)
     check_created(root)
-    site = ReaderSite(root, options.index, options.shards, load_settings(options.settings))
+    site = ReaderSite(root, options.index, options.shards, settings)
     os.chdir(run_dir(root))
     lock = FileLock.take(run_dir(root) / f"{site.slot}.lock", record=False, wait_s=LOCK_WAIT_S)
     context: Context = zmq.Context()
@@ -382,21 +386,6 @@ def _serve(child: ChildProcess, options: argparse.Namespace, root: Path, stop: S
         context.term()
     lock.release()
     return EXIT_OK
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m node.reader.loop", description=__doc__)
-    parser.add_argument("dir", metavar="DIR", help="the store")
-    parser.add_argument("--bind", default="tcp://127.0.0.1:9872")
-    parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
-    parser.add_argument("--index", type=int, default=0, metavar="I", help="which reader this is")
-    parser.add_argument(
-        "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
-    )
-    parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--ready-fd", type=int)
-    parser.add_argument("--held", default="", help="device and inode of the store and its lock")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What every process of a node needs: its life, logs, locks, settings, disk, pages, bells."""
+"""The base of every process of a node: start, logs, locks, settings, disk, pages, bells."""

@@ -10,20 +10,21 @@ import resource
 from protocol.errors import ServiceNotAvailable
 
 FILES_NEEDED = 56
-"""What RLIMIT_NOFILE must allow each process of a node that has neither queue worker nor reader."""
+"""The least RLIMIT_NOFILE for each process of a node, before queue workers and readers count."""
 FILES_NEEDED_BY_CHILD = 4
-"""So many more for each of these: its page and its bell, in writer and reader."""
+"""Added for each queue worker and reader: its page and its bell, in writer and reader."""
 STORE_SPARES = 12
 """Descriptors that are kept for the store's own files in a process that takes connections."""
 ROOM = 4
-"""Fewer free ones than this, and no connection is taken any more."""
+"""While fewer descriptors are free, no connection is accepted."""
 BACKLOG_SHARE = 16
-"""Of RLIMIT_NOFILE: connections that may wait to be taken. When no more come in, these still do."""
+"""RLIMIT_NOFILE over this is the most connections that may wait: these still come in when the
+doors are closed."""
 LIMITS_HINT = "raise the limit of open files (LimitNOFILE, ulimit -n)"
 
 
 def files_needed(children: int = 0) -> int:
-    """What RLIMIT_NOFILE must allow in a node of so many queue workers and readers."""
+    """The least RLIMIT_NOFILE in a node with this number of queue workers and readers."""
     return FILES_NEEDED + FILES_NEEDED_BY_CHILD * children
 
 
@@ -39,7 +40,7 @@ def check_file_limit(children: int = 0) -> None:
 
 
 def backlog(most: int) -> int:
-    """How many connections may wait to be taken: `most`, or fewer where descriptors are few."""
+    """How many connections may wait to be accepted: `most`, or fewer if descriptors are few."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if soft == resource.RLIM_INFINITY else max(ROOM, min(most, soft // BACKLOG_SHARE))
 

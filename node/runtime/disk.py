@@ -1,11 +1,11 @@
 """The storage seam: every call that changes a file or folder of a store is made here.
 
-So what may be on a disk after a power loss can be played through: the tests put a recording `os`
-in this module's place (a test holds that no other module of `node/` and `workers/` writes).
-Outside it stand only what no power loss needs to spare: state pages, locks, pipes.
+So the tests can play through what a power loss may leave: they put a recording `os` into this
+module (a test checks that no other module of `node/` and `workers/` writes). Files that need not
+survive a power loss are written elsewhere: state pages, locks, pipes.
 
-Whatever uses a name of the store first asks whether the store that the process holds is still
-there (`node.runtime.held_store`): all that make, rename, remove or open by name raise StoreMoved.
+Functions that make, rename, remove or open a file by its name first check that the store is still
+in its place (`node.runtime.held_store`), and raise StoreMoved.
 """
 
 import errno
@@ -22,12 +22,12 @@ from node.runtime.held_store import check_held, held_store
 log = logging.getLogger("keelog.disk")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What a write answers when there is no room; the same write may succeed later."""
+"""Errors of a write without room on the disk; the same write may succeed later."""
 NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
-"""What only opening returns, and nothing that works on an open file."""
+"""Errors of opening alone, never of a call on an open file."""
 NO_RESOURCES = NO_DESCRIPTORS | {errno.ENOMEM}
-"""What opening and mapping return at RLIMIT_NOFILE, at fs.file-max, at vm.max_map_count and without
-memory. It says nothing of the disk; the same call may succeed later."""
+"""Errors of opening and mapping at RLIMIT_NOFILE, fs.file-max or vm.max_map_count, or without
+memory. The disk is not the cause; the same call may succeed later."""
 PASSING = DISK_FULL | NO_RESOURCES
 
 FOLDER_MODE = 0o700
@@ -38,8 +38,8 @@ _TEMPORARY_SUFFIX = ".new"
 
 @contextmanager
 def if_room() -> Iterator[None]:
-    """For what may be left undone on a full disk, or without a free descriptor: then it is, and the
-    block ends there."""
+    """For a block that may be left undone: it ends, with a warning, at an error for which the disk
+    is full or no descriptor is free."""
     try:
         yield
     except OSError as error:
@@ -49,10 +49,9 @@ def if_room() -> Iterator[None]:
 
 
 def open_file(path: Path, create: bool = False, empty: bool = False, own: bool = False) -> int:
-    """A descriptor to read and write with; `empty` throws away what the file holds. `own`: no link
-    is followed.
+    """A descriptor to read and write with; `empty` truncates the file. `own`: no link is followed.
 
-    A file that is made is its owner's alone, one that is there keeps its mode.
+    Only its owner may read a new file; an existing one keeps its mode.
     """
     check_held()
     flags = os.O_RDWR | os.O_CLOEXEC
@@ -104,7 +103,7 @@ def allocate(descriptor: int, size: int) -> None:
 
 
 def set_length(descriptor: int, size: int) -> None:
-    """Gives a file this length; what is new is a hole."""
+    """Gives a file this length; added bytes are a hole."""
     os.ftruncate(descriptor, size)
 
 
@@ -155,7 +154,7 @@ def sync_dir_if_there(path: Path) -> None:
 
 
 def rename(old: Path, new: Path) -> None:
-    """Old name or new one, never both; replaces what has the new name. Durable by `sync_dir`."""
+    """Renames a file, and replaces one of the new name. Atomic; durable by `sync_dir`."""
     check_held()
     os.replace(old, new)
 
@@ -196,7 +195,7 @@ def make_dir(path: Path, exist_ok: bool = True) -> None:
 def make_durable_dir(path: Path) -> None:
     """Makes a folder and those above it, and makes their names durable.
 
-    Also where it is there already: who made it may have been killed before its name was synced.
+    It syncs the name of an existing folder too: its maker may have been killed before doing so.
     """
     missing = [part for part in (path, *path.parents) if not part.exists()]
     make_dir(path)
@@ -235,7 +234,7 @@ def write_synced(path: Path, data: bytes) -> None:
 def write_atomically(path: Path, data: bytes) -> None:
     """Old or new, never a mixture: temporary file, sync, rename, sync of the folder.
 
-    Raises OSError; the old content stands then, and the temporary file is gone where it can be.
+    Raises OSError; the old content stays then, and the temporary file is removed if possible.
     """
     temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
     with open_dir(path.parent) as folder:

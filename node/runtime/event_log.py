@@ -1,7 +1,7 @@
 """Logs of a node's processes: one event a line on stderr, never a word of a message.
 
-Text for people on a terminal, else a JSON object for whoever collects lines; KEELOG_LOG says
-otherwise. An event's name is constant; what belongs to this one stands in `fields`.
+Text on a terminal, else a JSON object for collectors of lines; KEELOG_LOG overrides that. An
+event's name is constant; its values are in `fields`.
 """
 
 import json
@@ -19,23 +19,23 @@ from protocol.errors import BadRequest
 from protocol.printable import one_line, printable
 
 FORMAT_VARIABLE = "KEELOG_LOG"
-"""`text` or `json` in the environment says which, whatever stderr is."""
+"""The environment variable, `text` or `json`: it counts more than the kind of stderr."""
 FORMATS = ("text", "json")
 STDERR = 2
 REPEAT_S = 10.0
 REPEATED_LINES_MAX = 10
-"""Lines of one event within REPEAT_S; what is more is counted."""
+"""Lines of one event within REPEAT_S; further ones are counted."""
 VALUE_CHARS_MAX = 2_000
 
 
 def fields(**values: object) -> dict[str, Any]:
-    """What belongs to an event, for the `extra` of a logging call: offsets, names, causes."""
+    """The values of an event, for the `extra` of a logging call: offsets, names, causes."""
     return {"fields": values}
 
 
 class JsonLines(logging.Formatter):
-    """`ts` (UTC), `level`, `role`, `pid`, `event`, its fields; `repeated`: so many like it were
-    left out; `traceback` for what nobody foresaw."""
+    """`ts` (UTC), `level`, `role`, `pid`, `event`, its fields; `repeated`, the number of like
+    events that were left out; `traceback` of an unexpected error."""
 
     def __init__(self, role: str) -> None:
         super().__init__()
@@ -59,14 +59,14 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """`ts LEVEL role pid event key=value …`; values with blanks stand in quotes."""
+    """`ts LEVEL role pid event key=value …`; values with blanks are in quotes."""
 
     def __init__(self, role: str) -> None:
         super().__init__()
         self._role = role
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, but for the traceback of what nobody foresaw."""
+        """One line; the traceback of an unexpected error follows it."""
         words = [_time_of(record), record.levelname, self._role, str(record.process)]
         words.append(one_line(record.getMessage()))
         words += [f"{name}={_word(value)}" for name, value in _fields_of(record)]
@@ -85,9 +85,9 @@ class _Repeats:
 
 
 class Repeats:
-    """Which events are lines: of each name REPEATED_LINES_MAX within REPEAT_S.
+    """Admits up to REPEATED_LINES_MAX events of each name within REPEAT_S.
 
-    Names are constants of the code, so there are no more runs than that.
+    Names are constants of the code, so the number of runs is bounded.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Repeats:
         return False
 
     def ended(self, now: float) -> Iterator[logging.LogRecord]:
-        """Forgets runs that are over; the last event of each that was left out, with the count."""
+        """Forgets runs that are over; yields the last event that each left out, with the count."""
         for key, run in list(self._runs.items()):
             if now - run.began_at < REPEAT_S:
                 continue
@@ -119,14 +119,14 @@ class Repeats:
 
 
 class _Descriptor:
-    """Written to at once: nothing waits in a buffer, and a signal's handler may write too."""
+    """Writes without a buffer, so that a signal's handler may write too."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def write(self, text: str) -> None:
         """One call a line, so that lines of several processes do not mix."""
-        # Nobody may read it any more: no reason to end.
+        # The reader may have ended; that is not a reason to end.
         with suppress(OSError):
             os.write(self._descriptor, text.encode("utf-8", "backslashreplace"))
 
@@ -135,7 +135,7 @@ class _Descriptor:
 
 
 class EventLines(logging.StreamHandler[_Descriptor]):
-    """Writes events; what is repeated is told by its count, with the next line or at the end."""
+    """Writes events; repeated ones as a count, before the next line or at the end."""
 
     def __init__(
         self, descriptor: int = STDERR, clock: Callable[[], float] = time.monotonic
@@ -145,14 +145,14 @@ class EventLines(logging.StreamHandler[_Descriptor]):
         self._repeats = Repeats()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes it, and before it the counts that are due."""
+        """Writes the counts that are due, then the event."""
         now = self._clock()
         self._write_ended(now)
         if self._repeats.admit(record, now):
             super().emit(record)
 
     def close(self) -> None:
-        """At the process's end: the last counts."""
+        """Writes the last counts, at the process's end."""
         self._write_ended(math.inf)
         super().close()
 
@@ -162,14 +162,14 @@ class EventLines(logging.StreamHandler[_Descriptor]):
 
 
 def log_to_stderr(role: str) -> None:
-    """What a process does first: from INFO on, its events are lines on stderr."""
+    """From now on events of INFO and above are lines on stderr."""
     handler = EventLines()
     handler.setFormatter(formatter(role, os.environ, os.isatty(STDERR)))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def formatter(role: str, environment: Mapping[str, str], is_terminal: bool) -> logging.Formatter:
-    """How the lines of a process look. Raises BadRequest for a variable that says neither."""
+    """The format of a process's lines. Raises BadRequest for another value of the variable."""
     wanted = environment.get(FORMAT_VARIABLE) or ("text" if is_terminal else "json")
     if wanted not in FORMATS:
         raise BadRequest(f"the variable {FORMAT_VARIABLE} is {wanted[:80]!a}", "use text or json")

@@ -1,8 +1,8 @@
 """The store that a process holds: the very directory that it opened at its start.
 
-A path names whatever is there now. After `mv`, `rm -rf` or `umount` under a running node that is
-nothing, or another store. So before a process of a node uses a name of its store, it asks here
-whether the name still leads to the directory that it holds.
+After `mv`, `rm -rf` or `umount` under a running node, the path of its store leads to nothing, or
+to another store. So before a process of a node uses a name of its store, it checks here that the
+name still leads to the directory that it holds.
 """
 
 import os
@@ -19,7 +19,7 @@ _Identity = tuple[int, int]
 class HeldStore:
     """An open directory, and the identities (device, inode) of it and of the `lock` in it.
 
-    The owner of the lock keeps that file open, so no other file can get its identity meanwhile.
+    The owner of the lock keeps that file open, so another file cannot get its identity meanwhile.
     """
 
     def __init__(self, root: Path, descriptor: int) -> None:
@@ -53,16 +53,16 @@ class HeldStore:
 
     @property
     def identity(self) -> str:
-        """Of directory and lock, for the command line of another process of the node."""
+        """The identities as text, for the command line of another process of the node."""
         return ":".join(map(str, (*self._root_id, *self._lock_id)))
 
     @property
     def place(self) -> Path:
-        """Leads to the directory wherever it is now, in this process alone."""
+        """A path that leads to the directory wherever it is now; for this process alone."""
         return Path(f"/proc/self/fd/{self._descriptor}")
 
     def check(self) -> None:
-        """Raises StoreMoved when the store's path does not lead to what is held any more."""
+        """Raises StoreMoved when the store's path leads to another directory, or to none."""
         try:
             found = os.stat(self._lock_path)  # noqa: PTH116 (a third of Path.stat; each append)
         except (FileNotFoundError, NotADirectoryError):
@@ -106,10 +106,10 @@ _held: HeldStore | None = None
 
 
 def hold_store(root: Path, identity: str = "") -> HeldStore:
-    """Holds a store for all of this process; the first thing that a child of a node does.
+    """Holds a store for all of this process, before it uses any file of it.
 
-    `identity` is that of the store which the supervisor holds. Raises StoreMoved when another one,
-    or none, is at `root`; NotAStore, StorePermission.
+    `identity` is that of the store which the supervisor holds. Raises StoreMoved when another
+    store, or none, is at `root`; NotAStore, StorePermission.
     """
     global _held
     try:
@@ -126,7 +126,7 @@ def hold_store(root: Path, identity: str = "") -> HeldStore:
 
 
 def held_store() -> HeldStore | None:
-    """What this process holds; None in programs that are not processes of a node."""
+    """The store that this process holds; None in programs that are not processes of a node."""
     return _held
 
 
@@ -137,7 +137,7 @@ def check_held() -> None:
 
 
 def is_in_place() -> bool:
-    """Whether `check_held` finds nothing to say."""
+    """Whether `check_held` does not raise."""
     try:
         check_held()
     except StoreMoved:

@@ -1,4 +1,4 @@
-"""Who owns a store: `flock` and a record lock on byte 0 of `<root>/lock`.
+"""The lock of a store: `flock` and a record lock on byte 0 of `<root>/lock`.
 
 RocketMQ takes the record lock and knows nothing of `flock`; the record lock is taken as an
 open-file-description lock, which excludes RocketMQ's both ways and stays when another descriptor

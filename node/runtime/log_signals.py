@@ -1,7 +1,7 @@
-"""What operators ask of a running node's log, by signals: reopen its file, tell more or less.
+"""Signals for a running node's log: reopen its file, switch debug events on or off.
 
-stderr is a file where a shell's `2>>` made it one; that file is reopened by its name, for those
-who rotate logs. Elsewhere there is none to reopen.
+stderr is a file if a shell's `2>>` made it one. That file is reopened by its name, so that logs can
+be rotated.
 """
 
 import logging
@@ -14,8 +14,8 @@ from types import FrameType
 from node.runtime.event_log import STDERR, fields
 
 FILE_VARIABLE = "KEELOG_LOG_FILE"
-"""Set by the supervisor for its children: the file that stderr goes to, by the name that it had
-when the node was started. A child may start between a rotation and its signal."""
+"""The supervisor sets it for its children: stderr's file, by its name at the node's start. A child
+may start between a rotation and its signal, when stderr's own name is that of the old file."""
 FILE_MODE = 0o640
 
 log = logging.getLogger("keelog.log")
@@ -34,7 +34,7 @@ def file_of_stderr() -> Path | None:
 
 
 def reopen(path: Path | None) -> None:
-    """Goes on in a file of that name, made when it is gone. On an error in the one that is open."""
+    """Makes stderr the file of that name, creating it. After an error stderr stays as it is."""
     if path is None:
         log.info("no log file to reopen: stderr is none")
         return
@@ -56,7 +56,7 @@ def is_debug() -> bool:
 
 
 def set_debug(wanted: bool) -> None:
-    """Tells more, or no more than usual."""
+    """Switches debug lines on or off."""
     logging.getLogger().setLevel(logging.DEBUG if wanted else logging.INFO)
     log.info("debug lines are on" if wanted else "debug lines are off")
 
@@ -70,7 +70,7 @@ def obey_log_signals() -> None:
     path = Path(named) if named else None
 
     def on_hangup(_number: int, _frame: FrameType | None) -> None:
-        # Where there is no file the supervisor has said so, once for all.
+        # Without a file the supervisor alone says so, once for all processes.
         if path is not None:
             reopen(path)
 

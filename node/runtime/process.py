@@ -1,6 +1,7 @@
-"""What every process of a node does at its start and end: title, readiness, signals.
+"""Start and end of a node's processes, piece by piece: title, readiness, signals, exit codes.
 
-Signal handlers only note the signal; the loop that owns the work looks at the note.
+`node.runtime.run_process` puts the pieces into their order. Signal handlers only note the signal;
+the loop that owns the work looks at the note.
 """
 
 import ctypes
@@ -62,7 +63,7 @@ _LAST_WORDS_CHARS_MAX = 1000
 def die_with_parent(signal_number: int = signal.SIGTERM) -> None:
     """Asks the kernel for a signal when the parent ends; exits when it has ended already.
 
-    It comes with the end of the thread that started us: for parents that do so in their main one.
+    The kernel sends it when the thread that started us ends: parents start us in their main one.
     """
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
@@ -77,10 +78,10 @@ def set_title(name: str) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Lets the C library keep up to KEPT_BYTES_MAX of what is freed, for the next message.
+    """Lets the C library keep up to KEPT_BYTES_MAX of freed memory, for the next message.
 
-    Else large frames, which come and go, are taken from the system and given back each time: a
-    seventh of the processor time of a writer that takes batches. Without glibc nothing changes.
+    By default it takes large frames from the system and gives them back each time, which costs a
+    writer of batches a seventh of its processor time. Without glibc nothing changes.
     """
     with suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -91,8 +92,8 @@ def keep_freed_memory() -> None:
 def report_ready(descriptor: int | None, endpoint: str = "") -> None:
     """Tells the supervisor that work is accepted: one line of JSON. The pipe stays open.
 
-    What the process is made of stays until its end: the collector of cycles need not look through
-    it again, which would stop all work for tens of milliseconds each time.
+    All objects of the start live until the end of the process. `gc.freeze` exempts them from the
+    collector, which would otherwise stop all work for tens of milliseconds each time.
     """
     if descriptor is not None:
         gc.collect()
@@ -101,19 +102,19 @@ def report_ready(descriptor: int | None, endpoint: str = "") -> None:
 
 
 def report_recovery(descriptor: int | None, done: int, total: int) -> None:
-    """Tells the supervisor how far a recovery is, in bytes: it may take long, and is no silence."""
+    """Reports a recovery's progress, in bytes: the supervisor must not take it for silence."""
     _report(descriptor, {"recovering": [done, total]})
 
 
 def _report(descriptor: int | None, fields: dict[str, object]) -> None:
-    # A supervisor that was killed reads nothing any more; its end is a signal to us of its own.
+    # The supervisor may have been killed; `die_with_parent` sees to that.
     if descriptor is not None:
         with suppress(BrokenPipeError):
             os.write(descriptor, (json.dumps(fields) + "\n").encode())
 
 
 def report_end(descriptor: int | None, reason: str) -> None:
-    """Tells the supervisor why this process ends, for those who ask it. It may be gone already."""
+    """Reports to the supervisor, which may be gone already, why this process ends."""
     if descriptor is not None:
         line = json.dumps({"ended": reason[:_LAST_WORDS_CHARS_MAX]}) + "\n"
         with suppress(OSError):
@@ -146,10 +147,10 @@ def install_stop_signals() -> StopFlag:
 
 
 def ignore_stop_signals() -> None:
-    """From now on SIGTERM and SIGINT change nothing: all is done, and the exit code stands.
+    """From now on SIGTERM and SIGINT change nothing: the exit code is decided.
 
-    At its end Python puts the defaults back in the place of handlers, and a signal that came then
-    would be the exit code; what is ignored stays ignored.
+    At its end Python replaces handlers by the defaults, and a signal would then become the exit
+    code. Ignored signals stay ignored.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -162,7 +163,7 @@ def leave(code: int) -> NoReturn:
 
 
 def exit_code(error: MqError) -> int:
-    """The exit code that tells a supervisor what to do about an error."""
+    """The exit code by which a supervisor decides what to do after an error."""
     if is_disk_full(error):
         return EXIT_DISK_FULL
     if lacks_resources(error):
@@ -179,10 +180,10 @@ def exit_code(error: MqError) -> int:
 
 
 def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int | None) -> int:
-    """Says why a process ends, to people and to its supervisor; returns its exit code.
+    """Reports to people and to the supervisor why a process ends; returns its exit code.
 
-    Room and descriptors are waited for, which is no crash: the supervisor says so once, not at each
-    try.
+    A child that lacks room or descriptors prints nothing: the supervisor tries it again until they
+    are there, and reports the shortage once.
     """
     error = _moved_meanwhile() or error
     if isinstance(error, OSError):
@@ -197,7 +198,7 @@ def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int |
 
 
 def _moved_meanwhile() -> StoreMoved | None:
-    """The cause after a file that is missing, or whatever else was met at the store's path."""
+    """The move of the store, which explains missing files and other errors at its path."""
     try:
         check_held()
     except StoreMoved as moved:
@@ -208,7 +209,7 @@ def _moved_meanwhile() -> StoreMoved | None:
 
 
 def disk_error(error: OSError, place: str) -> MqError:
-    """An error of the disk for people; `place` where it names no file."""
+    """Our error for one of the disk. It names `place` if the error names no file."""
     if error.errno in NO_RESOURCES:
         return refusal_for(error, place)
     text = f"{error.filename or place}: {error.strerror or error}"

@@ -1,7 +1,7 @@
 """Opens a store's own files: regular files alone, of bounded size, and never through a link.
 
 A FIFO in the place of a file would wait for its other end, a device never ends, and a link leads
-into another store. So nothing is followed, nothing waits, and who reads says how much at most.
+into another store. So no link is followed, no open waits, and every read has a bound.
 """
 
 import os
@@ -36,16 +36,16 @@ _OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class IrregularFile(StoreDamaged):
-    """What stands in the place of an own file is no regular file, or is over the file's limit."""
+    """An own file is not a regular file, or longer than its limit."""
 
 
 def kind_of(mode: int) -> str:
-    """What a file that is not regular is, for people."""
+    """The kind of a file that is not regular, in words."""
     return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a device")
 
 
 def no_file(path: Path) -> str:
-    """What stands in the place of a file, where links to files are allowed."""
+    """In words, what is in the place of a file; links to files are allowed there."""
     try:
         mode = path.lstat().st_mode
     except (OSError, AttributeError):  # gone again, or in an object store

@@ -1,7 +1,7 @@
-"""Paths of a store that is on no file system here: what a listing, made once, knows of them.
+"""Paths of a store at an address, such as an object store, by a listing that is made once.
 
-A `RemotePath` does what the readers of stores need of `pathlib.Path`, and no more. What changes
-after the listing is found out when bytes are read.
+A `RemotePath` has those methods of `pathlib.Path` that the readers of stores call. A change after
+the listing shows when bytes are read.
 """
 
 import os
@@ -106,7 +106,7 @@ class RemotePath:
         return self.exists() and not self.is_dir()
 
     def is_symlink(self) -> bool:
-        """There are no links in a listing."""
+        """False: a listing has no links."""
         return False
 
     def stat(self) -> os.stat_result:
@@ -114,7 +114,7 @@ class RemotePath:
         return os.stat_result((0, 0, 0, 0, 0, 0, self._size() or 0, 0, 0, 0))
 
     def iterdir(self) -> Iterator["RemotePath"]:
-        """What is in the folder. Raises FileNotFoundError."""
+        """The entries of the folder. Raises FileNotFoundError."""
         names = self._listing.folders.get(self.below)
         if names is None:
             raise FileNotFoundError(str(self))
@@ -141,12 +141,12 @@ class RemotePath:
 
 
 def remote_path(root: str, snapshot: Snapshot | None = None) -> Path:
-    """The root of a store elsewhere, to be handed to what reads stores."""
+    """The root of a store at an address, as the readers of stores take it."""
     return cast(Path, RemotePath(root, "", snapshot))
 
 
 def path_in(root: str, text: str) -> Path:
-    """A path of the store in `root`, which stands in full in `text`: here, or at an address."""
+    """The path that `text` writes in full, of the store in `root`: here, or at an address."""
     if "://" not in root:
         return Path(text)
     return cast(Path, RemotePath(root, text.removeprefix(root).lstrip("/")))
@@ -166,7 +166,7 @@ class FolderEntry(NamedTuple):
 
 
 def scan(folder: Path) -> list[FolderEntry]:
-    """What is in a folder, sorted by name. Raises OSError, StoreMoved."""
+    """The entries of a folder, sorted by name. Raises OSError, StoreMoved."""
     remote: Any = folder
     if isinstance(remote, RemotePath):
         return [

@@ -1,7 +1,7 @@
-"""When something is committed or flushed: RocketMQ's service loops, with the clock a parameter.
+"""Decides when something is committed or flushed: RocketMQ's service loops, without a clock.
 
-Its CommitRealTimeService, FlushRealTimeService and FlushConsumeQueueService are one shape: turn
-each interval, act when the least pages are dirty, each thorough interval for a single byte too.
+Its CommitRealTimeService, FlushRealTimeService and FlushConsumeQueueService are one loop. It turns
+once an interval, and acts if enough pages are dirty; once a thorough interval a byte is enough.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def index_pace(settings: Settings) -> LoopPace:
 
 @dataclass(slots=True)
 class ServiceLoop:
-    """One loop: when it turned last and when it last took everything, in seconds of one clock."""
+    """One loop: its last turn, and its last turn that took everything, in seconds of one clock."""
 
     pace: LoopPace
     turned_at: float
@@ -67,13 +67,13 @@ class ServiceLoop:
     woken: bool = False
 
     def wake(self) -> None:
-        """There is something new. Remembered until the next turn, as ServiceThread does."""
+        """Makes the next turn come early; remembered until then, as ServiceThread does."""
         self.woken = True
 
     def turn(self, now: float) -> int | None:
-        """None while no turn is due; else the pages that must be dirty to act, 0 for anything.
+        """None while no turn is due; else the pages that must be dirty to act, 0 for a single byte.
 
-        A turn counts whether or not anything is dirty: the thorough clock runs on in quiet times.
+        A turn counts even if nothing is dirty: the thorough interval runs on in quiet times.
         """
         is_over = now - self.turned_at >= self.pace.interval_s
         if not is_over and not (self.woken and self.pace.wakes):
@@ -86,7 +86,7 @@ class ServiceLoop:
 
 
 def due(done: int, end: int, least_pages: int, file_bytes: int) -> bool:
-    """Whether what lies in `[done, end)` is worth it (isAbleToFlush, isAbleToCommit).
+    """Whether `[done, end)` is enough to act (isAbleToFlush, isAbleToCommit).
 
     The rest of a full file of `file_bytes` always is.
     """

@@ -1,6 +1,6 @@
-"""What is short for a while, and no damage: room on the disk, descriptors, memory.
+"""Shortages that pass, unlike damage: of room on the disk, of descriptors, of memory.
 
-An error of this kind ends the call that met it, and nothing else: the same call is made again.
+An error of this kind ends only the call that met it: the same call may succeed later.
 """
 
 from node.runtime.descriptors import LIMITS_HINT
@@ -21,17 +21,17 @@ def is_shortage(error: BaseException | None) -> bool:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error of ours says that there is no room."""
+    """Whether an error of ours reports a full disk."""
     return isinstance(error, ServiceNotAvailable) and error.reason.startswith(FULL)
 
 
 def lacks_resources(error: BaseException | None) -> bool:
-    """Whether an error of ours says that descriptors or memory are short."""
+    """Whether an error of ours reports that descriptors or memory are short."""
     return isinstance(error, ServiceNotAvailable) and error.reason.startswith(SHORT)
 
 
 def as_refusal(error: MqError | OSError, place: str) -> MqError:
-    """What a client is told; raises again what is the system's and does not pass."""
+    """The error that a client gets. Raises an OSError that is not a shortage again."""
     if isinstance(error, MqError):
         return error
     if error.errno not in PASSING:
@@ -40,7 +40,7 @@ def as_refusal(error: MqError | OSError, place: str) -> MqError:
 
 
 def refusal_for(error: OSError, place: str) -> ServiceNotAvailable:
-    """What is refused for it: what it is about is `place`, where the error names no file."""
+    """The refusal for a shortage. It names `place` if the error names no file."""
     if error.errno in DISK_FULL:
         return ServiceNotAvailable(f"{FULL}: no room for {place}", FREE_SPACE)
     text = f"{error.filename or place}: {error.strerror or error}"

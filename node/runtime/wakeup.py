@@ -1,14 +1,14 @@
-"""Bells: how one process of a node wakes another that sleeps, and how the sleeper says when.
+"""Bells: one process of a node wakes another that sleeps until the log has grown.
 
-A bell is a socket in `keelog/run`, where each process goes first: paths of sockets must be short.
-Those of workers are ZeroMQ's. Those of readers are datagrams, as consumers wait for what they
-announce: ZeroMQ takes a ring through a thread of its own at either end, and waking those up was a
-fifth of a message's way from its producer to a consumer that waits.
+A bell is a socket in `keelog/run`, the current folder of each process: paths of sockets must be
+short. Workers have ZeroMQ sockets. Readers have datagram sockets, because consumers wait for them:
+ZeroMQ passes each ring through a thread at either end, and waking those threads took a fifth of a
+message's time from its producer to a waiting consumer.
 
 A ring shortens a sleep and nothing else: the state pages are the truth, and a sleeper looks at them
 by itself within some milliseconds. Its page says from which log offset on it wants to be rung
-(`wake_at`), or that it listens (`listens`). So nobody pays for waking a process that is awake, or
-that rests so that its next batch is larger.
+(`wake_at`), or that it listens (`listens`). So a process that is awake, or that rests so that its
+next batch is larger, is not rung.
 """
 
 import os
@@ -27,7 +27,7 @@ from protocol.ids import Queue, shard_of
 RINGS_AT_ONCE = 64
 RING_BYTES_MAX = 64 * 1024
 READER_SLOTS = "reader-"
-"""What the slots of those begin with who have a `DatagramWakeup`."""
+"""The prefix of the slots whose bell is a `DatagramWakeup`."""
 RINGS_HIGH_WATER_MARK = 1_000
 RECONNECT_MS = 10
 _POLLIN = int(zmq.POLLIN)
@@ -63,7 +63,7 @@ class ZmqWakeup:
             os.umask(mask)
 
     def rings(self) -> list[bytes]:
-        """What was sent with each ring since the last look; RINGS_AT_ONCE at most."""
+        """The messages of the rings since the last look, RINGS_AT_ONCE at most."""
         heard: list[bytes] = []
         # An enum's `&` costs more than the rest of it.
         while len(heard) < RINGS_AT_ONCE and int(self.socket.getsockopt(zmq.EVENTS)) & _POLLIN:
@@ -76,7 +76,7 @@ class ZmqWakeup:
 
 
 class ZmqRinger:
-    """The other end, to one sleeper, who may come later. The current folder must be
+    """The end that rings one sleeper, which may start later. The current folder must be
     `keelog/run`."""
 
     def __init__(self, context: Context, slot: str) -> None:
@@ -90,7 +90,7 @@ class ZmqRinger:
         self._socket.connect(_endpoint(slot))
 
     def ring(self, message: bytes = b"") -> None:
-        """Never waits: lost where nobody is there, or more wait for it than are kept."""
+        """Never waits: the ring is lost if the sleeper is gone, or too many wait for it already."""
         self._socket.send(message, zmq.NOBLOCK)
 
     def close(self) -> None:
@@ -117,10 +117,10 @@ class DatagramWakeup:
         finally:
             os.umask(mask)
         self.watched = self._socket.fileno()
-        """What can be read from when it has rung."""
+        """The descriptor that is readable when the bell has rung."""
 
     def rings(self) -> list[bytes]:
-        """What was sent with each ring since the last look; RINGS_AT_ONCE at most."""
+        """As `ZmqWakeup.rings`."""
         heard: list[bytes] = []
         with suppress(BlockingIOError):
             while len(heard) < RINGS_AT_ONCE:
@@ -133,7 +133,7 @@ class DatagramWakeup:
 
 
 class DatagramRinger:
-    """The other end, to one sleeper, who may come later. The current folder must be
+    """The end that rings one sleeper, which may start later. The current folder must be
     `keelog/run`."""
 
     def __init__(self, slot: str) -> None:
@@ -142,7 +142,7 @@ class DatagramRinger:
         self._file = bell_file(slot)
 
     def ring(self, message: bytes = b"") -> None:
-        """Never waits: lost where nobody is there, or more wait for it than the system keeps."""
+        """As `ZmqRinger.ring`."""
         with suppress(OSError):
             self._socket.sendto(message, self._file)
 
@@ -171,7 +171,7 @@ class Sleeper:
         self._shard = shard_of_slot(slot)
 
     def is_of(self, queues: Collection[Queue]) -> bool:
-        """Whether one of these queues is its own; all are of who has no shard."""
+        """Whether it works on one of these queues; a process without a shard works on all."""
         if self._shard is None:
             return True
         number, total = self._shard
@@ -204,7 +204,7 @@ class Waiters:
     def look(self) -> None:
         """Opens the pages that are new, and those that took the place of others.
 
-        A page that cannot be opened now is looked at again: its owner wakes up by itself meanwhile.
+        A page that cannot be opened now is tried again later: its owner wakes up by itself, too.
         """
         found = self._listed()
         for slot, sleeper in list(self._known.items()):
@@ -229,10 +229,10 @@ class Waiters:
         return {}
 
     def wake(self, epoch: int, readable: int, grown: Grown = _any_queue) -> None:
-        """Announces to those who sleep until the log reaches here: epoch and offset, two i64.
+        """Rings the sleepers whose `wake_at` the log has reached, with epoch and offset, two i64.
 
-        `grown` answers the queues that the log grew by, None for any: the workers of others need
-        not hurry. It is asked when somebody sleeps.
+        `grown` returns the queues that the log grew by, or None for any: workers of other queues
+        are not rung. It is called only when there is a sleeper to ring.
         """
         for sleeper in self._known.values():
             wake_at = sleeper.page.wake_at
@@ -245,11 +245,11 @@ class Waiters:
 
     @property
     def is_listening(self) -> bool:
-        """Whether any of them wants to be told of every change."""
+        """Whether any of them listens."""
         return any(sleeper.page.listens for sleeper in self._known.values())
 
     def tell(self, message: bytes) -> None:
-        """Rings those who listen."""
+        """Rings the processes that listen."""
         for sleeper in self._known.values():
             if sleeper.page.listens:
                 sleeper.ringer.ring(message)

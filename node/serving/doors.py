@@ -1,9 +1,9 @@
-"""Where a server's clients come in: closed while descriptors are short, so that the store has some.
+"""Keeps new connections out while descriptors are short, so that the store still gets some.
 
-ZeroMQ takes each connection that comes, until no descriptor is left. Here spare ones are held back.
-When connections have taken all others, the kernel is told to drop what asks for a new one, and the
-spares are given back: the store may use them, and nobody else comes. Connections that are there
-stay, and the port stays ours.
+ZeroMQ accepts each connection until no descriptor is left. So spare descriptors are held back here.
+When connections have taken all others, a filter lets the kernel drop requests for new connections,
+and the spares are given back for the store. Connections that are there stay, and the port stays
+ours.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ log = logging.getLogger("keelog.serving")
 
 SAID_AGAIN_S = 10.0
 LOOK_AGAIN_S = 0.5
-"""Closed doors are left alone for so long: a look needs descriptors itself, for a moment."""
+"""How long doors stay closed: a look needs descriptors itself, for a moment."""
 _LISTENING_MS_MAX = 1_000
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 _RETURN = 0x06
@@ -33,10 +33,10 @@ _PROGRAM = struct.pack("HL", 1, ctypes.addressof(_DROP_ALL))
 
 
 class Doors:
-    """The end of a ZeroMQ socket that listens at a TCP port. For the socket's own thread."""
+    """Lets clients in at one ZeroMQ socket, or keeps them out. For the socket's own thread."""
 
     def __init__(self, bound: "zmq.Socket[bytes]", backlog: int) -> None:
-        """`backlog`: connections that may wait; ZeroMQ takes these also when the doors close."""
+        """`backlog`: connections that may wait; ZeroMQ accepts these even after the doors close."""
         self.are_open = True
         self._socket = bound
         self._listener: socket.socket | None = None
@@ -57,7 +57,7 @@ class Doors:
             monitor.close(0)
 
     def turn(self) -> None:
-        """Closes or opens, as descriptors are short or free again: now and then."""
+        """Closes when descriptors are short, opens when they are free. Call it now and then."""
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -87,7 +87,7 @@ class Doors:
             log.warning("new connections wait", extra=fields(why=why))
 
     def close(self) -> None:
-        """Gives everything back; the socket is its owner's."""
+        """Gives the descriptors back; its owner closes the socket."""
         self._spares.give_back()
         if self._listener is not None:
             self._listener.close()

@@ -1,7 +1,7 @@
 """The server's end of a ZeroMQ connection: bounded requests in, answers out, nothing raised.
 
-A request is the peer's identity and one or two frames; what has more is read off the socket and
-refused. Whatever a peer sends or does, `receive` and `send` do not raise.
+A request is the peer's identity and one or two frames; a longer one is read off the socket and
+refused. `receive` and `send` do not raise, whatever a peer sends or does.
 """
 
 import errno
@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -38,20 +38,20 @@ from protocol.wire.frames import (
 log = logging.getLogger("keelog.serving")
 
 HANDSHAKE_MS = 2_000
-"""A connection that says nothing for so long is closed."""
+"""A connection that is silent for this long is closed."""
 HEARTBEAT_MS = 2_000
 HEARTBEAT_TIMEOUT_MS = 8_000
 BACKLOG = 1_024
 """Connections that may wait to be taken; fewer where descriptors are few."""
 RECEIVE_HIGH_WATER_MARK = 64
-"""Requests that ZeroMQ takes in for one connection before it leaves the rest in the network."""
+"""Requests that ZeroMQ reads ahead for one connection; the rest stays in the network."""
 SEND_HIGH_WATER_MARK = 1_000
 """Answers that ZeroMQ keeps for one connection that does not read."""
 UNSENT_MAX = 10_000
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
 """Answers kept here for peers that do not read theirs; beyond it they are dropped."""
 UNSENT_S_MAX = 10.0
-"""Who reads nothing for so long is given up: what was kept for it is dropped."""
+"""A peer that reads nothing for this long is given up: the answers kept for it are dropped."""
 SEND_AGAIN_S = 0.001
 LINGER_MS = 500
 ZERO_COPY_BYTES_MIN = 65_536
@@ -70,7 +70,7 @@ _BAD_ADDRESS = {
 
 
 class Received(NamedTuple):
-    """A request of one or two frames; their content is not looked at yet."""
+    """A request of one or two frames, not parsed yet."""
 
     peer: bytes
     header: bytes
@@ -95,6 +95,18 @@ class BadFrames(NamedTuple):
     error: MqError
 
 
+class RequestWait:
+    """Where a server's loop sleeps: watches sockets and descriptors, for their own thread."""
+
+    def __init__(self, watched: "Iterable[zmq.Socket[bytes] | int]") -> None:
+        # What a zmq.Poller asks; the list is made once.
+        self._watched: list[tuple[Any, int]] = [(one, int(zmq.POLLIN)) for one in watched]
+
+    def poll(self, timeout_ms: int) -> None:
+        """Returns when there may be something to do, at the latest after the time."""
+        zmq.zmq_poll(self._watched, timeout_ms)
+
+
 class Server:
     """A bound ROUTER socket, and a local one beside it. Only one thread may use it all."""
 
@@ -110,9 +122,9 @@ class Server:
         """Binds. A peer that sends a frame over `frame_bytes_max` is disconnected by ZeroMQ.
 
         `answers_max`: what ZeroMQ keeps for a peer that does not read; those with a payload may
-        have ZERO_COPY_BYTES_MIN bytes each. `local` and `bulk` are bound too where they are
-        given: a `LocalEnd`, and another name of the socket. Nobody depends on those, so they may
-        fail. Raises BadRequest for no address, ServiceNotAvailable for one in use.
+        have ZERO_COPY_BYTES_MIN bytes each. `local` and `bulk` are bound too if given: a
+        `LocalEnd`, and another name of the socket. Clients can do without, so those may fail.
+        Raises BadRequest for an address that cannot be, ServiceNotAvailable for one in use.
         """
         self.unsent_dropped = 0
         self._pack = HeaderPacker()
@@ -156,23 +168,23 @@ class Server:
             raise
 
     def turn(self) -> None:
-        """Looks whether new connections may come, or descriptors are short: now and then."""
+        """Accepts new connections, or none while descriptors are short. Call it now and then."""
         self._doors.turn()
         if self._local is not None:
             self._local.is_open = self._doors.are_open
 
     @property
     def watched(self) -> "tuple[zmq.Socket[bytes] | int, ...]":
-        """What can be read from when there may be a request: a ZeroMQ socket, a descriptor."""
+        """The ZeroMQ socket and the descriptor that become readable when a request comes."""
         return (self.socket,) if self._local is None else (self.socket, self._local.fd)
 
     @property
     def has_requests(self) -> bool:
-        """Whether `receive` has a request that those do not tell of."""
+        """Whether `receive` has a request that does not make `watched` readable."""
         return self._local is not None and self._local.has_requests
 
     def receive(self) -> Received | BadFrames | None:
-        """The next request that waits, or None. Never raises for what a peer sent."""
+        """The next request, or None. Never raises for anything that a peer sent."""
         if self._unsent_count:
             self._send_again()
         if self._local is None:
@@ -195,7 +207,7 @@ class Server:
 
     def _receive_far(self) -> Received | BadFrames | None:
         socket = self.socket
-        # A receive that finds nothing costs four times as much as the question.
+        # A receive without a message costs four times as much as this poll.
         if not zmq.zmq_poll(self._alone, 0):
             return None
         try:
@@ -214,7 +226,7 @@ class Server:
         return BadFrames(peer, _id_of(header), self._drain(len(header) + len(payload)))
 
     def _drain(self, size: int) -> BadRequest:
-        """Reads off the rest of a message, which is whole by now, one frame at a time."""
+        """Reads off the rest of a message, frame by frame. ZeroMQ has all of it by now."""
         count = FRAMES_MAX
         while self.socket.getsockopt(zmq.RCVMORE):
             size += len(self.socket.recv())
@@ -222,7 +234,7 @@ class Server:
         return _too_many(count, size)
 
     def send(self, peer: bytes, header: Mapping[str, Any], payload: Payload | None = None) -> bool:
-        """Sends an answer, or keeps it for a peer that is behind; False when the peer is gone.
+        """Sends an answer, or keeps it for a peer that reads slowly; False when the peer is gone.
 
         The payload's memory must stay as it is until it has been sent. Never raises.
         """
@@ -240,7 +252,7 @@ class Server:
         return self._keep(peer, Unsent(packed, payload))
 
     def _try_send(self, peer: bytes, header: bytes, payload: Payload | None) -> bool | None:
-        """Whether the peer is there; None when no more is kept for its connection."""
+        """Whether the peer is there; None when its connection takes no more answers now."""
         if self._local is not None and (connection := self._local.connection(peer)) is not None:
             return self._try_send_local(self._local, connection, header, payload)
         send = self._send
@@ -252,7 +264,7 @@ class Server:
             if error.errno != zmq.EHOSTUNREACH:
                 log.warning("an answer was not sent", extra=fields(why=error))
             return False
-        # ROUTER has made room by now: these two cannot block, and are dropped if the peer goes.
+        # ROUTER took the first frame, so it has room for the others: they cannot block.
         if payload is None:
             send(header)
         elif len(payload) < ZERO_COPY_BYTES_MIN:
@@ -288,11 +300,11 @@ class Server:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether answers wait here: call `receive` again soon."""
+        """Whether answers are kept here: call `receive` again soon, which sends them."""
         return bool(self._unsent)
 
     def _send_again(self) -> None:
-        """Tries what was kept, once for each peer that is still behind."""
+        """Tries the kept answers again: each peer's until its connection takes no more."""
         now = time.monotonic()
         if now - self._sent_again_at < SEND_AGAIN_S:
             return
@@ -318,9 +330,9 @@ class Server:
         self._unsent_bytes -= waiting.popleft().size
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
-        """Closes the socket; what is owed to peers that read is sent for at most `linger_ms` more.
+        """Sends answers that are left for up to `linger_ms`, then closes the socket.
 
-        Half of that is for what is kept here, as ZeroMQ takes no more than its own limit at once.
+        Half of the time is for answers that are kept here: ZeroMQ takes no more than its own limit.
         """
         begin = time.monotonic()
         while self._owes and time.monotonic() - begin < linger_ms / 2000:

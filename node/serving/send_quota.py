@@ -1,4 +1,4 @@
-"""What peers have not taken yet of their answers, and how much of it there may be."""
+"""Bounds the answers that peers have not read yet."""
 
 from collections import deque
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from protocol.wire.zmtp import KeptMessage
 
 OWED_BYTES_MAX = 256 * 1024 * 1024
 OWED_BYTES_MAX_OF_PEER = 32 * 1024 * 1024
-"""Large payloads that are on their way; who would get more than that is told to read first."""
+"""Bounds large payloads on their way: a peer over its bound is refused until it has read."""
 
 
 class Unsent(NamedTuple):
@@ -23,7 +23,7 @@ class Unsent(NamedTuple):
 
 
 class Behind:
-    """What is kept for one peer, and since when it has taken nothing."""
+    """The answers kept for one slow peer, and since when it has read nothing."""
 
     def __init__(self, now: float) -> None:
         self.since = now
@@ -38,7 +38,7 @@ class Owed:
         self._peers: dict[bytes, deque[tuple[zmq.MessageTracker | KeptMessage, int]]] = {}
 
     def takes(self, peer: bytes, size: int) -> bool:
-        """Whether the peer may have so many bytes more. A first payload of a peer always fits."""
+        """Whether a peer may get `size` bytes more. The first payload of a peer always fits."""
         if not self.bytes:
             return True
         self._forget_sent(peer)

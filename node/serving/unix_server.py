@@ -1,8 +1,8 @@
 """The node's end of a local socket: connections that the server's loop carries itself.
 
-ZeroMQ hands each request from a thread of its own to the loop, and each answer back. These two
-changes of threads take longer than all else where the client waits for each answer. Any client that
-speaks ZMTP may connect. Nothing here raises, whatever a client sends or does.
+ZeroMQ's own thread hands each request to the loop, and each answer back. If the client waits for
+each answer, these two changes of threads take longer than all else. Any client that speaks ZMTP may
+connect. Nothing here raises, whatever a client sends or does.
 """
 
 import fcntl
@@ -252,7 +252,7 @@ class LocalEnd:
         connection.end.close()
 
     def close(self) -> None:
-        """Ends all connections. What is in the kernel can still be read, by most clients."""
+        """Ends all connections. Most clients can still read the answers that the kernel has."""
         for connection in list(self._peers.values()):
             self._drop(connection)
         self._epoll.close()

@@ -18,7 +18,7 @@ import zmq
 
 from node.runtime.descriptors import check_file_limit
 from node.runtime.disk import NO_RESOURCES, if_room
-from node.runtime.event_log import fields, log_to_stderr
+from node.runtime.event_log import fields
 from node.runtime.held_store import HeldStore
 from node.runtime.locks import StoreLock
 from node.runtime.process import (
@@ -28,11 +28,9 @@ from node.runtime.process import (
     EXIT_UNEXPECTED,
     StopFlag,
     ignore_stop_signals,
-    install_stop_signals,
     print_error,
-    raise_file_limit,
-    set_title,
 )
+from node.runtime.run_process import begin_process
 from node.runtime.settings import Settings, load_settings
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
@@ -99,14 +97,11 @@ def serve(options: Options) -> int:
     """
     started_at = time.monotonic()
     settings = load_settings(options.pairs)
-    set_title("keelog-serve")
-    log_to_stderr("supervisor")
-    stop = install_stop_signals()
+    stop = begin_process("keelog-serve", "supervisor")
     threads = _watch_threads(stop)
     if options.while_pid is not None:
         stop_at_end_of(options.while_pid, stop)
     events = node_log(stop)
-    raise_file_limit()
     try:
         check_file_limit(options.serve.queue_workers + options.serve.readers)
     except ServiceNotAvailable as error:

@@ -1,4 +1,4 @@
-"""Records of one client on their way into the log, and what they are held against."""
+"""An append request: records of one client, its claims about them, and where they were stored."""
 
 import zlib
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from protocol.record.patch import PlainRow
 from protocol.record.properties import EMPTY_CRC_PROPERTY
 
 FEW_QUEUES_MAX = 4
-"""Of more queues every worker has some, most likely."""
+"""Where a group has records of more queues, most likely every queue worker has some."""
 
 
 @dataclass(slots=True)
 class AppendRequest:
-    """Records of one client, back to back, and what became of them.
+    """Records of one client, back to back, and the outcome of their append.
 
-    `count`, `sizes` (u32 little-endian each, or empty) and `crc` (of all records; None is left
-    unchecked) are what the client said, for the check; `any_queue` lets the node choose one queue
-    for all. After `Appender.append` either `error` is set or the fields after it are.
+    `count`, `sizes` (u32 little-endian each, or empty) and `crc` (of all records; None: not
+    checked) are the client's claims, which the appender checks. `any_queue` lets the node choose
+    one queue for all. `Appender.append` sets either `error` or the fields after it.
     """
 
     records: bytes | memoryview
@@ -35,9 +35,9 @@ class AppendRequest:
     checked_rows: list[PlainRow] | None = None
     """Set when the node encoded the records itself, so that they need no check."""
     draft: Put | None = None
-    """A message that the node encodes itself; until it has, there are no records."""
+    """A message that the node still has to encode: `records` is empty until then."""
     draft_bytes: int = 0
-    """Of the record that a draft becomes."""
+    """The size of the record that a draft becomes."""
     error: MqError | None = None
     physical_offset: int = -1
     store_timestamp: int = 0
@@ -46,7 +46,7 @@ class AppendRequest:
 
     @property
     def size(self) -> int:
-        """The bytes of its records."""
+        """The bytes of its records, also while they are a draft."""
         return len(self.records) if self.draft is None else self.draft_bytes
 
     @property
@@ -55,7 +55,7 @@ class AppendRequest:
         return self.physical_offset + self.size
 
     def encode(self, crc: bool) -> None:
-        """Turns a draft into its record; `crc`: with room for the checksum of the whole."""
+        """Encodes a draft. `crc`: the record gets room for the checksum of the whole."""
         put = self.draft
         if put is None:
             return
@@ -77,7 +77,7 @@ class AppendRequest:
 
 
 def queues_of(requests: list[AppendRequest]) -> set[Queue] | None:
-    """The queues that the log has just grown by; None for more than FEW_QUEUES_MAX of them."""
+    """The queues that appended requests went to; None for more than FEW_QUEUES_MAX of them."""
     if len(requests) > FEW_QUEUES_MAX:
         return None
     queues = {Queue(topic, queue_id) for one in requests for topic, queue_id, *_ in one.queues}

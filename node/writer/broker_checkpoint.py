@@ -2,7 +2,7 @@
 
 After an unclean stop a broker drops every index file that ends above `indexMsgTimestamp` and
 builds queues and index again from the segment that `logicsPhysicalOffset` lies in, or from the
-last ten. So both say no more than what is synced. Our own recovery never reads this file.
+last ten. So neither may go beyond what is synced. Our own recovery never reads this file.
 """
 
 import os
@@ -24,7 +24,7 @@ SAVE_EVERY_S = 1.0
 
 
 class _IndexState(NamedTuple):
-    """Of the index: the end time of the newest full file, and where what is not vouched begins."""
+    """The end time of the newest full index file, and from where on the index is not synced."""
 
     full_end_timestamp: int
     open_from: int
@@ -34,7 +34,7 @@ class _IndexState(NamedTuple):
 class BrokerCheckpoint:
     """Writes the file in place; an older content stays true, so only a clean stop syncs it.
 
-    Bytes that somebody else has put there are written over, a file of that name too.
+    Foreign bytes in it are overwritten, and a foreign file of its name is replaced.
     """
 
     def __init__(self, root: Path, settings: Settings) -> None:
@@ -50,7 +50,7 @@ class BrokerCheckpoint:
         return descriptor
 
     def save_running(self) -> None:
-        """What the workers have synced by now; without workers the file stays as it is."""
+        """Writes how far the workers have synced; without workers the file stays as it is."""
         workers = live_workers(self._root)
         queues = [state.saved for slot, state in workers.items() if slot != "index"]
         index = workers.get("index")

@@ -17,7 +17,7 @@ class GroupCommitRequest:
 
 
 class GroupCommit:
-    """The waiting requests, bounded in number and bytes. Offsets and deadlines ascend."""
+    """The requests that wait, bounded in number and bytes. Offsets and deadlines ascend."""
 
     def __init__(self, settings: Settings) -> None:
         self._count_max = settings.send_thread_pool_queue_capacity
@@ -31,24 +31,24 @@ class GroupCommit:
 
     @property
     def is_full(self) -> bool:
-        """Whether one more would be too much; it is refused before anything is stored."""
+        """Whether one more is refused, before any of its records is stored."""
         return len(self._requests) >= self._count_max or self._bytes >= self._bytes_max
 
     def put(self, pending: PendingRequest, now: float) -> None:
-        """An appended request begins to wait."""
+        """Lets an appended request wait."""
         request = GroupCommitRequest(pending.append.end, now + self._timeout_s, pending)
         self._requests.append(request)
         self._bytes += pending.append.size
 
     def flushed(self, offset: int) -> list[PendingRequest]:
-        """Takes out those that a flush up to `offset` covers, oldest first."""
+        """Takes out the requests that a flush up to `offset` covers, oldest first."""
         taken = []
         while self._requests and self._requests[0].next_offset <= offset:
             taken.append(self._take())
         return taken
 
     def overdue(self, now: float) -> list[PendingRequest]:
-        """Takes out those that have waited too long: FLUSH_DISK_TIMEOUT, the message is stored."""
+        """Takes out the requests whose deadline has passed: FLUSH_DISK_TIMEOUT, yet stored."""
         taken = []
         while self._requests and self._requests[0].deadline <= now:
             taken.append(self._take())

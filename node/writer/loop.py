@@ -4,29 +4,24 @@ One loop: take all that waits, append it as one group, publish the state page, n
 In SYNC_FLUSH (or where a request asks for it) the answer waits for the flush that covers it.
 """
 
-import argparse
 import logging
 import os
 import time
 from functools import partial
-from pathlib import Path
 from time import monotonic_ns
 
 import zmq
 
 from node.runtime import disk
-from node.runtime.descriptors import check_file_limit
 from node.runtime.event_log import fields
-from node.runtime.held_store import check_held, hold_store
+from node.runtime.held_store import check_held
 from node.runtime.process import EXIT_OK, OOM_WRITER, StopFlag, leave, now_ms, report_recovery
-from node.runtime.run_process import ChildProcess, run_process
-from node.runtime.settings import Settings, load_settings
+from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
 from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
 from node.runtime.wakeup import Context, Waiters
-from node.serving.request_server import BadFrames, Received, Server
-from node.serving.request_wait import RequestWait
-from node.writer.admission import check_append, check_pool, check_runs
+from node.serving.request_server import BadFrames, Received, RequestWait, Server
 from node.writer.append_request import AppendRequest, queues_of
 from node.writer.broker_checkpoint import SAVE_EVERY_S
 from node.writer.group_commit import GroupCommit
@@ -36,6 +31,7 @@ from node.writer.requests import (
     FLUSH_DISK_TIMEOUT,
     PUT_OK,
     PendingRequest,
+    answer_other,
     pending_append,
     pending_send,
 )
@@ -43,8 +39,7 @@ from node.writer.staging.operations import StagingService
 from node.writer.staging.requests import OPERATIONS as STAGING_OPERATIONS
 from node.writer.stats import WriterStats
 from node.writer.store import WriterStore, open_writer_store, store_host_of
-from node.writer.topic_requests import answer_other
-from protocol.errors import BadRequest, MqError, StoreMoved
+from protocol.errors import BadRequest, MqError, NodeBusy, ServiceNotAvailable, StoreMoved
 from protocol.request_checks import WAIT_FLUSHED, WAIT_NONE
 from protocol.wire.frames import Header, check_envelope, id_within, refusal, request_id, unpack
 
@@ -54,9 +49,9 @@ GROUP_REQUESTS_MAX = 512
 GROUP_BYTES_MAX = 1024 * 1024
 HEARTBEAT_S = 0.1
 HELD_S = 0.001
-"""Appends look so often whether the store is still there: a look costs a tenth of a lone append."""
+"""How often appends check that the store is in place: a check costs a tenth of a lone append."""
 HOUSE_S = 0.01
-"""While nobody waits for the disk or a publication, these are looked at so often."""
+"""How often `_keep_house` runs while no request waits for the disk or a publication."""
 DISK_RETRY_S = 1.0
 APPENDS = ("append", "send")
 FOLLOWERS = ("queue-", "index", "reader-")
@@ -80,6 +75,9 @@ class Writer:
         self._is_sync = store.settings.is_sync_flush
         self._shows_at_once = store.log.pool is None and not self._is_sync
         """Whether an append is readable as soon as it is written."""
+        self._refuses_when_pool_is_full = (
+            store.log.pool is not None and self.settings.fast_fail_if_no_buffer_in_store_pool
+        )
         self.stopping = False
         self.lacks_room = False
         """Whether an append was refused for a shortage of room or descriptors, which lasts."""
@@ -92,7 +90,7 @@ class Writer:
     def run(self, stop: StopFlag) -> None:
         """Serves until the flag is set, then stops in order.
 
-        Raises OSError, and StoreMoved, of which those that wait with a request are told.
+        Raises OSError, and StoreMoved, with which it has refused the requests that wait.
         """
         wait = RequestWait((*self.server.watched, *self.flushing.fds, self.staging.fd, stop.fd))
         self.store.page.publish(state=RUNNING)
@@ -116,11 +114,11 @@ class Writer:
             self._keep_house(now)
 
     def _is_watched(self) -> bool:
-        """Whether somebody waits for more than an append."""
+        """Whether requests wait for the disk, a publication or the stop: each turn serves them."""
         return self.stopping or len(self.waiting) > 0 or self.staging.is_active
 
     def _keep_house(self, now: float) -> None:
-        """What lone appends need not pay for each: it is done now and then."""
+        """The work that not every turn has to do, so that lone appends do not pay for it."""
         self._house_at = now + HOUSE_S
         self.staging.step(now, self.stopping)
         is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
@@ -153,7 +151,7 @@ class Writer:
         return 50 if self.flushing.is_done else 10
 
     def _look_for_room(self) -> None:
-        """Shows when appends that were refused for a full disk may come again."""
+        """Publishes that appends which were refused for a full disk are taken again."""
         is_full = self.store.log.lacks_next or self.store.retention.full is not None
         if self.lacks_room and not is_full and not self.stopping:
             self.lacks_room = False
@@ -182,9 +180,9 @@ class Writer:
         return group
 
     def _parse(self, received: Received, group_bytes: int) -> PendingRequest | None:
-        """The append asked for; other operations are answered here. Never raises for bad input.
+        """Parses an append; answers all other operations itself. Never raises for bad input.
 
-        `group_bytes` were taken in this turn already.
+        `group_bytes`: the size of the appends that this turn has taken already.
         """
         header: Header = {}
         try:
@@ -192,17 +190,16 @@ class Writer:
             operation = check_envelope(header)
             if operation in APPENDS:
                 if self.stopping or self.waiting.is_full or self.store.retention.full is not None:
-                    check_append(self.stopping, self.waiting, self.store.retention)
+                    self._refuse_append()
                 if operation == "append":
                     pending = pending_append(received, header)
                 else:
                     pending = pending_send(received, header, self.store.topics, self.store.rules)
-                if self.store.log.pool is not None:
-                    size = group_bytes + pending.append.size
-                    check_pool(self.store.log.pool, self.settings, size)
+                if self._refuses_when_pool_is_full:
+                    self._check_pool(group_bytes + pending.append.size)
                 return pending
             if operation in STAGING_OPERATIONS:
-                check_runs(self.stopping)
+                self._check_runs()
                 answered = self.staging.handle(received, header, operation)
                 if answered is not None:
                     self._answer_other(received.peer, answered)
@@ -215,12 +212,31 @@ class Writer:
             number = request_id(header) or id_within(received.header)
             asked = header.get("op")
             is_stage = asked in STAGING_OPERATIONS
-            # Without a name: an error that its frame holds holds the frame, and the request in it.
+            # Not into a variable: a frame that holds an error whose traceback holds the frame is a
+            # cycle, and keeps the request's memory until the collector runs.
             place = str(self.store.root)
             self._refuse(
                 received.peer, number, as_refusal(error, place), asked in APPENDS, is_stage
             )
         return None
+
+    def _check_runs(self) -> None:
+        if self.stopping:
+            raise ServiceNotAvailable("the node is stopping", "send it again when it is back")
+
+    def _refuse_append(self) -> None:
+        """Raises what appends are refused with now, ServiceNotAvailable or NodeBusy."""
+        self._check_runs()
+        if self.waiting.is_full:
+            raise NodeBusy(f"{len(self.waiting)} requests wait for the disk", "send it again later")
+        self.store.retention.check_room()
+
+    def _check_pool(self, size: int) -> None:
+        """Raises NodeBusy where the buffer has no room for `size` bytes: nobody waits for it."""
+        pool = self.store.log.pool
+        if pool is not None and not pool.fits(size):
+            reason = f"transientStorePool: {pool.used_bytes} bytes wait for a commit"
+            raise NodeBusy(reason, "send it again later")
 
     def _answer_other(self, peer: bytes, answered: Header) -> None:
         self.server.send(peer, answered)
@@ -273,7 +289,7 @@ class Writer:
         replied = monotonic_ns()
         if grew and is_lone:
             self._ring(requests)
-        self.stats.turn(turn, replied, answered, self.store.appender.records)
+        self.stats.turn(turn, replied, answered, self.store.placement.records)
 
     def _check_held(self, group: list[PendingRequest], now: float) -> None:
         """Before anything is written. Raises StoreMoved; the group is refused then."""
@@ -289,33 +305,36 @@ class Writer:
         return pending.wait == WAIT_FLUSHED or (self._is_sync and pending.wait != WAIT_NONE)
 
     def _put(self, requests: list[AppendRequest], now: float) -> None:
-        """As `_append`, for records that nobody waits for."""
+        """Appends records of a publication: `_append` without requests to answer."""
         check_held()
         began = monotonic_ns()
         if self._write(requests, now):
-            self.stats.turn((began, began, monotonic_ns()), 0, 0, self.store.appender.records)
+            self.stats.turn((began, began, monotonic_ns()), 0, 0, self.store.placement.records)
             self._ring(requests)
 
     def _write(self, requests: list[AppendRequest], now: float) -> bool:
-        """Appends what is good, and shows it to whoever looks; whether there was any."""
-        store, log, appender = self.store, self.store.log, self.store.appender
+        """Appends the valid requests and publishes the new end. Returns whether the log grew."""
+        store, log = self.store, self.store.log
         if log.pool is not None:
             size = sum(request.size for request in requests)
             self._publish(self.flushing.wait_for_buffer(size, now))
         before = log.end
-        appender.append(requests, now_ms())
+        store.appender.append(requests, now_ms())
         if log.end == before:
             return False
         if self._shows_at_once:
-            store.page.show_append(appender.records, log.end)
+            store.page.show_append(store.placement.records, log.end)
             return True
-        store.page.publish(records=appender.records, appended=log.end)
+        store.page.publish(records=store.placement.records, appended=log.end)
         if log.pool is None:
             self._committed(log.end)
         return True
 
     def _ring(self, requests: list[AppendRequest]) -> None:
-        """What a lone answer need not wait for; who is woken finds that the page has moved."""
+        """Wakes the processes that wait for the log to grow. The page shows the new end already.
+
+        A lone request is answered before: its client need not wait for this.
+        """
         if self._shows_at_once:
             end = self.store.log.end
             self.workers.wake(self.store.epoch, end, partial(queues_of, requests))
@@ -324,7 +343,7 @@ class Writer:
         self.store.snapshot_if_due()
 
     def _publish(self, moved: Moved) -> None:
-        """What a commit or flush has reached: pages, hint, and the answers that waited for it."""
+        """Publishes how far a commit or flush came, and answers the requests that waited for it."""
         if moved is NOTHING_MOVED:
             return
         if moved.committed is not None:
@@ -346,13 +365,13 @@ class Writer:
         self.stats.waited(waited, ended, monotonic_ns(), is_late=not flushed)
 
     def _committed(self, offset: int) -> None:
-        """The segments hold what is below; readable now, but in SYNC_FLUSH only when flushed."""
+        """All below is in the segments, and so readable; in SYNC_FLUSH only once it is flushed."""
         self.store.page.publish(committed=offset)
         if not self.settings.is_sync_flush:
             self._announce(offset)
 
     def _announce(self, readable: int) -> None:
-        """Page first, then the announcement: who is woken finds the page moved."""
+        """Moves the page first, then wakes: a woken process finds the new end."""
         self.store.page.publish(readable=readable)
         self.workers.wake(self.store.epoch, readable)
 
@@ -363,7 +382,7 @@ class Writer:
     # -- stopping -----------------------------------------------------------------------------
 
     def _stop(self, wait: RequestWait) -> None:
-        """Refuses appends, flushes, waits for the workers, leaves a clean store."""
+        """Refuses appends, flushes, waits for the workers, and leaves the mark of a clean stop."""
         self.stopping = True
         self.store.page.publish(state=STOPPING)
         deadline = time.monotonic() + STOP_WAIT_S
@@ -387,27 +406,28 @@ class Writer:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the writer of one store until SIGTERM."""
-    options = _options(arguments)
-    root = Path(options.dir).resolve()
+    parser = child_parser("node.writer.loop", __doc__)
+    parser.add_argument("--bind", default="tcp://127.0.0.1:9871")
+    parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
+    parser.add_argument("--control-port", type=int, default=9870)
+    options = parser.parse_args(arguments)
+    root = options.dir.resolve()
     child = ChildProcess(
         slot="writer",
         title="keelog-writer",
         what=f"the writer of {root} cannot start",
-        place=str(root),
+        root=root,
+        options=options,
         oom_points=OOM_WRITER,
-        ready_fd=options.ready_fd,
     )
-    return run_process(child, partial(_serve, child, options, root))
+    return run_process(child, partial(_serve, child))
 
 
-def _serve(child: ChildProcess, options: argparse.Namespace, root: Path, stop: StopFlag) -> int:
-    check_file_limit()
-    settings = load_settings(options.settings)
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+    options, root = child.options, child.root
     store_host = store_host_of(options.bind, options.control_port)
-    tell = RecoveryProgress(partial(report_recovery, options.ready_fd))
-    alone = options.ready_fd is None
-    hold_store(root, options.held)
-    store = open_writer_store(root, settings, store_host, alone, tell)
+    tell = RecoveryProgress(partial(report_recovery, child.ready_fd))
+    store = open_writer_store(root, settings, store_host, child.ready_fd is None, tell)
     # Fail-stop: after a failed write or flush nothing more may be acknowledged.
     child.what = f"the writer of {root} stops, its log can no longer be trusted"
     os.chdir(store.run_dir)
@@ -423,18 +443,6 @@ def _serve(child: ChildProcess, options: argparse.Namespace, root: Path, stop: S
         raise
     context.destroy(linger=1000)
     return EXIT_OK
-
-
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m node.writer.loop", description=__doc__)
-    parser.add_argument("dir", metavar="DIR", help="the store")
-    parser.add_argument("--bind", default="tcp://127.0.0.1:9871")
-    parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
-    parser.add_argument("--control-port", type=int, default=9870)
-    parser.add_argument("-X", dest="settings", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--ready-fd", type=int)
-    parser.add_argument("--held", default="", help="device and inode of the store and its lock")
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def _report(kind: str, why: str) -> dict[str, object]:
 def _move(root: Path, step: MoveFile) -> None:
     path = step.path
     if path in (own_dir(root), own_dir(root) / QUARANTINE_DIR):
-        # It stands where quarantine must be, which is where it goes.
+        # It is in the place of the quarantine folder, and goes into that folder.
         aside = path.with_name(f"{path.name}.aside")
         disk.rename(path, aside)
         disk.sync_dir(path.parent)

@@ -1,4 +1,4 @@
-"""From a client's header and payload to an `AppendRequest`, and from its outcome to the answer."""
+"""The writer's requests: from header and payload to an `AppendRequest`, and to the answer."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -8,7 +8,7 @@ from node.runtime.process import now_ms
 from node.serving.request_server import Received
 from node.writer.append_request import AppendRequest
 from node.writer.topic_table import TopicTable
-from protocol.errors import BadRequest, MessageTooLarge
+from protocol.errors import BadRequest, MessageTooLarge, UnknownOperation
 from protocol.message_id import Host, offset_message_id
 from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6
 from protocol.record.encode import ANY_QUEUE, NewMessage, check_message, record_bytes
@@ -16,21 +16,21 @@ from protocol.record.kernel_put import Put
 from protocol.record.patch import AppendRules
 from protocol.record.properties import UNIQUE_KEY, WAIT
 from protocol.request_checks import WAIT_NONE
-from protocol.requests import APPEND, SEND, SendFields
-from protocol.wire.frames import PAYLOAD_BYTES_MAX, VERSION, Header
+from protocol.requests import APPEND, CREATE_TOPIC, DELETE_TOPIC, SEND, SendFields
+from protocol.wire.frames import PAYLOAD_BYTES_MAX, VERSION, Header, answer
 
 PUT_OK = "PUT_OK"
 FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 
 Turn = tuple[int, int, int]
-"""When a turn of the writer's loop began, had read its requests, had appended them: clock's ns."""
+"""When a turn of the writer's loop began, had read its requests, had appended them; in ns."""
 NO_TURN: Turn = (0, 0, 0)
 
 
 @dataclass(slots=True)
 class PendingRequest:
-    """One request on its way: who asked, what for, and how long the answer waits."""
+    """One append from its request to its answer."""
 
     peer: bytes
     request_id: int
@@ -41,10 +41,10 @@ class PendingRequest:
     topic: str = ""
     unique_key: str = ""
     turn: Turn = NO_TURN
-    """Of a request that waits for the disk."""
+    """Set for a request that waits for the disk."""
 
     def answer(self, store_host: Host, epoch: int, status: str, flushed: bool) -> Header:
-        """The header of the good answer."""
+        """The header of the answer to an append that succeeded."""
         done = self.append
         fields: Header = {
             "v": VERSION,
@@ -100,7 +100,7 @@ def pending_send(
 def draft_of(
     asked: SendFields, topics: TopicTable, rules: AppendRules, sender: Host, now: int
 ) -> tuple[AppendRequest, NewMessage]:
-    """The message that a client gave as fields, which the appender encodes.
+    """Checks a message that a client gave as fields, and makes the draft that the appender encodes.
 
     `sender` is the born host, and `now` the born time, where the client names none.
     Raises BadRequest, IllegalMessage and its kinds, UnknownTopic.
@@ -155,7 +155,7 @@ def refuse_payload(payload: bytes | memoryview | None) -> NoReturn:
 def batch_of(
     payload: bytes | memoryview, records: int, size: int, crc: int, sizes: bytes, any_queue: bool
 ) -> AppendRequest:
-    """The records, with what the header says of them; the appender holds them against it.
+    """The records with the header's claims about them, which the appender checks.
 
     Raises BadRequest where header and frame disagree.
     """
@@ -164,3 +164,31 @@ def batch_of(
     if sizes and len(sizes) != 4 * records:
         raise BadRequest(f"sizes has {len(sizes)} bytes for {records} records", "4 bytes a record")
     return AppendRequest(payload, records, sizes, any_queue, crc)
+
+
+def answer_other(table: TopicTable, operation: str, header: Header, number: int) -> Header:
+    """The good answer to `ping`, `topics`, `create_topic` or `delete_topic`.
+
+    Raises UnknownOperation, BadRequest, and what the table refuses.
+    """
+    if operation == "ping":
+        return answer(number)
+    if operation == "topics":
+        rows = [
+            {
+                "topic": topic.name,
+                "read_queues": topic.read_queues,
+                "write_queues": topic.write_queues,
+                "perm": topic.perm,
+            }
+            for topic in table.all()
+        ]
+        return answer(number, topics=rows)
+    if operation == "create_topic":
+        name, queues, perm = CREATE_TOPIC.parse(header)
+        topic, created = table.create(name, queues, perm)
+        return answer(number, topic=name, queues=topic.write_queues, created=created)
+    if operation == "delete_topic":
+        (name,) = DELETE_TOPIC.parse(header)
+        return answer(number, topic=name, deleted=table.delete(name))
+    raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")

@@ -1,10 +1,10 @@
 """Which old segments go, and when the disk is too full to take more.
 
 RocketMQ's rules (DefaultMessageStore.CleanCommitLogService), with two differences. The configured
-ratios are really used: a broker clamps them. What is younger than `file_forced_reserved_minutes`
+ratios are really used: a broker clamps them. A segment younger than `file_forced_reserved_minutes`
 stays however full the disk is: a broker deletes it. `judge` and `expired` decide, purely;
 `Retention` looks and unlinks.
-Segments are unlinked and never truncated: who still maps one goes on reading it.
+Segments are unlinked and never truncated: a process that maps one goes on reading it.
 """
 
 import logging
@@ -28,7 +28,7 @@ from protocol.names import parse_offset_file_name as parse_name
 log = logging.getLogger("keelog.retention")
 
 LOOK_EVERY_S = 1.0
-"""How often the disk is looked at: appends resume so soon after space came back."""
+"""How often the disk is looked at, and how soon appends resume after space came back."""
 _MINUTE_S = 60.0
 _HOUR_S = 3600.0
 
@@ -49,10 +49,10 @@ class DiskUse(NamedTuple):
 
 
 class Spared(NamedTuple):
-    """What retention may not touch. Log offsets: a segment that ends above one stays.
+    """Log offsets that retention spares: a segment that ends above one of them stays.
 
-    `needed`: flushed, vouched for by a saved snapshot of the queues' ends, and no longer written.
-    `followed`: passed by every worker; a disk above the forced ratio does not wait for them.
+    Below `needed` the log is flushed, not written any more, and a saved snapshot has the queues'
+    ends. Below `followed` every worker has read it; above the forced ratio only `needed` counts.
     """
 
     needed: int
@@ -61,10 +61,10 @@ class Spared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a look at clock and disk says.
+    """The decision from clock and disk.
 
     `at_once`: segments go at the age of `file_forced_reserved_minutes`.
-    `needs_room`: abandoned staged batches go, and before any segment.
+    `needs_room`: abandoned staged batches go, before any segment does.
     """
 
     is_full: bool
@@ -204,9 +204,10 @@ class Retention:
         self._clean_at = 0.0
         self._deleting: threading.Thread | None = None
         self.full: str | None = None
-        """Why nothing more may be appended; None while there is room."""
+        """Why appends are refused; None while there is room."""
         self.make_room: Callable[[float], bool] = lambda _now: False
-        """Asks that abandoned staged batches go. True while some may still go: no segment does."""
+        """Asks for abandoned staged batches to be dropped. No segment goes while it returns True:
+        some batches may still go."""
 
     def check_room(self) -> None:
         """Raises ServiceNotAvailable, disk_full, while the disk is above the warning ratio."""
@@ -216,9 +217,9 @@ class Retention:
             )
 
     def turn(self, now: float, spared: Callable[[], Spared]) -> list[SegmentFile]:
-        """What is to be deleted now; nothing most of the time. `now`: of a monotonic clock.
+        """The segments to delete now, none most of the time. `now`: of a monotonic clock.
 
-        Tell everybody where the log begins from now on before calling `delete`.
+        Publish where the log begins from now on before you call `delete`.
         """
         if now < self._look_at or self._is_deleting():
             return []
@@ -279,7 +280,7 @@ class Retention:
             time.sleep(self._settings.delete_commit_log_files_interval / 1000)
 
     def close(self) -> None:
-        """Waits until what was begun is deleted."""
+        """Waits for a deletion that is under way."""
         if self._deleting is not None:
             self._deleting.join()
 

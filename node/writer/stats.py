@@ -1,6 +1,6 @@
-"""What a writer counts: turns of its loop, answers, refusals and flushes; times are in ns.
+"""The writer's counts: turns of its loop, answers, refusals and flushes; times are in ns.
 
-A few additions to a list for each turn, whatever the number of its requests.
+A turn costs a few additions to a list, however many requests it has.
 """
 
 from collections.abc import Sequence
@@ -63,9 +63,10 @@ class WriterStats:
         self._in_flight = counts.place(IN_FLIGHT, op=APPEND)
 
     def turn(self, turn: Turn, replied: int, requests: int, records: int) -> None:
-        """A group was appended, and by `replied` so many `requests` of it were answered.
+        """Counts a group that was appended, and the `requests` of it that were answered at once.
 
-        `records`: all that this writer has appended.
+        `replied` is when their last answer was sent; `records` counts all that this writer has
+        appended.
         """
         began, parsed, appended = turn
         numbers = self._numbers
@@ -94,7 +95,7 @@ class WriterStats:
     def waited(
         self, answered: Sequence[PendingRequest], ended: int, replied: int, is_late: bool
     ) -> None:
-        """Requests were answered whose wait for the disk has `ended`; those of a turn together."""
+        """Counts answered requests that waited for the disk until `ended`, turn by turn."""
         observe = self._counts.observe
         self._numbers[self._late if is_late else self._ok] += len(answered)
         for turn, group in groupby(answered, _BY_TURN):
@@ -107,15 +108,15 @@ class WriterStats:
             observe(self._duration, replied - began, count)
 
     def flushed(self, took: int) -> None:
-        """A flush of the log has ended."""
+        """Counts a flush of the log."""
         self._counts.observe(self._log_flush, took)
 
     def answered_other(self) -> None:
-        """A request that is no append was answered well."""
+        """Counts a good answer to a request that is not an append."""
         self._numbers[self._other_ok] += 1
 
     def refused(self, is_append: bool, error: MqError) -> None:
-        """A request was refused."""
+        """Counts a refusal."""
         code = error.status if error.status in CODES else CODES[-1]
         op = APPEND if is_append else OTHER
         self._numbers[self._counts.place(REQUESTS, op=op, code=code)] += 1
@@ -123,12 +124,12 @@ class WriterStats:
             self._numbers[self._counts.place(REJECTED, reason=_reason(error))] += 1
 
     def publish(self, waiting: int) -> None:
-        """Shows the counts; so many appends wait for the disk now."""
+        """Publishes the counts; `waiting` appends wait for the disk now."""
         self._numbers[self._in_flight] = waiting
         self._page.publish()
 
     def close(self) -> None:
-        """Shows the last counts."""
+        """Publishes the last counts."""
         self.publish(0)
         self._page.close()
 

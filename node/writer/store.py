@@ -31,7 +31,7 @@ from node.writer.log.commit_log import Ahead, CommitLog
 from node.writer.log.page_prefetch import PagePrefetch
 from node.writer.log.transient_store_pool import make_pool
 from node.writer.log.zero_prefill import make_ahead
-from node.writer.page import show_durable
+from node.writer.placement import Placement
 from node.writer.recovery.recovery import Recovery, Tell, carry_out, examine, tell_nobody
 from node.writer.retention import Retention, Spared
 from node.writer.topic_table import TopicTable
@@ -51,7 +51,7 @@ INDEX_SLOT = "index"
 
 
 class WriterStore:
-    """What the writer's loop needs of the store. Made by `open_writer_store`."""
+    """The open store, for the writer's loop. `open_writer_store` makes it."""
 
     def __init__(
         self,
@@ -77,11 +77,10 @@ class WriterStore:
             ahead = make_ahead(self.root, found.segment_bytes) if is_sync else PagePrefetch()
         self.log = CommitLog(self.root, found.segment_bytes, found.end, pool, ahead)
         self.log.open_tail()
-        self.appender = Appender(
-            self.log, self.topics, found.tails, self.rules, store_host.to_bytes()
+        self.placement = Placement(
+            self.log, found.tails, found.last_store_timestamp, found.last_record_offset
         )
-        self.appender.last_store_timestamp = found.last_store_timestamp
-        self.appender.last_record_offset = found.last_record_offset
+        self.appender = Appender(self.placement, self.topics, self.rules, store_host.to_bytes())
         self.floor = Floor(self.root)
         self.floor.save(found.end)
         self.checkpoint = BrokerCheckpoint(self.root, settings)
@@ -91,10 +90,11 @@ class WriterStore:
         self._min_offset = found.min_offset
         self._flushed = found.end
         self._tails_at = 0
-        """Where the queues' ends were last saved in this run."""
+        """The log offset of the last saved snapshot of this run."""
         self.retention = Retention(self.root, found.segment_bytes, settings)
         self.needed_from: Callable[[int], int] = lambda offset: offset
-        """Above which offset, of one that is given, unfinished publications need the log."""
+        """Returns the lesser of an offset and of that from which unfinished publications need the
+        log."""
 
     @property
     def run_dir(self) -> Path:
@@ -102,7 +102,7 @@ class WriterStore:
         return run_dir(self.root)
 
     def publish_start(self) -> None:
-        """Everything that was recovered is readable from now on."""
+        """Begins the epoch: everything that was recovered is readable from now on."""
         end = self.log.end
         self.page.begin_epoch(
             self.epoch,
@@ -116,17 +116,17 @@ class WriterStore:
         )
 
     def snapshot_if_due(self) -> None:
-        """Takes a copy of the queues' ends now and then; it is saved when its offset is flushed."""
+        """Copies the queues' ends now and then, to be saved once the log is flushed up to there."""
         new_bytes = self.log.end - self._snapshot_at
-        new_records = self.appender.records - self._snapshot_records
+        new_records = self.placement.records - self._snapshot_records
         is_due = new_bytes >= TAILS_EVERY_BYTES or new_records >= TAILS_EVERY_RECORDS
         if self._snapshot is None and is_due:
-            self._snapshot = self.appender.snapshot()
+            self._snapshot = self.placement.snapshot()
             self._snapshot_at = self.log.end
-            self._snapshot_records = self.appender.records
+            self._snapshot_records = self.placement.records
 
     def after_flush(self, target: int) -> Callable[[], None]:
-        """What the flush thread does after the sync of everything below `target`."""
+        """The flush thread's work after a sync up to `target`: it saves floor and snapshot."""
         snapshot = self._snapshot
         if snapshot is not None and snapshot.at <= target:
             self._snapshot = None
@@ -134,7 +134,7 @@ class WriterStore:
             snapshot = None
 
         def save() -> None:
-            # Both are lower bounds: without room they stay as they are, and nothing is lost.
+            # Both are lower bounds: without room on the disk the older ones stay true.
             with disk.if_room():
                 self.floor.save(target)
             if snapshot is None:
@@ -146,13 +146,13 @@ class WriterStore:
         return save
 
     def flushed_to(self, target: int) -> None:
-        """Publishes a finished flush."""
+        """Publishes a flush that has ended."""
         self.log.flushed_to(target)
         self.page.publish(flushed=target)
         self._flushed = target
 
     def retain(self, now: float) -> None:
-        """Deletes old segments when it is time to; where the log begins is published before."""
+        """Deletes old segments when they are due, after publishing where the log begins then."""
         segments = self.retention.turn(now, self._spared)
         if segments:
             self._min_offset = max(self._min_offset, segments[-1].end)
@@ -160,11 +160,14 @@ class WriterStore:
             self.retention.delete(segments)
 
     def _spared(self) -> Spared:
-        """What must stay. A queue's end must be known without the segments that go: from the
-        snapshot, which is asked for here, or from the queue's own files."""
+        """The offsets that retention spares.
+
+        A queue's end must be known without the segments that go: from the snapshot, which is taken
+        here, or from the queue's own files.
+        """
         base = self.log.end - self.log.end % self.log.segment_bytes
         if self._tails_at < base and self._snapshot is None:
-            self._snapshot, self._snapshot_at = self.appender.snapshot(), self.log.end
+            self._snapshot, self._snapshot_at = self.placement.snapshot(), self.log.end
             if self._flushed == self.log.end:
                 self.after_flush(self._flushed)()
         followed = [
@@ -177,7 +180,7 @@ class WriterStore:
         return Spared(self.needed_from(needed), passed)
 
     def has_workers(self) -> bool:
-        """Whether anybody is there to wait for."""
+        """Whether any worker runs."""
         return bool(live_workers(self.root))
 
     def workers_are_done(self) -> bool:
@@ -191,16 +194,17 @@ class WriterStore:
         return complete and all(state.saved >= self.log.end for state in states.values())
 
     def close_cleanly(self, workers_done: bool) -> None:
-        """Leaves the files as a clean stop does; `abort` stays when the workers are behind."""
+        """Closes all files. The mark of a clean stop is left, and `abort` removed, only with
+        `workers_done`."""
         end = self.log.end
         self.retention.close()
         self.floor.save(end)
         self.floor.close()
-        save_tails(self.root, self.appender.snapshot())
+        save_tails(self.root, self.placement.snapshot())
         self.log.close(unlink_next=True)
         if workers_done:
-            last = self.appender.last_record_offset
-            self.checkpoint.save_clean(self.appender.last_store_timestamp, last, end)
+            last = self.placement.last_record_offset
+            self.checkpoint.save_clean(self.placement.last_store_timestamp, last, end)
             mark_clean(self.root, self.epoch, end)
             disk.unlink(self.root / ABORT_FILE, missing_ok=True)
             disk.sync_dir(self.root)
@@ -217,10 +221,10 @@ def open_writer_store(
 ) -> WriterStore:
     """Locks, recovers and opens a store, which `node.store.identity.new_store` has made.
 
-    `tell` learns how far the recovery is, as from `node.writer.recovery.recovery.examine`.
+    `alone`: no supervisor holds the store, so `flock` is taken here. `tell` gets the recovery's
+    progress, as in `node.writer.recovery.recovery.examine`.
 
-    Raises StoreLocked, NotAStore, StorePermission, StoreDamaged, StoreMoved; nothing has been
-    changed then.
+    Raises StoreLocked, NotAStore, StorePermission, StoreDamaged, StoreMoved, and changes nothing.
     """
     if root.exists() and not root.is_dir():
         raise NotAStore(f"{root} is a file", "name a directory")
@@ -246,16 +250,16 @@ def _open_locked(
     started = now_ms()
     check_guards(root)
     found = examine(root, settings, tell)
-    TopicsFile(root)  # What cannot be read is refused, as the log is, before anything is changed.
+    TopicsFile(root)  # Raises for a damaged file, as `examine` does, before anything is changed.
     ensure_id(root)
     page = LogPage.create(root)
     page.publish(state=RECOVERING)
-    show_durable(page, found)
+    _show_durable(page, found)
     clear_clean(root)
     if not (root / ABORT_FILE).exists():
         save_owner(root, None)
     epoch = carry_out(found, settings.enabled_append_prop_crc)
-    # Only now: until then the mark says who appended what was just recovered.
+    # Only now: until here the mark names the owner of the bytes that were just recovered.
     save_owner(root, epoch)
     store = WriterStore(lock, page, found, epoch, settings, store_host)
     store.publish_start()
@@ -267,8 +271,34 @@ def _open_locked(
     return store
 
 
+def _show_durable(page: LogPage, found: Recovery) -> None:
+    """Publishes the part of the log that is sure to stay, under the last epoch.
+
+    A recovery may be long, or may have to wait for room on the disk: readers need not wait for it.
+    It never cuts below the durable floor. Numbers that its predecessor published in the same epoch
+    are true up to the end that was found.
+    """
+    if not found.epochs:
+        return
+    known, last = page.read(), found.epochs[-1]
+    if known.epoch == last.epoch:
+        if known.readable > found.end:
+            page.publish(readable=found.end, appended=found.end, committed=found.end)
+        return
+    page.begin_epoch(
+        last.epoch,
+        epoch_start=last.start,
+        min_offset=found.min_offset,
+        appended=found.floor,
+        committed=found.floor,
+        flushed=found.floor,
+        readable=found.floor,
+        segment_bytes=found.segment_bytes,
+    )
+
+
 def store_host_of(bind: str, control_port: int) -> Host:
-    """What records name as their store host: the IPv4 address of the endpoint, the control port."""
+    """The store host of records: the IPv4 address of the endpoint, with the control port."""
     address = bind.removeprefix("tcp://").rpartition(":")[0]
     if address in ("*", "0.0.0.0"):
         address = first_address()

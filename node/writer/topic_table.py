@@ -22,7 +22,7 @@ QUEUES_MAX = 1_000_000
 
 
 class TopicTable:
-    """Topics by name, with the next queue of each. The clock answers ms."""
+    """Topics by name, with the next queue of each. `now_ms` returns the wall clock in ms."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class TopicTable:
         self._turn: dict[str, int] = {}
 
     def for_send(self, name: str) -> Topic:
-        """The topic, made when that is allowed. Raises IllegalMessage, NotAllowed, UnknownTopic."""
+        """The topic, created if allowed. Raises IllegalMessage, NotAllowed, UnknownTopic."""
         topic = self._file.topics.get(name)
         if topic is None:
             topic = self._adopt(name)
@@ -50,15 +50,17 @@ class TopicTable:
         return topic
 
     def would_take(self, name: str) -> Topic:
-        """As `for_send`, but makes nothing: the topic as it is, or as it would be made."""
+        """As `for_send`, but creates nothing: the topic as it is, or as it would be created."""
         topic = self._file.topics.get(name) or self._draft(name)
         if not topic.is_writable:
             raise NotAllowed(f"topic {name} does not take messages (perm {topic.perm})")
         return topic
 
     def make(self, names: Iterable[str]) -> None:
-        """Makes the topics among these that are missing, with one save: a burst of new topics
-        must not pay for each. What cannot be made is left to `for_send`, which says why."""
+        """Creates the topics among these that are missing, with one save for all of them.
+
+        A topic that cannot be created stays missing: `for_send` says why.
+        """
         drafts: list[Topic] = []
         with suppress(MqError):
             drafts += [self._draft(name) for name in names if name not in self._file.topics]
@@ -114,9 +116,10 @@ class TopicTable:
         return turn % topic.write_queues
 
     def queue_for(self, name: str, wanted: int) -> int | None:
-        """The queue of a topic for a message that wants this one, -1 for any.
+        """The queue for a message that names `wanted`, or -1 to take the next in turn.
 
-        None where `for_send`, `choose_queue` or `check_queue` has more to do, or would refuse.
+        The fast path of `for_send`, `choose_queue` and `check_queue`: None where one of them has
+        more to do, or would refuse.
         """
         topic = self._file.topics.get(name)
         if topic is None or not topic.perm & PERM_WRITE:
@@ -146,7 +149,7 @@ class TopicTable:
     def delete(self, name: str) -> bool:
         """Takes a topic out of the table; its messages stay until retention takes them.
 
-        Raises IllegalMessage for what is no name, NotAllowed for the system's own topics.
+        Raises IllegalMessage for a name that no topic can have, NotAllowed for system topics.
         """
         check_topic_for_send(name)
         self._stored_queues.pop(name, None)

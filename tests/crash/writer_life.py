@@ -265,7 +265,7 @@ class WriterLife:
     def check_start(self) -> None:
         """What it recovered is right; from now on it is readable, so it stays."""
         end = self.store.log.end
-        self.truth.check(self.store.root, end, self.store.appender.tails, self.truth.required)
+        self.truth.check(self.store.root, end, self.store.placement.tails, self.truth.required)
         self.truth.cut(end)
         self.sim.on_write = self.truth.on_write
 

@@ -58,9 +58,9 @@ def test_the_log_ends_where_rocketmq_says_and_goes_on_there(
     assert store.log.end == state["maxPhyOffset"]
     queue = max(
         (Queue(one["topic"], one["queueId"]) for one in state["queues"]),
-        key=lambda one: store.appender.tails.get(one, 0),
+        key=lambda one: store.placement.tails.get(one, 0),
     )
-    following = store.appender.tails[queue]
+    following = store.placement.tails[queue]
     request = AppendRequest(encode_batch([NewMessage(*_message(queue))], crc=True).records, 1)
     store.appender.append([request], now_ms=0)
     assert request.error is None

@@ -72,7 +72,7 @@ def replace(path: Path, layout: int, count: int) -> None:
 
 
 def read_numbers(path: Path, layout: int, count: int) -> list[int] | None:
-    """The numbers as they stand now; None where there is no file of this layout."""
+    """The present numbers; None if there is no file of this layout."""
     size = _file_bytes(count)
     try:
         descriptor = open_regular(path)

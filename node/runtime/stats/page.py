@@ -24,7 +24,7 @@ log = logging.getLogger("keelog.stats")
 
 BUCKETS = 64
 SUM = BUCKETS - 1
-"""Where in a histogram the sum stands. No value reaches 2**62."""
+"""The place of the sum in a histogram. No value reaches 2**62."""
 _SLOT = re.compile(r"([a-z]{1,16})-(\d{1,9})")
 
 
@@ -72,7 +72,7 @@ class Counts:
 
 
 class StatsPage:
-    """A slot's page in the hands of its one writer. What cannot be kept is counted all the same."""
+    """A slot's page, for its one writer. Without a file it counts all the same, in memory."""
 
     def __init__(self, root: Path, role: str, index: int) -> None:
         """Goes on from what the slot counted before; gauges begin at 0."""
@@ -82,7 +82,7 @@ class StatsPage:
         try:
             self._open(path)
         except OSError as error:
-            # A full disk, or one that has become read-only, must not end what still serves.
+            # A full disk, or one that has become read-only, must not end a process that can serve.
             told = fields(file=path, why=error.strerror or error)
             log.warning("counts are not kept", extra=told)
 
@@ -140,7 +140,7 @@ class Histogram(NamedTuple):
         return sum(self.buckets)
 
     def since(self, earlier: "Histogram") -> "Histogram":
-        """What came after an earlier look."""
+        """The values that came after an earlier look."""
         pairs = zip(self.buckets, earlier.buckets, strict=True)
         return Histogram(
             tuple(now - before for now, before in pairs), self.value_sum - earlier.value_sum
@@ -164,7 +164,7 @@ class Histogram(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlotStats:
-    """What a slot has counted: counters and gauges in `values`, durations in ns in `histograms`."""
+    """The counts of a slot: counters and gauges in `values`, durations in ns in `histograms`."""
 
     role: str
     index: int

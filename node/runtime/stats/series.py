@@ -1,6 +1,6 @@
-"""What the processes of a node count: each family of metrics, and its series in each role's page.
+"""The counts of a node's processes: each family of metrics, and its series in each role's page.
 
-Declared once: the pages' layout, `/metrics` and whoever reads pages follow from here.
+The pages' layout, `/metrics` and the readers of pages follow from this declaration.
 """
 
 from enum import Enum
@@ -23,7 +23,7 @@ CODES = (
 OTHER = "other"
 APPEND = "append"
 WRITER_OPS = (APPEND, OTHER)
-"""`append` stands for `send` too."""
+"""`append` includes `send`."""
 READER_OPS = ("pull", "get", "find", "offsets", "seek", "fetch", OTHER)
 STAGES = ("queue", "append", "flush", "reply")
 REASONS = ("full", "flow", "not_ready", "too_large", "no_topic", "bad")
@@ -32,7 +32,7 @@ LOOKUPS = ("hit", "miss")
 
 
 class SeriesKind(Enum):
-    """What the numbers of a series are. Histograms keep durations in ns."""
+    """The kinds of numbers of a series. Histograms keep durations in ns."""
 
     COUNTER = "counter"
     GAUGE = "gauge"

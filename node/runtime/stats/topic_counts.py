@@ -38,7 +38,7 @@ class Count(NamedTuple):
 
 
 class TopicCounts:
-    """What one process counts, in memory until `publish`. What cannot be kept is counted too."""
+    """The counts of one process, in memory until `publish`. Without a file it counts as well."""
 
     def __init__(self, root: Path, role: str, index: int) -> None:
         """Goes on from what the slot counted before."""
@@ -62,7 +62,7 @@ class TopicCounts:
         self._shown = [self._other.copy(), *(count.copy() for count in self._named.values())]
 
     def add(self, topic: str, messages: int, size: int = 0) -> None:
-        """So many messages more, and bytes."""
+        """Adds messages and their bytes."""
         count = self._named.get(topic)
         if count is None:
             count = self._other
@@ -77,7 +77,7 @@ class TopicCounts:
         return fits and topic != OTHER_TOPICS
 
     def publish(self) -> None:
-        """Shows what has been counted since the last time."""
+        """Shows the counts since the last time."""
         if self._file is None:
             return
         numbers, shown = self._file.numbers, self._shown
@@ -106,7 +106,7 @@ def _packed(topic: str) -> memoryview:
 
 
 def _read(path: Path) -> dict[str, Count] | None:
-    """By topic, in the order of the file, those of all others too; None: it is no such file."""
+    """Counts by topic, in the order of the file, with those of all others; None: another file."""
     numbers = read_numbers(path, _LAYOUT, _NUMBERS)
     if numbers is None or numbers[0] > TOPICS_MAX:
         return None

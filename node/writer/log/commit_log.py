@@ -25,7 +25,7 @@ log = logging.getLogger("keelog.commit_log")
 
 
 class Ahead(Protocol):
-    """Who prepares what an append will find; positions count from the segment's start."""
+    """Prepares the part of a segment that appends reach next. Positions count from its start."""
 
     def begin(self, path: Path, size: int, position: int) -> None:
         """Goes on in this segment, of which `position` bytes are the log's."""
@@ -50,8 +50,8 @@ def make_segment(root: Path, base: int, segment_bytes: int) -> OpenSegment:
     """Makes the segment that starts at `base`, or opens it when it is there.
 
     A new one gets its whole length beside the log and is then renamed: nobody, a broker after a
-    crash included, ever sees a segment of another length. Raises ServiceNotAvailable with reason
-    disk_full when there is no room, no_resources when no descriptor is free; nothing is left then.
+    crash included, ever sees a segment of another length. Raises ServiceNotAvailable, disk_full
+    without room or no_resources without a free descriptor, and leaves nothing.
     """
     path = root / COMMIT_LOG_DIR / offset_file_name(base)
     try:
@@ -65,7 +65,7 @@ def make_segment(root: Path, base: int, segment_bytes: int) -> OpenSegment:
 
 def _made(root: Path, path: Path, segment_bytes: int, folder: int) -> int:
     if path.exists():
-        # A broker's segments are sparse: the space is taken now, what stands there stays.
+        # A broker's segments are sparse: the space is taken now, their bytes stay.
         return _allocated(path, segment_bytes)
     temporary = run_dir(root) / f"{path.name}.new"
     disk.unlink(temporary, missing_ok=True)
@@ -80,7 +80,7 @@ def _made(root: Path, path: Path, segment_bytes: int, folder: int) -> int:
 
 
 def _allocated(path: Path, size: int) -> int:
-    """An open file of which every block is there, and durably so."""
+    """An open file whose blocks are all allocated, durably."""
     descriptor = disk.open_file(path, create=True)
     try:
         disk.allocate(descriptor, size)
@@ -96,10 +96,10 @@ def _allocated(path: Path, size: int) -> int:
 
 
 class CommitLog:
-    """Appends bytes at the log's end and rolls segments. Knows nothing of what is in them.
+    """Appends bytes at the log's end and rolls segments. It does not look into the bytes.
 
-    With a pool what is appended stays in memory until it is committed; without one every append is.
-    `ahead` prepares what comes next; `close` ends it.
+    With a pool, appended bytes stay in memory until they are committed; without one, an append
+    commits. `ahead` prepares the space of the next appends; `close` ends it.
     """
 
     def __init__(
@@ -134,8 +134,11 @@ class CommitLog:
 
     @property
     def fitting_bytes(self) -> int:
-        """The most that `fits`; negative when not even a filler does."""
-        return -1 if self._current is None else self._room() - FILLER_BYTES
+        """The largest size that `fits`; negative when there is no room even for a filler."""
+        current = self._current
+        return (
+            -1 if current is None else current.base + self.segment_bytes - self.end - FILLER_BYTES
+        )
 
     @property
     def committed(self) -> int:
@@ -157,7 +160,7 @@ class CommitLog:
     def make_room(self, size: int) -> None:
         """Goes on in the next segment, after a filler, when `size` bytes do not fit.
 
-        Raises ServiceNotAvailable when there is no next one; nothing is written then.
+        Raises ServiceNotAvailable, and writes nothing, when the next one could not be made.
         """
         if self._current is None:
             self.open_tail()
@@ -179,10 +182,10 @@ class CommitLog:
             self._ahead.begin(self._current.path, self.segment_bytes, position)
 
     def append(self, data: memoryview | bytes | bytearray) -> int:
-        """Writes `data`, for which `make_room` was called, in one go. Returns its log offset.
+        """Writes `data` in one go, after `make_room`. Returns its log offset.
 
-        The space is there already: any error means that the file can no longer be trusted, and is
-        raised for the process to end. A pool may keep `data` itself: do not change it afterwards.
+        The space is allocated already, so an error means that the file can no longer be trusted:
+        the process must end. A pool may keep `data` itself: do not change it afterwards.
         """
         start = self.end
         self._write(data)
@@ -246,19 +249,19 @@ class CommitLog:
         return self._next is not None
 
     def commit_job(self) -> CommitJob:
-        """What must be written so that all is committed; run one at a time, in any thread."""
+        """The writes that commit everything appended; run one job at a time, in any thread."""
         if self.pool is None:
             return CommitJob(self.end)
         return self.pool.take(self.end)
 
     def committed_to(self, job: CommitJob) -> None:
-        """The job has run: its part of the pool is free."""
+        """Frees the pool's part that a job has written."""
         if self.pool is not None:
             self.pool.give_back(job)
             self._committed = job.target
 
     def flush_job(self) -> "FlushJob":
-        """What must be synced so that all committed bytes are durable; run it in any thread."""
+        """The syncs that make all committed bytes durable; run it in any thread."""
         return FlushJob(self.committed, [segment.descriptor for segment in self._unflushed])
 
     def flushed_to(self, offset: int) -> None:

@@ -21,7 +21,7 @@ from protocol.errors import StoreMoved
 
 
 class PeriodicJob(Protocol):
-    """What a `JobThread` runs."""
+    """A job that a `JobThread` runs."""
 
     def run(self) -> None:
         """Raises the OSError that ends the process."""
@@ -45,7 +45,7 @@ class JobThread(Generic[AnyJob]):
         self.took_ns = 0
         """How long the last job ran."""
         self._ended = False
-        """Set last by the thread: looking for a job's end then costs nothing."""
+        """The thread sets it last, so that `collect` needs no lock while a job runs."""
         self._wake = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name)
@@ -164,7 +164,7 @@ class FlushServices:
 
     @property
     def fds(self) -> list[int]:
-        """Readable when `collect` has something to say."""
+        """Descriptors that are readable when `collect` has a result."""
         return [thread.fd for thread in (self._flusher, self._committer) if thread is not None]
 
     @property
@@ -181,7 +181,7 @@ class FlushServices:
             self._flush_loop.wake()
 
     def begin(self, now: float, is_waited_for: bool) -> None:
-        """Starts what is due; who waits for the disk makes everything due."""
+        """Starts the commit and the flush that are due; both are when a request waits for them."""
         log, size = self._log, self._log.segment_bytes
         if self._committer is not None and not self._committer.is_busy:
             least = 0 if is_waited_for else self._commit_loop.turn(now)
@@ -196,7 +196,7 @@ class FlushServices:
                 self._flusher.start(job, self._after_flush(job.target))
 
     def collect(self, now: float) -> Moved:
-        """What has ended. Raises the OSError of a failed write or flush: the process must end."""
+        """Takes the results of jobs that ended. Raises a job's OSError: the process must end."""
         committed = self._committer.collect() if self._committer is not None else None
         if committed is not None:
             self._log.committed_to(committed)

@@ -19,17 +19,17 @@ from node.runtime.event_log import fields
 log = logging.getLogger("keelog.pages_ahead")
 
 AHEAD_BYTES = 8 << 20
-"""So far ahead of the log's end pages are asked for, and never further than the log came here."""
+"""How far ahead of the log's end pages are asked for, and never further than the log came here."""
 STEP_BYTES = 1 << 20
+"""Asked for at once; the thread looks again when the log has grown by as much."""
 NO_DESCRIPTOR_S = 1.0
 """A pause where the segment cannot be opened because no descriptor is free."""
-"""Asked for at once; the thread looks again when the log has grown by as much."""
 LEAD_BYTES = 512 << 10
-"""Left to appends: where the thread is no faster than they are, each pays for a part."""
+"""Left to appends: where the thread is not faster than they are, each pays for a part."""
 
 
 class GrowthPoint(NamedTuple):
-    """An open-ended part of a segment: from where on the log has grown in it."""
+    """A segment, and the position in it from where the log has grown."""
 
     path: Path
     size: int
@@ -72,7 +72,7 @@ class PagePrefetch:
                         raise
                     time.sleep(NO_DESCRIPTOR_S)
         except OSError as error:
-            # Nothing of the log is in danger: appends get their pages themselves.
+            # The log is not in danger: appends get their pages themselves.
             log.warning("no pages ahead of the log any more", extra=fields(why=error))
 
     def _follow(self, place: GrowthPoint) -> None:
@@ -99,8 +99,10 @@ class PagePrefetch:
 
 
 def next_pages(place: GrowthPoint, claimed: int, done: int) -> int | None:
-    """Where the next STEP_BYTES to ask for begin, when the log has claimed so much and all below
-    `done` was asked for; None when that is enough."""
+    """Where the next STEP_BYTES to ask for begin; None when enough pages are asked for.
+
+    The log has claimed all below `claimed`, and all below `done` was asked for.
+    """
     start = max(done, claimed + LEAD_BYTES)
     ahead = min(AHEAD_BYTES, claimed - place.start)
     return start if start + STEP_BYTES <= min(claimed + ahead, place.size) else None

@@ -1,4 +1,4 @@
-"""What was appended and is not in the segment yet: a bounded buffer, RocketMQ's TransientStorePool.
+"""A bounded buffer for bytes that are appended and not committed yet: TransientStorePool.
 
 RocketMQ's is `transientStorePoolSize` buffers of a whole segment each, 5 GiB; ours is that many of
 at most 8 MiB, since a commit comes every 200 ms. A killed process loses what is in here.
@@ -43,12 +43,12 @@ class CommitJob:
 
 
 class TransientStorePool:
-    """The buffer. Belongs to the writer's thread; a job that was taken belongs to who runs it."""
+    """The buffer. Only the writer's thread uses it; a job that was taken may run in any thread."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        """Of what is here and of what is being committed."""
+        """Counts what is here and what is being committed."""
         self._parts: list[PooledWrite] = []
 
     def fits(self, size: int) -> bool:
@@ -74,12 +74,12 @@ class TransientStorePool:
         self._parts.append(PooledWrite(descriptor, position, kept, is_small))
 
     def take(self, target: int) -> CommitJob:
-        """Everything that is here, to be written up to log offset `target`."""
+        """Takes all bytes out, as a job that commits up to log offset `target`."""
         parts, self._parts = self._parts, []
         return CommitJob(target, parts)
 
     def give_back(self, job: CommitJob) -> None:
-        """A job was run: its room is free again."""
+        """Frees the room of a job that has run."""
         self.used_bytes -= job.size
 
 

@@ -20,24 +20,24 @@ from protocol.errors import StoreMoved
 log = logging.getLogger("keelog.zero_ahead")
 
 AHEAD_BYTES = 8 << 20
-"""So far ahead of the log's end zeros are written."""
+"""How far ahead of the log's end zeros are written."""
 SYNC_BYTES = 1 << 20
-"""Zeros synced at once: a flush of the log waits for those that are on their way."""
+"""Zeros for each sync: a flush of the log waits for a sync that is under way."""
 PART_BYTES = 128 << 10
-"""Zeros written at once: an append that comes so far waits for them."""
+"""Zeros for each write: an append that reaches a write under way waits for it."""
 SEGMENT_BYTES_MIN = 64 << 20
 """Smaller segments are not worth it."""
 PAGE_BYTES = 4096
 NO_DESCRIPTOR_S = 1.0
 """A pause where the segment cannot be opened because no descriptor is free."""
 IN_PLACE_FILE_SYSTEMS = frozenset({"ext4", "xfs"})
-"""These write over a block where it stands: others would need new room for what comes then."""
+"""These overwrite a block in place. On others each overwrite takes new blocks."""
 _ZEROS = bytes(PART_BYTES)
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def make_ahead(root: Path, segment_bytes: int) -> "ZeroPrefill | None":
-    """For the log of a store, where it is of use."""
+    """Zeros for the log of a store; None where they would not help."""
     is_large = segment_bytes >= SEGMENT_BYTES_MIN
     return ZeroPrefill() if is_large and _file_system(root) in IN_PLACE_FILE_SYSTEMS else None
 
@@ -72,7 +72,7 @@ class ZeroPrefill:
     """One segment at a time. `begin` and `claim` are for the writer's thread; positions count from
     the segment's start.
 
-    It never writes below what was claimed; whoever claims waits for what is being written there.
+    It never writes below the claimed position. `claim` waits for a write that is under way there.
     """
 
     def __init__(self) -> None:
@@ -106,13 +106,13 @@ class ZeroPrefill:
         return busy is not None and busy.path == self._path and busy.start < stop
 
     def _is_due(self) -> bool:
-        """Whether there is enough to do for a sync."""
+        """Whether the zeros that are missing are worth a sync."""
         return self._zeroed < min(self._claimed + AHEAD_BYTES - SYNC_BYTES, self._size)
 
     def _next(self, path: Path | None) -> _Part | None:
-        """What to write now, in the segment `path` or, without one, wherever it is time.
+        """The next zeros to write, in the segment `path`; without one, it waits until some are due.
 
-        None when it is far enough, when it is over, or where the log has left that segment.
+        None when the zeros reach far enough, at the stop, or when the log has left that segment.
         """
         with self._guard:
             while path is None and not self._stopping and not self._is_due():
@@ -144,12 +144,12 @@ class ZeroPrefill:
                         raise
                     time.sleep(NO_DESCRIPTOR_S)
         except (OSError, StoreMoved) as error:
-            # Nothing of the log is in danger: the flush itself, with a descriptor of its own, finds
-            # out whether the disk still takes what it is given.
+            # The log is not in danger: the flush itself, with a descriptor of its own, finds out
+            # whether the disk still takes bytes.
             log.warning("no zeros ahead of the log any more", extra=fields(why=error))
 
     def _write_some(self) -> None:
-        """Writes and syncs SYNC_BYTES at most of one segment, when it is time."""
+        """Waits until zeros are due, then writes and syncs up to SYNC_BYTES of one segment."""
         part = self._next(None)
         if part is None:
             return

@@ -1,8 +1,8 @@
-"""From the files of a store to the log's end and every queue's next offset.
+"""Recovery: finds the log's end and every queue's next offset from the files of a store.
 
-One walk, for clean and unclean stops: a clean stop only changes where it starts. `examine` reads
-and decides; it changes nothing, so a store that must be refused stays as it is. `carry_out` then
-writes what was decided. Killed anywhere, both together are simply done again.
+There is one walk, for clean and unclean stops: a clean stop only changes where it starts. `examine`
+reads and decides, and changes nothing, so that a refused store stays as it is. `carry_out` then
+writes the decision. After a kill at any point, both are done again.
 """
 
 from collections.abc import Callable
@@ -55,19 +55,20 @@ __all__ = ["Recovery", "Tell", "carry_out", "examine", "segment_bases", "tell_no
 TAILS_AGE_BYTES_MAX = 8 * 1024 * 1024
 """An older snapshot is replaced at once, so that the start after the next kill is short."""
 WALK_BYTES_MAX = 256 * 1024 * 1024
-"""What a broker appended after us is walked up to this size; of more the queues' files tell."""
+"""Up to this size, records that a broker appended after us are walked; beyond it the queues' ends
+come from the queues' files."""
 
 Tell = Callable[[int, int], None]
-"""Is told (done, total) log bytes, window by window."""
+"""Called with (done, total) log bytes, window by window."""
 
 
 def tell_nobody(_done: int, _total: int) -> None:
-    """For who does not want to know."""
+    """A `Tell` that ignores the progress."""
 
 
 @dataclass(slots=True)
 class Recovery:
-    """What was found. `cut` says why bytes from `end` on must go; None: nothing is there."""
+    """The findings. `cut` says why bytes from `end` on must go; None if there are none."""
 
     root: Path
     segment_bytes: int
@@ -86,7 +87,7 @@ class Recovery:
     records_behind: int = 0
     first_behind: int | None = None
     tails_at: int | None = None
-    """Where the snapshot is true that the walk began from."""
+    """The log offset of the snapshot that the walk began from."""
 
     @property
     def log_end(self) -> LogEnd:
@@ -95,7 +96,7 @@ class Recovery:
 
 
 def examine(root: Path, settings: Settings, tell: Tell = tell_nobody) -> Recovery:
-    """Walks the log above what the snapshot of the queues' ends vouches for. Changes nothing.
+    """Walks the log from the snapshot of the queues' ends on. Changes nothing.
 
     Raises StoreDamaged for damage below the durable floor, and for files that cannot be a log.
     """
@@ -139,7 +140,7 @@ def examine(root: Path, settings: Settings, tell: Tell = tell_nobody) -> Recover
 
 
 def _next_epoch(root: Path, epochs: list[EpochLine]) -> int:
-    """Higher than any that a file of ours names: where `epochs` was lost, progress may be left."""
+    """One above the highest epoch in our files: progress files may outlive `epochs`."""
     known = [line.epoch for line in epochs]
     known += [progress.epoch for progress in list_progress(root).values()]
     return max(known, default=0) + 1
@@ -154,8 +155,7 @@ def _refused(
 
 
 def _check_tails(tails: Tails, segments: SegmentList, found: Recovery, files: OpenFiles) -> None:
-    """Raises StoreDamaged for a snapshot of another log: what stands beside it is not ours either,
-    and with it numbers would be given twice."""
+    """Raises StoreDamaged for a snapshot of another log: with it, offsets would be given twice."""
     why = disagreement(found.root, tails, found.epochs, segments, files)
     if why is not None:
         where = str(own_dir(found.root) / TAILS_FILE)
@@ -195,7 +195,7 @@ def _walk(
 
 
 def _is_far(segments: SegmentList, condition: Condition, tails: Tails, found: Recovery) -> bool:
-    """Whether a broker has appended more after our snapshot than is to be walked."""
+    """Whether a broker has appended more than WALK_BYTES_MAX after our snapshot."""
     if condition.was_ours or ends_at(
         LogReader(segments, Bounds(segments.start, segments.end)), tails.at
     ):
@@ -206,8 +206,8 @@ def _is_far(segments: SegmentList, condition: Condition, tails: Tails, found: Re
 
 
 def _check_last_record(segments: SegmentList, tails: Tails, found: Recovery) -> None:
-    """Looks at the record in front of the walk, cheaply: also files marked clean can have been
-    changed by hand. Raises StoreDamaged."""
+    """Looks at the one record before the walk: even files marked clean may have been changed by
+    hand. Raises StoreDamaged."""
     found.last_store_timestamp = tails.store_timestamp
     found.last_record_offset = offset = tails.last_record
     if not found.min_offset <= offset < tails.at or tails.at > segments.end:
@@ -223,10 +223,10 @@ def _check_last_record(segments: SegmentList, tails: Tails, found: Recovery) -> 
 def _walk_of_broker(
     settings: Settings, found: Recovery, known: Tails | None, tell: Callable[[int], None]
 ) -> Torn | None:
-    """As a broker finds it: the end from the last segments, the queues' ends from their files and
-    what the log has above them. `known`: a snapshot of ours that is too old to walk from.
+    """Recovers as a broker does: the end from the last segments, the queues' ends from their files
+    and from the log above them. `known`: a snapshot of ours that is too old to walk from.
 
-    Returns what stands at the end.
+    Returns why the walk stopped at the end.
     """
     with StoppedStore(found.root, settings, on_window=lambda done, _total: tell(done)) as store:
         if known is not None:
@@ -249,7 +249,7 @@ def _walk_of_broker(
                 noted = item.end
                 tell(noted)
             elif item.torn.position < found.floor:
-                # Of a broker's part nobody knows what was durable: readers meet damage there.
+                # A broker's part above the floor may not have been durable: readers meet damage.
                 raise _refused(
                     found.root, Path(item.where), item.torn.position, item.torn.why, found.floor
                 )
@@ -260,10 +260,11 @@ def _walk_of_broker(
 
 
 def _check_below_floor(reader: LogReader, offset: int, found: Recovery) -> None:
-    """The last record that is whole ends at `offset`, below the floor: only a blank may follow.
+    """Checks that only a filler is between the last whole record, which ends at `offset`, and the
+    floor.
 
-    The walk to the end begins at the floor, so it would not see that the log was lost in front
-    of it, by a disk that only said that it had flushed. Raises StoreDamaged.
+    The walk to the end begins at the floor. It would not see a part that was lost before it, by a
+    disk that lied about a flush. Raises StoreDamaged.
     """
     stands = reader.peek(offset)
     if not isinstance(stands, Filler) or offset + stands.size < found.floor:
@@ -293,17 +294,17 @@ def _filler_bytes(found: Recovery) -> int:
 
 
 def carry_out(found: Recovery, crc: bool = True) -> int:
-    """Cuts what must go (a copy goes to quarantine), flushes the tail, begins a new epoch.
+    """Cuts the torn end (a copy goes to quarantine), flushes the tail, begins a new epoch.
 
-    `crc`: whether all that is appended from now on carries the whole-record checksum. Returns the
-    epoch. When it returns, everything below `found.end` is durable.
+    `crc`: whether records of this epoch carry the whole-record checksum. Returns the epoch. When
+    it returns, everything below `found.end` is durable.
     """
     end = found.log_end
     if found.cut is not None:
         quarantine(end, _report(found, found.cut))
         zero_behind(end)
     drop_segments_behind(end)
-    # What stood below the start of the last epoch was made durable before that epoch was noted.
+    # All below the start of the last epoch was made durable before that epoch was noted.
     durable = found.epochs[-1].start if found.epochs else found.end
     rewrite_from = max(found.floor, durable, found.min_offset)
     make_tail_durable(end, rewrite_from, found.floor)

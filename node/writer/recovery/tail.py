@@ -1,4 +1,4 @@
-"""What stands after a log's end: found, judged, kept in quarantine, zeroed; and the tail before
+"""The bytes after a log's end: found, judged, kept in quarantine, zeroed; and the tail before
 it, written once more."""
 
 import errno
@@ -23,9 +23,9 @@ from protocol.record.columns import RecordColumns
 log = logging.getLogger("keelog.recovery")
 
 SECTOR_BYTES = 512
-"""What a disk writes whole or not at all."""
+"""A disk writes a sector whole or not at all."""
 FOLLOWING_BYTES_MAX = 64 * 1024 * 1024
-"""So far behind the end records are looked for, to be told of."""
+"""How far after the end whole records are looked for, for the report."""
 _COPY_BYTES = 1024 * 1024
 _ZEROS_MIN = 8
 """Fewer zero bytes in a row than this say nothing: a record's numbers have them too."""
@@ -56,7 +56,7 @@ def segment_bases(root: Path) -> list[int]:
 
 
 def has_bytes_behind(end: LogEnd) -> bool:
-    """Whether anything but zeros stands at or after the end."""
+    """Whether there are bytes other than zeros at or after the end."""
     return any(True for _ in _bytes_behind(end))
 
 
@@ -120,7 +120,7 @@ def looks_torn(segments: SegmentList, torn: Torn) -> bool:
     position = torn.position - segment.start
     size = int.from_bytes(segment.read(position, 4), "big", signed=True)
     if not RECORD_BYTES_MIN <= size <= segment.size - position:
-        # Its own length is not to be believed: the sector that it begins in tells.
+        # Its length cannot be believed, so the sector in which it begins decides.
         size = SECTOR_BYTES - position % SECTOR_BYTES
     data = segment.read(position, size)
     cuts = range(SECTOR_BYTES - position % SECTOR_BYTES, size, SECTOR_BYTES)
@@ -144,7 +144,7 @@ def records_behind(segments: SegmentList, torn: Torn, not_before_ms: int) -> tup
 
 
 def quarantine(end: LogEnd, report: dict[str, Any]) -> Path:
-    """Copies what stands after the end to a folder of its own, with a report; returns it."""
+    """Copies the bytes after the end to a folder of their own, with a report; returns it."""
     pieces = ((base + position, chunk) for base, position, chunk in _bytes_behind(end))
     folder = keep_bytes(end.root, end.offset, pieces, report)
     told = fields(offset=end.offset, why=report["why"], kept_in=folder)

@@ -1,4 +1,4 @@
-"""What a publication does on the disk besides appending, one job at a time in a thread of its own.
+"""The work of publications on the disk besides appending, one job at a time in their own thread.
 
 Every job may be done again from its begin after a kill.
 """
@@ -41,7 +41,7 @@ _START = BatchPosition(0, 0)
 
 @dataclass(slots=True)
 class StagingJob:
-    """Runs once; `error` tells why it could not, and nothing is raised.
+    """Runs once. It raises nothing: `error` is set if it failed.
 
     A sync that failed is an error of the one publication: the log is not touched here.
     """
@@ -115,12 +115,12 @@ class Resume(StagingJob):
 
 @dataclass(slots=True)
 class SaveCheckpoint(StagingJob):
-    """Notes that what stands before a position is durable in the log: a restart begins there."""
+    """Notes that all before a position is durable in the log: a restart begins there."""
 
     journal: Journal | None = None
 
     def work(self) -> None:
-        """Raises OSError; the older journal stands then."""
+        """Raises OSError; the older journal stays then."""
         assert self.journal is not None
         save_journal(self.root, self.batch, self.journal)
 
@@ -190,7 +190,7 @@ class MakeRoom(StagingJob):
     """Empties the trash, and removes what a killed rebuild has left in the store. Where that is not
     enough it looks for abandoned batches, the oldest first.
 
-    `look` answers how many bytes the disk has left, `missing` how many somebody lacks besides.
+    `look` returns how many bytes the disk has left; `missing` more are needed for a refused frame.
     """
 
     look: Callable[[], int] = lambda: 0

@@ -17,9 +17,9 @@ Append = Callable[[list[AppendRequest], float], None]
 
 
 class StagingService:
-    """What a writer's loop needs of staging. `append` writes records to the log and announces them.
+    """Staging, as the writer's loop sees it. `append` writes records to the log and announces them.
 
-    `flushed` answers the log offset below which all is durable.
+    `flushed` returns the log offset below which all is durable.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class StagingService:
         raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")
 
     def step(self, now: float, stopping: bool) -> None:
-        """One turn: a job ended or begun, and a chunk appended."""
-        # A clock that is set forward makes no batch older.
+        """One turn: takes the result of a job, begins the next, and appends a chunk."""
+        # A clock that is set forward must not make batches older.
         time_ms = min(now_ms(), int(self._store.retention.clock.now_s() * 1000))
         self._publisher.turn(now, time_ms, self._answer)
         if stopping:
@@ -108,5 +108,5 @@ class StagingService:
         )
 
     def close(self) -> None:
-        """What has begun goes on at the next start."""
+        """Ends the thread. Publications that have begun go on at the next start."""
         self._publisher.close(self._answer)

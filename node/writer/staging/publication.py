@@ -1,4 +1,4 @@
-"""One staged batch on its way into the log: its state, who waits for it, how far it is."""
+"""One staged batch on its way into the log: its state, its requests, how far it is."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from protocol.errors import MqError
 
 
 class PublicationState(Enum):
-    """What a publication waits for."""
+    """The states of a publication; the value is what it waits for."""
 
     WAITING = "its turn"
     BEGINNING = "its journal"
@@ -23,7 +23,7 @@ class PublicationState(Enum):
 
 @dataclass(slots=True)
 class Waiter:
-    """Who wants to know."""
+    """A request that waits for the publication's end."""
 
     peer: bytes
     request_id: int
@@ -31,7 +31,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a request for a publication is answered. `already`: it was recorded before."""
+    """The good answer to a request for a publication. `already`: it was recorded before."""
 
     already: bool
     records: int = 0
@@ -50,24 +50,24 @@ class Publication:
     final: bool = False
     state: PublicationState = PublicationState.WAITING
     begun: bool = False
-    """Whether there is a journal: then it ends by itself, and as it began."""
+    """Whether there is a journal: then it ends by itself, also after a restart."""
     source: StagedRecords | None = None
     end: int = 0
     """After its last record in the log."""
     noted: int = 0
-    """Where the journal's next position was taken, and which it was."""
+    """The log offset at which `checkpoint`, the journal's next position, was taken."""
     checkpoint: BatchPosition | None = None
     retry_at: float = 0.0
     needed: int | None = None
     """The log offset from which on a restart looks for its records; None: not known yet."""
     error: MqError | None = None
     noticed: bool = False
-    """Whether status tells of the error."""
+    """Whether the error was written down for `status`."""
     waiters: list[Waiter] = field(default_factory=list)
 
     @property
     def outcome(self) -> Outcome:
-        """What its waiters are told at the end."""
+        """The answer to its waiters at the end."""
         records, size = sum(p.records for p in self.parts), sum(p.bytes for p in self.parts)
         return Outcome(False, records, size)
 

@@ -3,8 +3,8 @@
 A batch goes through four states. *Begin*: its stages are synced and verified, a journal says from
 which durable log offset on its records may be found. *Append*: a chunk in each turn of the loop,
 between the requests of others. *Flush*: the last chunk must be durable. *Record*: the ledger of
-its query names it; only then is anybody told. A writer that starts again finds the journal and
-*resumes*: the log says how far it had come.
+its query names it; only then are its requests answered. A writer that starts again finds the
+journal and *resumes*: the log itself shows how far the batch had come.
 """
 
 import logging
@@ -46,24 +46,24 @@ from protocol.errors import MqError, NodeBusy, ServiceNotAvailable, StoreDamaged
 log = logging.getLogger("keelog.staging")
 
 PUBLISH_BYTES_MAX = 256 * 1024
-"""What a turn of the loop appends of a batch: others wait so long."""
+"""How much of a batch one turn of the loop appends; other requests wait for that long."""
 PUBLICATIONS_MAX = 100
 """Batches that are published or wait for it."""
 WAITERS_MAX = 64
 """Requests that wait for one publication."""
 CHECKPOINT_BYTES = 16 * 1024 * 1024
-"""After so much the journal moves on, once it is flushed."""
+"""The journal moves on each time that this much was appended, once it is flushed."""
 RETRY_S = 1.0
-"""A full disk is tried again so soon."""
+"""How soon a full disk is tried again."""
 SWEEP_EVERY_S = 60.0
 ABANDONED_EVERY_S = 5.0
-"""Where nothing abandoned was found it is looked for again so soon."""
+"""How soon abandoned batches are looked for again, after none was found."""
 
 
 class Publisher:
     """All publications of a writer. Its own thread calls everything.
 
-    `flushed` answers the log offset below which all is durable.
+    `flushed` returns the log offset below which all is durable.
     """
 
     def __init__(self, root: Path, staging: Staging, flushed: Callable[[], int], end: int) -> None:
@@ -77,7 +77,7 @@ class Publisher:
         self._sweep_at = 0.0
         self._room_is_wanted = False
         self._none_until = 0.0
-        """Until then nothing is taken to be abandoned."""
+        """Until then abandoned batches are not looked for again."""
         for query in list_queries(root):
             for batch in list_batches(root, query):
                 if journal_path(root, batch).exists():
@@ -100,7 +100,7 @@ class Publisher:
 
     @property
     def has_work(self) -> bool:
-        """Whether the loop shall not sleep."""
+        """Whether there is a chunk to append now, so that the loop must not sleep."""
         active = self._active()
         return (
             active is not None
@@ -127,7 +127,7 @@ class Publisher:
     def publish(self, request: PublishRequest, waiter: Waiter) -> Outcome | None:
         """Begins a publication, or joins the one of this batch: None, the answer comes later.
 
-        Raises NodeBusy where there are too many; StoreDamaged where nobody knows what is published.
+        Raises NodeBusy for one too many, StoreDamaged when the ledger of the query is damaged.
         """
         batch = request.batch
         if self._staging.is_published(batch):
@@ -152,14 +152,14 @@ class Publisher:
         return None
 
     def make_room(self, now: float) -> bool:
-        """Asks that abandoned batches go. False: a moment ago there was none that could."""
+        """Asks for abandoned batches to be dropped. False if none was found a moment ago."""
         self._room_is_wanted = now >= self._none_until
         return self._room_is_wanted
 
     # -- turns --------------------------------------------------------------------------------
 
     def turn(self, now: float, now_ms: int, answer: Answer) -> None:
-        """Takes what a job has done, and begins what is next. Nothing is appended here."""
+        """Takes the result of a job that ended, and begins the next. It appends nothing."""
         done = self._thread.collect()
         if done is not None:
             self._job = None
@@ -194,7 +194,7 @@ class Publisher:
             self._start(Sweep(self._root, nobody, limit_ms=limit_ms))
 
     def _active(self) -> Publication | None:
-        """The one whose turn it is: those before it are blocked."""
+        """The publication whose turn it is: the first that is not blocked."""
         for one in self._publications.values():
             if one.state is not PublicationState.BLOCKED:
                 return one
@@ -234,7 +234,7 @@ class Publisher:
         self._start(RecordPublished(self._root, active.batch, published=published))
 
     def _take(self, done: StagingJob, now: float, now_ms: int, answer: Answer) -> None:
-        """What a job has done; its error blocks, or is tried again when the disk has room."""
+        """Takes a job's result. An error blocks the publication; a full disk is tried again."""
         if isinstance(done, Sweep):
             with if_room():
                 self._staging.expire(done.old, now_ms)
@@ -263,7 +263,7 @@ class Publisher:
                 self._end(active, active.outcome, answer)
 
     def _made_room(self, done: MakeRoom, now: float) -> None:
-        """Drops what was found; the next round removes it, and looks whether that was enough."""
+        """Drops the batches that were found; the next round removes them, and looks again."""
         self._room_is_wanted, self._staging.room.missing = False, 0
         if self._staging.drop_untouched(done.abandoned, done.limit_ms):
             self._room_is_wanted = True
@@ -303,13 +303,13 @@ class Publisher:
     # -- appending ----------------------------------------------------------------------------
 
     def pause(self, now: float) -> None:
-        """There is no room to append."""
+        """Puts appending off, as the disk has no room."""
         active = self._active()
         if active is not None:
             active.retry_at = now + RETRY_S
 
     def next_append(self, now: float, bytes_max: int, answer: Answer) -> AppendRequest | None:
-        """The records that the loop shall append now; tell `appended` what became of them."""
+        """The records that the loop appends now. Pass the request to `appended` afterwards."""
         active = self._active()
         if (
             active is None
@@ -336,7 +336,7 @@ class Publisher:
         return AppendRequest(chunk.data, chunk.records)
 
     def appended(self, request: AppendRequest, now: float, answer: Answer) -> None:
-        """What became of the records of `next_append`."""
+        """Takes the outcome of the append that `next_append` returned."""
         active = self._active()
         assert active is not None
         assert active.source is not None

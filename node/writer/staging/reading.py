@@ -27,7 +27,7 @@ from protocol.record.columns import RecordColumns
 from protocol.record.properties import CRC_DIGITS
 
 AHEAD_MAX = 4_096
-"""So many staged records are looked for in the log at once: a damaged one may be missing there."""
+"""How many staged records are looked for in the log at once: a damaged one may be missing there."""
 _QUEUE_OFFSET_AT = SHORT_HEAD.offsets["queue_offset"]
 _SYS_FLAG_AT = SHORT_HEAD.offsets["sys_flag"]
 _STORE_TIME_AT = SHORT_HEAD.offsets["store_timestamp"]
@@ -58,7 +58,7 @@ class StagedRecords:
         self._descriptor = -1
         self._frames: list[Frame] = []
         self._skip = 0
-        """Records of the next frame that stand before the position."""
+        """Records of the next frame that are before the position."""
         self._data = b""
         self._at = 0
 
@@ -113,7 +113,7 @@ class StagedRecords:
 
 
 def _behind(data: bytes, records: int) -> int:
-    """Where the record starts that has so many before it."""
+    """Where the record starts that has `records` before it."""
     at = 0
     for _ in range(records):
         at += int.from_bytes(data[at : at + 4], "big")
@@ -132,9 +132,9 @@ def check_part(path: Path, part: StageSummary, frames: list[Frame]) -> None:
 
 
 def mark(record: bytes) -> bytes:
-    """A digest of all but what the node fills in when it appends a record.
+    """A digest of a record without the fields that the node fills in when it appends it.
 
-    That are queue offset, log offset, store time, store host and the digits of the checksum.
+    Those are queue offset, log offset, store time, store host and the digits of the checksum.
     """
     wide = int.from_bytes(record[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big") & BORN_HOST_V6
     time_at = _STORE_TIME_AT + (_V6_EXTRA_BYTES if wide else 0)
@@ -148,11 +148,11 @@ def mark(record: bytes) -> bytes:
 
 
 def position_in_log(root: Path, batch: StagedBatch, journal: Journal, end: int) -> BatchPosition:
-    """Up to where a publication that was interrupted had come, the log ending at `end` now.
+    """How far an interrupted publication had come, where the log ends at `end` now.
 
-    Walks the log from the journal's offset, which is durable: no owner can have cut it below. What
-    this batch appended stands there in its order, with records of others between. A record is the
-    staged one when all of it agrees that the node does not fill in; unique keys make it the only
+    Walks the log from the journal's offset, which is durable: no recovery can have cut it below.
+    This batch's records are there in their order, with records of others between. A record is the
+    staged one if they agree in all that the node does not fill in; unique keys make it the only
     one. The batch goes on after the last record that is found. Raises StoreDamaged, NotFound.
     """
     files = OpenFiles()

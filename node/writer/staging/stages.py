@@ -1,7 +1,7 @@
 """Records that clients stage: checked as for an append, kept beside the log till published.
 
 Spark's tasks stage rows, and the commit of their batch publishes them (`staging.publisher`).
-What is staged is not synced: a client learns at the publication whether all of it is there.
+Staged records are not synced: the publication checks that all of them are there.
 """
 
 import logging
@@ -65,13 +65,13 @@ STAGES_MAX = 10_000
 FRAMES_MAX = 100_000
 """Frames of one stage."""
 FRAMES_AHEAD_MAX = 64
-"""A frame so far before its turn is told to wait: the ones between may be on their way."""
+"""A frame up to this far ahead of its turn is refused as busy: those between may be coming."""
 _UNIQUE_KEY = re.compile(rb"%s\x01" % UNIQUE_KEY.encode())
 
 
 @dataclass(slots=True)
 class Stage:
-    """What is known of one stage: the checksum of each frame, and how much there is."""
+    """One stage: the checksum of each frame, and how much there is."""
 
     crcs: list[int] = field(default_factory=list)
     records: int = 0
@@ -88,7 +88,7 @@ class Stage:
 
 
 class Old(NamedTuple):
-    """What nobody asks for any more: unpublished batches, and queries without any."""
+    """What is past its retention: unpublished batches, and queries without any."""
 
     batches: list[StagedBatch]
     queries: list[str]
@@ -96,7 +96,7 @@ class Old(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """What a client learns: how much of its stage is there, or that nothing more is needed."""
+    """The answer to a client: its stage so far, or that the batch is published already."""
 
     stage: Stage
     published: bool = False
@@ -241,8 +241,8 @@ class Staging:
     def drop(self, batch: StagedBatch, stage: str | None) -> int:
         """Removes one stage, or all of a batch; returns how many there were.
 
-        Nothing of a batch whose publication has begun: it ends by itself. What goes is moved aside:
-        `staging.jobs.Sweep` removes it. Raises ServiceNotAvailable where the disk is too full.
+        A batch whose publication has begun stays: it ends by itself. Dropped files are moved aside,
+        and `staging.jobs.Sweep` removes them. Raises ServiceNotAvailable if the disk is too full.
         """
         if batch in self.begun:
             return 0
@@ -318,7 +318,7 @@ class Staging:
 
 
 def find_old(root: Path, limit_ms: int) -> Old:
-    """What nobody has touched since `limit_ms`, and ended queries of that time. Changes nothing."""
+    """The batches not touched since `limit_ms`, and the queries that ended before. Only reads."""
     old = Old([one.batch for one in find_idle(root, limit_ms)], [])
     for query in list_queries(root):
         if not list_batches(root, query):

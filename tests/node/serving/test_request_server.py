@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from node.serving import request_server
-from node.serving.request_server import BadFrames, Received, Server
-from node.serving.request_wait import RequestWait
+from node.serving.request_server import BadFrames, Received, RequestWait, Server
 from node.serving.unix_server import bulk_socket
 from protocol.errors import BadRequest, ServiceNotAvailable
 from protocol.message_id import Host

@@ -11,8 +11,7 @@ import pytest
 import zmq
 
 from node.serving import request_server, send_quota
-from node.serving.request_server import Server
-from node.serving.request_wait import RequestWait
+from node.serving.request_server import RequestWait, Server
 from node.serving.send_quota import OWED_BYTES_MAX_OF_PEER
 from protocol.wire import zmtp
 from protocol.wire.frames import answer, unpack

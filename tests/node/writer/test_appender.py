@@ -12,6 +12,7 @@ from node.store.topics_file import TopicsFile
 from node.writer.append_request import AppendRequest
 from node.writer.appender import Appender
 from node.writer.log.commit_log import CommitLog
+from node.writer.placement import Placement
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError, UnknownTopic
 from protocol.ids import Queue
@@ -37,7 +38,8 @@ class Log:
         self.log.open_tail()
         topics = TopicTable(TopicsFile(root), settings or Settings(), [], lambda: 1_000)
         rules = AppendRules(4 * 1024 * 1024, crc)
-        self.appender = Appender(self.log, topics, {}, rules, STORE_HOST.to_bytes())
+        self.placement = Placement(self.log, {})
+        self.appender = Appender(self.placement, topics, rules, STORE_HOST.to_bytes())
 
     def append(self, *requests: AppendRequest, now_ms: int = 5_000) -> list[AppendRequest]:
         self.appender.append(list(requests), now_ms)
@@ -125,20 +127,20 @@ def test_all_ways_of_appending_give_the_same_bytes_and_answers(
     ways = [("plain", 10**9, None), ("columns", 0, None), ("compiled", 0, loader.active())]
     for way, plain_records_max, compiled in ways:
         monkeypatch.setattr(node.writer.appender, "PLAIN_RECORDS_MAX", plain_records_max)
-        made = Log(tmp_path / way)
+        with loader.using(compiled):
+            made = Log(tmp_path / way)
         outcomes = []
         for number, group in enumerate(random_requests(seed)):
             sizes = [request.size for request in group]
-            with loader.using(compiled):
-                made.append(*group, now_ms=5_000 + number)
+            made.append(*group, now_ms=5_000 + number)
             assert [request.size for request in group] == sizes
             for done in group:
                 words = str(done.error)
                 outcomes.append((words, done.physical_offset, sorted(done.queues)))
         made.log.close(unlink_next=True)
         files = [path.read_bytes() for path in sorted((made.root / "commitlog").iterdir())]
-        appender = made.appender
-        seen.append((outcomes, files, appender.tails, appender.records, appender.snapshot()))
+        placed = made.placement
+        seen.append((outcomes, files, placed.tails, placed.records, placed.snapshot()))
     assert len(seen[0][1]) > 1
     assert seen[0] == seen[1] == seen[2]
 
@@ -167,7 +169,7 @@ def test_a_refused_request_leaves_no_trace_of_its_time(log: Log) -> None:
     log.append(good, now_ms=5_000)
     log.append(bad, now_ms=9_000)
     assert bad.error is not None
-    assert log.appender.snapshot().store_timestamp == 5_000
+    assert log.placement.snapshot().store_timestamp == 5_000
     log.append(bad, batch(NewMessage("T", b"x", queue_id=0)), now_ms=4_000)
     assert log.records()[-1].head.store_timestamp == 5_000
 
@@ -186,7 +188,7 @@ def test_a_request_larger_than_a_segment_is_refused_and_nothing_is_written(log: 
     (done,) = log.append(batch(*messages))
     assert isinstance(done.error, MessageTooLarge)
     assert log.records() == []
-    assert log.appender.tails == {}
+    assert log.placement.tails == {}
 
 
 def test_a_bad_request_does_not_roll_the_segment(log: Log) -> None:
@@ -239,7 +241,7 @@ def test_a_bad_request_is_refused_alone_and_changes_nothing(
     assert type(bad.error) is expected
     assert all(request.error is None for request in good)
     assert [record.body for record in log.records()] == [b"good"] * group_size
-    assert log.appender.tails == {Queue("t", 0): group_size}
+    assert log.placement.tails == {Queue("t", 0): group_size}
 
 
 def test_an_unknown_topic_is_refused_when_topics_are_not_made_by_sending(tmp_path: Path) -> None:

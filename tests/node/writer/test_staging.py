@@ -102,7 +102,7 @@ def test_what_is_staged_is_in_no_log_before_it_is_published(writer: Node) -> Non
 def test_store_times_and_queue_offsets_are_those_of_the_publication(writer: Node) -> None:
     part = writer.staged()
     writer.life.turn(writer.scene.producer, 3, 0.1)
-    before = writer.life.store.appender.last_store_timestamp
+    before = writer.life.store.placement.last_store_timestamp
     writer.publish("q", 0, [part])
     stored = writer.stored()
     assert all(record.head.store_timestamp > before for record in stored)
