@@ -22,7 +22,7 @@ from tests.support.node import RunningNode
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/protocol.md").read_text()
 SERVERS = (
-    "node/writer/loop.py", "node/writer/topic_requests.py", "node/writer/requests.py",
+    "node/writer/loop.py", "node/writer/requests.py",
     "node/reader/requests.py", "node/reader/service.py", "node/reader/loop.py",
     "node/supervisor/control.py", "node/writer/staging/requests.py",
     "node/writer/staging/operations.py",
