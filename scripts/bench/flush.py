@@ -65,10 +65,11 @@ def writer(root: Path, settings: tuple[str, ...]) -> Iterator[str]:
     os.close(write_end)
     try:
         with os.fdopen(read_end) as pipe:
-            line = pipe.readline()
-            if not line:
+            # Lines about a recovery come before it.
+            ready = next((said for said in map(json.loads, pipe) if "endpoint" in said), None)
+            if ready is None:
                 sys.exit(f"the writer did not start; see: {' '.join(command)}")
-            yield json.loads(line)["endpoint"]
+            yield ready["endpoint"]
     finally:
         process.kill()
         process.wait()
