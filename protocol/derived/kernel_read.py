@@ -1,4 +1,7 @@
-"""The compiled kernel's part in handing out messages, `kernel_read.c`."""
+"""The compiled kernel's part in handing out messages, `kernel_read.c`.
+
+Every pull calls it, so addresses are taken here and not by `Kernel.call`.
+"""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +10,7 @@ from numpy.typing import NDArray
 
 from protocol.derived.queue_unit import UNIT_BYTES
 from protocol.ids import Queue
-from protocol.kernel.loader import Bytes, Ints, Kernel, int_column
+from protocol.kernel.loader import Bytes, Ints, Kernel, address, int_column
 
 
 class PullBound(NamedTuple):
@@ -52,7 +55,7 @@ def fitting_units(kernel: Kernel, units: NDArray[Any], limits: FitLimits) -> int
     assert units.dtype.itemsize == UNIT_BYTES
     *bounds, hot, cold = limits
     wanted = np.array([*bounds, *hot, *cold], np.int64)
-    return int(kernel.call("fitting_units", units, len(units), wanted))
+    return int(kernel.function("fitting_units")(address(units), len(units), address(wanted)))
 
 
 def copy_messages(
@@ -66,11 +69,13 @@ def copy_messages(
     rows = len(messages.size)
     topic = np.frombuffer(messages.queue.topic.encode(), np.uint8)
     columns = [int_column(column, rows) for column in messages[1:]]
-    asked = *columns, messages.queue.queue_id, topic, len(topic)
-    return int(kernel.call("copy_messages", data, len(data), base, rows, *asked, out, len(out)))
+    asked = *map(address, columns), messages.queue.queue_id, address(topic), len(topic)
+    copy = kernel.function("copy_messages")
+    return int(copy(address(data), len(data), base, rows, *asked, address(out), len(out)))
 
 
 def whole_records(kernel: Kernel, data: Bytes, sizes: NDArray[np.uint32]) -> int:
     """How many of the records, back to back in `data`, are whole before one is not."""
     sizes = np.ascontiguousarray(sizes, np.uint32)
-    return int(kernel.call("whole_records", data, len(data), len(sizes), sizes))
+    whole = kernel.function("whole_records")
+    return int(whole(address(data), len(data), len(sizes), address(sizes)))

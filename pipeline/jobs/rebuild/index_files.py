@@ -1,6 +1,5 @@
 """Index files from spilled keys: which keys go into which file, and one file written at a time."""
 
-import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from pipeline.jobs.rebuild.key_spill import (
     read_keys,
 )
 from pipeline.jobs.rebuild.object_folder import ObjectFolder, OutFile
+from pipeline.jobs.rebuild.unit_files import whole_file
 from protocol.derived.index_build import EMPTY_HEADER, plan_entries, rolled_header
 from protocol.derived.index_entry import INDEX_HEADER, INDEX_SLOT, IndexGeometry, IndexHeader
 from protocol.names import next_index_file_name
@@ -89,16 +89,8 @@ def write_index_file(plan: IndexFilePlan) -> int:
     keys are in memory.
     """
     temporary = Path(plan.temporary) / uuid.uuid4().hex
-    descriptor = disk.open_file(temporary, create=True, empty=True)
-    try:
-        header = _fill(descriptor, plan, open_keys)
-        if plan.syncs:
-            disk.sync_with_length(descriptor)
-        disk.rename(temporary, Path(plan.path))
-    finally:
-        os.close(descriptor)
-        disk.unlink(temporary, missing_ok=True)
-    return header.index_count - 1
+    with whole_file(temporary, Path(plan.path), plan.syncs) as descriptor:
+        return _fill(descriptor, plan, open_keys).index_count - 1
 
 
 def write_index_object(folder: ObjectFolder, plan: IndexFilePlan) -> tuple[int, OutFile]:

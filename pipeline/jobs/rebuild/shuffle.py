@@ -5,7 +5,6 @@ A task's report on its range travels as a row too, to a task that only hands it 
 """
 
 import itertools
-import os
 import pickle
 import uuid
 from abc import ABC, abstractmethod
@@ -23,7 +22,7 @@ from pipeline.errors import naming_engine_failures
 from pipeline.jobs.rebuild.local_build import KEYS_DIR
 from pipeline.jobs.rebuild.object_folder import OpenTargetFolder, OutFile
 from pipeline.jobs.rebuild.range_task import RangeJob, RangeReport, RangeUnits
-from pipeline.jobs.rebuild.unit_files import make_one
+from pipeline.jobs.rebuild.unit_files import make_one, whole_file
 from pipeline.jobs.rebuild.unit_runs import RebuiltRun
 from pipeline.jobs.scan import ScanRange
 from pipeline.read.arrays import arrow_schema, numbers
@@ -216,19 +215,12 @@ class _FileWriter(_Writer):
     def _write(self, path: str, runs: list[_UnitRun]) -> Iterator[pa.RecordBatch]:
         job, target = self._job, Path(self._queues) / path
         temporary = Path(self._queues).parent / KEYS_DIR / uuid.uuid4().hex
-        descriptor = disk.open_file(temporary, create=True, empty=True)
-        try:
+        with whole_file(temporary, target, job.syncs) as descriptor:
             disk.set_length(descriptor, job.queue_file_bytes)
             for run in runs:
                 disk.write_all(descriptor, run.units.view(np.uint8).data, run.position)
-            if job.syncs:
-                disk.sync_with_length(descriptor)
             for part in (target.parent.parent, target.parent):
                 make_one(part)
-            disk.rename(temporary, target)
-        finally:
-            os.close(descriptor)
-            disk.unlink(temporary, missing_ok=True)
         yield from ()
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,20 @@ class UnitFiles:
                 disk.sync_with_length(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def whole_file(temporary: Path, target: Path, syncs: bool) -> Iterator[int]:
+    """Gives the descriptor of a new file, which gets its name when the caller has filled it."""
+    descriptor = disk.open_file(temporary, create=True, empty=True)
+    try:
+        yield descriptor
+        if syncs:
+            disk.sync_with_length(descriptor)
+        disk.rename(temporary, target)
+    finally:
+        os.close(descriptor)
+        disk.unlink(temporary, missing_ok=True)
 
 
 def make_one(folder: Path) -> None:
