@@ -209,6 +209,16 @@ def test_the_node_chooses_one_queue_for_a_batch_that_names_none(log: Log) -> Non
     assert [record.body for record in log.records()] == [bytes([i]) for i in range(50)]
 
 
+def test_a_request_that_begins_a_segment_gets_the_next_queue_in_turn(log: Log) -> None:
+    chosen = []
+    for _ in range(9):
+        request = batch(NewMessage("t", bytes(20_000)))
+        request.any_queue = True
+        chosen.append(log.append(request)[0].queues[0][1])
+    assert log.log.end > 2 * SEGMENT_BYTES
+    assert chosen == [(chosen[0] + turn) % 8 for turn in range(9)]
+
+
 BAD: dict[str, tuple[AppendRequest, type[MqError]]] = {
     "a queue that the topic lacks": (batch(NewMessage("t", b"", 8)), BadRequest),
     "no queue where one is needed": (batch(NewMessage("t", b"")), BadRequest),
