@@ -199,7 +199,7 @@ def test_what_could_not_be_synced_for_want_of_a_descriptor_is_synced_later(
         files.sync()
     assert is_shortage(caught.value)
     synced: list[Path] = []
-    monkeypatch.setattr("workers.queue_files.sync_file", synced.append)
+    monkeypatch.setattr("workers.sparse_file.sync_file", synced.append)
     files.sync()
     assert synced == [path]
     files.close()
