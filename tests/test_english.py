@@ -13,13 +13,13 @@ ROOT = Path(__file__).resolve().parents[1]
 CODE = ("protocol", "client", "node", "workers", "pipeline", "keelog")
 
 LIMITS = {
-    r"\bbehind\b": 86,
-    r"\b(told|tells|tell)\b": 290,
-    r"\bstands?\b": 128,
-    r"\b(is|are) no\b": 169,
-    r"\bso (many|far)\b": 40,
-    r"\b[Aa]nswers\b": 136,
-    r"(^|[.;:] )(Who|What|Whoever|Whatever) ": 39,
+    r"\bbehind\b": 52,
+    r"\b(told|tells|tell)\b": 76,
+    r"\bstands?\b": 47,
+    r"\b(is|are) no\b": 125,
+    r"\bso (many|far)\b": 13,
+    r"\b[Aa]nswers\b": 106,
+    r"(^|[.;:] )(Who|What|Whoever|Whatever) ": 17,
 }
 
 
