@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from node.writer.append_request import AppendRequest, check_crc, check_sizes
-from node.writer.placement import Placement, QueueRows
+from node.writer.placement import Placement, Places, QueueRows
 from node.writer.topic_table import TopicTable
 from protocol.errors import MqError
 from protocol.ids import Queue, queue_of
@@ -43,10 +43,6 @@ class SealedBatch(NamedTuple):
 
     data: bytearray | memoryview
     last_at: int
-
-
-Places = list[tuple[int, int]]
-"""Of each part of a batch, in order: the queue's id, and the offset of the first record there."""
 
 
 class CheckedBatch(Protocol):

@@ -5,19 +5,19 @@ which not every installation has. Where they go is decided in one place (`node.w
 One bad record refuses its request, before any offset is given.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 
 from node.writer.append_request import AppendRequest
 from node.writer.append_ways import (
     CheckedBatch,
-    Places,
     Runs,
     columns_batch,
     compiled_batch,
     plain_batch,
 )
-from node.writer.placement import Placement, QueueRows
+from node.writer.placement import Placement, Places, QueueRows
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, MessageTooLarge, MqError
 from protocol.ids import queue_of
@@ -25,6 +25,8 @@ from protocol.kernel import loader
 from protocol.record.kernel_append import AppendGroup
 from protocol.record.kernel_put import Put, PutKernel
 from protocol.record.patch import PLAIN_RECORDS_MAX, AppendRules, StoreStamp
+
+Check = Callable[[list[AppendRequest], AppendRules], CheckedBatch]
 
 
 class Appender:
@@ -139,7 +141,7 @@ class Appender:
                 with suppress(MqError):
                     return self._with_queues(compiled)
         is_small = sum([request.count for request in requests]) <= PLAIN_RECORDS_MAX
-        check = plain_batch if is_small else columns_batch
+        check: Check = plain_batch if is_small else columns_batch
         try:
             return self._with_queues(check(requests, self._rules))
         except MqError as error:

@@ -21,6 +21,10 @@ class QueueRows(NamedTuple):
     rows: int
 
 
+Places = list[tuple[int, int]]
+"""Of each part, in order: the queue's id, and the offset of the first record there."""
+
+
 class Placement:
     """Owns the next offset of every queue. Not thread-safe: the writer's one thread calls it."""
 
@@ -57,12 +61,11 @@ class Placement:
 
     def place_parts(
         self, request: AppendRequest, start: int, store_time: int, parts: Sequence[QueueRows]
-    ) -> list[tuple[int, int]]:
-        """As `place`, for a request of any number of queues.
-
-        Returns for each part the queue's id, and the offset of the first record there.
-        """
-        tails, queues, places = self.tails, [], []
+    ) -> Places:
+        """As `place`, for a request of any number of queues; returns the parts' places."""
+        tails = self.tails
+        queues: list[tuple[str, int, int, int]] = []
+        places: Places = []
         for topic, queue_id, rows in parts:
             queue = queue_of(topic, queue_id)
             first = tails.get(queue, 0)
