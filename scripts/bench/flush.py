@@ -22,6 +22,7 @@ import numpy as np
 import zmq
 
 from node.runtime.settings import Settings
+from node.store.identity.new_store import create_store
 from node.writer.log.commit_log import CommitLog
 from node.writer.log.flush import FlushServices
 from node.writer.log.transient_store_pool import make_pool
@@ -55,6 +56,7 @@ class FlushRow(NamedTuple):
 def writer(root: Path, settings: tuple[str, ...]) -> Iterator[str]:
     """A writer on a new store; yields where it listens."""
     shutil.rmtree(root, ignore_errors=True)
+    create_store(root)
     read_end, write_end = os.pipe()
     command = [sys.executable, "-m", "node.writer.loop", str(root), "--bind", "tcp://127.0.0.1:0"]
     for pair in (f"mapped_file_size_commit_log={SEGMENT_BYTES}", *settings):
