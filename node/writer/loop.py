@@ -180,7 +180,7 @@ class Writer:
         return group
 
     def _parse(self, received: Received, group_bytes: int) -> PendingRequest | None:
-        """Parses an append; answers all other operations itself. Never raises for bad input.
+        """Parses an append; serves all other operations itself. Never raises for bad input.
 
         `group_bytes`: the size of the appends that this turn has taken already.
         """
@@ -343,7 +343,7 @@ class Writer:
         self.store.snapshot_if_due()
 
     def _publish(self, moved: Moved) -> None:
-        """Publishes how far a commit or flush came, and answers the requests that waited for it."""
+        """Publishes how far a commit or flush came, and replies to requests that waited for it."""
         if moved is NOTHING_MOVED:
             return
         if moved.committed is not None:
