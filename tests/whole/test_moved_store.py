@@ -172,7 +172,7 @@ def test_a_store_put_in_the_place_of_a_running_one_stays_as_it_is(tmp_path: Path
         move_away(root)
         other.rename(root)
 
-    _, load = under_load(root, go, "; another directory is there now")
+    _, load = under_load(root, go, "was moved to")
     assert picture(root) == before
     check_all_there(tmp_path / "moved-away", load.acknowledged)
 
@@ -185,7 +185,7 @@ def test_an_empty_directory_in_the_place_of_a_running_store_stays_empty(tmp_path
         move_away(root)
         root.mkdir()
 
-    _, load = under_load(root, go, "; another directory is there now")
+    _, load = under_load(root, go, "was moved to")
     assert list(root.iterdir()) == []
     check_all_there(tmp_path / "moved-away", load.acknowledged)
 
