@@ -48,8 +48,9 @@ log = logging.getLogger("keelog.writer")
 GROUP_REQUESTS_MAX = 512
 GROUP_BYTES_MAX = 1024 * 1024
 HEARTBEAT_S = 0.1
-HELD_S = 0.001
-"""How often appends check that the store is in place: a check costs a tenth of a lone append."""
+HELD_S = 0.01
+"""Appends check this often that the store is at its path. A check releases the interpreter's lock
+to the flush thread: each millisecond it cost SYNC_FLUSH a tenth of its messages."""
 HOUSE_S = 0.01
 """How often `_keep_house` runs while no request waits for the disk or a publication."""
 DISK_RETRY_S = 1.0
@@ -110,20 +111,29 @@ class Writer:
         group = self._take_group()
         if group:
             self._append(group, now, began)
-        if now >= self._house_at or self.flushing.is_hasty or self._is_watched():
+        if now >= self._house_at:
             self._keep_house(now)
+        elif self.flushing.is_hasty or self._is_watched():
+            self._serve_waiting(now)
 
     def _is_watched(self) -> bool:
         """Whether requests wait for the disk, a publication or the stop: each turn serves them."""
         return self.stopping or len(self.waiting) > 0 or self.staging.is_active
 
-    def _keep_house(self, now: float) -> None:
-        """The work that not every turn has to do, so that lone appends do not pay for it."""
-        self._house_at = now + HOUSE_S
-        self.staging.step(now, self.stopping)
+    def _serve_waiting(self, now: float) -> None:
+        """Goes on with what requests wait for: publications, flushes, deadlines."""
+        if self.stopping or self.staging.is_active:
+            self.staging.step(now, self.stopping)
         is_waited_for = len(self.waiting) > 0 or self.staging.waits_for_flush
         self.flushing.begin(now, self.stopping or is_waited_for)
         self._answer_waiting(self.waiting.overdue(now), FLUSH_DISK_TIMEOUT, flushed=False)
+
+    def _keep_house(self, now: float) -> None:
+        """The work that not every turn has to do, so that appends do not pay for it."""
+        self._house_at = now + HOUSE_S
+        if not self.stopping and not self.staging.is_active:
+            self.staging.step(now, self.stopping)
+        self._serve_waiting(now)
         if now - self.last_heartbeat >= HEARTBEAT_S:
             check_held()
             self.store.page.publish(flush_began_ms=self.flushing.flush_began_ms)
