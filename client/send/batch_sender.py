@@ -68,13 +68,13 @@ class BatchSender:
         self._io.start(Call(NodeRole.WRITER, "topics", {}, deadline, done=self._learned))
 
     def _learned(self, outcome: Outcome) -> None:
-        """Goes on with the batches that wait, or fails them with the error."""
+        """Goes on with the batches that wait. Those that need the answer fail with its error."""
         self._is_asking = False
         if isinstance(outcome, NodeAnswer):
             self._queues.learn(outcome.header["topics"])
         waiting, self._waiting = self._waiting, deque()
         for batch, then in waiting:
-            if isinstance(outcome, MqError):
+            if isinstance(outcome, MqError) and not self._queues.know(batch.open_topics()):
                 batch.fail(outcome)
                 if then is not None:
                     then()

@@ -18,6 +18,7 @@ from client.transport.blocking_channel import ChannelPool
 from client.transport.io_thread import CALLS_MAX, IoThread
 from client.transport.request import no_waiting_here
 from protocol.errors import ClientClosed, MqError, NodeBusy
+from protocol.record.encode import ANY_QUEUE
 
 UNDER_WAY_MAX = 2
 """Batches of waiting sends without an answer; what comes meanwhile goes together."""
@@ -31,9 +32,10 @@ Done = Callable[[Receipt | MqError], None]
 """Learns the outcome, once, on any thread; the `slot` of an entry."""
 
 
-_Kind = tuple[str | None, float]
-"""Messages of one batch share it: the field `wait`, and the timeout in seconds. It is a plain tuple
-because one is made for each message."""
+_Kind = tuple[str | None, float, bool, bool]
+"""Messages of one batch share it: the field `wait`, the timeout in seconds, whether the node
+chooses the queue, whether the client has to know the topic's queues. So no message waits for a
+table of topics that only others need. It is a plain tuple because one is made for each message."""
 
 
 class _KindGroup:
@@ -73,7 +75,8 @@ class SendCoalescer:
         if len(self._arrived) >= CALLS_MAX:
             entry.slot(NodeBusy(f"{CALLS_MAX} messages wait to be sent", "send in batches"))
             return
-        self._arrived.append(((wait, timeout), entry, monotonic() + timeout))
+        kind = wait, timeout, entry.queue_id == ANY_QUEUE, entry.order_by is not None
+        self._arrived.append((kind, entry, monotonic() + timeout))
         if not self._told:
             # A thread that finds it set has appended before `_collect` looks.
             self._told = True

@@ -94,6 +94,21 @@ def test_ordered_sends_share_requests_and_ask_for_the_topics_once(
         assert receipt.queue_id == ordered_queue(f"k{number % 5}", 4)
 
 
+def test_a_send_that_needs_no_topics_does_not_fail_with_one_that_does(
+    node: FakeNode, mq: keelog.Client
+) -> None:
+    mq.create_topic("orders", queues=4)
+    node.delay["topics"] = 0.2
+    node.refuse["topics"] = [UnknownTopic("no table")]
+    outcomes = at_once(
+        12,
+        lambda n: mq.send("orders", b"x", order_by="k") if n % 2 else mq.send("orders", b"x"),
+    )
+    plain, ordered = {type(one) for one in outcomes[::2]}, {type(one) for one in outcomes[1::2]}
+    assert plain == {Receipt}
+    assert UnknownTopic in ordered
+
+
 def test_an_ordered_send_follows_a_topic_that_has_fewer_queues_than_was_thought(
     node: FakeNode, mq: keelog.Client
 ) -> None:
