@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 from keelog.bench.machine import describe
 from protocol.kernel import loader
 from scripts.docs.generated_page import fill_part
-from scripts.option_types import new_file, old_file, old_folder, real_number, whole_number
+from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
 from scripts.rivals.alone import OurRestarts, OurStore
 from scripts.rivals.ours import Ours
 from scripts.rivals.plan import LoadGroup, Side, groups, plan_text, rounds_of, wanted, warm_ups
@@ -202,7 +202,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--from", dest="source", type=old_file, metavar="FILE", help="measure nothing"
     )
-    parser.add_argument("--dir", type=old_folder, help="where the stores are made: 20 GiB at most")
+    parser.add_argument("--dir", type=made_folder, help="where the stores are made: 20 GiB at most")
     parser.add_argument("--plan", action="store_true", help="print the plan and stop")
     parser.add_argument("--skip-without-java", action="store_true", help="0 where there is none")
     return parser.parse_args(arguments)

@@ -115,7 +115,16 @@ def _begin_client() -> None:
 class Jvm:
     """One Java process. What it prints goes to `NAME.log` in its home."""
 
-    def __init__(self, name: str, home: Path, command: Sequence[str], *, talks: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        home: Path,
+        command: Sequence[str],
+        *,
+        talks: bool,
+        folder: Path | None = None,
+    ) -> None:
+        """`folder` is where it runs: some tools write files there."""
         home.mkdir(parents=True, exist_ok=True)
         self.name = name
         self._log = home / f"{name}.log"
@@ -127,6 +136,7 @@ class Jvm:
                 stdout=subprocess.PIPE if talks else log,
                 stderr=log,
                 env={**os.environ, "ROCKETMQ_HOME": str(home)},
+                cwd=folder,
                 preexec_fn=_begin_client if talks else die_with_parent,
                 # Ctrl-C is ours to handle: the order of the end is not left to the terminal.
                 start_new_session=True,
@@ -153,6 +163,13 @@ class Jvm:
                     pipe.close()
         self._process.kill()
         self._process.wait(START_S)
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits until it ends by itself. Raises RivalFailed when it does not, or ends badly."""
+        with suppress(subprocess.TimeoutExpired):
+            if self._process.wait(timeout_s) == 0:
+                return
+        raise RivalFailed(f"{self.name} did not end well: {self.said()}")
 
     def tell(self, command: Mapping[str, object]) -> None:
         """Sends one command."""

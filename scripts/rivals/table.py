@@ -101,12 +101,14 @@ def spread_text(spread: Spread | None, unit: str = "ratio") -> str:
     return " / ".join(f"{one:.2f}" if unit == "ratio" else number(one, unit) for one in values)
 
 
-HEAD = ("row", "--rows", "unit", "ours", "RocketMQ", "ratio", "must", "goal", "reached", "CRC off")
+HEAD = ("row", "--rows", "unit", "ours", "RocketMQ", "ratio", "CRC off")
+AIMS = ("must", "goal", "reached")
+"""What the terminal shows besides: a page says what was measured, and not what we wanted."""
 
 
 def cells(line: Line) -> tuple[str, ...]:
     """One line as texts, in the order of HEAD."""
-    row, sign = line.row, "<=" if line.row.less_is_better else ">="
+    row = line.row
     return (
         row.title,
         "all" if row.load == "*" else row.load,
@@ -114,11 +116,14 @@ def cells(line: Line) -> tuple[str, ...]:
         spread_text(line.ours, row.unit),
         spread_text(line.theirs, row.unit),
         spread_text(line.ratio),
-        f"{sign} {row.must:g}",
-        f"{sign} {row.goal:g}",
-        line.verdict,
         "" if line.crc_off is None else f"{line.crc_off:.2f}",
     )
+
+
+def aims(line: Line) -> tuple[str, ...]:
+    """The rest of the line, in the order of AIMS."""
+    sign = "<=" if line.row.less_is_better else ">="
+    return f"{sign} {line.row.must:g}", f"{sign} {line.row.goal:g}", line.verdict
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool) -> str:
@@ -133,7 +138,9 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool) 
 def main_table(results: TurnResults, *, markdown: bool = False) -> str:
     """The table of ratios; each cell of three is least / median / greatest of the rounds."""
     measured = [line for line in lines(results) if line.ours or line.theirs]
-    return grid(HEAD, [cells(line) for line in measured], markdown=markdown)
+    if markdown:
+        return grid(HEAD, [cells(line) for line in measured], markdown=True)
+    return grid((*HEAD, *AIMS), [(*cells(line), *aims(line)) for line in measured], markdown=False)
 
 
 def below_must(results: TurnResults) -> list[str]:
@@ -215,6 +222,6 @@ def report(results: TurnResults, *, markdown: bool = False) -> str:
     if variants:
         parts.append("\n".join(f"* {line}" for line in variants))
     below = below_must(results)
-    if below:
+    if below and not markdown:
         parts.append("Below their must: " + "; ".join(below) + ".")
     return "\n\n".join(parts)

@@ -6,6 +6,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.remoting.exception.RemotingException;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 import java.util.HashMap;
@@ -15,6 +16,8 @@ import java.util.Map;
 final class Broker {
     private static final int SEND_TIMEOUT_MS = 10_000;
     private static final int STATS_ATTEMPTS = 100;
+    /** Ten to the second: a broker registers a new topic with its next heartbeat, 30 s later at the latest. */
+    private static final int ROUTE_ATTEMPTS = 600;
     /** Between refused sends: asking more often would take the processor from the broker that starts. */
     private static final int RETRY_MS = 20;
 
@@ -31,6 +34,22 @@ final class Broker {
         config.setReadQueueNums(command.getIntValue("queues"));
         config.setWriteQueueNums(command.getIntValue("queues"));
         admin().createAndUpdateTopicConfig(command.getString("broker"), config);
+        awaitRoute(config.getTopicName());
+    }
+
+    /** A broker that is slow to register makes the name server deny a topic that exists already. */
+    private void awaitRoute(String topic) throws Exception {
+        for (int attempt = 0; ; attempt++) {
+            try {
+                admin().examineTopicRouteInfo(topic);
+                return;
+            } catch (MQClientException e) {
+                if (e.getResponseCode() != ResponseCode.TOPIC_NOT_EXIST || attempt == ROUTE_ATTEMPTS) {
+                    throw e;
+                }
+                Thread.sleep(100);
+            }
+        }
     }
 
     /** Bytes of the log that queues and index do not hold yet. */

@@ -1,0 +1,1 @@
+"""RocketMQ's remoting protocol as pure code: bytes in, values out."""

@@ -1,0 +1,180 @@
+"""The fields of request headers, by request code. To add one, declare it and name its codes.
+
+Others may be there and are ignored: `lo`, `ns`, `nsd`, `bname`, `oway` of 5.x, `AccessKey`,
+`Signature`, `SecurityToken`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from protocol.remoting.codes import STANDARD_JSON_VERSION, RequestCode
+from protocol.remoting.headers import RemotingHeader
+from protocol.remoting.java_class import INT32_MAX, Int32, JavaClass
+
+
+class SendMessageHeader(NamedTuple):
+    """A message or a batch, whose body is the frame's. In V2 each name is a letter, from a on.
+
+    `properties` is the text that a record stores (`protocol.record.properties`).
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: int
+    flag: Int32
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+    """True: the body is a batch, whatever the request's code is."""
+    broker_name: Annotated[str | None, "bname"] = None
+
+
+class PullMessageHeader(NamedTuple):
+    """A pull. `subscription` counts when `sys_flag` says so, else that of the heart-beat."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: int
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: int
+    suspend_timeout_millis: int
+    sub_version: int
+    subscription: str | None = None
+    expression_type: str = "TAG"
+    max_msg_bytes: Int32 = INT32_MAX
+    request_source: Int32 | None = None
+    proxy_forward_client_id: Annotated[str | None, "proxyFrowardClientId"] = None
+
+
+class QueryConsumerOffsetHeader(NamedTuple):
+    """The offset of a group in a queue."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool = True
+
+
+class UpdateConsumerOffsetHeader(NamedTuple):
+    """The next offset that a group will consume."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: int
+
+
+class SearchOffsetHeader(NamedTuple):
+    """The offset of a time, in ms."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: int
+    boundary_type: str = "lower"
+
+
+class QueueHeader(NamedTuple):
+    """One queue."""
+
+    topic: str
+    queue_id: Int32
+
+
+class UnregisterClientHeader(NamedTuple):
+    """A client that leaves one of its groups."""
+
+    client_id: Annotated[str, "clientID"]
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerSendMsgBackHeader(NamedTuple):
+    """A message that a group wants again, by its physical offset."""
+
+    offset: int
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class ConsumerGroupHeader(NamedTuple):
+    """One group."""
+
+    consumer_group: str
+
+
+class CreateTopicHeader(NamedTuple):
+    """A topic to make or change."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    topic_sys_flag: Int32 = 0
+    order: bool = False
+    attributes: str | None = None
+    force: bool = False
+
+
+class GetRouteInfoHeader(NamedTuple):
+    """The topic of which a client wants the brokers."""
+
+    topic: str
+    accept_standard_json_only: bool = False
+
+
+_LETTERS = "abcdefghijklmn"
+_SEND_V1 = JavaClass(SendMessageHeader)
+_SEND_V2 = JavaClass(SendMessageHeader, _LETTERS)
+_PULL = JavaClass(PullMessageHeader)
+_QUEUE = JavaClass(QueueHeader)
+_GROUP = JavaClass(ConsumerGroupHeader)
+
+REQUEST_HEADERS: Mapping[int, JavaClass[Any]] = {
+    RequestCode.SEND_MESSAGE: _SEND_V1,
+    RequestCode.SEND_REPLY_MESSAGE: _SEND_V1,
+    RequestCode.SEND_MESSAGE_V2: _SEND_V2,
+    RequestCode.SEND_BATCH_MESSAGE: _SEND_V2,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _SEND_V2,
+    RequestCode.PULL_MESSAGE: _PULL,
+    RequestCode.LITE_PULL_MESSAGE: _PULL,
+    RequestCode.QUERY_CONSUMER_OFFSET: JavaClass(QueryConsumerOffsetHeader),
+    RequestCode.UPDATE_CONSUMER_OFFSET: JavaClass(UpdateConsumerOffsetHeader),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: JavaClass(SearchOffsetHeader),
+    RequestCode.GET_MAX_OFFSET: _QUEUE,
+    RequestCode.GET_MIN_OFFSET: _QUEUE,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _QUEUE,
+    RequestCode.UNREGISTER_CLIENT: JavaClass(UnregisterClientHeader),
+    RequestCode.CONSUMER_SEND_MSG_BACK: JavaClass(ConsumerSendMsgBackHeader),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _GROUP,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _GROUP,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: JavaClass(CreateTopicHeader),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: JavaClass(GetRouteInfoHeader),
+}
+"""34, 41, 42 and 46 have bodies alone."""
+
+
+def request_fields(header: RemotingHeader) -> Any:
+    """Returns the declared fields of a request. Raises BadCommand for the first that is wrong.
+
+    The code of the request has to be one of REQUEST_HEADERS.
+    """
+    return REQUEST_HEADERS[header.code].read_ext(header.ext)
+
+
+def wants_standard_json(header: RemotingHeader, accept_standard_json_only: bool) -> bool:
+    """Whether a name server puts integer keys into quotes for the sender of a request."""
+    return accept_standard_json_only or header.version >= STANDARD_JSON_VERSION
