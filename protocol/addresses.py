@@ -1,6 +1,12 @@
-"""Addresses in text that people, logs and reports get: without the credentials that are in them."""
+"""Addresses: without their credentials where people see them, with a host where a node leaves it to
+its client."""
 
+import ipaddress
 import re
+
+ANY_HOST = "*"
+"""The host in an address of a process that listens at all addresses of its machine: the client puts
+the one there under which it asked."""
 
 _USER = re.compile(
     # A path keeps one slash of two. A secret that nobody has quoted may hold slashes itself.
@@ -19,3 +25,29 @@ def without_credentials(text: str) -> str:
     if "@" in text:
         text = _USER.sub(r"\1\2***@", text)
     return _PARAMETER.sub(r"\1***", text) if "=" in text else text
+
+
+def host_of(endpoint: str) -> str:
+    """The host of `tcp://HOST:PORT`, an IPv6 address in brackets; loopback for a local socket."""
+    scheme, _, place = endpoint.partition("://")
+    return place.rpartition(":")[0] if scheme == "tcp" else "127.0.0.1"
+
+
+def is_numeric(host: str) -> bool:
+    """Whether a host is an address, with or without brackets, and not a name."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def at_host(address: str, host: str) -> str:
+    """Scheme and port of an address at another host. Nothing stays nothing."""
+    scheme, _, place = address.partition("://")
+    return f"{scheme}://{host}:{place.rpartition(':')[2]}" if address else ""
+
+
+def fill_host(address: str, host: str) -> str:
+    """An address as a node reports it, with `host` in the place of ANY_HOST."""
+    return at_host(address, host) if f"://{ANY_HOST}:" in address else address

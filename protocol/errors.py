@@ -5,6 +5,8 @@ Four families: `RefusedError` (do not repeat it as it is), `BusyError` (repeat i
 Codes are RocketMQ's response codes, so that its users recognise them.
 """
 
+import shlex
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from protocol.addresses import without_credentials
@@ -89,7 +91,42 @@ class CorruptError(MqError):
 
 
 class OutcomeUnknownError(MqError):
-    """The request may have been carried out: repeat it only where a duplicate does no harm."""
+    """The request may have been carried out: repeat it only where a duplicate does no harm.
+
+    Of a send, `topic` and `unique_key` name the message: look it up, and if it is not there send it
+    again with the same unique key. Of a batch `unique_keys` has those of all messages, in their
+    order, and `unique_key` is empty.
+    """
+
+    def __init__(
+        self, reason: str, hint: str = "", topic: str = "", unique_keys: Sequence[str] = ()
+    ) -> None:
+        self.topic = topic
+        self.unique_keys = unique_keys
+        self._plain = reason
+        if self.unique_key:
+            reason += f" (topic {topic}, unique key {self.unique_key})"
+            names = shlex.quote(topic), shlex.quote(self.unique_key)
+            hint = "keelog msg get --topic {} --unique-key {}".format(*names)
+        elif unique_keys:
+            reason += f" ({len(unique_keys)} messages of topic {topic})"
+            hint = "look each of the error's unique_keys up before you send again"
+        super().__init__(reason, hint)
+
+    @property
+    def unique_key(self) -> str:
+        """Of the message, if it is one."""
+        return self.unique_keys[0] if len(self.unique_keys) == 1 else ""
+
+    def about(self, topic: str, unique_keys: Sequence[str]) -> Self:
+        """The same error, of these messages."""
+        return type(self)(self._plain, self.hint, topic, unique_keys)
+
+    def of_row(self, row: int) -> Self:
+        """The error of one message of the batch."""
+        return (
+            self if len(self.unique_keys) < 2 else self.about(self.topic, (self.unique_keys[row],))
+        )
 
 
 class BadRequest(RefusedError):
@@ -235,6 +272,11 @@ class NotAStore(StoreError):
 
 class StoreMoved(StoreError):
     """The directory of a running node is not at its path any more; `reason` says what is so."""
+
+
+class BackupRefused(StoreError):
+    """A backup cannot go on in this folder, or cannot be restored: it is of another store, of a log
+    that went another way since, or not whole."""
 
 
 class StoreLocked(BusyError):

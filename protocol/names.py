@@ -18,6 +18,7 @@ CHECKPOINT_FILE_BYTES = 4096
 ABORT_FILE = "abort"
 LOCK_FILE = "lock"
 TOPICS_FILE = f"{CONFIG_DIR}/topics.json"
+CONSUMER_OFFSETS_FILE = f"{CONFIG_DIR}/consumerOffset.json"
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_TOPIC = "TBW102"
@@ -25,6 +26,7 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 TOPIC_BYTES_MAX = 127
 RETRY_TOPIC_BYTES_MAX = 255
+GROUP_CHARS_MAX = 255
 QUEUE_ID_MAX = 65_535
 SHORT_TOPIC_CHARS_MAX = 127
 """Topics of more characters need the record version with a two-byte topic length."""
@@ -122,6 +124,11 @@ def check_topic(topic: str) -> None:
         raise IllegalMessage(
             f"topic {shown} has {len(topic)} bytes, {limit} are allowed", "shorten the topic"
         )
+
+
+def is_group_name(group: str) -> bool:
+    """Whether RocketMQ allows this name for a group; its characters are those of topics."""
+    return _TOPIC.fullmatch(group) is not None and len(group) <= GROUP_CHARS_MAX
 
 
 def check_topic_for_send(topic: str) -> None:

@@ -42,7 +42,12 @@ def _scaled(value: float, base: int, units: Sequence[str], decimals: int | None)
         value /= base
     if decimals is not None:
         return f"{value:.{0 if unit == units[0] else decimals}f}{unit}"
-    return f"{value:.0f}{unit}" if abs(value) >= 1000 else f"{value:.3g}{unit}"
+    return f"{number_text(value)}{unit}"
+
+
+def number_text(value: float) -> str:
+    """Returns a number with three digits that count, and never with an exponent: `1,000`."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def _escaped(found: re.Match[str]) -> str:

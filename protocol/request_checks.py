@@ -8,7 +8,14 @@ from typing import Any
 from protocol.errors import BadRequest
 from protocol.ids import Queue
 from protocol.message_id import Host, parse_host, parse_offset_message_id
-from protocol.names import QUEUE_ID_MAX, is_folder_name, is_index_file_name, is_staging_id
+from protocol.names import (
+    GROUP_CHARS_MAX,
+    QUEUE_ID_MAX,
+    is_folder_name,
+    is_group_name,
+    is_index_file_name,
+    is_staging_id,
+)
 from protocol.record.properties import PROPERTIES_BYTES_MAX, split_keys
 
 WAIT_NONE, WAIT_FLUSHED = "none", "flushed"
@@ -25,6 +32,29 @@ def stored_topic(name: str, topic: str) -> str:
             f"field {name} is {topic[:80]!a}", "topics are made of % | a-z A-Z 0-9 _ -"
         )
     return topic
+
+
+def group(name: str, group: str) -> str:
+    """A name that RocketMQ allows for a group."""
+    if not is_group_name(group):
+        raise BadRequest(
+            f"field {name} is {group[:80]!a}",
+            f"use 1 to {GROUP_CHARS_MAX} of the characters % | a-z A-Z 0-9 _ -",
+        )
+    return group
+
+
+def queue_offsets(name: str, pairs: Any) -> dict[int, int]:
+    """Pairs of a queue and an offset."""
+    if not isinstance(pairs, list) or not all(_is_queue_offset(pair) for pair in pairs):
+        raise BadRequest(f"field {name} is not a list of queues with their offsets")
+    return dict(pairs)
+
+
+def _is_queue_offset(pair: Any) -> bool:
+    if not isinstance(pair, list) or [type(number) for number in pair] != [int, int]:
+        return False
+    return bool(0 <= pair[0] <= QUEUE_ID_MAX and 0 <= pair[1] < 2**63)
 
 
 def one_key(name: str, key: str) -> str:

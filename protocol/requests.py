@@ -1,6 +1,6 @@
 """Every request to a writer or reader that has fields: names, types, limits and defaults.
 
-The processes parse by these declarations, and `scripts/docs/protocol.py` fills the tables of
+The processes parse by these declarations, and `scripts.docs.pages` fills the tables of
 docs/protocol.md from them. The processes check what needs a look at a store, or at several fields.
 """
 
@@ -44,6 +44,8 @@ _PERM_MAX = 15
 
 Topic = Annotated[str, RequestField("the topic", check=checks.stored_topic)]
 TopicName = Annotated[str, RequestField("the name")]
+_GROUP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
+Group = Annotated[str, RequestField(_GROUP, check=checks.group)]
 QueueId = Annotated[int, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue")]
 Wait = Annotated[
     str | None,
@@ -234,6 +236,55 @@ class DeleteTopicFields(NamedTuple):
     topic: TopicName
 
 
+class PurgeTopicFields(NamedTuple):
+    """A topic, or one of its queues, whose older messages go."""
+
+    topic: TopicName
+    queue_id: Annotated[
+        int | None,
+        RequestField("only this queue", 0, QUEUE_ID_MAX, wire="queue", absent="all queues"),
+    ] = None
+
+
+class PurgeBeforeOffset(NamedTuple):
+    """The first message that stays, by its number."""
+
+    offset: Annotated[
+        int, RequestField("messages before this queue offset go, in each queue", 0, INT64_MAX)
+    ]
+
+
+class PurgeBeforeTime(NamedTuple):
+    """The first message that stays, by its store time."""
+
+    timestamp: Annotated[
+        int, RequestField("messages stored before this go, ms since 1970", 0, INT64_MAX)
+    ]
+
+
+class CursorGetFields(NamedTuple):
+    """A cursor of a topic."""
+
+    topic: Topic
+    group: Group
+
+
+class CursorCommitFields(NamedTuple):
+    """How far a cursor has come in some queues of a topic."""
+
+    topic: Topic
+    group: Group
+    offsets: Annotated[
+        dict[int, int],
+        RequestField(
+            "for each queue its number and the offset of the next message to read, which is at most"
+            " the end of the queue. Up to 1,000 queues; the others stay as they are",
+            check=checks.queue_offsets,
+            type="list of [int, int]",
+        ),
+    ]
+
+
 # -- a reader -------------------------------------------------------------------------------------
 
 
@@ -414,6 +465,10 @@ SEND, APPEND = RequestLayout(SendFields), RequestLayout(AppendFields)
 STAGE, PUBLISH = RequestLayout(StageFields), RequestLayout(PublishFields)
 UNSTAGE = RequestLayout(UnstageFields)
 CREATE_TOPIC, DELETE_TOPIC = RequestLayout(CreateTopicFields), RequestLayout(DeleteTopicFields)
+PURGE_TOPIC = RequestLayout(PurgeTopicFields)
+PURGE_BEFORE_OFFSET = RequestLayout(PurgeBeforeOffset)
+PURGE_BEFORE_TIME = RequestLayout(PurgeBeforeTime)
+CURSOR_GET, CURSOR_COMMIT = RequestLayout(CursorGetFields), RequestLayout(CursorCommitFields)
 PULL, FIND = RequestLayout(PullFields), RequestLayout(FindFields)
 GET_BY_OFFSET, GET_BY_ID = RequestLayout(GetByOffset), RequestLayout(GetById)
 GET_BY_KEY, GET_BY_QUEUE = RequestLayout(GetByKey), RequestLayout(GetByQueue)
@@ -429,6 +484,9 @@ REQUESTS: dict[str, RequestForms] = {
     "unstage": RequestForms(UNSTAGE),
     "create_topic": RequestForms(CREATE_TOPIC),
     "delete_topic": RequestForms(DELETE_TOPIC),
+    "purge_topic": RequestForms(PURGE_TOPIC, (PURGE_BEFORE_OFFSET, PURGE_BEFORE_TIME)),
+    "cursor_get": RequestForms(CURSOR_GET),
+    "cursor_commit": RequestForms(CURSOR_COMMIT),
     "pull": RequestForms(PULL),
     "get": RequestForms(None, (GET_BY_OFFSET, GET_BY_ID, GET_BY_KEY, GET_BY_QUEUE)),
     "find": RequestForms(FIND),
