@@ -3,12 +3,14 @@
 Safe for many threads. One I/O thread owns the sockets; after a fork a client refuses to work.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, suppress
 from time import monotonic
 from typing import NoReturn, Self, TypeVar, Unpack
 
 from client import operations as operations
 from client.core import ClientCore
+from client.cursor import Cursor
 from client.find import FindPages
 from client.messages import Body, Message, OutgoingMessage
 from client.operations import Operation
@@ -18,17 +20,27 @@ from client.options import (
     GetOptions,
     ProducerOptions,
     PullOptions,
+    PurgeOptions,
     SeekOptions,
     SendOptions,
     Time,
 )
 from client.pull_result import PullResult
-from client.results import Health, NodeStatus, QueueOffsets, Receipt, TopicCreated, TopicInfo
+from client.results import (
+    Health,
+    NodeStatus,
+    QueueOffsets,
+    Receipt,
+    TopicCreated,
+    TopicDeleted,
+    TopicInfo,
+    TopicPurged,
+)
 from client.send.producer import Producer
 from client.subscription import Start, Subscription, TailOptions
 from client.transport.request import Arrival, Retry
 from client.transport.routes import Routes
-from protocol.errors import MqError
+from protocol.errors import BusyError, MqError
 
 T = TypeVar("T")
 TURN_S_MAX = 1.0
@@ -40,7 +52,7 @@ def connect(
 ) -> "Client":
     """A client of the node whose control socket listens at `url`.
 
-    Without arguments KEELOG_NODE and KEELOG_TIMEOUT count, then tcp://127.0.0.1:9870 and 5 s.
+    Without arguments KEELOG_NODE and KEELOG_TIMEOUT count, then tcp://127.0.0.1:7850 and 5 s.
     `timeout` is the default for every call, in seconds, all attempts together. `retry` says how
     often what certainly was not stored is tried again. Raises NotConnected when nobody answers
     there, BadRequest for a bad address.
@@ -163,10 +175,13 @@ class Client:
         """Iterates over the messages of all queues, in order within each queue.
 
         `start`: "latest", "earliest", an offset, -N (the last N of each queue) or a datetime
-        (store time). What retention has deleted is passed over. It goes on for ever, through
+        (store time). Messages that retention deleted are passed over. It goes on, through
         restarts of the node too, unless TailOptions say otherwise: `until_end=True` stops at the
         end as it is now, and raises ServiceNotAvailable or StoreDamaged after the last message
         where the node cannot tell where that is. Raises UnknownTopic.
+
+        `cursor="billing"` goes on where that name stopped: the node keeps the place.
+        `on_damage="skip"` goes on after a damaged message, in place of MessageDamaged.
 
         >>> for number in range(3):
         ...     receipt = client.send("figs", b"%d" % number, queue_id=0)
@@ -225,13 +240,17 @@ class Client:
         """
         return run(self._core, self._core.create_topic(topic, queues, options))
 
-    def delete_topic(self, topic: str, timeout: float | None = None) -> bool:
-        """Deletes a topic's entry; returns whether it was there.
+    def delete_topic(self, topic: str, timeout: float | None = None) -> TopicDeleted:
+        """Deletes a topic with all its messages; the result is true if it was there.
 
-        Stored messages stay until retention deletes them. A topic that is made anew, as by a send,
-        goes on where its queues ended.
+        Nobody can read them any more. A topic that is made anew, as by a send, begins at offset 0.
         """
         return run(self._core, operations.delete_topic(topic, self._core.deadline(timeout)))
+
+    def purge_topic(self, topic: str, **options: Unpack[PurgeOptions]) -> TopicPurged:
+        """Deletes the messages of a topic before a queue offset or a store time. The offsets of the
+        others stay as they are. Raises UnknownTopic, BadRequest."""
+        return run(self._core, self._core.purge_topic(topic, options))
 
     def offsets(
         self, topic: str, queue_id: int | None = None, timeout: float | None = None
@@ -244,6 +263,28 @@ class Client:
         """The queue offset at a store time, by RocketMQ's edge rules: of the first message stored
         at or after it, or the end of the queue."""
         return run(self._core, self._core.seek(topic, queue_id, time, options))
+
+    def cursor(self, topic: str, name: str, timeout: float | None = None) -> dict[int, int]:
+        """How far the cursor `name` has read: the next offset of each queue; empty for a new one.
+
+        `tail` and `consume` keep a cursor by themselves, with the option `cursor`.
+        """
+        return run(self._core, operations.cursor_places(topic, name, self._core.deadline(timeout)))
+
+    def commit_cursor(
+        self, topic: str, name: str, places: Mapping[int, int], timeout: float | None = None
+    ) -> None:
+        """Sets how far the cursor `name` has read; queues that are not named stay as they are.
+
+        Raises UnknownTopic, and BadRequest for an offset beyond the end of its queue.
+
+        >>> receipt = client.send("limes", b"green", queue_id=1)
+        >>> client.commit_cursor("limes", "billing", {1: receipt.queue_offset + 1})
+        >>> client.cursor("limes", "billing")
+        {1: 1}
+        """
+        deadline = self._core.deadline(timeout)
+        run(self._core, operations.commit_cursor(topic, name, places, deadline))
 
     # The node
 
@@ -289,13 +330,37 @@ class Client:
             yield from run(self._core, find.page())
 
     def _messages(self, tail: Subscription, start: Start) -> Iterator[Message]:
-        for result in self._results(tail, start, takes_much=False):
-            yield from result.messages
+        results = self._results(tail, start, takes_much=False)
+        cursor = tail.cursor
+        if cursor is None:
+            for result in results:
+                yield from result.messages
+            return
+        with closing(results):
+            for result in results:
+                for message in result.messages:
+                    yield message
+                    cursor.read_to(result.queue_id, message.queue_offset + 1)
+                    self._commit_if_due(cursor)
 
     def _results(
         self, tail: Subscription, start: Start, *, takes_much: bool = True
-    ) -> Iterator[PullResult]:
-        core = self._core
+    ) -> Generator[PullResult, None, None]:
+        try:
+            yield from self._pulled(tail, start, takes_much)
+        except BaseException:
+            if tail.cursor is not None and tail.cursor.moved():
+                # Messages whose place is not committed come again: the error that ends it counts.
+                with suppress(MqError):
+                    self._commit(tail.cursor)
+            raise
+        if tail.cursor is not None and tail.cursor.moved():
+            self._commit(tail.cursor)
+
+    def _pulled(
+        self, tail: Subscription, start: Start, takes_much: bool
+    ) -> Generator[PullResult, None, None]:
+        core, cursor = self._core, tail.cursor
         with core.pulls(takes_much) as pulls:
             run(core, tail.begin(start, monotonic(), core.deadline(None)))
             result: PullResult | None = None
@@ -309,8 +374,21 @@ class Client:
                 if result is not None:
                     # After the calls: the node reads on while the caller works.
                     yield result
+                    if cursor is not None:
+                        cursor.read_to(result.queue_id, result.next_begin_offset)
                     result = None
                     continue
+                if cursor is not None:
+                    self._commit_if_due(cursor)
                 arrived = pulls.next(tail.sleep(now, TURN_S_MAX))
                 if arrived is not None:
                     result = tail.take(*arrived, monotonic())
+
+    def _commit_if_due(self, cursor: Cursor) -> None:
+        """A node that is away gets the place later."""
+        if cursor.is_due(monotonic()):
+            with suppress(BusyError):
+                self._commit(cursor)
+
+    def _commit(self, cursor: Cursor) -> None:
+        run(self._core, cursor.commit(monotonic(), self._core.deadline(None)))

@@ -24,6 +24,7 @@ from client.options import (
     ProducerOptions,
     ProducerSettings,
     PullOptions,
+    PurgeOptions,
     SeekOptions,
     SendOptions,
     Time,
@@ -33,7 +34,7 @@ from client.options import (
     settings_of,
 )
 from client.pull_result import PullResult
-from client.results import TopicCreated
+from client.results import TopicCreated, TopicPurged
 from client.send.batch_sender import BatchSender
 from client.send.encode import Encoder
 from client.send.producer import Producer
@@ -297,6 +298,20 @@ class ClientCore:
             if topic in {one.topic for one in known}:
                 raise BadRequest(f"topic {topic} exists", "leave exist_ok out")
         return (yield from operations.create_topic(topic, queues, perm, deadline))
+
+    def purge_topic(self, topic: str, options: PurgeOptions) -> Operation[TopicPurged]:
+        """See Client.purge_topic."""
+        check_names("purge_topic", options, PurgeOptions)
+        offset, time = options.get("before_offset"), options.get("before_time")
+        if (offset is None) == (time is None):
+            raise BadRequest("purge_topic needs before_offset or before_time", "give one of them")
+        fields = {
+            "topic": topic,
+            "queue": options.get("queue_id"),
+            "offset": offset,
+            "timestamp": None if time is None else operations.milliseconds(time, 0),
+        }
+        return operations.purge_topic(fields, self.deadline(options.get("timeout")))
 
 
 def wait_field(acks: object, wait: object) -> str | None:

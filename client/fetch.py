@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from client.core import ClientCore
 from client.transport.request import Call, NodeAnswer, NodeRole, Retry
+from protocol.derived.removed import NOTHING_REMOVED, Removed, RemovedTopic
 from protocol.ids import Queue
 
 _BACKOFF_FACTOR_MAX = 10
@@ -57,6 +58,7 @@ class NodeLayout:
     queue_file_bytes: int
     queues: list[QueueAtNode]
     index: list[IndexAtNode]
+    removed: Removed = NOTHING_REMOVED
 
 
 class FetchClient:
@@ -119,8 +121,17 @@ class FetchClient:
             queue_file_bytes=page["queue_file_bytes"] or first["queue_file_bytes"],
             queues=[QueueAtNode(Queue(topic, number), *rest) for topic, number, *rest in rows],
             index=[IndexAtNode(*row) for row in first["index"]],
+            removed=_removed(first.get("removed") or []),
         )
 
     def close(self) -> None:
         """Ends the connection; requests under way fail."""
         self._core.close()
+
+
+def _removed(rows: Sequence[tuple[str, int | None, int]]) -> Removed:
+    """From rows of topic, queue or None for all queues, and the log offset that it begins at."""
+    return Removed(
+        topics={topic: RemovedTopic(at) for topic, queue_id, at in rows if queue_id is None},
+        queues={Queue(topic, number): at for topic, number, at in rows if number is not None},
+    )

@@ -35,7 +35,21 @@ _BODY_AT = {flags: record_head(flags).size for flags in (0, BORN_HOST_V6, STORE_
 
 
 class MessageOptions(TypedDict, total=False):
-    """The options of a message beside topic and body; see OutgoingMessage."""
+    """The options of a message beside topic and body.
+
+    `tags`: its tag, one, by which readers choose.
+    `keys`: for look-ups, a list, or text for one key.
+    `properties`: names and values, both text.
+    `queue_id`: the queue; the client or the node chooses one unless given.
+    `order_by`: all messages with this value go to one queue, and keep their order.
+    `flag`: a number of the sender's own.
+    `sys_flag`: RocketMQ's bits; 0 unless given.
+    `born_timestamp`: when it was made, ms since 1970; now unless given.
+    `born_host`: the sender's address, `ip:port`.
+    `reconsume_times`: how often it was delivered again.
+    `unique_key`: its id, made by the client unless given; give that of an earlier send to send the
+        same message again.
+    """
 
     tags: str | None
     keys: Sequence[str] | str
@@ -52,11 +66,9 @@ class MessageOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message to send. All fields but the body are optional.
+    """A message to send. All fields but the body are optional: see `keelog.MessageOptions`.
 
-    `topic` None takes the one named in the call. `queue_id` None lets the client or node choose;
-    `order_by` puts all messages of one key into one queue. Times are ms since 1970, `born_host`
-    is `ip:port`.
+    `topic` None takes the one named in the call.
     """
 
     body: Body
@@ -104,21 +116,20 @@ class OutgoingMessage:
 
     def _check_types(self, topic: str) -> None:
         """Raises BadRequest, where the encoder would raise some TypeError."""
-        texts = (topic, self.topic, self.tags, self.order_by, self.unique_key, self.born_host)
-        pairs = self.properties.items() if isinstance(self.properties, Mapping) else ((None, None),)
-        whole = (self.queue_id, self.born_timestamp, self.flag, self.sys_flag, self.reconsume_times)
-        fine = (
-            all(text is None or isinstance(text, str) for text in texts)
-            and isinstance(self.keys, Sequence)
-            and all(isinstance(key, str) for key in self.keys)
-            and all(isinstance(name, str) and isinstance(value, str) for name, value in pairs)
-            and all(number is None or isinstance(number, int) for number in whole)
-        )
-        if not fine:
-            raise BadRequest(
-                "a field of the message has another type than it should",
-                "topic, tags, keys and properties are text, the numbers are integers",
-            )
+        check_type("topic", topic, str)
+        for name in ("topic", "tags", "order_by", "unique_key", "born_host"):
+            check_type(name, getattr(self, name), str)
+        for name in ("queue_id", "born_timestamp", "flag", "sys_flag", "reconsume_times"):
+            check_type(name, getattr(self, name), int)
+        if not isinstance(self.keys, Sequence):
+            raise wrong_type("keys", self.keys, "a list of text", "keys=['order-17']")
+        for key in self.keys:
+            check_type("a key", key, str, is_needed=True)
+        if not isinstance(self.properties, Mapping):
+            raise wrong_type("properties", self.properties, "a dict", "properties={'name': 'text'}")
+        for name, value in self.properties.items():
+            check_type("a property's name", name, str, is_needed=True)
+            check_type(f"property {name!r}", value, str, is_needed=True)
 
 
 def ordered_queue(order_by: str, queues: int) -> int:
@@ -132,9 +143,28 @@ def ordered_queue(order_by: str, queues: int) -> int:
 
 def bad_body(body: object) -> BadRequest:
     """The error for a body of a wrong type."""
-    kind = type(body).__name__
-    hint = "encode text: body.encode()" if isinstance(body, str) else "an array has .tobytes()"
-    return BadRequest(f"the body is {kind}, not bytes, bytearray or memoryview", hint)
+    hint = "an array has .tobytes(), a file .read()"
+    if isinstance(body, str):
+        hint = "encode text: body.encode()"
+    elif body is None or isinstance(body, dict | list | tuple | int | float):
+        hint = "encode it, as JSON: json.dumps(body).encode()"
+    return BadRequest(
+        f"the body is {type(body).__name__}, not bytes, bytearray or memoryview", hint
+    )
+
+
+def wrong_type(name: str, value: object, wanted: str, hint: str) -> BadRequest:
+    """The error for a field of another type."""
+    return BadRequest(f"{name} is {type(value).__name__}, not {wanted}", hint)
+
+
+def check_type(name: str, value: object, kind: type, is_needed: bool = False) -> None:
+    """Raises BadRequest for a field of another type; None is none, unless it is needed."""
+    if (value is None and not is_needed) or isinstance(value, kind):
+        return
+    wanted, way = ("text", "str(value)") if kind is str else ("a whole number", "int(value)")
+    hint = "decode it: value.decode()" if isinstance(value, bytes) else f"give {way}"
+    raise wrong_type(name, value, wanted, hint)
 
 
 def shown_body(body: Body) -> str:

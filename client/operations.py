@@ -5,14 +5,23 @@ and the asyncio one run the same code.
 """
 
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from datetime import datetime
 from time import monotonic
 from typing import Any, TypeVar
 
 from client.messages import Message
 from client.pull_result import PullResult, pull_result, record_sizes, split_records
-from client.results import Health, NodeStatus, QueueOffsets, TopicCreated, TopicInfo
+from client.results import (
+    Health,
+    NodeStatus,
+    QueueBegin,
+    QueueOffsets,
+    TopicCreated,
+    TopicDeleted,
+    TopicInfo,
+    TopicPurged,
+)
 from client.transport.request import Call, NodeAnswer, NodeRole
 from protocol.errors import BadRequest
 
@@ -25,6 +34,8 @@ WAIT_S_MAX = 30.0
 TIME_MS_MAX = 2**63 - 1
 FIND_PAGE = 64
 READ_AND_WRITE = 6
+COMMIT_QUEUES_AT_ONCE = 500
+"""Well below what a header may hold."""
 GET_FORMS = ({"physical_offset"}, {"msg_id"}, {"topic", "unique_key"}, {"topic", "queue", "offset"})
 DEFAULT_WRITE_QUEUES = 8
 """The queues of a topic that a send creates."""
@@ -79,10 +90,37 @@ def create_topic(topic: str, queues: int, perm: int, deadline: float) -> Operati
     return TopicCreated(header["topic"], header["queues"], header["created"])
 
 
-def delete_topic(topic: str, deadline: float) -> Operation[bool]:
-    """Deletes a topic; whether it was there."""
-    answer = yield Call(NodeRole.WRITER, "delete_topic", {"topic": topic}, deadline)
-    return bool(answer.header["deleted"])
+def delete_topic(topic: str, deadline: float) -> Operation[TopicDeleted]:
+    """Deletes a topic with its messages."""
+    header = (yield Call(NodeRole.WRITER, "delete_topic", {"topic": topic}, deadline)).header
+    left, until = header.get("left_in_log_bytes", 0), header.get("until")
+    return TopicDeleted(topic, bool(header["deleted"]), left, until)
+
+
+def purge_topic(fields: dict[str, Any], deadline: float) -> Operation[TopicPurged]:
+    """Deletes the older messages of a topic; doing it twice is harmless."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    header = (yield Call(NodeRole.WRITER, "purge_topic", given, deadline)).header
+    queues = (QueueBegin(row["queue_id"], row["min_offset"]) for row in header["queues"])
+    return TopicPurged(header["topic"], tuple(queues), header["left_in_log_bytes"])
+
+
+def cursor_places(topic: str, name: str, deadline: float) -> Operation[dict[int, int]]:
+    """Where a cursor goes on in each queue; empty for a new one."""
+    fields = {"topic": topic, "group": name}
+    header = (yield Call(NodeRole.WRITER, "cursor_get", fields, deadline)).header
+    return dict(header["offsets"])
+
+
+def commit_cursor(
+    topic: str, name: str, places: Mapping[int, int], deadline: float
+) -> Operation[None]:
+    """Notes how far a cursor has come; queues that are not named stay as they are."""
+    pairs = [[queue_id, offset] for queue_id, offset in places.items()]
+    for first in range(0, len(pairs), COMMIT_QUEUES_AT_ONCE):
+        some = pairs[first : first + COMMIT_QUEUES_AT_ONCE]
+        fields = {"topic": topic, "group": name, "offsets": some}
+        yield Call(NodeRole.WRITER, "cursor_commit", fields, deadline)
 
 
 def pull_call(fields: dict[str, Any], wait: float, timeout: float) -> Call:

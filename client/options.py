@@ -5,6 +5,7 @@ find what a type checker would have found too, and raise BadRequest: unknown nam
 are not times, seconds or addresses.
 """
 
+import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,11 @@ from datetime import datetime
 from numbers import Real
 from typing import Any, Literal, TypedDict
 
-from client.messages import Body, MessageOptions, bad_body
+from client.messages import Body, MessageOptions, bad_body, check_type, wrong_type
 from protocol.errors import BadRequest
 from protocol.record.encode_batch import Keys
 
-DEFAULT_NODE = "tcp://127.0.0.1:9870"
+DEFAULT_NODE = "tcp://127.0.0.1:7850"
 DEFAULT_TIMEOUT_S = 5.0
 TIMEOUT_S_MAX = 1_000_000.0
 """Eleven days. Longer ones do not fit everywhere where the system counts a time."""
@@ -32,8 +33,9 @@ Time = datetime | int
 class SendOptions(MessageOptions, total=False):
     """The options of `send` beside topic and body.
 
-    `acks="flushed"` answers when the message is on disk; `wait=False` answers after the append
-    even where the node flushes synchronously. `timeout` is for the whole call, in seconds.
+    `acks`: "flushed" returns when the message is on disk, "appended" as the node's flush mode says.
+    `wait`: False returns after the append even where the node flushes synchronously.
+    `timeout`: seconds for the whole call, all attempts together.
     """
 
     acks: Acks
@@ -41,13 +43,19 @@ class SendOptions(MessageOptions, total=False):
     timeout: float | None
 
 
+SendOptions.__doc__ = f"{SendOptions.__doc__}\n{MessageOptions.__doc__}"
 MESSAGE_OPTIONS = MessageOptions.__annotations__.keys()
 
 
 class PullOptions(TypedDict, total=False):
-    """`max_messages`: 1 to 10,000, 32 unless given. `max_bytes`: 1 to 16 MiB, 256 KiB unless given;
-    one message always comes, however large. `tags`: `"A || B"`, or None for all. `wait`: seconds
-    that the node may hold a pull that finds nothing, at most 30. `timeout`: seconds beyond that."""
+    """The options of `pull` beside topic, queue and offset.
+
+    `max_messages`: 1 to 10,000, 32 unless given.
+    `max_bytes`: 1 to 16 MiB, 256 KiB unless given; one message always comes, however large.
+    `tags`: `"A || B"`, messages with one of these tags; None for all.
+    `wait`: seconds that the node may hold a pull that finds nothing, at most 30.
+    `timeout`: seconds beyond that.
+    """
 
     max_messages: int
     max_bytes: int
@@ -57,8 +65,14 @@ class PullOptions(TypedDict, total=False):
 
 
 class FindOptions(TypedDict, total=False):
-    """Bounds are inclusive store times. `limit`: the most messages to return. `unique` looks at
-    UNIQ_KEY only. `timeout`: seconds, for each page of 64 messages."""
+    """The options of `find` beside topic and key.
+
+    `since`: the first store time, a datetime or ms since 1970.
+    `until`: the last store time, included.
+    `limit`: the most messages to return; None for all.
+    `unique`: True looks at unique keys only.
+    `timeout`: seconds, for each page of 64 messages.
+    """
 
     since: Time | None
     until: Time | None
@@ -68,7 +82,15 @@ class FindOptions(TypedDict, total=False):
 
 
 class GetOptions(TypedDict, total=False):
-    """Ways to name one message."""
+    """Ways to name one message, beside its id.
+
+    `physical_offset`: its place in the log, alone.
+    `topic`: with `unique_key`, or with `queue_id` and `queue_offset`.
+    `unique_key`: the id that the client gave to it, with `topic`.
+    `queue_id`: its queue, with `topic` and `queue_offset`.
+    `queue_offset`: its number in the queue.
+    `timeout`: seconds for the whole call.
+    """
 
     physical_offset: int | None
     topic: str | None
@@ -79,23 +101,55 @@ class GetOptions(TypedDict, total=False):
 
 
 class SeekOptions(TypedDict, total=False):
-    """Which of several messages of one time: the first ("lower") or the last ("upper")."""
+    """The options of `seek` beside topic, queue and time.
+
+    `boundary`: which of several messages of one time, the first ("lower") or the last ("upper").
+    `timeout`: seconds for the whole call.
+    """
 
     boundary: Literal["lower", "upper"]
     timeout: float | None
 
 
 class CreateTopicOptions(TypedDict, total=False):
-    """With `exist_ok=False` a topic that is there is an error, else it gets the queues asked for.
-    `perm`: 2 write, 4 read, 6 both, which is the default."""
+    """The options of `create_topic` beside topic and queues.
+
+    `exist_ok`: False makes a topic that is there an error, else it gets the queues asked for.
+    `perm`: 2 write, 4 read, 6 both, which is the default.
+    `timeout`: seconds for the whole call.
+    """
 
     exist_ok: bool
     perm: int
     timeout: float | None
 
 
+class PurgeOptions(TypedDict, total=False):
+    """The options of `purge_topic`: one of the first two says which messages go.
+
+    `before_offset`: messages before this queue offset, in each queue.
+    `before_time`: messages stored before this time, a datetime or ms since 1970.
+    `queue_id`: those of this queue alone; of all queues unless given.
+    `timeout`: seconds that it may take.
+    """
+
+    before_offset: int | None
+    before_time: Time | None
+    queue_id: int | None
+    timeout: float | None
+
+
 class ProducerOptions(TypedDict, total=False):
-    """See `Client.producer`."""
+    """The options of `producer`.
+
+    `linger`: seconds that a message waits for others, 0.005 unless given.
+    `batch_bytes`: a batch of this size goes at once, 256,000 unless given.
+    `max_in_flight`: messages without an answer, 1024 unless given; beyond it the producer is full.
+    `max_batches`: batches of `send_batch` without an answer, 64 unless given.
+    `acks`: "flushed" answers when they are on disk, "appended" as the node's flush mode says.
+    `when_full`: "block" makes `send_nowait` wait for room, "raise" raises NodeBusy.
+    `timeout`: seconds that a batch may take.
+    """
 
     linger: float
     batch_bytes: int
@@ -109,8 +163,10 @@ class ProducerOptions(TypedDict, total=False):
 class BatchOptions(TypedDict, total=False):
     """The options of `send_batch` beside topic and bodies.
 
-    `tags` hold for all messages; `keys` has one item a message, a key or several. All go to one
-    queue: `queue_id`, that of `order_by`, or else the next in turn.
+    `tags`: the tag of all messages.
+    `keys`: one item a message, a key or several.
+    `queue_id`: the queue of all messages; without it, and `order_by`, the next one in turn.
+    `order_by`: puts them into the queue of this ordering key.
     """
 
     tags: str | None
@@ -191,11 +247,11 @@ def check_seconds(name: str, value: object) -> None:
 
 def check_names(what: str, options: Mapping[str, Any], known: type) -> None:
     """Raises BadRequest for an option that `known`, a TypedDict, does not have."""
-    if unknown := options.keys() - known.__annotations__.keys():
-        raise BadRequest(
-            f"{what} has no option {', '.join(sorted(unknown))}",
-            f"it has {', '.join(known.__annotations__)}",
-        )
+    names = list(known.__annotations__)
+    if unknown := sorted(options.keys() - set(names)):
+        near = difflib.get_close_matches(unknown[0], names, 1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}"
+        raise BadRequest(f"{what} has no option {', '.join(unknown)}", hint)
 
 
 def check_limit(limit: object) -> None:
@@ -207,20 +263,13 @@ def check_limit(limit: object) -> None:
 def check_batch(topic: str, options: BatchOptions) -> None:
     """Raises BadRequest for options that the encoder would fail on with a TypeError."""
     check_names("a batch", options, BatchOptions)
-    tags, keys = options.get("tags"), options.get("keys")
-    queue_id, order_by = options.get("queue_id"), options.get("order_by")
-    fine = (
-        isinstance(topic, str)
-        and (tags is None or isinstance(tags, str))
-        and (keys is None or (isinstance(keys, Sequence) and not isinstance(keys, str | bytes)))
-        and (queue_id is None or isinstance(queue_id, int))
-        and (order_by is None or isinstance(order_by, str))
-    )
-    if not fine:
-        raise BadRequest(
-            "an option of the batch has another type than it should",
-            "topic, tags and order_by are text, keys a list, queue_id an integer",
-        )
+    keys, queue_id, order_by = map(options.get, ("keys", "queue_id", "order_by"))
+    check_type("topic", topic, str)
+    check_type("tags", options.get("tags"), str)
+    check_type("queue_id", queue_id, int)
+    check_type("order_by", order_by, str)
+    if keys is not None and (not isinstance(keys, Sequence) or isinstance(keys, str | bytes)):
+        raise wrong_type("keys", keys, "a list with one item a message", "keys=['k-1', 'k-2']")
     if queue_id is not None and order_by is not None:
         raise BadRequest("queue_id and order_by exclude each other", "leave one of them out")
 

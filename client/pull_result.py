@@ -77,6 +77,7 @@ class PullResult:
         count = int(np.searchsorted(at(ends - self.sizes + _QUEUE_OFFSET_AT, ">i8"), queue_offset))
         size = int(ends[count - 1]) if count else 0
         shorter = {**vars(self), "sizes": self.sizes[:count], "payload": self.payload[:size]}
+        shorter["next_begin_offset"] = queue_offset
         shorter.pop("messages", None)
         return PullResult(**shorter)
 

@@ -58,6 +58,39 @@ class TopicCreated:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """True unless there was no such topic: `if client.delete_topic("melons"): …`.
+
+    The log keeps `left_in_log_bytes` of its messages, which nobody can read, until retention
+    deletes them: at the latest at `until`, in ms; None while that is not known.
+    """
+
+    topic: str
+    deleted: bool
+    left_in_log_bytes: int = 0
+    until: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.deleted
+
+
+class QueueBegin(NamedTuple):
+    """The first offset of a queue."""
+
+    queue_id: int
+    min_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPurged:
+    """Where the queues begin now, and the bytes of purged messages that the log still keeps."""
+
+    topic: str
+    queues: tuple[QueueBegin, ...]
+    left_in_log_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueOffsets:
     """Where a queue begins and ends: messages have offsets in [min_offset, max_offset).
 
@@ -113,6 +146,19 @@ class DiskStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundDamage:
+    """A damaged place of the store that processes of the node have met since it started."""
+
+    file: str
+    offset: int
+    found: str
+    count: int
+    first_ms: int
+    last_ms: int
+    process: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """A snapshot of the node. `raw` is the answer as it came, later fields included.
 
@@ -128,6 +174,8 @@ class NodeStatus:
     raw: dict[str, Any] = field(repr=False)
     mode: str = "normal"
     cause: str | None = None
+    damage: tuple[FoundDamage, ...] = ()
+    """The damaged places that were met since the node's start, the last one first."""
 
     @classmethod
     def of(cls, fields: Fields) -> "NodeStatus":
@@ -141,6 +189,10 @@ class NodeStatus:
             raw=_without_envelope(fields),
             mode=str(fields.get("mode", "normal")),
             cause=fields.get("cause"),
+            damage=tuple(
+                _known(FoundDamage, place)
+                for place in (fields.get("damage") or {}).get("places", ())
+            ),
         )
 
 

@@ -4,19 +4,26 @@
 calls of `due`, give each answer to `take`, until `finished`.
 """
 
+import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypedDict
 
-from client.operations import Operation, milliseconds, offsets, pull_call, seek
+from client.cursor import Cursor
+from client.operations import Operation, cursor_places, milliseconds, offsets, pull_call, seek
+from client.options import check_names
 from client.pull_result import PullResult, pull_result
 from client.results import QueueOffsets
 from client.transport.request import Call, NodeAnswer, Retry
-from protocol.errors import BadRequest, MqError
+from protocol.errors import BadRequest, CorruptError, MessageDamaged, MqError, UnknownTopic
+from protocol.names import is_group_name
 
-Start = Literal["latest", "earliest"] | int | datetime
+log = logging.getLogger("keelog.client")
+
+Start = Literal["latest", "earliest"] | int | datetime | Mapping[int, int]
+OnDamage = Literal["fail", "skip"] | Callable[[MessageDamaged], object]
 PULLS_MAX = 32
 """Pulls under way; with more queues than that they take turns."""
 WAIT_S = 10.0
@@ -25,22 +32,36 @@ PAUSE_S = 0.05
 """Before pulling again where the node did not hold an empty pull."""
 QUEUES_S = 5.0
 """How often a follower looks for queues that were added to the topic."""
+TOPIC_S = 0.5
+"""How often it looks for a topic that is not there yet."""
 BEHIND_ANY = 2**63 - 1
 """A pull from there is answered when the node knows where the queue ends, and refused otherwise."""
 
 
 class TailOptions(TypedDict, total=False):
-    """`queues`: only these. `tags`: as for pull. `until_end`: stop at the end as it is at the
-    start, or as it is when a queue worker that is behind has caught up; where none does, and
-    before damage, that is an error after the last message. `follow=False`: stop where nothing
-    more comes.
+    """The options of `tail` and `consume` beside topic and start.
 
-    `in_flight`: pulls under way, of `max_bytes` and `max_messages` at most; one for each queue."""
+    `queues`: only these queue ids; all unless given.
+    `tags`: `"A || B"`, messages with one of these tags; None for all.
+    `until_end`: stop at the end as it is at the start, or as it is when a queue worker that lags
+        has caught up; where none does, and before damage, that is an error after the last message.
+    `follow`: False stops where nothing more comes.
+    `max_messages`: of one pull at most, 1 to 10,000.
+    `max_bytes`: of one pull at most.
+    `in_flight`: pulls under way, 1 to 32, one for each queue.
+    `on_damage`: "fail" raises MessageDamaged at a damaged message; "skip" goes on after it and
+        logs a warning; a function goes on too, and gets the error.
+    `cursor`: a name under which the node keeps how far this was read. It begins where the name
+        stopped; `start` counts for a name that is new. The place is committed every second, and
+        when the iterator is closed. A message counts as read when the next one is asked for.
+    """
 
     queues: Iterable[int] | None
     tags: str | None
     until_end: bool
     follow: bool
+    on_damage: OnDamage
+    cursor: str | None
     max_messages: int
     max_bytes: int
     in_flight: int
@@ -57,6 +78,8 @@ class TailSettings(NamedTuple):
     tags: str | None = None
     until_end: bool = False
     follow: bool = True
+    on_damage: OnDamage = "fail"
+    cursor: str | None = None
     max_messages: int = 1_000
     max_bytes: int = 524_288
     in_flight: int = PULLS_MAX
@@ -64,11 +87,17 @@ class TailSettings(NamedTuple):
     @classmethod
     def of(cls, options: TailOptions) -> "TailSettings":
         """From options. Raises BadRequest for unknown names."""
-        if unknown := options.keys() - set(cls._fields):
-            raise BadRequest(f"tail has no option {', '.join(sorted(unknown))}")
+        check_names("tail", options, TailOptions)
         in_flight = options.get("in_flight", 1)
         if not isinstance(in_flight, int) or not 1 <= in_flight <= PULLS_MAX:
             raise BadRequest(f"in_flight is {in_flight!r}", f"use 1 to {PULLS_MAX}")
+        on_damage = options.get("on_damage", "fail")
+        if on_damage not in ("fail", "skip") and not callable(on_damage):
+            raise BadRequest(f"on_damage is {on_damage!r}", "use 'fail', 'skip' or a function")
+        cursor = options.get("cursor")
+        if cursor is not None and not (isinstance(cursor, str) and is_group_name(cursor)):
+            hint = "use 1 to 255 of the characters % | a-z A-Z 0-9 _ -"
+            raise BadRequest(f"cursor is {cursor!r}", hint)
         return cls(**{**options, "queues": _queue_ids(options.get("queues"))})  # type: ignore[arg-type]
 
 
@@ -115,19 +144,41 @@ class Subscription:
         self._pulling: set[int] = set()
         self._looked_at = 0.0
         self._unread: MqError | None = None
+        self._awaited: Start | None = None
+        """Where to start in a topic that was not there at the start."""
+        self.cursor: Cursor | None = None
+        if settings.cursor is not None:
+            self.cursor = Cursor(topic, settings.cursor)
 
     def begin(self, start: Start, now: float, deadline: float) -> Operation[None]:
         """Asks where the queues are, and where in them to start; from the beginning when it was
-        given up before."""
+        given up before. A topic that is not there is awaited, unless the follower has an end."""
+        check_start(start)
         self._places.clear()
         self._ready.clear()
-        self._unread = None
+        self._unread = self._awaited = None
         self._looked_at = now
-        found = yield from offsets(self._topic, None, deadline)
+        try:
+            found = yield from offsets(self._topic, None, deadline)
+        except UnknownTopic:
+            if not self._is_endless:
+                raise
+            log.warning("topic %s is not there yet: waiting for it", self._topic)
+            self._awaited = start
+            return
+        known: Mapping[int, int] = {}
+        if self.cursor is not None:
+            known = yield from cursor_places(self._topic, self.cursor.name, deadline)
+        if known and not isinstance(start, Mapping):
+            start = known
         for queue in found:
             if self._wants(queue.queue_id):
                 offset = yield from start_offset(self._topic, queue, start, deadline)
                 self._add(queue, offset)
+        if self.cursor is not None:
+            self.cursor.begin(
+                known, {one.queue_id: one.next_offset for one in self._places.values()}
+            )
 
     def look_for_queues(self, now: float, deadline: float) -> Operation[None]:
         """Takes up queues that were added since; they are read from their start.
@@ -139,25 +190,34 @@ class Subscription:
         try:
             found = yield from offsets(self._topic, None, deadline)
         except MqError as error:
-            if not error.retriable:
+            is_awaited = self._awaited is not None and isinstance(error, UnknownTopic)
+            if not error.retriable and not is_awaited:
                 raise
             return
+        start, self._awaited = self._awaited, None
         for queue in found:
             if self._wants(queue.queue_id) and queue.queue_id not in self._places:
-                self._add(queue, queue.min_offset)
+                offset = queue.min_offset
+                # All messages of a new topic are later than the call: "latest" and -N mean all.
+                if start != "latest" and start is not None and not _counts_back(start):
+                    offset = yield from start_offset(self._topic, queue, start, deadline)
+                self._add(queue, offset)
 
     def should_look(self, now: float) -> bool:
         """Whether it is time for `look_for_queues`."""
-        endless = self._settings.follow and not self._settings.until_end
-        return endless and now >= self._looked_at + QUEUES_S
+        pause_s = QUEUES_S if self._awaited is None else TOPIC_S
+        return self._is_endless and now >= self._looked_at + pause_s
+
+    @property
+    def _is_endless(self) -> bool:
+        return self._settings.follow and not self._settings.until_end
 
     def has_ended(self) -> bool:
         """Whether every queue was read to where it ends.
 
         Raises the error that kept one from it, when all others were.
         """
-        endless = self._settings.follow and not self._settings.until_end
-        if endless or self._ready or self._pulling:
+        if self._is_endless or self._ready or self._pulling:
             return False
         if self._unread is not None:
             raise self._unread
@@ -180,6 +240,8 @@ class Subscription:
 
     def sleep(self, now: float, longest: float) -> float:
         """How long to wait for an answer before asking `due` again."""
+        if self._awaited is not None:
+            return min(longest, TOPIC_S)
         if not self._ready or self._is_full:
             return longest
         return min(longest, max(0.0, min(place.not_before for place in self._ready) - now))
@@ -237,6 +299,9 @@ class Subscription:
             self._ready.append(place)
 
     def _failed(self, place: _QueuePosition, error: MqError, now: float) -> None:
+        if isinstance(error, CorruptError) and self._settings.on_damage != "fail":
+            self._skip(place, error)
+            return
         place.failures += 1
         if not error.retriable or place.failures >= self._retry.max_attempts:
             if not place.asks_end:
@@ -245,6 +310,20 @@ class Subscription:
             return
         place.not_before = now + self._retry.backoff * 2**place.failures
         self._ready.append(place)
+
+    def _skip(self, place: _QueuePosition, error: CorruptError) -> None:
+        """Goes on after a damaged message. Damage that hides where the queue goes on ends it."""
+        if not isinstance(error, MessageDamaged) or error.next_offset <= place.next_offset:
+            if place.end is None:
+                raise error
+            self._unread = self._unread or error
+            return
+        place.next_offset, place.failures = error.next_offset, 0
+        if callable(self._settings.on_damage):
+            self._settings.on_damage(error)
+        else:
+            log.warning("%s: passed over", error.reason)
+        self._go_on(place, dry=False)
 
     def _wants(self, queue_id: int) -> bool:
         return self._settings.queues is None or queue_id in self._settings.queues
@@ -281,8 +360,25 @@ class Subscription:
         return WAIT_S_CROWDED if is_crowded else WAIT_S
 
 
+def check_start(start: object) -> None:
+    """Raises BadRequest for what is not a place to start at."""
+    is_number = isinstance(start, int) and not isinstance(start, bool)
+    is_place = is_number or isinstance(start, datetime | Mapping)
+    if not is_place and start not in ("latest", "earliest"):
+        raise BadRequest(
+            f"start is {start!r}", "use 'latest', 'earliest', an offset, -N or a datetime"
+        )
+
+
+def _counts_back(start: Start) -> bool:
+    return isinstance(start, int) and start < 0
+
+
 def start_offset(topic: str, queue: QueueOffsets, start: Start, deadline: float) -> Operation[int]:
-    """The queue offset that `start` names. Negative numbers count back from the end."""
+    """The queue offset that `start` names. Negative numbers count back from the end; a queue that
+    a mapping does not name was added later, and is read from its start."""
+    if isinstance(start, Mapping):
+        return start.get(queue.queue_id, queue.min_offset)
     if isinstance(start, datetime):
         at = {"topic": topic, "queue": queue.queue_id, "timestamp": milliseconds(start, 0)}
         return (yield from seek({**at, "boundary": "lower"}, deadline))
@@ -290,8 +386,4 @@ def start_offset(topic: str, queue: QueueOffsets, start: Start, deadline: float)
         return queue.max_offset
     if start == "earliest":
         return queue.min_offset
-    if not isinstance(start, int) or isinstance(start, bool):
-        raise BadRequest(
-            f"start is {start!r}", "use 'latest', 'earliest', an offset, -N or a datetime"
-        )
     return max(queue.min_offset, queue.max_offset + start) if start < 0 else start

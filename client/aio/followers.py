@@ -14,7 +14,7 @@ from client.messages import Message
 from client.pull_result import PullResult
 from client.subscription import Start, Subscription
 from client.transport.request import Outcome
-from protocol.errors import MqError
+from protocol.errors import BusyError, MqError
 
 TURN_S_MAX = 1.0
 """How long a follower sleeps at most before it looks around again."""
@@ -28,6 +28,7 @@ class PullResults:
         self._tail = tail
         self._start = start
         self._has_begun = self._is_over = False
+        self._last: PullResult | None = None
         # One for each pull under way at most.
         self._arrived: asyncio.Queue[tuple[int, Outcome]] = asyncio.Queue()
 
@@ -37,14 +38,36 @@ class PullResults:
     async def __anext__(self) -> PullResult:
         if self._is_over:
             raise StopAsyncIteration
+        if self._last is not None:
+            self.read_to(self._last, self._last.next_begin_offset)
+            self._last = None
         try:
             found = await self._next()
         except MqError:
-            self._is_over = True
+            await self.aclose()
             raise
         if found is None:
+            await self.commit()
             raise StopAsyncIteration
+        self._last = found
         return found
+
+    def read_to(self, result: PullResult, offset: int) -> None:
+        """The messages of a result below `offset` were read."""
+        if self._tail.cursor is not None:
+            self._tail.cursor.read_to(result.queue_id, offset)
+
+    async def commit(self, only_when_due: bool = False) -> None:
+        """Commits the cursor, if there is one that has moved."""
+        cursor, now = self._tail.cursor, monotonic()
+        if cursor is None or not (cursor.is_due(now) if only_when_due else cursor.moved()):
+            return
+        await run(self._core, cursor.commit(now, self._core.deadline(None)))
+
+    async def commit_if_due(self) -> None:
+        """As `commit`, now and then. A node that is away gets the place later."""
+        with suppress(BusyError):
+            await self.commit(only_when_due=True)
 
     async def _next(self) -> PullResult | None:
         """Awaits nothing while it holds an answer: being cancelled would lose it."""
@@ -53,6 +76,7 @@ class PullResults:
             await run(core, tail.begin(self._start, monotonic(), core.deadline(None)))
             self._has_begun = True
         while True:
+            await self.commit_if_due()
             now = monotonic()
             if tail.should_look(now):
                 await run(core, tail.look_for_queues(now, core.deadline(None)))
@@ -83,8 +107,10 @@ class PullResults:
             self._core.io.call(call)
 
     async def aclose(self) -> None:
-        """Ends it. Harmless when repeated."""
+        """Ends it, and commits its cursor. Harmless when repeated."""
         self._is_over = True
+        with suppress(MqError):  # what cannot be committed now is read again
+            await self.commit()
 
 
 class MessageStream:
@@ -92,16 +118,24 @@ class MessageStream:
 
     def __init__(self, results: PullResults) -> None:
         self._results = results
+        self._result: PullResult | None = None
         self._left: Iterator[Message] = iter(())
+        self._last: Message | None = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
+        if self._result is not None and self._last is not None:
+            self._results.read_to(self._result, self._last.queue_offset + 1)
+            self._last = None
+            await self._results.commit_if_due()
         while True:
             for message in self._left:
+                self._last = message
                 return message
-            self._left = iter((await anext(self._results)).messages)
+            self._result = await anext(self._results)
+            self._left = iter(self._result.messages)
 
     async def aclose(self) -> None:
         """Ends it. Harmless when repeated."""

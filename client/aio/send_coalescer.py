@@ -30,7 +30,7 @@ from client.send.send_coalescer import (
 )
 from client.transport.io_thread import CALLS_MAX
 from client.transport.request import Call
-from protocol.errors import MqError, NodeBusy
+from protocol.errors import MqError, NodeBusy, OutcomeUnknownError
 
 EARLY_RECORDS = 32
 """While this loop has no batch under way, this number of messages goes at once: the node stores
@@ -66,15 +66,19 @@ class _GatheredSends:
 
     def of_some(self, entries: Sequence[EncodedMessage], results: Results) -> None:
         """Some rows have: the slots of the entries."""
+        if isinstance(results, OutcomeUnknownError):
+            results = results.about(entries[0].topic, [entry.unique_key for entry in entries])
         self.sends.on_loop(self._resolve, [self.futures[entry.slot] for entry in entries], results)
 
     # In the loop.
 
     def _resolve(self, futures: list[ReceiptFuture], results: Results) -> None:
         if isinstance(results, MqError):
-            for future in futures:
+            for row, future in enumerate(futures):
                 if not future.done():
-                    future.set_exception(results)
+                    future.set_exception(
+                        results.of_row(row) if isinstance(results, OutcomeUnknownError) else results
+                    )
         else:
             for future, receipt in zip(futures, results, strict=True):
                 if not future.done():

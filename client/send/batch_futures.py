@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from client.results import Receipt
-from client.send.receipts import Results
+from client.send.receipts import Results, error_of
 from client.send.record_batch import EncodedMessage
-from protocol.errors import MqError
+from protocol.errors import MqError, OutcomeUnknownError
 
 _RUNNING = "RUNNING"
 _FINISHED = "FINISHED"
@@ -76,7 +76,10 @@ class ReceiptFuture(Future[Receipt]):
     @property
     def _exception(self) -> BaseException | None:  # type: ignore[override]
         found = self._outcomes.of(self._row)
-        return found[0] if found is not None and isinstance(found[0], MqError) else None
+        if found is None or not isinstance(found[0], MqError):
+            return None
+        error = found[0]
+        return error.of_row(found[1]) if isinstance(error, OutcomeUnknownError) else error
 
     @property
     def _result(self) -> Receipt | None:  # type: ignore[override]
@@ -135,7 +138,10 @@ def resolve_entries(entries: Sequence[EncodedMessage], results: Results) -> None
             outcomes, own = entry.slot
             if outcomes.parts is None:
                 outcomes.parts = {}
-            outcomes.parts[own] = results, row
+            if isinstance(results, MqError):
+                outcomes.parts[own] = error_of(results, entry.topic, entry.unique_key), 0
+            else:
+                outcomes.parts[own] = results, row
             if outcomes.watched and own in outcomes.watched:
                 futures.append(outcomes.watched.pop(own))
         condition.notify_all()

@@ -10,7 +10,7 @@ from client.results import Receipt
 from client.send.batch_sender import BatchSender
 from client.send.columns import NOT_TAKEN, MessageBatch
 from client.send.encode import Encoder
-from client.send.receipts import Results
+from client.send.receipts import Results, error_of
 from client.send.record_batch import EncodedMessage, EntryBatch
 from protocol.errors import MqError
 
@@ -32,7 +32,7 @@ class SendManyError(MqError):
     """Some messages failed: `succeeded` has the receipts of the others, `failed` their errors.
 
     `failed` counts in the order of the call. Errors of the class OutcomeUnknownError mean that
-    the message may be stored.
+    the message may be stored; they name it by `topic` and `unique_key`.
     """
 
     def __init__(self, succeeded: list[Receipt], failed: list[Failure]) -> None:
@@ -112,7 +112,7 @@ class SendMany:
                 rest: MessageOptions = {} if isinstance(body, OutgoingMessage) else options
                 yield self._encoder.entry(topic, body, rest, index)
             except MqError as error:
-                self._fail([index], error)
+                self._fail(index, error)
         if columns is not None and columns.bodies:
             yield from self._of_columns(columns, end)
 
@@ -131,7 +131,8 @@ class SendMany:
 
     def _deliver(self, entries: Sequence[EncodedMessage], results: Results) -> None:
         if isinstance(results, MqError):
-            self._fail([entry.slot for entry in entries], results)
+            for entry in entries:
+                self._fail(entry.slot, error_of(results, entry.topic, entry.unique_key))
         else:
             slots = (entry.slot for entry in entries)
             self._receipts.update(zip(slots, results, strict=True))
@@ -139,5 +140,5 @@ class SendMany:
             self._bytes_unanswered -= sum(len(entry.record) for entry in entries)
             self._condition.notify()
 
-    def _fail(self, indexes: Iterable[int], error: MqError) -> None:
-        self._failed += [Failure(index, error) for index in indexes]
+    def _fail(self, index: int, error: MqError) -> None:
+        self._failed.append(Failure(index, error))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from client.messages import Body, MessageOptions, OutgoingMessage
-from client.options import BatchOptions, check_batch, plain_bodies
+from client.options import BatchOptions, check_batch, check_names, plain_bodies
 from client.send.columns import MessageBatch, kind_of
 from client.send.record_batch import EncodedColumns, EncodedMessage
 from client.send.record_mould import SHORT, UNIQUE_KEY_START, keys_property, record_mould
@@ -52,10 +52,8 @@ def outgoing(body: Body | OutgoingMessage, options: MessageOptions) -> OutgoingM
                 "say it in the message: dataclasses.replace(message, ...)",
             )
         return body
-    try:
-        return OutgoingMessage(body, **options)
-    except TypeError as error:
-        raise BadRequest(f"a message has no such option: {error}", "see help(keelog)") from None
+    check_names("a message", options, MessageOptions)
+    return OutgoingMessage(body, **options)
 
 
 class Encoder:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from client.results import Receipt
 from client.send.unique_key import hex_after
 from client.transport.request import NodeAnswer
-from protocol.errors import BadRequest, MqError, SendTimeout
+from protocol.errors import BadRequest, MqError, OutcomeUnknownError, SendTimeout
 from protocol.message_id import offset_message_id, parse_host
 
 T = TypeVar("T")
@@ -113,6 +113,13 @@ def check_count(found: int, sent: int) -> None:
     """Raises BadRequest for an answer about other records."""
     if found != sent:
         raise BadRequest(f"the answer to append counts {found} records, {sent} were sent")
+
+
+def error_of(error: MqError, topic: str, unique_key: str) -> MqError:
+    """The error of one message of a request: one of unknown outcome names the message."""
+    if isinstance(error, OutcomeUnknownError):
+        return error.about(topic, (unique_key,))
+    return error
 
 
 def read_receipts(read: Callable[[Mapping[str, Any]], T], answer: NodeAnswer) -> T | SendTimeout:

@@ -29,7 +29,7 @@ from client.send.receipts import (
 )
 from client.send.unique_key import KeyRun
 from client.transport.request import Call, NodeRole, Outcome
-from protocol.errors import BadRequest, IllegalMessage, MqError
+from protocol.errors import BadRequest, IllegalMessage, MqError, OutcomeUnknownError
 from protocol.record.codec import SHORT_HEAD
 from protocol.record.encode import ANY_QUEUE
 from protocol.record.encode_batch import EncodedBatch
@@ -67,10 +67,6 @@ class WriteQueues:
         if not topics:
             return True
         return monotonic() < self._learned_at + TOPICS_S_MAX and topics <= self._counts.keys()
-
-    def has(self, topic: str) -> bool:
-        """Whether the topic is there. One that is not will be made by the node."""
-        return bool(self._counts.get(topic))
 
     def queue_for(self, topic: str, order_by: str | None) -> int:
         """The queue of an ordering key, or else the next in turn, from a random start."""
@@ -238,7 +234,8 @@ class EntryBatch(RecordBatch):
 
     def requests(self, queues: WriteQueues) -> list[BatchRequest]:
         """One for all that have a queue, and one for each topic that is left to the node: those of
-        `one_queue`, and unknown ones, which the node creates."""
+        `one_queue`. An unknown one, which the node creates, is taken to have the usual queues: the
+        node refuses a wrong guess, and the batch is sent again."""
         if self._is_lone():
             (entry,) = self.entries
             return [_request(self.entries, entry.record, (entry.queue_id,))]
@@ -247,7 +244,7 @@ class EntryBatch(RecordBatch):
         topics = self._topics_left_to_node()
         for entry in self.entries:
             is_open = entry.queue_id == ANY_QUEUE and entry.order_by is None
-            if is_open and (entry.topic in topics or not queues.has(entry.topic)):
+            if is_open and entry.topic in topics:
                 left.setdefault(entry.topic, []).append(entry)
             else:
                 placed.append(entry)
@@ -376,10 +373,10 @@ class ColumnBatch(RecordBatch):
 
     def end(self, request: BatchRequest, outcome: Outcome) -> None:
         """Makes the receipt, or passes the error on."""
-        if isinstance(outcome, MqError):
-            self.done(outcome)
-        else:
-            self.done(read_receipts(self._receipt, outcome))
+        found = outcome if isinstance(outcome, MqError) else read_receipts(self._receipt, outcome)
+        if isinstance(found, OutcomeUnknownError):
+            found = found.about(self.columns.topic, self.columns.unique_keys)
+        self.done(found)
 
     def _receipt(self, header: Mapping[str, Any]) -> BatchReceipt:
         columns = self.columns

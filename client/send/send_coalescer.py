@@ -12,7 +12,7 @@ from time import monotonic
 
 from client.results import Receipt
 from client.send.batch_sender import BatchSender
-from client.send.receipts import Results
+from client.send.receipts import Results, error_of
 from client.send.record_batch import EncodedMessage, EntryBatch
 from client.transport.blocking_channel import ChannelPool
 from client.transport.io_thread import CALLS_MAX, IoThread
@@ -157,7 +157,7 @@ class SendCoalescer:
 def _deliver(entries: Sequence[EncodedMessage], results: Results) -> None:
     if isinstance(results, MqError):
         for entry in entries:
-            entry.slot(results)
+            entry.slot(error_of(results, entry.topic, entry.unique_key))
     else:
         for entry, receipt in zip(entries, results, strict=True):
             entry.slot(receipt)

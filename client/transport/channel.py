@@ -27,6 +27,7 @@ class Channel:
         self._role = role
         self._link: ZmtpConnection | None = None
         self._again_at = 0.0
+        self._losses = 0
         self._closing = False
 
     def _link_up(self) -> ZmtpConnection | None:
@@ -50,6 +51,7 @@ class Channel:
         """The connection is gone; its calls go on elsewhere, or fail."""
         if self._link is link:
             self._link = None
+            self._losses += 1
             self._again_at = monotonic() + RECONNECT_MS / 1_000
         link.close()
         why = f"the connection to {link.endpoint} was lost"
@@ -89,7 +91,8 @@ class Channel:
             # It may be of another machine, beyond a tunnel, or of a process that starts again.
             with suppress(OSError, ValueError):
                 return ZmtpConnection(endpoint, exchange, local)
-        return ZmtpConnection(endpoint, exchange)
+        at = self._io.names.numeric(endpoint, self._losses)
+        return ZmtpConnection(endpoint, exchange, "" if at == endpoint else at)
 
     def _local(self, routes: Routes) -> Mapping[str, str]:
         """Which local sockets it takes."""

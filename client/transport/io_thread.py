@@ -24,8 +24,9 @@ from client.transport.exchange import (
     refused_unsent,
     when_closed,
 )
+from client.transport.host_names import HostNames
 from client.transport.request import Call, NodeAnswer, NodeRole, Outcome, Retry
-from client.transport.routes import Routes
+from client.transport.routes import Routes, fill_in
 from client.transport.timers import Action, Timer, Timers
 from client.transport.zmq_connection import ZmqConnection, wake_fd
 from protocol.errors import MqError, NodeBusy, NotConnected
@@ -47,6 +48,7 @@ class IoThread:
         self.retry = retry
         self.routes: Routes | None = None
         self.control = endpoint
+        self.names = HostNames()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
         self._wake_fd = wake_fd()
@@ -179,10 +181,15 @@ class IoThread:
 
     def _usable(self, call: Call) -> bool:
         """Whether a process that the call can use is connected, whatever the new routes say."""
-        assert self.routes is not None
-        writer = [self.routes.writer] if self.routes.writer else []
-        wanted = writer if call.role is NodeRole.WRITER else list(self.routes.readers)
-        return any(self._is_up(endpoint) for endpoint in wanted)
+        return any(self._is_up(endpoint) for endpoint in self._wanted(call))
+
+    def _wanted(self, call: Call) -> list[str]:
+        """The endpoints that the call can use, as far as they are known."""
+        if self.routes is None or call.role is NodeRole.CONTROL:
+            return [self.control]
+        if call.role is NodeRole.READER:
+            return list(self.routes.readers)
+        return [self.routes.writer] if self.routes.writer else []
 
     def _reader(self, call: Call) -> str | None:
         """The reader for the call: by affinity, one further at each attempt, those up first."""
@@ -200,6 +207,7 @@ class IoThread:
     def _link(self, endpoint: str) -> ZmqConnection:
         link = self._links.get(endpoint)
         if link is None:
+            self.names.look_up(endpoint)
             link = self._links[endpoint] = ZmqConnection(
                 self._context, endpoint, Exchange(self.retry)
             )
@@ -332,19 +340,26 @@ class IoThread:
 
     def _refused_at_first(self, link: ZmqConnection) -> None:
         """A node that was never reached: more likely a wrong address than a restart."""
-        if link.ever_connected or link.refusals < self.retry.max_attempts:
+        if link.ever_connected:
             return
-        error = NotConnected(
-            f"nobody answers at {self.control}",
-            "start a node with keelog serve DIR, or name another one with --node",
-        )
+        if why := self.names.error(self.control):
+            error = _unknown_host(why)
+        elif link.refusals < self.retry.max_attempts * link.families:
+            return
+        else:
+            error = NotConnected(
+                f"nobody answers at {self.control}",
+                "start a node with keelog serve DIR, or name another one with --node",
+            )
         for call in list(self._live.values()):
             self._finish(call, error)
 
     def _take_answers(self, link: ZmqConnection) -> None:
         for call, decision in link.receive(monotonic()):
-            if call.op == "routes" and isinstance(decision, NodeAnswer):
-                self._learn(Routes.of(decision.header))
+            if link.endpoint == self.control and isinstance(decision, NodeAnswer):
+                fill_in(decision.header, self.control)
+                if call.op == "routes":
+                    self._learn(Routes.of(decision.header))
             self._act(call, decision)
 
     def _act_all(self, ended: list[tuple[Call, Decision]]) -> None:
@@ -359,7 +374,11 @@ class IoThread:
 
     def _expire(self, call: Call) -> None:
         where = self._endpoint(call) or f"the {call.role.value} of {self.control}"
-        self._finish(call, at_deadline(call, where))
+        error = at_deadline(call, where)
+        why = next(filter(None, map(self.names.error, self._wanted(call))), "")
+        if why and isinstance(error, NotConnected):
+            error = _unknown_host(why)
+        self._finish(call, error)
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
         """Ends the call. A late answer is dropped."""
@@ -379,3 +398,11 @@ class IoThread:
             self._drop(link)
         self._context.term()
         os.close(self._wake_fd)
+
+
+def _unknown_host(why: str) -> NotConnected:
+    return NotConnected(
+        why,
+        "check the name, or use an address; keelog serve --advertise HOST sets what a node gives"
+        " to its clients",
+    )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from protocol.addresses import fill_host, host_of
 from protocol.errors import MqError
 from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
 from protocol.wire.frames import raise_refusal
@@ -46,6 +47,25 @@ class Routes:
     def endpoints(self) -> set[str]:
         """Every address that is in use."""
         return {*self.readers, *([self.writer] if self.writer else [])}
+
+
+def fill_in(header: dict[str, Any], asked: str) -> None:
+    """Puts the host of `asked`, the control address, into the addresses of an answer to `routes` or
+    `status` that leave it out."""
+    host = host_of(asked)
+    for fields, name in ((header, "writer"), (header, "http"), *_rows(header)):
+        if isinstance(fields.get(name), str):
+            fields[name] = fill_host(fields[name], host)
+    if isinstance(header.get("readers"), list):
+        header["readers"] = [
+            fill_host(one, host) if isinstance(one, str) else one for one in header["readers"]
+        ]
+
+
+def _rows(header: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    rows = header.get("processes")
+    found = rows if isinstance(rows, list) else []
+    return [(row, "endpoint") for row in found if isinstance(row, dict)]
 
 
 def _local(fields: Any) -> dict[str, str]:

@@ -15,6 +15,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from client.transport.exchange import Decision, Exchange
 from client.transport.request import Call
+from protocol.addresses import host_of, is_numeric
 from protocol.errors import BadRequest, MqError, NotConnected
 from protocol.wire import zmtp
 from protocol.wire.frames import VERSION, HeaderPacker, unpack_answer
@@ -67,6 +68,8 @@ class ZmqConnection:
         self.ever_connected = False
         self.refusals = 0
         self.closed = False
+        self.families = 1 if is_numeric(host_of(endpoint)) else 2
+        """A name may have IPv4 and IPv6 addresses, and the node listen at those of one kind."""
         self.watched = int(zmq.POLLIN)
         self._pack = HeaderPacker()
         self.socket, self.monitor = self._open(context)
@@ -78,7 +81,7 @@ class ZmqConnection:
             self.close()
             raise BadRequest(
                 f"{endpoint!r} is no address of a node: {error.strerror}",
-                "write tcp://127.0.0.1:9870",
+                "write tcp://127.0.0.1:7850",
             ) from None
 
     def _open(
@@ -190,7 +193,16 @@ class ZmqConnection:
             else:
                 self.refusals += 1
                 refused = True
+                # The other attempts are ZeroMQ's own, after a pause.
+                if self.families > 1 and self.refusals % 2 and not self.ever_connected:
+                    self._try_other_family()
         return ConnectionNews(up, refused, lost)
+
+    def _try_other_family(self) -> None:
+        """Connects by an address of the other kind: ZeroMQ takes a name's first of one kind."""
+        self.socket.disconnect(self.endpoint)
+        self.socket.setsockopt(zmq.IPV6, 1 - int(self.socket.getsockopt(zmq.IPV6)))
+        self.socket.connect(self.endpoint)
 
     def take_pending(self) -> list[Call]:
         """The calls that were certainly not sent."""

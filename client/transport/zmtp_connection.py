@@ -240,7 +240,7 @@ class ZmtpConnection:
 
 
 def _begin(endpoint: str) -> socket.socket:
-    """A socket that connects. Names are left to ZeroMQ: looking them up takes time."""
+    """A socket that connects. A name raises: `HostNames` knows its addresses."""
     kind, _, rest = endpoint.partition("://")
     if kind == "ipc":
         return _connecting(socket.AF_UNIX, f"\0{rest[1:]}" if rest.startswith("@") else rest)

@@ -114,7 +114,7 @@ def test_what_is_no_bytes_is_refused_in_each_way_and_the_error_says_what_helps(
     for send in ways(mq, body):
         with pytest.raises((BadRequest, keelog.SendManyError)) as caught:
             send()
-        hint = ".encode()" if isinstance(body, str) else ".tobytes()"
+        hint = ".tobytes()" if isinstance(body, np.ndarray) else ".encode()"
         assert hint in caught.value.hint
     assert node.stored() == []
 
@@ -122,11 +122,11 @@ def test_what_is_no_bytes_is_refused_in_each_way_and_the_error_says_what_helps(
 @pytest.mark.parametrize(
     ("url", "retry"),
     [
-        (9870, None),
-        (b"tcp://127.0.0.1:9870", None),
+        (7850, None),
+        (b"tcp://127.0.0.1:7850", None),
         ("tcp://127.0.0.1:99999", None),
         ("tcp://127.0.0.1:0", None),
-        ("tcp://127.0.0.1:9870", 3),
+        ("tcp://127.0.0.1:7850", 3),
     ],
 )
 def test_addresses_and_retries_that_are_none_are_refused(url: Any, retry: Any) -> None:
@@ -188,3 +188,39 @@ def test_clients_and_producers_are_not_copied(mq: keelog.Client) -> None:
                 copy.copy(made)
             with pytest.raises(TypeError, match="the other process"):
                 pickle.dumps(made)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "hint"),
+    [
+        ({"key": "k"}, "a message has no option key", "did you mean keys?"),
+        ({"tag": "k"}, "a message has no option tag", "did you mean tags?"),
+        ({"tags": 5}, "tags is int, not text", "give str(value)"),
+        ({"keys": 5}, "keys is int, not a list of text", "keys=['order-17']"),
+        ({"keys": ["a", b"b"]}, "a key is bytes, not text", "decode it: value.decode()"),
+        ({"properties": {"n": 5}}, "property 'n' is int, not text", "give str(value)"),
+        ({"properties": 5}, "properties is int, not a dict", "properties={'name': 'text'}"),
+        ({"queue_id": "5"}, "queue_id is str, not a whole number", "give int(value)"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_type(
+    mq: keelog.Client, options: dict[str, Any], reason: str, hint: str
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        mq.send("orders", b"x", **options)
+    assert (caught.value.reason, caught.value.hint) == (reason, hint)
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        ({"a": 1}, "encode it, as JSON: json.dumps(body).encode()"),
+        (None, "encode it, as JSON: json.dumps(body).encode()"),
+        ("text", "encode text: body.encode()"),
+        (np.zeros(3), "an array has .tobytes(), a file .read()"),
+    ],
+)
+def test_a_wrong_body_says_how_to_make_bytes_of_it(mq: keelog.Client, body: Any, hint: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        mq.send("orders", body)
+    assert caught.value.hint == hint

@@ -101,9 +101,20 @@ def test_a_topic_that_nobody_knows_is_made_by_its_first_batch(
     with mq.producer() as producer:
         first = producer.send_many("fresh", [b"1", b"2", b"3"])
         second = producer.send_many("fresh", [b"4"] * 8)
-    assert len({r.queue_id for r in first}) == 1, "the node chose one queue for the batch"
+    assert len({r.queue_id for r in first}) == 3, "a new topic has the usual queues"
     assert len({r.queue_id for r in second}) == 8, "the client takes the queues in turn"
-    assert [h.get("queue") for h in node.operations("append")] == [-1, None]
+    assert [h.get("queue") for h in node.operations("append")] == [None, None]
+
+
+def test_a_new_topic_with_fewer_queues_than_usual_gets_its_first_batch_too(
+    node: FakeNode, mq: keelog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = node.memory.topics
+    monkeypatch.setattr(node.memory, "need_topic", lambda topic: made.setdefault(topic, 2))
+    with mq.producer() as producer:
+        receipts = producer.send_many("narrow", [b"%d" % number for number in range(100)])
+    assert {r.queue_id for r in receipts} == {0, 1}
+    assert len(node.operations("append")) == 2, "the first guess is refused as a whole"
 
 
 def test_order_by_keeps_the_messages_of_a_key_in_one_queue_and_in_order(

@@ -208,9 +208,9 @@ def test_unique_keys_begin_again_with_the_month() -> None:
 
 
 def test_the_address_in_the_keys_is_the_one_towards_the_node() -> None:
-    assert local_ip("tcp://127.0.0.1:9870") == b"\x7f\x00\x00\x01"
+    assert local_ip("tcp://127.0.0.1:7850") == b"\x7f\x00\x00\x01"
     assert len(local_ip("ipc://somewhere")) == 4
-    assert len(local_ip("tcp://[::1]:9870")) == 4
+    assert len(local_ip("tcp://[::1]:7850")) == 4
 
 
 def test_a_call_whose_last_attempt_is_not_answered_says_why_the_one_before_was_refused() -> None:

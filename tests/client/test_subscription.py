@@ -4,9 +4,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -227,9 +229,33 @@ def test_closing_the_client_ends_its_followers_all_at_the_same_time(
     assert not any(follower.is_alive() for follower in followers)
 
 
-def test_a_topic_that_is_not_there_is_an_error(mq: keelog.Client) -> None:
+@pytest.mark.parametrize("options", [{"until_end": True}, {"follow": False}])
+def test_a_topic_that_is_not_there_has_no_end(
+    mq: keelog.Client, options: keelog.TailOptions
+) -> None:
     with pytest.raises(keelog.UnknownTopic):
-        next(mq.tail("nothing", until_end=True))
+        next(mq.tail("nothing", **options))
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest", -1, 1, datetime(2020, 1, 1, tzinfo=UTC)])
+def test_a_follower_waits_for_its_topic_and_reads_all_of_it(
+    mq: keelog.Client, start: subscription.Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ThreadPoolExecutor(1) as thread, keelog.connect(mq.endpoint, timeout=30.0) as other:
+        found = thread.submit(lambda: list(islice(other.tail("later", start), 2)))
+        wait_until(lambda: "topic later is not there yet" in caplog.text, "it does not say so")
+        time.sleep(2 * subscription.TOPIC_S)
+        for number in range(3):
+            mq.send("later", b"%d" % number, queue_id=0)
+        first = 1 if start == 1 else 0
+        assert numbers(found.result(30.0)) == [first, first + 1]
+    assert len([one for one in caplog.records if one.name == "keelog.client"]) == 1
+
+
+def test_a_wrong_start_is_an_error_before_the_topic_is_there(mq: keelog.Client) -> None:
+    wrong: Any = "begin"
+    with pytest.raises(keelog.BadRequest, match="start is 'begin'"):
+        next(mq.tail("nothing", wrong))
 
 
 def test_more_queues_than_pulls_take_turns(mq: keelog.Client) -> None:

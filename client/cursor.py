@@ -1,0 +1,67 @@
+"""A named cursor: how far its follower has read, and what is to be committed. No sockets, no clock.
+
+The node keeps the place. Messages that were read and not committed come again after a crash: each
+is read at least once.
+"""
+
+from collections.abc import Mapping
+
+from client.operations import Operation, commit_cursor
+
+COMMIT_EVERY_S = 1.0
+COMMIT_EVERY_MESSAGES = 1_000
+
+
+class Cursor:
+    """The places of one cursor in the queues of a topic."""
+
+    def __init__(self, topic: str, name: str) -> None:
+        self.topic = topic
+        self.name = name
+        self._committed: dict[int, int] = {}
+        self._read: dict[int, int] = {}
+        self._unsaved = 0
+        self._commit_at = 0.0
+
+    def begin(self, committed: Mapping[int, int], starts: Mapping[int, int]) -> None:
+        """`committed`: the places that the node has; `starts`: where reading begins.
+
+        All starts are committed, those of silent queues too: a queue without a place is one that
+        was added later.
+        """
+        self._committed, self._read = dict(committed), dict(starts)
+
+    def read_to(self, queue_id: int, offset: int) -> None:
+        """All messages of a queue below `offset` were read."""
+        self._unsaved += offset - self._read.get(queue_id, 0)
+        self._read[queue_id] = offset
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to commit."""
+        if self._unsaved >= COMMIT_EVERY_MESSAGES:
+            return True
+        return now >= self._commit_at and bool(self.moved())
+
+    def moved(self) -> dict[int, int]:
+        """The places that the node does not have."""
+        committed = self._committed
+        return {
+            queue_id: offset
+            for queue_id, offset in self._read.items()
+            if committed.get(queue_id) != offset
+        }
+
+    def begin_commit(self, now: float) -> dict[int, int]:
+        """The places to send now. They stay to be sent until `end_commit`."""
+        self._commit_at, self._unsaved = now + COMMIT_EVERY_S, 0
+        return self.moved()
+
+    def end_commit(self, places: Mapping[int, int]) -> None:
+        """The node has these."""
+        self._committed.update(places)
+
+    def commit(self, now: float, deadline: float) -> Operation[None]:
+        """Sends the places that have moved."""
+        places = self.begin_commit(now)
+        yield from commit_cursor(self.topic, self.name, places, deadline)
+        self.end_commit(places)
