@@ -52,6 +52,7 @@ STORE_FILES_SHARE = 2
 """Of the files that a process may open half are kept for the queues': all others are few."""
 OPEN_FILES_MIN = 16
 _NO_UNITS = QueueEnd()
+_ANY_OFFSET = 2**63 - 1
 
 
 class Shard(NamedTuple):
@@ -103,6 +104,7 @@ class ConsumeQueues:
         """Drops units that nothing vouches for, rebuilds queues that are not whole, syncs."""
         limits = self._feed.limits()
         self._ends, self._rebuilt, self._broken, self.applied = {}, set(), set(), 0
+        self.drop_removed()
         queues = [queue for queue in self._files.queues() if self._shard.owns(queue)]
         vouched = None
         if queues:  # None at all: somebody deleted them, or there was no message yet.
@@ -127,6 +129,27 @@ class ConsumeQueues:
         self._files.make_root()
         self._files.sync()
         return start
+
+    def drop_removed(self) -> None:
+        """Deletes own queues of removed topics, unless they hold units of a new topic already."""
+        removed = self._feed.removed
+        if not removed.topics:
+            return
+        for queue in self._files.queues():
+            horizon = removed.horizon(queue.topic)
+            if horizon and self._shard.owns(queue) and self._physical_end(queue) <= horizon:
+                self._files.remove(queue)
+                self._ends.pop(queue, None)
+                self._broken.discard(queue)
+
+    def _physical_end(self, queue: Queue) -> int:
+        """The log offset after a queue's last record; a queue whose files are broken has a later
+        one, and is made anew."""
+        known = self._ends.get(queue)
+        try:
+            return (known or self._files.last_good(queue, _ANY_OFFSET)).physical_end
+        except QueueBrokenError:
+            return _ANY_OFFSET
 
     def _covered(self, queues: list[Queue], readable: int, broken: set[Queue]) -> int:
         """The smallest log offset that the queues' last good units cover; 0 without any queue."""
@@ -208,8 +231,11 @@ class ConsumeQueues:
             return False
         ends: dict[Queue, QueueEnd] = {}
         units: list[tuple[Queue, int, bytes]] = []
+        removed = self._feed.removed
         for record in records:
             head = record.head
+            if removed.topics and head.physical_offset < removed.horizon(record.topic):
+                continue
             queue = self._own(record.topic.encode(), head.queue_id)
             kind = head.sys_flag & TRANSACTION_MASK
             if queue is None or (kind and kind != TRANSACTION_COMMIT):
@@ -243,7 +269,7 @@ class ConsumeQueues:
         """Places units of own queues, or of some; returns the queues that must be rebuilt."""
         plans: list[tuple[Queue, QueuePlan]] = []
         unequal: set[Queue] = set()
-        for group in unit_groups(requests, self._own):
+        for group in unit_groups(requests, self._own, self._feed.removed):
             queue = group.queue
             if queue in without or (only is not None and queue not in only):
                 continue

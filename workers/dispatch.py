@@ -86,6 +86,17 @@ class TakesFew(Protocol):
         """
 
 
+@runtime_checkable
+class DropsRemoved(Protocol):
+    """What a handler has that keeps files of topics."""
+
+    def drop_removed(self) -> None:
+        """Deletes the files of removed topics, before a record that follows the removal comes.
+
+        After an OSError the same call completes it.
+        """
+
+
 class Stopped(Exception):
     """The wish to stop came while a handler was at work."""
 
@@ -132,14 +143,17 @@ class Dispatcher:
         self.saved = 0
         self.epoch = 0
         self.is_resuming = False
+        self.is_ending = False
+        """The writer stops, and waits for the worker."""
         self.records = 0
         """How many were dispatched."""
         self._feed = feed
         self._handler = handler
         self._short = handler if isinstance(handler, TakesFew) else None
+        self._keeper = handler if isinstance(handler, DropsRemoved) else None
+        self._removals = 0
         self._pace = pace
         self._flush_loop = ServiceLoop(pace.flush, 0.0, 0.0)
-        self._is_ending = False
         self._pause = breaks.pause
         self._is_over = breaks.is_stopping
         self._applied = 0
@@ -170,7 +184,7 @@ class Dispatcher:
             if self._feed.limits().epoch == limits.epoch:
                 break
         self.is_resuming = False
-        self.epoch, self._applied = limits.epoch, self.done
+        self.epoch, self._applied, self._removals = limits.epoch, self.done, limits.removals
         self.saved = self._save(self.done, limits)
         now = time.monotonic()
         self._flushed_at = self._flush_loop.turned_at = self._flush_loop.thorough_at = now
@@ -191,7 +205,9 @@ class Dispatcher:
         if limits.epoch != self.epoch:
             self.start()
             return True
-        self._is_ending = limits.is_ending
+        self.is_ending = limits.is_ending
+        if limits.removals != self._removals:
+            self._drop_removed(limits.removals)
         self.done = max(self.done, limits.min_offset)
         if limits.min_offset > self._trimmed_to:
             self._trimmed_to = limits.min_offset
@@ -203,6 +219,11 @@ class Dispatcher:
             return self._turn_shortly(self._short, limits) or self._turn_by_columns(limits)
         except ServiceNotAvailable as error:
             return self._wait_for_log(error)
+
+    def _drop_removed(self, removals: int) -> None:
+        if self._keeper is not None:
+            self._until_room(self._keeper.drop_removed)
+        self._removals = removals
 
     def _turn_by_columns(self, limits: LogBounds) -> bool:
         for columns in self._feed.columns(self.done, limits.readable):
@@ -343,7 +364,7 @@ class Dispatcher:
 
     def _is_flush_due(self, now: float) -> bool:
         """By pages of new units: the log's records are counted, and nothing is kept per queue."""
-        if self._is_ending:
+        if self.is_ending:
             return now - self._flushed_at >= ENDING_FLUSH_S
         if now < self._rests_until:
             return False

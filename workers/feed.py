@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime.state_page import STOPPING, LogPage, PageAbsent
-from node.store.checkpoints import load_epochs, load_floor
+from node.store.checkpoints import load_epochs, load_floor, load_removed
 from node.store.file_cache import OpenFiles
+from node.store.hints import see_all_damage
 from node.store.log.end import find_tail
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment_list import SegmentList, list_folder
 from node.store.shutdown_state import read_condition
+from protocol.derived.removed import Removed
 from protocol.errors import StoreDamaged
 from protocol.names import COMMIT_LOG_DIR
 from protocol.record.codec import Record, Torn
@@ -40,12 +42,16 @@ class LogBounds(NamedTuple):
     flushed: int
     is_ending: bool = False
     """The writer stops, and waits for the workers to vouch for everything."""
+    removals: int = 0
+    """The number of the note of removed topics."""
 
 
 class Feed(ABC):
     """The log as a handler and the dispatch loop see it."""
 
     log: LogReader
+    removed: Removed
+    """The topics that were removed, as of the last `limits`: their records get no units."""
     window_bytes = WINDOW_BYTES
     """Log read at once; a handler that writes seldom may choose one that fits the caches."""
 
@@ -83,12 +89,13 @@ class Feed(ABC):
         """Where `columns` broke off, None when it came to its end."""
         return self.log.stopped
 
-    def check(self, hint: str = "see: keelog store verify") -> None:
+    def check(self, hint: str = "") -> None:
         """Raises StoreDamaged where `columns` broke off."""
         damage = self.damage
         if damage is not None:
-            path = str(self.path_at(damage.position))
-            raise StoreDamaged(path, damage.position, damage.why, hint)
+            path = self.path_at(damage.position)
+            hint = hint + see_all_damage(path)
+            raise StoreDamaged(str(path), damage.position, damage.why, hint)
 
     def record_at(self, offset: int) -> Record:
         """One verified record. Raises NotFound, StoreDamaged."""
@@ -114,7 +121,9 @@ class RestingFeed(Feed):
         listing.check()
         self._files = OpenFiles(FEED_FILES_MAX)
         segments = SegmentList(self._folder, listing, self._files)
-        end = find_tail(segments, read_condition(root)).end
+        condition = read_condition(root)
+        self.removed = condition.removed
+        end = find_tail(segments, condition).end
         self.log = LogReader(segments, Bounds(segments.start, end))
         epochs = load_epochs(root)
         self._limits = LogBounds(
@@ -122,6 +131,7 @@ class RestingFeed(Feed):
             min_offset=self.log.min_offset,
             readable=self.log.end,
             flushed=min(load_floor(root), self.log.end),
+            removals=self.removed.number,
         )
 
     def limits(self) -> LogBounds:
@@ -143,6 +153,7 @@ class LiveFeed(Feed):
         self._page = LogPage.open(root)
         self._page_look_at = 0.0
         self._limits = LogBounds(0, 0, 0, 0)
+        self.removed = load_removed(root)
         self._files = OpenFiles(FEED_FILES_MAX)
 
     def peek(self) -> LogBounds:
@@ -158,6 +169,7 @@ class LiveFeed(Feed):
             readable=state.readable,
             flushed=state.flushed,
             is_ending=state.state == STOPPING,
+            removals=state.removals,
         )
 
     def limits(self) -> LogBounds:
@@ -165,6 +177,8 @@ class LiveFeed(Feed):
         limits = self.peek()
         if limits.epoch == 0:
             return limits
+        if limits.removals != self.removed.number:
+            self.removed = load_removed(self._root)
         if limits.epoch != self._limits.epoch:
             self._open(limits)
         elif limits.readable > self.log.segments.end or limits.min_offset > self._limits.min_offset:

@@ -31,7 +31,7 @@ WINDOW_BYTES = 1 << 20
 PENDING_KEYS_MAX = 1 << 19
 """Keys that wait in memory, 20 bytes each, for their slots to be written at once."""
 IDLE_S, TURN_BYTES = 0.02, 4 << 20
-"""Nobody waits for a key: the writer need not ring for each record."""
+"""Nobody waits for a key: the writer rings for the first record after a quiet time alone."""
 
 
 class LastIndexed(NamedTuple):

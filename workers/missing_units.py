@@ -34,6 +34,8 @@ class MissingUnits:
         tails = load_tails(self._root)
         if tails is None:
             return {}
+        next_offset = self._feed.removed.next_offsets(tails.at, tails.next_offset)
+        tails = tails._replace(next_offset=next_offset)
         topics = TopicsFile(self._root).topics
         short: dict[Queue, str] = {}
         for queue, known in self._known_ends(tails, place, ends).items():
@@ -95,7 +97,7 @@ class MissingUnits:
 
     def _groups(self, start: int, stop: int) -> Iterator[UnitGroup]:
         for columns in self._feed.columns(start, stop):
-            yield from unit_groups(DispatchRequests(columns), self._own)
+            yield from unit_groups(DispatchRequests(columns), self._own, self._feed.removed)
 
 
 def _end(queue: Queue, ends: Mapping[Queue, QueueEnd]) -> int:

@@ -2,14 +2,17 @@
 
 A turn costs nearly the same for one record as for hundreds. So while records keep coming and nobody
 waits for them, a worker rests after a turn until some time has passed or much has come. A record
-that comes after a quiet time is taken at once, and so is every record that a reader waits for.
+that comes after a quiet time is taken at once, and so is every record that a reader waits for. The
+longer the log is quiet, the longer a worker sleeps: the writer's ring wakes it.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from node.runtime.wakeup import quiet_sleep_s
+
 IDLE_S = 0.005
-"""How long a worker sleeps at most when nobody rings: so late it is where a ring was lost."""
+"""How long a worker sleeps after its rest when nobody rings; more when the log stays quiet."""
 
 
 class Sleep(NamedTuple):
@@ -22,20 +25,31 @@ class Sleep(NamedTuple):
 @dataclass(slots=True)
 class TurnPace:
     """Of one worker: it rests for `rest_s` between turns, or until `batch_bytes` of log have come;
-    in quiet times for `idle_s`, or until `idle_bytes` have come. Times are of one clock."""
+    then for `idle_s`, or until `idle_bytes` have come; in quiet times for longer, or until anything
+    has come. Times are of one clock."""
 
     rest_s: float = 0.1
     batch_bytes: int = 256 * 1024
     idle_s: float = IDLE_S
     idle_bytes: int = 1
     busy_until: float = float("-inf")
+    quiet_since: float | None = None
+    """When the log grew last, or the first sleep began."""
 
     def worked(self, now: float) -> None:
         """A turn found something, and has ended now."""
         self.busy_until = now + self.rest_s
+        self.quiet_since = now
+
+    def stay_awake(self, now: float) -> None:
+        """Others wait for what this worker does by the clock: its next sleep is short."""
+        self.quiet_since = now
 
     def sleep(self, done: int, now: float, is_waited_for: bool) -> Sleep:
         """What to do after a turn that came to log offset `done`."""
-        if is_waited_for or now >= self.busy_until:
-            return Sleep(self.idle_s, done + self.idle_bytes)
-        return Sleep(self.busy_until - now, done + self.batch_bytes)
+        if self.quiet_since is None:
+            self.quiet_since = now
+        if not is_waited_for and now < self.busy_until:
+            return Sleep(self.busy_until - now, done + self.batch_bytes)
+        seconds = quiet_sleep_s(now - self.quiet_since, self.idle_s)
+        return Sleep(seconds, done + (self.idle_bytes if seconds == self.idle_s else 1))

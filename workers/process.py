@@ -185,6 +185,8 @@ class _Worker:
                 pace.worked(now)
             elif self._is_once:
                 break
+            if dispatcher.is_ending:
+                pace.stay_awake(now)
             if topics is not None:
                 # Here alone: within a turn a queue that is being rebuilt has no end.
                 topics.look(now, dispatcher.records)

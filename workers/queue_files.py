@@ -195,7 +195,8 @@ class QueueWriter:
                 raise StoreDamaged(str(path), 0, "is a folder among a queue's files", hint)
         for file in [file for file in self._open if file.queue == queue]:
             os.close(self._open.pop(file))
-        for path in folder.iterdir() if folder.is_dir() else ():
+        # In order: what is left has no gap, and ends with the queue's last unit.
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             disk.unlink(path)
         self._drop_folder(queue)
 

@@ -8,6 +8,7 @@ import numpy as np
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.kernel_dispatch import GroupedUnits, group_queues, queue_units
 from protocol.derived.queue_build import QueueEnd, QueuePlan, UnitBatch, plan_units
+from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
 from protocol.kernel import loader
 from protocol.kernel.loader import Kernel
@@ -40,8 +41,15 @@ class UnitGroup(NamedTuple):
         return QueuePlan(state.end, units, end, 0, False)
 
 
-def unit_groups(requests: DispatchRequests, own: Own) -> Iterator[UnitGroup]:
-    """The batch's own units, queue by queue."""
+def unit_groups(
+    requests: DispatchRequests, own: Own, removed: Removed = NOTHING_REMOVED
+) -> Iterator[UnitGroup]:
+    """The batch's own units, queue by queue; records of removed topics get none."""
+    columns = removed.dispatched(requests.columns)
+    if columns is not requests.columns:
+        requests = DispatchRequests(columns, requests.delay_levels_ms)
+        if not len(columns):
+            return iter(())
     compiled = loader.active()
     if compiled is not None:
         found = _compiled(compiled, requests, own)

@@ -13,7 +13,7 @@ from node.store.query.pull import get_message
 from node.store.query.pull_types import PulledRecords, PullStatus
 from node.store.query.record_of_unit import record_of
 from node.store.query.seek import Boundary, offset_by_time
-from node.store.queues.listing import list_queue_ids, list_topics
+from node.store.queues.listing import list_topics
 from node.store.running_store import RunningStore
 from node.store.topics_file import Topic, TopicsFile
 from protocol.errors import NotFound, UnknownTopic
@@ -35,6 +35,10 @@ T = TypeVar("T")
 FIND_BYTES_MAX = 4 << 20
 """A page of found records ends with the one that exceeds this."""
 _TRY_TOPICS = "see the topics with: keelog topic ls"
+_TRY_KEYS = (
+    "the index follows the log by some milliseconds: again in a moment, or look for a key of the"
+    " message: keelog msg find --topic T --key K"
+)
 
 
 class Answer(NamedTuple):
@@ -105,7 +109,7 @@ def get(store: RunningStore, tail: TailCache, wanted: Get) -> Answer:
     """One record. Raises NotFound, StoreDamaged, MessageDamaged."""
     match wanted:
         case GetByOffset(offset):
-            raw = store.log.look_up(offset).raw
+            raw = store.look_up(offset).raw
         case GetById(message_id):
             raw = _by_id(store, message_id).raw
         case GetByKey():
@@ -116,7 +120,7 @@ def get(store: RunningStore, tail: TailCache, wanted: Get) -> Answer:
 
 
 def _by_id(store: RunningStore, message_id: str) -> Record:
-    record = store.log.look_up(parse_offset_message_id(message_id)[1])
+    record = store.look_up(parse_offset_message_id(message_id)[1])
     if record.message_id != message_id.upper():
         raise NotFound(
             f"no record has the id {message_id}: at its place is {record.message_id}",
@@ -138,7 +142,7 @@ def _by_key(store: RunningStore, wanted: GetByKey) -> Record:
         cursor = page.cursor
         if cursor is None:
             break
-    raise NotFound(f"topic {wanted.topic} has no message with this unique key", _TRY_TOPICS)
+    raise NotFound(f"topic {wanted.topic} has no message with this unique key", _TRY_KEYS)
 
 
 def _by_queue(store: RunningStore, wanted: GetByQueue) -> Record:
@@ -148,7 +152,8 @@ def _by_queue(store: RunningStore, wanted: GetByQueue) -> Record:
     if queue is None or unit is None or offset < queue.min_offset:
         low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
         raise NotFound(
-            f"queue {queue_id} of {topic} has no message {offset}: it holds [{low}, {high})"
+            f"queue {queue_id} of {topic} has no message {offset}: it holds [{low}, {high})",
+            f"keelog topic describe {topic}",
         )
     return record_of(store.log, queue, offset, unit)
 
@@ -192,7 +197,7 @@ def offsets(
         ids: Iterable[int] = [wanted.queue_id]
     else:
         named = range(known.read_queues) if known is not None else ()
-        ids = sorted({*named, *list_queue_ids(store.root, wanted.topic)})
+        ids = sorted({*named, *store.queue_ids(wanted.topic)})
     queues = [Queue(wanted.topic, number) for number in ids]
     return Answer({"queues": [_bounds(store, tail, queue) for queue in queues]})
 
@@ -212,12 +217,13 @@ def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, int
 def list_all_topics(store: RunningStore, topics: TopicsFile) -> Answer:
     """The topics of config/topics.json, and those that only have a folder in consumequeue/."""
     topics.reload()
-    names = sorted({*topics.topics, *filter(is_folder_name, list_topics(store.root))})
+    stored = filter(store.shows, filter(is_folder_name, list_topics(store.root)))
+    names = sorted({*topics.topics, *stored})
     return Answer({"topics": [_row(store, name, topics.topics.get(name)) for name in names]})
 
 
 def _row(store: RunningStore, name: str, known: Topic | None) -> dict[str, Any]:
-    stored = max(list_queue_ids(store.root, name), default=-1) + 1
+    stored = max(store.queue_ids(name), default=-1) + 1
     topic = known or Topic(name, stored, stored)
     return {
         "topic": name,
@@ -232,6 +238,6 @@ def need_topic(store: RunningStore, topics: TopicsFile, name: str) -> Topic | No
     """The topic's settings; None if it only has files. Raises UnknownTopic."""
     topics.reload()
     known = topics.topics.get(name)
-    if known is None and not list_queue_ids(store.root, name):
+    if known is None and not store.queue_ids(name):
         raise UnknownTopic(f"there is no topic {name}", _TRY_TOPICS)
     return known

@@ -14,9 +14,10 @@ from node.reader.answers import Answer
 from node.reader.requests import Fetch
 from node.store.file_cache import FileVanished
 from node.store.indexes.file import IndexFile, readable_end
-from node.store.queues.listing import list_queue_ids, list_topics
+from node.store.queues.listing import list_topics
 from node.store.running_store import RunningStore
 from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.removed import Removed
 from protocol.errors import NotFound, ServiceNotAvailable
 from protocol.ids import Queue
 from protocol.names import is_folder_name
@@ -106,8 +107,15 @@ def layout(store: RunningStore, wanted: LayoutFields) -> Answer:
         "index": [_index_row(store, file) for file in store.index.files()]
         if wanted.with_index and not is_same
         else [],
+        "removed": [] if is_same else _removed_rows(store.removed),
     }
     return Answer(fields)
+
+
+def _removed_rows(removed: Removed) -> list[list[Any]]:
+    """Topic, queue or nil for all of them, and the log offset below which messages are removed."""
+    topics = [[name, None, topic.horizon] for name, topic in removed.topics.items()]
+    return topics + [[*queue, begin] for queue, begin in removed.queues.items()]
 
 
 def _page(store: RunningStore, wanted: LayoutFields) -> list[Queue]:
@@ -126,7 +134,7 @@ def _queues(store: RunningStore, wanted: LayoutFields) -> Iterator[Queue]:
     names = filter(is_folder_name, asked)
     for topic in names:
         if wanted.after is None or topic >= wanted.after.topic:
-            yield from (Queue(topic, number) for number in list_queue_ids(store.root, topic))
+            yield from (Queue(topic, number) for number in store.queue_ids(topic))
 
 
 def _row(store: RunningStore, queue: Queue) -> list[Any] | None:

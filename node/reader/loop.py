@@ -9,6 +9,7 @@ Run it as `python -m node.reader.loop DIR --index I --shards N`.
 import logging
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import psutil
 import zmq
 
+from node.reader.damage import DamageReporter
 from node.reader.growth_notices import Hints, News
 from node.reader.service import ReaderService
 from node.reader.stats import ReaderStats
@@ -23,7 +25,15 @@ from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.held_store import is_in_place
 from node.runtime.locks import FileLock
-from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave, now_ms
+from node.runtime.process import (
+    EXIT_OK,
+    OOM_READER,
+    DamageReport,
+    StopFlag,
+    leave,
+    now_ms,
+    report_damage,
+)
 from node.runtime.run_process import ChildProcess, child_parser, run_process
 from node.runtime.settings import Settings
 from node.runtime.shortage import is_shortage
@@ -40,7 +50,14 @@ from node.runtime.state_page import (
 from node.runtime.stats.page import StatsPage
 from node.runtime.stats.series import READER
 from node.runtime.stats.topic_counts import TopicCounts
-from node.runtime.wakeup import READER_SLOTS, Context, DatagramWakeup, Waiters
+from node.runtime.wakeup import (
+    READER_SLOTS,
+    SLEEP_S_MAX,
+    Context,
+    DatagramWakeup,
+    Waiters,
+    quiet_sleep_s,
+)
 from node.serving.request_server import Server
 from node.serving.unix_server import bulk_socket
 from node.store.identity.new_store import check_created
@@ -58,8 +75,9 @@ ANSWERS_MAX = 256
 REQUESTS_AT_ONCE = 128
 """The most requests in a turn, before held pulls get theirs."""
 TICK_MS = 2
-"""The time between looks at the pages while a pull waits: a lost hint costs less than 5 ms."""
-IDLE_MS = 50
+"""The time between looks at the pages while a pull waits and messages flow: a lost hint costs less
+than 5 ms. After a quiet time a look comes less often."""
+IDLE_MS = int(SLEEP_S_MAX * 1000)
 WAITING_S = 0.1
 """How long the reader follows the log after the last request for its end: most are repeated."""
 HEARTBEAT_S = 0.1
@@ -95,6 +113,7 @@ class Reader:
         server: Server,
         page: WorkerPage,
         context: Context,
+        report_damage: Callable[[DamageReport], bool],
     ) -> None:
         self.server = server
         self.poller = zmq.Poller()
@@ -115,12 +134,15 @@ class Reader:
         )
         self._stats = StatsPage(site.root, READER, site.number)
         self._topics = TopicCounts(site.root, READER, site.number)
-        self.service.stats = ReaderStats(self._stats.counts, self._topics)
+        self._damage = DamageReporter(site.root, report_damage)
+        self.service.stats = ReaderStats(self._stats.counts, self._topics, self._damage)
         self._epoch = 0
         self._unfit_since: float | None = None
         self._has_moved = False
         self._waits_until = 0.0
         self._wake_at = NEVER
+        self._readable = 0
+        self._grew_at = time.monotonic()
         self._heartbeat_at = 0.0
         self._reopen_check_at = 0.0
 
@@ -136,6 +158,8 @@ class Reader:
         while not stop.is_set:
             ready = self.poller.poll(sleep_ms)
             now = time.monotonic()
+            if self._pages.readable() != self._readable:
+                self._readable, self._grew_at = self._pages.readable(), now
             if ready or self._is_anything_due(now):
                 self._try_step(now, is_rung=any(one[0] == self._bell.watched for one in ready))
                 now = time.monotonic()
@@ -168,6 +192,7 @@ class Reader:
             if self._pages.readable() != self.service.store.log.end:
                 self._refresh(now)  # the client may know of the growth from the writer
             self.service.handle(received, now)
+        self.service.note_removals()
         self._follow(now)
         if news is None:
             self.service.wake_all()
@@ -201,7 +226,14 @@ class Reader:
         deadline = self.service.holds.next_deadline()
         if deadline is None:
             return TICK_MS if self.server.has_unsent else IDLE_MS
-        return min(TICK_MS, max(0, int((deadline - now) * 1000) + 1))
+        sleep_ms = TICK_MS
+        if (
+            self.service.tail.follows
+            and not self.server.has_unsent
+            and not self.service.is_unsettled
+        ):
+            sleep_ms = int(quiet_sleep_s(now - self._grew_at, TICK_MS / 1000) * 1000)
+        return min(sleep_ms, max(0, int((deadline - now) * 1000) + 1))
 
     def _collect(self, now: float, is_rung: bool) -> News | None:
         """What may have grown; None for everything, as at a new epoch."""
@@ -294,6 +326,7 @@ class Reader:
         )
         self._stats.publish()
         self._topics.publish()
+        self._damage.turn(now)
         self.server.turn()
 
     def _stop(self) -> None:
@@ -346,7 +379,7 @@ def open_fitting(site: ReaderSite) -> RunningStore:
 def main(arguments: list[str] | None = None) -> int:
     """Runs one reader of a store until SIGTERM."""
     parser = child_parser("node.reader.loop", __doc__)
-    parser.add_argument("--bind", default="tcp://127.0.0.1:9872")
+    parser.add_argument("--bind", default="tcp://127.0.0.1:7852")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--index", type=int, default=0, metavar="I", help="which reader this is")
     parser.add_argument(
@@ -379,7 +412,8 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         server = Server(
             context, options.bind, FRAME_BYTES_MAX, ANSWERS_MAX, local=options.local, bulk=bulk
         )
-        reader = Reader(site, server, page, context)
+        report = partial(report_damage, child.ready_fd)
+        reader = Reader(site, server, page, context, report)
         child.report_ready(server.endpoint)
         reader.run(stop)
         reader.close()

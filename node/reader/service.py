@@ -98,6 +98,7 @@ class ReaderService:
         self._shards = shards
         self._unfinished: set[Queue] = set()
         self._undecided: dict[Held, None] = {}
+        self._removals = store.removed.number
 
     @property
     def has_work(self) -> bool:
@@ -114,6 +115,7 @@ class ReaderService:
     def handle(self, received: Received | BadFrames, now: float) -> None:
         """Answers one request, or holds it. Never raises for what a client sent."""
         self.requests += 1
+        self.note_removals()
         began, pulls = monotonic_ns(), self.stats.pulls
         if isinstance(received, BadFrames):
             self._refuse(received.peer, received.request_id, "", received.error)
@@ -152,8 +154,9 @@ class ReaderService:
         self._refuse(received.peer, number, "", error)
 
     def _refuse(self, peer: bytes, number: int, operation: str, error: MqError) -> None:
-        self.stats.refused(operation, error.status)
-        self._send(peer, refusal(number, error), None)
+        header = refusal(number, error)
+        self.stats.refused(operation, header["error"])
+        self._send(peer, header, None)
 
     def _send_pull(self, held: Held, header: Header, payload: Payload | None) -> bool:
         self.stats.pulled(held.queue.topic, header, payload)
@@ -222,6 +225,15 @@ class ReaderService:
         found = pull_answer(result)
         self._send_pull(held, answer(number, **found.fields), found.payload)
 
+    def note_removals(self) -> None:
+        """Takes in that messages were removed, as of the store's last `refresh`."""
+        number = self.store.removed.number
+        if number != self._removals:
+            self._removals = number
+            self.tail.stop()
+            self.at_end.forget_bounds()
+            self.wake_all()
+
     def follow(self, now: float) -> None:
         """Answers the held pulls that the tail cache has messages for."""
         was_following = self.tail.follows
@@ -261,8 +273,10 @@ class ReaderService:
         and nobody knows the messages after the queue's last unit."""
         damaged_at = self.store.damaged_at(queue)
         if damaged_at is not None:
+            segment = self.store.log.segments.find(damaged_at)
+            where = self.store.root / COMMIT_LOG_DIR if segment is None else segment.path
             raise StoreDamaged(
-                str(self.store.root / COMMIT_LOG_DIR),
+                str(where),
                 damaged_at,
                 f"the worker of queue {queue.queue_id} of {queue.topic} stopped before damage:"
                 " later messages are in no queue",

@@ -3,6 +3,7 @@
 Latency is of requests answered at once; long polls are excluded.
 """
 
+from node.reader.damage import DamageReporter
 from node.runtime.stats.page import Counts
 from node.runtime.stats.series import (
     CODES,
@@ -27,8 +28,13 @@ PULL = "pull"
 class ReaderStats:
     """Counts for the reader's one thread."""
 
-    def __init__(self, counts: Counts | None = None, topics: TopicCounts | None = None) -> None:
-        """`counts`: those of a stats page; `topics`: messages by topic. Both may be absent."""
+    def __init__(
+        self,
+        counts: Counts | None = None,
+        topics: TopicCounts | None = None,
+        damage: DamageReporter | None = None,
+    ) -> None:
+        """`counts`: those of a stats page; `topics`: messages by topic. All may be absent."""
         self._counts = counts = Counts(READER) if counts is None else counts
         self._numbers = counts.numbers
         self._ok = {op: counts.place(REQUESTS, op=op, code=OK) for op in READER_OPS}
@@ -36,6 +42,7 @@ class ReaderStats:
         self._pull_ok = self._ok[PULL]
         self._hit, self._miss = (counts.place(INDEX_LOOKUPS, result=one) for one in LOOKUPS)
         self._topics = topics
+        self._damage = damage
         self.pulls = 0
         """The answers to pulls, refusals included."""
 
@@ -43,7 +50,7 @@ class ReaderStats:
         """Counts the answer to a pull, which may be a refusal."""
         self.pulls += 1
         if not header["ok"]:
-            self.refused(PULL, header["error"]["status"])
+            self.refused(PULL, header["error"])
             return
         self._numbers[self._pull_ok] += 1
         if payload is not None and self._topics is not None:
@@ -58,13 +65,16 @@ class ReaderStats:
         """Counts the latency, in ns, of an answer that was given at once."""
         self._counts.observe(self._durations.get(operation, self._durations[OTHER]), took)
 
-    def refused(self, operation: str, status: str) -> None:
-        """Counts a refusal."""
+    def refused(self, operation: str, error: Header) -> None:
+        """Counts a refusal, and notes the damage that it is about."""
+        status = error["status"]
         op = operation if operation in READER_OPS else OTHER
         code = status if status in CODES else CODES[-1]
         self._numbers[self._counts.place(REQUESTS, op=op, code=code)] += 1
         if status == CorruptError.status:
             self._numbers[self._counts.place(DAMAGE_FOUND)] += 1
+            if self._damage is not None:
+                self._damage.note(error)
 
     def looked_up(self, is_hit: bool) -> None:
         """Counts a look-up by key."""

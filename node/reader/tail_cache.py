@@ -123,9 +123,9 @@ class TailCache:
         if not store.is_current:
             return None  # these may be records of another epoch by now
         for record in records:
-            if not _is_queued(record):
-                continue
             queue, number = record.queue, record.number
+            if not _is_queued(record) or store.removed.hides(queue, record.offset):
+                continue
             if self._ends.get(queue, number) != number:
                 return None
             grown.add(queue)

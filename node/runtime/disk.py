@@ -30,6 +30,9 @@ NO_RESOURCES = NO_DESCRIPTORS | {errno.ENOMEM}
 memory. The disk is not the cause; the same call may succeed later."""
 PASSING = DISK_FULL | NO_RESOURCES
 
+_NO_COPY_CALL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
+_COPY_BYTES = 1 << 20
+
 FOLDER_MODE = 0o700
 """Messages are for the user of the node alone."""
 _FILE_MODE = 0o600
@@ -94,6 +97,30 @@ def write_all(descriptor: int, data: memoryview | bytes | bytearray, position: i
         while len(view):
             written = os.pwrite(descriptor, view, position)
             view, position = view[written:], position + written
+
+
+def copy_range(source: int, target: int, start: int, count: int) -> None:
+    """Copies bytes to the same place of another file. Raises OSError; a part may be copied then.
+
+    A file system that can shares the blocks, or copies them without this process.
+    """
+    with _naming(target):
+        while count > 0:
+            try:
+                done = os.copy_file_range(source, target, count, start, start)
+            except OSError as error:
+                if error.errno not in _NO_COPY_CALL:
+                    raise
+                done = _copy_by_hand(source, target, start, count)
+            if not done:
+                raise OSError(errno.EIO, f"the file that is copied ends at {start}")
+            start, count = start + done, count - done
+
+
+def _copy_by_hand(source: int, target: int, start: int, count: int) -> int:
+    data = os.pread(source, min(count, _COPY_BYTES), start)
+    write_all(target, data, start)
+    return len(data)
 
 
 def allocate(descriptor: int, size: int) -> None:
@@ -229,6 +256,22 @@ def write_synced(path: Path, data: bytes) -> None:
         sync_with_length(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_with_backup(path: Path, data: bytes) -> None:
+    """As `write_atomically`, and the old content stays as `.bak`. Makes the folder."""
+    make_durable_dir(path.parent)
+    if path.exists():
+        backup = backup_of(path)
+        unlink(backup, missing_ok=True)
+        link(path, backup)
+        sync_dir(path.parent)
+    write_atomically(path, data)
+
+
+def backup_of(path: Path) -> Path:
+    """The version before, as a broker names it."""
+    return path.with_name(path.name + ".bak")
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -9,13 +9,14 @@ import gc
 import json
 import os
 import resource
+import select
 import signal
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from node.runtime.disk import DISK_FULL, NO_RESOURCES
 from node.runtime.held_store import check_held
@@ -58,6 +59,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _TITLE_BYTES_MAX = 15
 _LAST_WORDS_CHARS_MAX = 1000
+_FILE_CHARS_MAX = 320
+_FOUND_CHARS_MAX = 200
+"""As JSON both take less than 4 KiB, the longest line that a supervisor takes."""
 
 
 def die_with_parent(signal_number: int = signal.SIGTERM) -> None:
@@ -104,6 +108,37 @@ def report_ready(descriptor: int | None, endpoint: str = "") -> None:
 def report_recovery(descriptor: int | None, done: int, total: int) -> None:
     """Reports a recovery's progress, in bytes: the supervisor must not take it for silence."""
     _report(descriptor, {"recovering": [done, total]})
+
+
+class DamageReport(NamedTuple):
+    """A damaged place, as a process found it: `file` relative to the store."""
+
+    file: str
+    offset: int
+    found: str
+    times: int
+    """How often it was met since the last report."""
+    first_ms: int
+    last_ms: int
+
+    @classmethod
+    def of(cls, where: str, offset: int, found: str, root: Path) -> "DamageReport":
+        """Met once, now. Texts are cut, so that a report fits into a line."""
+        path = Path(where)
+        file = str(path.relative_to(root)) if path.is_relative_to(root) else where
+        now = now_ms()
+        return cls(file[-_FILE_CHARS_MAX:], offset, found[:_FOUND_CHARS_MAX], 1, now, now)
+
+
+def report_damage(descriptor: int | None, damage: DamageReport) -> bool:
+    """Reports damage that was met. False, and nothing is reported, while the pipe has no room."""
+    if descriptor is not None:
+        pipe = select.poll()
+        pipe.register(descriptor, select.POLLOUT)
+        if not pipe.poll(0):
+            return False
+    _report(descriptor, {"damage": damage})
+    return True
 
 
 def _report(descriptor: int | None, fields: dict[str, object]) -> None:
@@ -191,6 +226,9 @@ def end_badly(what: str, error: MqError | OSError, place: str, descriptor: int |
         code = EXIT_DISK_ERROR if type(error) is MqError else exit_code(error)
     else:
         code = exit_code(error)
+    if isinstance(error, CorruptError):
+        found = DamageReport.of(error.where, error.offset, error.found, Path(place))
+        report_damage(descriptor, found)
     report_end(descriptor, error.reason)
     if descriptor is None or code not in WAITED_OUT:
         print_error(what, error)

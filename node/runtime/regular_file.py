@@ -19,6 +19,8 @@ QUEUES_FILE_BYTES_MAX = 512 << 20
 """`tails` and `*.rebuilding`: a line for each of QUEUES_MAX queues of the longest names."""
 TOPICS_FILE_BYTES_MAX = 256 << 20
 """Ten times what TOPICS_MAX topics of the longest names take."""
+OFFSETS_FILE_BYTES_MAX = 64 << 20
+"""Ten times what OFFSETS_MAX offsets take."""
 STATS_FILE_BYTES_MAX = 1 << 20
 JOURNAL_FILE_BYTES_MAX = 4 << 20
 """PARTS_MAX parts of the longest names."""

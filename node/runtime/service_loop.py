@@ -70,6 +70,11 @@ class ServiceLoop:
         """Makes the next turn come early; remembered until then, as ServiceThread does."""
         self.woken = True
 
+    @property
+    def turns_at(self) -> float:
+        """When the next turn is due."""
+        return self.turned_at + (0.0 if self.woken and self.pace.wakes else self.pace.interval_s)
+
     def turn(self, now: float) -> int | None:
         """None while no turn is due; else the pages that must be dirty to act, 0 for a single byte.
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from protocol.errors import BadRequest
+from protocol.printable import size_text
+from protocol.quantities import bytes_of
 from protocol.sizes import (
     DEFAULT_INDEX_NUM,
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -30,6 +32,7 @@ STORE = "store"
 """The table of a settings file, and the word before a name: `-X store.name=value`."""
 SYNC_FLUSH = "SYNC_FLUSH"
 ASYNC_FLUSH = "ASYNC_FLUSH"
+SIZE_FORMS = "bytes, or a size such as 16MB or 1GiB"
 SEGMENT_BYTES_MIN = 1024
 """A message must fit into a segment."""
 _MIB = 1024 * 1024
@@ -37,13 +40,21 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DELAY = re.compile(r"([0-9]+)([smhd])")
 
 
-def setting(default: Value, meaning: str, least: int = 1, most: int | None = None) -> Value:
+def setting(
+    default: Value,
+    meaning: str,
+    least: int = 1,
+    most: int | None = None,
+    is_size: bool = False,
+) -> Value:
     """A field of a settings class, with its bounds where it is a number.
+
+    `is_size`: a number of bytes, which may be given as `16MB` too.
 
     `meaning` says in Markdown what it does, with the unit: for docs/settings.md, for the comments
     of `keelog config init` and for the options of `keelog serve`.
     """
-    metadata = {"meaning": meaning, "least": least, "most": most}
+    metadata = {"meaning": meaning, "least": least, "most": most, "is_size": is_size}
     # A dataclass takes the place of the field by its default.
     return field(default=default, metadata=metadata)
 
@@ -56,9 +67,10 @@ class Settings:
         1024 * _MIB,
         "length of a log segment; its disk space is taken at once",
         least=SEGMENT_BYTES_MIN,
+        is_size=True,
     )
     mapped_file_size_consume_queue: int = setting(
-        DEFAULT_QUEUE_FILE_BYTES, "length of a queue file (sparse)"
+        DEFAULT_QUEUE_FILE_BYTES, "length of a queue file (sparse)", is_size=True
     )
     max_hash_slot_num: int = setting(DEFAULT_SLOT_COUNT, "hash slots of an index file (sparse)")
     max_index_num: int = setting(DEFAULT_INDEX_NUM, "entries of an index file, one is never used")
@@ -140,10 +152,20 @@ class Settings:
         "none, [as in a broker](operations.md#old-segments)",
         least=0,
     )
+    file_forced_warning_seconds: int = setting(
+        60,
+        "seconds after a start in which no segment goes before its time: the log warns instead",
+        least=0,
+    )
+    retention_bytes: int = setting(
+        0,
+        "bytes that the segments may take; above it the oldest go, at any age; 0: no limit",
+        least=0,
+    )
     clean_resource_interval: int = setting(10_000, "ms between two rounds of deleting")
     delete_commit_log_files_interval: int = setting(100, "ms between two deleted segments")
     delete_file_batch_max: int = setting(10, "segments that one round deletes at most")
-    max_message_size: int = setting(DEFAULT_MAX_MESSAGE_BYTES, "largest body")
+    max_message_size: int = setting(DEFAULT_MAX_MESSAGE_BYTES, "largest body", is_size=True)
     enabled_append_prop_crc: bool = setting(
         True,
         "seal each record with a checksum over all of it "
@@ -158,25 +180,27 @@ class Settings:
         "delays of the levels of DELAY, for reading delayed messages",
     )
     max_transfer_bytes_on_message_in_memory: int = setting(
-        262_144, "bytes of one pull, recent messages"
+        262_144, "bytes of one pull, recent messages", is_size=True
     )
     max_transfer_count_on_message_in_memory: int = setting(
         32, "messages of one pull, recent messages"
     )
-    max_transfer_bytes_on_message_in_disk: int = setting(65_536, "bytes of one pull, old messages")
+    max_transfer_bytes_on_message_in_disk: int = setting(
+        65_536, "bytes of one pull, old messages", is_size=True
+    )
     max_transfer_count_on_message_in_disk: int = setting(8, "messages of one pull, old messages")
     access_message_in_memory_max_ratio: int = setting(
         40, "% of memory; messages further back in the log are old"
     )
     max_filter_message_size: int = setting(
-        16_000, "bytes of queue units that a pull with tags looks through"
+        16_000, "bytes of queue units that a pull with tags looks through", is_size=True
     )
     travel_cq_file_num_when_get_message: int = setting(1, "queue files that one pull looks into")
     send_thread_pool_queue_capacity: int = setting(
         10_000, "requests that may wait for the disk; then SYSTEM_BUSY"
     )
     waiting_bytes_max: int = setting(
-        64 * _MIB, "bytes of records that may wait for the disk; then SYSTEM_BUSY"
+        64 * _MIB, "bytes of records that may wait for the disk; then SYSTEM_BUSY", is_size=True
     )
     long_polling_ms_max: int = setting(30_000, "longest wait of a pull that finds nothing")
     staging_retention_hours: int = setting(
@@ -190,6 +214,7 @@ class Settings:
         "bytes of staged batches, of all queries together; then NO_PERMISSION; 0: [what the "
         "disk allows](operations.md#what-goes-when-the-disk-fills)",
         least=0,
+        is_size=True,
     )
 
     def __post_init__(self) -> None:
@@ -222,6 +247,14 @@ class Settings:
     def is_pool_enabled(self) -> bool:
         """Whether appends go through the pool: with SYNC_FLUSH it would only delay the answers."""
         return self.transient_store_pool_enable and not self.is_sync_flush
+
+    @property
+    def kept(self) -> str:
+        """How long messages are kept, in words: `keeps 72 h`, `keeps 72 h, at most 10 GiB`."""
+        text = f"keeps {self.file_reserved_time} h"
+        return (
+            f"{text}, at most {size_text(self.retention_bytes)}" if self.retention_bytes else text
+        )
 
     @property
     def delete_hours(self) -> frozenset[int]:
@@ -271,16 +304,17 @@ def changed(settings: Kind, pairs: Iterable[str], table: str) -> Kind:
 
     Raises BadRequest as `load_settings`.
     """
-    kinds = {one.name: type(getattr(settings, one.name)) for one in fields(settings)}
+    known = {one.name: one for one in fields(settings)}
     changes: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         name = snake_case(name.strip().removeprefix(f"{table}."))
         if not equals:
             raise BadRequest(f"{pair[:80]!a} sets nothing", "write name=value")
-        if name not in kinds:
+        if name not in known:
             raise unknown_setting(name, type(settings))
-        changes[name] = _value(name, kinds[name], text.strip())
+        kind, is_size = type(getattr(settings, name)), known[name].metadata["is_size"]
+        changes[name] = _value(name, kind, text.strip(), is_size)
     return replace(settings, **changes)
 
 
@@ -296,7 +330,7 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
 
 
-def _value(name: str, kind: type, text: str) -> int | bool | str:
+def _value(name: str, kind: type, text: str, is_size: bool) -> int | bool | str:
     if kind is bool:
         if text.lower() not in ("true", "false"):
             raise BadRequest(f"{name} is {text!r}", "use true or false")
@@ -305,5 +339,14 @@ def _value(name: str, kind: type, text: str) -> int | bool | str:
         try:
             return int(text.replace("_", ""))
         except ValueError:
+            if is_size:
+                return _size(name, text)
             raise BadRequest(f"{name} is {text!r}", "use a whole number") from None
     return text
+
+
+def _size(name: str, text: str) -> int:
+    try:
+        return bytes_of(text)
+    except BadRequest:
+        raise BadRequest(f"{name} is {text!r}", f"use {SIZE_FORMS}") from None

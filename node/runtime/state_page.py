@@ -68,6 +68,9 @@ class LogState(NamedTuple):
     records: int
     flush_began_ms: int = 0
     """When the flush that is under way began; 0 while there is none."""
+    removals: int = 0
+    """The number of the note of removed topics. It is read after `readable`: a process that sees
+    records which follow a removal knows of the removal."""
 
 
 class WorkerState(NamedTuple):

@@ -6,9 +6,10 @@ ZeroMQ passes each ring through a thread at either end, and waking those threads
 message's time from its producer to a waiting consumer.
 
 A ring shortens a sleep and nothing else: the state pages are the truth, and a sleeper looks at them
-by itself within some milliseconds. Its page says from which log offset on it wants to be rung
-(`wake_at`), or that it listens (`listens`). So a process that is awake, or that rests so that its
-next batch is larger, is not rung.
+by itself: within some milliseconds while messages flow, less often the longer the log is quiet
+(`quiet_sleep_s`). Its page says from which log offset on it wants to be rung (`wake_at`), or that
+it listens (`listens`). So a process that is awake, or that rests so that its next batch is larger,
+is not rung.
 """
 
 import os
@@ -30,11 +31,24 @@ READER_SLOTS = "reader-"
 """The prefix of the slots whose bell is a `DatagramWakeup`."""
 RINGS_HIGH_WATER_MARK = 1_000
 RECONNECT_MS = 10
+SLEEP_S_MAX = 0.5
+"""A process looks at the state pages, and gives its heartbeat, at least this often."""
+QUIET_SHARE = 32
+"""A sleep lasts this part of the time since the log grew last."""
 _POLLIN = int(zmq.POLLIN)
 _PAGE_SUFFIX = ".page"
 _GREW = struct.Struct("<qq")
 Context = zmq.Context[zmq.Socket[bytes]]
 Grown = Callable[[], Collection[Queue] | None]
+
+
+def quiet_sleep_s(quiet_s: float, least_s: float) -> float:
+    """How long a process sleeps that waits for a ring, `quiet_s` after the log grew last.
+
+    A lost ring makes a message late by this time: `least_s` while messages flow, 30 ms after a
+    quiet second, SLEEP_S_MAX in the end. So an idle node hardly ever wakes up.
+    """
+    return min(max(least_s, quiet_s / QUIET_SHARE), SLEEP_S_MAX)
 
 
 def bell_file(slot: str) -> str:

@@ -82,9 +82,11 @@ class Received(NamedTuple):
     def sender(self) -> Host:
         """Where the connection comes from, port 0; 127.0.0.1 for ipc (design: born host)."""
         try:
-            return Host(ipaddress.ip_address(_address(self.frame)).packed, 0)
+            address = ipaddress.ip_address(_address(self.frame))
         except ValueError:
             return _LOCAL
+        # A socket for both kinds of addresses shows an IPv4 one inside an IPv6 one.
+        return Host((getattr(address, "ipv4_mapped", None) or address).packed, 0)
 
 
 class BadFrames(NamedTuple):
@@ -118,12 +120,14 @@ class Server:
         answers_max: int = SEND_HIGH_WATER_MARK,
         local: str = "",
         bulk: str = "",
+        name: str = "",
     ) -> None:
         """Binds. A peer that sends a frame over `frame_bytes_max` is disconnected by ZeroMQ.
 
         `answers_max`: what ZeroMQ keeps for a peer that does not read; those with a payload may
         have ZERO_COPY_BYTES_MIN bytes each. `local` and `bulk` are bound too if given: a
         `LocalEnd`, and another name of the socket. Clients can do without, so those may fail.
+        `name`: the endpoint as people gave it, for errors, where that names a host.
         Raises BadRequest for an address that cannot be, ServiceNotAvailable for one in use.
         """
         self.unsent_dropped = 0
@@ -151,10 +155,11 @@ class Server:
             (zmq.RCVHWM, RECEIVE_HIGH_WATER_MARK),
             (zmq.SNDHWM, answers_max),
             (zmq.LINGER, LINGER_MS),
+            (zmq.IPV6, int(_is_v6(endpoint))),
         ):
             self.socket.setsockopt(option, value)
         try:
-            self.endpoint = _bind(self.socket, self._doors, endpoint)
+            self.endpoint = _bind(self.socket, self._doors, endpoint, name)
             """Where clients connect: the real port for `:0` or `:*`."""
             if local:
                 with _may_fail(local):
@@ -359,7 +364,14 @@ def _may_fail(local: str) -> Iterator[None]:
         log.warning("clients of this machine use TCP", extra=fields(socket=local, why=error))
 
 
-def _bind(socket: "zmq.Socket[bytes]", doors: Doors, endpoint: str) -> str:
+def _is_v6(endpoint: str) -> bool:
+    """True for an IPv6 address, and for all addresses of a machine, where ZeroMQ does with IPv4 if
+    IPv6 is missing."""
+    return endpoint.startswith(("tcp://[", "tcp://*:"))
+
+
+def _bind(socket: "zmq.Socket[bytes]", doors: Doors, endpoint: str, name: str) -> str:
+    said = f"{name!r} ({endpoint})" if name else repr(endpoint)
     # An ipc socket is a file, and only its owner may write to it.
     mask = os.umask(0o077) if endpoint.startswith("ipc://") else None
     try:
@@ -367,11 +379,11 @@ def _bind(socket: "zmq.Socket[bytes]", doors: Doors, endpoint: str) -> str:
     except zmq.ZMQError as error:
         if error.errno in _BAD_ADDRESS:
             raise BadRequest(
-                f"cannot bind {endpoint!r}: {error.strerror}",
-                "write tcp://127.0.0.1:9870, or another address of this machine",
+                f"cannot bind {said}: {error.strerror}",
+                "write tcp://127.0.0.1:7850, or another address of this machine",
             ) from None
         raise ServiceNotAvailable(
-            f"cannot bind {endpoint!r}: {error.strerror}", "use another port, or 0 for a free one"
+            f"cannot bind {said}: {error.strerror}", "use another port, or 0 for a free one"
         ) from None
     finally:
         if mask is not None:

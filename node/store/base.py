@@ -9,7 +9,10 @@ from node.store.file_cache import OpenFiles
 from node.store.indexes.reader import IndexReader
 from node.store.log.reader import LogReader
 from node.store.queues.reader import QueueReader
+from protocol.derived.removed import NOTHING_REMOVED, Removed
+from protocol.errors import NotFound
 from protocol.ids import Queue
+from protocol.record.codec import Record
 
 
 class Store(ABC):
@@ -21,6 +24,8 @@ class Store(ABC):
         self._files = OpenFiles() if files is None else files
 
     log: LogReader
+    removed: Removed = NOTHING_REMOVED
+    """The removed topics and purged queues, whose records the log may still have."""
 
     @property
     @abstractmethod
@@ -46,6 +51,17 @@ class Store(ABC):
     def has_topic(self, topic: str) -> bool:
         """True if `topics` lists it."""
         return topic in self.topics()
+
+    def look_up(self, offset: int) -> Record:
+        """As `LogReader.look_up`, for readers: raises NotFound for a removed record, too."""
+        record = self.log.look_up(offset)
+        if self.removed.hides(Queue(record.topic, record.head.queue_id), offset):
+            raise NotFound(
+                f"no message is at offset {offset}: topic {record.topic} was removed or purged",
+                "the log keeps removed messages until retention deletes their segment; see them"
+                " with: keelog store dump --raw DIR",
+            )
+        return record
 
     def close(self) -> None:
         """Closes all files; records and arrays that were handed out stay valid."""

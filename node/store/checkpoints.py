@@ -28,6 +28,7 @@ from node.runtime.regular_file import (
     read_bounded,
 )
 from node.store.identity.lock_id import ID_PATTERN, load_lock_id
+from protocol.derived.removed import NOTHING_REMOVED, Removed, RemovedTopic
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import ABORT_FILE, KEELOG_DIR
@@ -37,6 +38,7 @@ log = logging.getLogger("keelog.own_files")
 EPOCHS_FILE = "epochs"
 FLOOR_FILE = "floor"
 TAILS_FILE = "tails"
+REMOVED_FILE = "removed"
 CLEAN_FILE = "clean"
 PROGRESS_DIR = "progress"
 QUARANTINE_DIR = "quarantine"
@@ -48,6 +50,10 @@ _AFTER_CLEAN_FLAG = "after-clean"
 _OWNER_NAME = "keelog"
 _OFFSET_MAX = 2**63 - 1
 _ID_LINE = re.compile(rf"store ({ID_PATTERN})\n\Z")
+_REMOVED_HINT = (
+    "put it back from a backup; without it every message that was removed and is still in the log"
+    " would come back"
+)
 _HINT = (
     "written by another version or by hand? Keep a copy and remove it: this costs a longer start"
 )
@@ -335,6 +341,44 @@ def _tails(text: str) -> Tails:
         raise ValueError("a queue stands there twice, or without a name")
     numbers = (data["last_record"], data["store_timestamp"])
     return Tails(_number(data["at"]), next_offset, *map(_number, numbers))
+
+
+def save_removed(root: Path, removed: Removed) -> None:
+    """Replaces the note of removed topics and purged queues. The log must be flushed up to the
+    highest offset in it."""
+    document = {
+        "number": removed.number,
+        "topics": {name: list(topic) for name, topic in sorted(removed.topics.items())},
+        "queues": [[queue.topic, queue.queue_id, at] for queue, at in removed.queues.items()],
+    }
+    save_sealed(
+        root, own_dir(root) / REMOVED_FILE, json.dumps(document, separators=(",", ":")) + "\n"
+    )
+
+
+def load_removed(root: Path) -> Removed:
+    """The note of removed topics and purged queues; one that another store wrote does not count.
+
+    Raises StoreDamaged for one that cannot be read: without it removed messages come back.
+    """
+    path = own_dir(root) / REMOVED_FILE
+    try:
+        found = _sealed(read_bounded(path, QUEUES_FILE_BYTES_MAX))
+    except (FileNotFoundError, NotADirectoryError):
+        return NOTHING_REMOVED
+    if found is None:
+        raise StoreDamaged(str(path), 0, "its checksum does not agree", _REMOVED_HINT)
+    text = _own_text(root, path, found)
+    return NOTHING_REMOVED if text is None else _parsed(path, _removed, text)
+
+
+def _removed(text: str) -> Removed:
+    data = json.loads(text)
+    return Removed(
+        _number(data["number"]),
+        {name: RemovedTopic(*map(_number, numbers)) for name, numbers in data["topics"].items()},
+        {Queue(topic, _number(queue)): _number(at) for topic, queue, at in data["queues"]},
+    )
 
 
 def is_clean(root: Path) -> bool:

@@ -21,6 +21,7 @@ from node.runtime.disk import NO_RESOURCES
 from node.runtime.held_store import check_held
 from node.runtime.remote_path import FolderEntry, scan
 from node.runtime.shortage import refusal_for
+from node.store.hints import see_all_damage
 from protocol.errors import ServiceNotAvailable, StoreDamaged, StoreMoved, StorePermission
 from protocol.kernel import loader
 from protocol.kernel.loader import Bytes, Ints
@@ -33,7 +34,6 @@ FILES_MIN = 8
 
 _WINDOW_BYTES = 1 << 20
 _OWNER_HINT = "run as the owner of the store"
-_VERIFY_HINT = "see what is left with: keelog store verify"
 
 
 class FileVanished(StoreDamaged):
@@ -49,11 +49,11 @@ def refuse(path: Path, error: OSError, position: int = 0) -> NoReturn:
     if isinstance(error, PermissionError):
         raise StorePermission(f"{path}: {error.strerror}", _OWNER_HINT) from None
     if isinstance(error, FileNotFoundError):
-        raise FileVanished(str(path), 0, "the file is gone", _VERIFY_HINT) from None
+        raise FileVanished(str(path), 0, "the file is gone", see_all_damage(path)) from None
     if error.errno in NO_RESOURCES:
         raise refusal_for(error, str(path)) from None
     found = f"cannot be read: {error.strerror}"
-    raise StoreDamaged(str(path), position, found, _VERIFY_HINT) from None
+    raise StoreDamaged(str(path), position, found, see_all_damage(path)) from None
 
 
 def list_entries(folder: Path) -> list[FolderEntry]:
@@ -100,14 +100,13 @@ class OpenFile:
         """Raises StoreDamaged if the file has shrunk: a read through a map would be SIGBUS."""
         found = os.fstat(self._descriptor).st_size
         if found < self.size:
-            raise StoreDamaged(
-                str(self.path), found, f"has {found} bytes, {self.size} are expected", _VERIFY_HINT
-            )
+            text = f"has {found} bytes, {self.size} are expected"
+            raise StoreDamaged(str(self.path), found, text, see_all_damage(self.path))
 
     def check_linked(self) -> None:
         """Raises FileVanished if the file was removed or replaced."""
         if os.fstat(self._descriptor).st_nlink == 0:
-            raise FileVanished(str(self.path), 0, "the file is gone", _VERIFY_HINT)
+            raise FileVanished(str(self.path), 0, "the file is gone", see_all_damage(self.path))
 
     def read(self, position: int, count: int) -> bytes:
         """Exactly `count` bytes. Raises StoreDamaged when they are not all there."""
@@ -120,7 +119,8 @@ class OpenFile:
                 refuse(self.path, error, position)
             if not part:
                 self.check()
-                raise StoreDamaged(str(self.path), position, "ends here", _VERIFY_HINT)
+                hint = see_all_damage(self.path)
+                raise StoreDamaged(str(self.path), position, "ends here", hint)
             parts.append(part)
             position += len(part)
             count -= len(part)

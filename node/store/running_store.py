@@ -16,6 +16,7 @@ from node.runtime.state_page import (
     visible_end,
 )
 from node.store.base import Store
+from node.store.checkpoints import load_removed
 from node.store.file_cache import FileVanished, OpenFiles
 from node.store.indexes.file import IndexFile
 from node.store.indexes.reader import IndexFolder, IndexReader
@@ -104,6 +105,7 @@ class RunningStore(Store):
         self._turns: list[int] = [0] * shards
         """Rises when a worker may have taken back units that were read."""
         self._epoch = 0
+        self.removed = load_removed(root)
         self._seen: bytes | None = None
         """The raw pages that the last complete `refresh` took in."""
         self._queue_file_bytes = 0
@@ -136,6 +138,9 @@ class RunningStore(Store):
         if self._flushed_only:
             state = state._replace(readable=min(state.readable, state.flushed))
         self._follow_log(state)
+        if state.removals != self.removed.number:
+            self.removed = load_removed(self.root)
+            self._turns = [turn + 1 for turn in self._turns]
         for shard in range(self._shards):
             self._ends[shard] = self._end_of(shard, state)
         self._seen = raw
@@ -213,7 +218,7 @@ class RunningStore(Store):
     def token(self) -> str:
         """A text that changes when log or queues may have changed since an earlier `refresh`."""
         bounds = self.log.bounds
-        numbers = (self._epoch, bounds.start, bounds.end, *self._ends)
+        numbers = (self._epoch, self.removed.number, bounds.start, bounds.end, *self._ends)
         return "-".join(map(str, [*numbers, *(int(seen[1]) for seen in self._workers_seen)]))
 
     @property
@@ -231,10 +236,21 @@ class RunningStore(Store):
 
     def topics(self) -> list[str]:
         # Folders alone: opening every queue would stop a reader for a second.
-        return [topic for topic in list_topics(self.root) if list_queue_ids(self.root, topic)]
+        return [topic for topic in list_topics(self.root) if self.queue_ids(topic)]
 
     def has_topic(self, topic: str) -> bool:
-        return is_folder_name(topic) and bool(list_queue_ids(self.root, topic))
+        return is_folder_name(topic) and bool(self.queue_ids(topic))
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of one topic that have a folder, sorted. Raises StorePermission."""
+        ids = list_queue_ids(self.root, topic)
+        if not self.removed.horizon(topic):
+            return ids
+        return [number for number in ids if self.queue(topic, number) is not None]
+
+    def shows(self, topic: str) -> bool:
+        """False for a removed topic that has no new queue."""
+        return not self.removed.horizon(topic) or bool(self.queue_ids(topic))
 
     def queue(self, topic: str, queue_id: int) -> QueueReader | None:
         queue = Queue(topic, queue_id)
@@ -254,6 +270,9 @@ class RunningStore(Store):
         reader = self._open(queue)
         if reader is not None:
             reader.rewind(limit)
+            if reader.ends_below(self.removed.horizon(topic)):
+                reader.forget_files()
+                return None  # of a removed topic: its worker will delete the files
             self._readers[queue] = _OpenQueue(turn, reader)
             if len(self._readers) > QUEUE_READERS_MAX:
                 self._readers.pop(next(iter(self._readers))).reader.forget_files()
@@ -269,8 +288,8 @@ class RunningStore(Store):
             return None
         # All queues of a store have files of one length, whatever the settings say.
         self._queue_file_bytes = files.file_bytes
-        log = self.log  # as in StoppedStore: no cycle
-        return QueueReader(files, files.first, lambda: log.min_offset)
+        log, begin = self.log, self.removed.begin_of(queue)  # as in StoppedStore: no cycle
+        return QueueReader(files, files.first, lambda: max(log.min_offset, begin))
 
     def close(self) -> None:
         self.pages.close()

@@ -15,6 +15,7 @@ from node.store.checkpoints import (
     list_progress,
     load_epochs,
     load_owner,
+    load_removed,
     load_tails,
     own_dir,
 )
@@ -22,6 +23,7 @@ from node.store.file_cache import refuse
 from node.store.identity.own_places import check_own_files
 from node.store.identity.store_links import check_links
 from protocol.checkpoint import StoreCheckpoint, decode_checkpoint
+from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import NotAStore
 from protocol.names import (
     ABORT_FILE,
@@ -43,6 +45,8 @@ class Condition(NamedTuple):
     `queues_done`, `index_done`: below them Keelog's workers vouch for all queues, for the index;
     None without a checkpoint. `was_ours`: the last owner was a Keelog writer that did not stop
     cleanly. `is_sealed`: each of its records above the floor carries the whole-record checksum.
+    `tails` leaves out the topics that were removed after it was saved.
+    `tails` leaves out the topics that were removed after it was saved.
     """
 
     is_ours: bool
@@ -55,6 +59,7 @@ class Condition(NamedTuple):
     epochs: list[EpochLine] = []  # noqa: RUF012  (never changed)
     was_ours: bool = False
     is_sealed: bool = False
+    removed: Removed = NOTHING_REMOVED
 
 
 def check_is_store(root: Path, strict: bool = True) -> None:
@@ -113,6 +118,10 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
         none_saved: dict[str, WorkerCheckpoint] = {}
         epochs = read(lambda: load_epochs(root), no_epochs) if is_ours else no_epochs
         tails = read(lambda: load_tails(root), None) if is_ours else None
+        removed = read(lambda: load_removed(root), NOTHING_REMOVED) if is_ours else NOTHING_REMOVED
+        if tails is not None:
+            next_offset = removed.next_offsets(tails.at, tails.next_offset)
+            tails = tails._replace(next_offset=next_offset)
         progress = read(lambda: list_progress(root), none_saved) if is_ours else none_saved
         owner = read(lambda: _last_line(root, epochs), None)
         vouched = max(epochs[-1].start if epochs else 0, tails.at if tails is not None else 0)
@@ -127,6 +136,7 @@ def read_condition(root: Path, strict: bool = True) -> Condition:
             epochs=epochs,
             was_ours=owner is not None,
             is_sealed=owner is not None and owner.crc,
+            removed=removed,
         )
     except OSError as error:
         refuse(own_dir(root), error)

@@ -5,6 +5,7 @@ lack, and leaves out what points beyond the log's end.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from node.store.log.segment_list import ListingProblem, SegmentList, list_folder
 from node.store.queues.files import QueueFiles
 from node.store.queues.listing import (
     find_queue_file_bytes,
+    is_of_removed,
     list_queues,
     no_queue_files,
     open_queue_files,
@@ -58,6 +60,7 @@ class StoppedStore(Store):
         super().__init__(root, settings, files)
         check_is_store(root, strict)
         self.condition: Condition = read_condition(root, strict)
+        self.removed = self.condition.removed
         listing = list_folder(root / COMMIT_LOG_DIR)
         if strict:
             listing.check()
@@ -70,6 +73,12 @@ class StoppedStore(Store):
         self.folders = list_queues(root)
         self._queue_files: dict[Queue, QueueFiles] = {}
         self._readers: dict[Queue, QueueReader] = {}
+        if self.removed.topics:
+            self.folders = {
+                queue: folder
+                for queue, folder in self.folders.items()
+                if not self._is_of_removed(queue)
+            }
         last_run = SegmentList(segments.folder, listing.last_run(), self._files)
         hints = self._hints(listing.file_bytes)
         self.tail: WalkedEnd = find_tail(last_run, self.condition, hints, on_window, not strict)
@@ -98,7 +107,8 @@ class StoppedStore(Store):
         if end < 0 or (derived is not None and derived.replaces_files):
             files, end = no_queue_files(files.folder, files.file_bytes, self._files), 0
         log = self.log  # `lambda: self.log…` would be a cycle, which waits for the collector
-        reader = QueueReader(files, end, lambda: log.min_offset, derived)
+        begin = self.removed.begin_of(queue)
+        reader = QueueReader(files, end, lambda: max(log.min_offset, begin), derived)
         self._readers[queue] = reader
         return reader
 
@@ -109,6 +119,15 @@ class StoppedStore(Store):
             make = open_queue_files if queue in self.folders else no_queue_files
             self._queue_files[queue] = make(folder, self.queue_file_bytes, self._files)
         return self._queue_files[queue]
+
+    def _is_of_removed(self, queue: Queue) -> bool:
+        """True for a queue of a removed topic that no worker has deleted yet."""
+        horizon = self.removed.horizon(queue.topic)
+        if not horizon:
+            return False
+        with suppress(StoreDamaged):
+            return is_of_removed(self.files_of(queue), horizon)
+        return False
 
     def _hints(self, segment_bytes: int) -> Iterator[int]:
         """Yields offsets near the log's end where records may start: they shorten the walk."""
@@ -148,6 +167,7 @@ class StoppedStore(Store):
             self._covered.__getitem__,
             self.queue_file_bytes // UNIT_BYTES,
             self.settings.delay_levels_ms,
+            self.removed,
         )
 
     @cached_property

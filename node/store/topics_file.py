@@ -6,7 +6,6 @@ we do not know.
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,13 +19,13 @@ from node.runtime.shortage import refusal_for
 from node.store.file_cache import refuse
 from protocol.errors import StoreDamaged
 from protocol.names import QUEUE_ID_MAX, TOPICS_FILE
+from protocol.remoting.java_json import parse_java_json
 
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_DEFAULT = PERM_READ | PERM_WRITE
 _NEW_ENTRY = {"attributes": {}, "order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
 _RESTORE_HINT = "restore it from topics.json.bak, or remove it"
-_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,])(\s*)(-?[0-9]+)(\s*):')
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,6 @@ class Topic:
     def is_writable(self) -> bool:
         """True if messages may be sent to it."""
         return bool(self.perm & PERM_WRITE)
-
-
-def parse_broker_json(text: str) -> Any:
-    """Parses JSON as the broker writes it: integer keys may lack quotes."""
-    quoted = _BARE_KEY.sub(lambda m: m[1] if m[1] else f'{m[2]}"{m[3]}"{m[4]}:', text)
-    return json.loads(quoted)
 
 
 class TopicsFile:
@@ -67,7 +60,7 @@ class TopicsFile:
         Raises StoreDamaged for a file that makes no sense, StorePermission, StoreMoved.
         """
         check_held()
-        path = self.path if os.path.lexists(self.path) else _copy_of(self.path)
+        path = self.path if os.path.lexists(self.path) else disk.backup_of(self.path)
         try:
             status = path.lstat()
             stamp = (status.st_mtime_ns, status.st_size)
@@ -80,6 +73,11 @@ class TopicsFile:
             refuse(path, error)
         self._stamp = stamp
         return True
+
+    @property
+    def version(self) -> int:
+        """The counter of the table, which rises with each save."""
+        return int(self._document.get("dataVersion", {}).get("counter", 0))
 
     def put(self, topics: Iterable[Topic], timestamp_ms: int) -> None:
         """Adds or replaces topics and saves once: the whole table is written, and synced.
@@ -112,7 +110,7 @@ class TopicsFile:
     def _save(self, table: dict[str, Any], timestamp_ms: int) -> None:
         """Writes the table. If that fails, the table in memory becomes that of the file again."""
         version = dict(self._document.get("dataVersion", {"stateVersion": 0}))
-        version["counter"] = int(version.get("counter", 0)) + 1
+        version["counter"] = self.version + 1
         version["timestamp"] = timestamp_ms
         document = {**self._document, "dataVersion": version, "topicConfigTable": table}
         try:
@@ -127,14 +125,8 @@ class TopicsFile:
         self._document = document
 
     def _write(self, document: dict[str, Any]) -> None:
-        disk.make_durable_dir(self.path.parent)
-        if self.path.exists():
-            backup = _copy_of(self.path)
-            disk.unlink(backup, missing_ok=True)
-            disk.link(self.path, backup)
-            disk.sync_dir(self.path.parent)
         text = json.dumps(document, indent="\t", sort_keys=True, ensure_ascii=False)
-        disk.write_atomically(self.path, text.encode())
+        disk.write_with_backup(self.path, text.encode())
         status = self.path.stat()
         self._stamp = (status.st_mtime_ns, status.st_size)
 
@@ -145,7 +137,7 @@ def unreadable_tables(root: Path) -> Iterator[StoreDamaged]:
     Ends at the first of the two that can be read. Raises StorePermission.
     """
     path = root / TOPICS_FILE
-    for table in (path, _copy_of(path)):
+    for table in (path, disk.backup_of(path)):
         try:
             _load(table)
         except (FileNotFoundError, NotADirectoryError):
@@ -156,10 +148,6 @@ def unreadable_tables(root: Path) -> Iterator[StoreDamaged]:
             yield damage
         else:
             return
-
-
-def _copy_of(path: Path) -> Path:
-    return path.with_name(path.name + ".bak")
 
 
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, Topic]]:
@@ -175,7 +163,7 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, Topic]]:
 
 def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
-        document = parse_broker_json(text)
+        document = parse_java_json(text)
     except (ValueError, RecursionError) as error:
         raise StoreDamaged(str(path), 0, f"is not JSON: {error}", _RESTORE_HINT) from None
     table = document.get("topicConfigTable", {}) if isinstance(document, dict) else None

@@ -2,13 +2,17 @@
 
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass, replace
 
+from protocol.addresses import ANY_HOST, is_numeric
 from protocol.errors import BadRequest
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
 _HTTP = re.compile(r"(?:http://)?(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})/?")
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 _PORT_MAX = 65_535
+_WILDCARDS = (ANY_HOST, "0.0.0.0", "[::]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +20,24 @@ class BindAddress:
     """The host and port of the control socket; `any_port`: the children take free ones too."""
 
     host: str
+    """As it was given: a name, an address, or a wildcard. People and clients get this one."""
     port: int
     any_port: bool
+    address: str = ""
+    """The address of the host, once it was looked up: sockets are bound to it."""
+
+    @property
+    def is_wildcard(self) -> bool:
+        """True for all addresses of this machine."""
+        return self.host in _WILDCARDS
 
     @property
     def is_loopback(self) -> bool:
         """True if only this host can connect."""
-        if self.host == "localhost":
+        if self.host == "localhost" and not self.address:
             return True
         try:
-            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+            return ipaddress.ip_address((self.address or self.host).strip("[]")).is_loopback
         except ValueError:
             return False
 
@@ -33,23 +45,43 @@ class BindAddress:
     def takes_local(self) -> bool:
         """True if every client connects from 127.0.0.1, so that a message over a local socket has
         the same born host."""
-        return self.is_loopback and not self.host.startswith("[")
+        return self.is_loopback and not (self.address or self.host).startswith("[")
+
+    @property
+    def endpoint(self) -> str:
+        """The control socket's, for people and clients."""
+        return f"tcp://{self.host}:{self.port}"
+
+    @property
+    def bound(self) -> str:
+        """The control socket's, for `bind`."""
+        return f"tcp://{self.address or self.host}:{self.port}"
+
+    def resolved(self) -> "BindAddress":
+        """With the address of its host. Raises BadRequest for a name that does not resolve."""
+        return replace(self, address=_address_of(self.host))
 
     def with_port_of(self, endpoint: str) -> "BindAddress":
         """The same host with the port that was bound."""
         return replace(self, port=int(endpoint.rpartition(":")[2]))
 
-    def child_endpoint(self, distance: int) -> str:
-        """The endpoint of a child: `distance` ports above the control port, or any free port."""
-        return f"tcp://{self.host}:{0 if self.any_port else self.port + distance}"
+    def child(self, distance: int, before: str = "") -> "BindAddress":
+        """Where a child listens: at the port that it had `before`, else `distance` ports above the
+        control port, or at any free port."""
+        if before:
+            return self.with_port_of(before)
+        return replace(self, port=0 if self.any_port else self.port + distance)
 
 
 def parse_bind(text: str) -> BindAddress:
     """Reads `tcp://HOST:PORT`. Raises BadRequest for anything else."""
     match = _TCP.fullmatch(text)
     port = 0 if match is None or match[2] == "*" else int(match[2])
-    if match is None or port > _PORT_MAX:
-        raise BadRequest(f"bind {text[:80]!a} is no address", "write tcp://127.0.0.1:9870")
+    if match is None or port > _PORT_MAX or not _is_host(match[1]):
+        raise BadRequest(
+            f"bind {text[:80]!a} is no address",
+            "write tcp://127.0.0.1:7850, tcp://[::1]:7850, or a host name of this machine",
+        )
     return BindAddress(match[1], port, any_port=port == 0)
 
 
@@ -62,5 +94,48 @@ def parse_http(text: str) -> BindAddress | None:
         return None
     match = _HTTP.fullmatch(text)
     if match is None or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"http {text[:80]!a} is no address", "write 9875 or 127.0.0.1:9875")
+        raise BadRequest(f"http {text[:80]!a} is no address", "write 7855 or 127.0.0.1:7855")
     return BindAddress(match[1] or "127.0.0.1", int(match[2]), any_port=False)
+
+
+def parse_advertise(text: str) -> str:
+    """Reads a host name or an address; an IPv6 address gets its brackets, nothing stays nothing.
+
+    Raises BadRequest for anything else.
+    """
+    host = f"[{text.strip('[]')}]" if ":" in text and is_numeric(text) else text
+    if not host:
+        return ""
+    if host in _WILDCARDS or not _is_host(host):
+        raise BadRequest(
+            f"advertise {text[:80]!a}: no client can connect to that host",
+            "write the host alone, as db7.example.org, 192.0.2.7 or 2001:db8::7: the ports are"
+            " those of --bind",
+        )
+    return host
+
+
+def _is_host(host: str) -> bool:
+    """True for what may be a host: brackets hold an IPv6 address, digits and dots an IPv4 one."""
+    if host == ANY_HOST:
+        return True
+    if host.startswith("[") or not host.strip("0123456789."):
+        return is_numeric(host) and host.startswith("[") == (":" in host)
+    return _NAME.fullmatch(host) is not None
+
+
+def _address_of(host: str) -> str:
+    """The first IPv4 address of a name, else its first IPv6 address. Raises BadRequest."""
+    if host == ANY_HOST or is_numeric(host):
+        return host
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise BadRequest(
+            f"the name {host} does not resolve: {getattr(error, 'strerror', None) or error}",
+            "bind to an address of this machine, or to tcp://0.0.0.0:7850 with --advertise HOST",
+        ) from None
+    families = {family: str(place[0]) for family, *_, place in reversed(found)}
+    if socket.AF_INET in families:
+        return families[socket.AF_INET]
+    return f"[{families[socket.AF_INET6]}]"

@@ -9,23 +9,28 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from node.runtime.process import DamageReport
 
 SOURCE_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 """The folder of the outermost package: the source tree, or where the wheel is installed."""
 _LINE_BYTES_MAX = 4096
+_PIPE_BYTES = 65_536
+"""All that a pipe holds: the last words come after everything that was reported before them."""
 
 
 class ChildReport(NamedTuple):
-    """A report of a child: it is ready at `endpoint`, it recovers, or it ends for a reason."""
+    """A report of a child: it is ready at `endpoint`, it recovers, it has met damage, or it ends
+    for a reason."""
 
     endpoint: str | None
     """Empty for a child that binds none; None in last words."""
     reason: str = ""
     recovered: float | None = None
     """The part of a recovery that is done, 0 to 1."""
+    damage: DamageReport | None = None
 
 
 def command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -83,12 +88,13 @@ class Process:
         """The reports since the last call; closes the pipe when no more can come."""
         if self.report_fd is None:
             return []
-        with suppress(BlockingIOError):
-            data = os.read(self.report_fd, _LINE_BYTES_MAX)
-            self._line += data
-            if not data or len(self._line) > _LINE_BYTES_MAX:
-                self._close_report()
-        *lines, self._line = self._line.split(b"\n")
+        try:
+            data = os.read(self.report_fd, _PIPE_BYTES)
+        except BlockingIOError:
+            return []
+        *lines, self._line = (self._line + data).split(b"\n")
+        if not data or len(self._line) > _LINE_BYTES_MAX:
+            self._close_report()
         found = [report for line in lines if (report := parse_report(line)) is not None]
         self.has_reported = self.has_reported or bool(found)
         return found
@@ -128,4 +134,7 @@ def parse_report(line: bytes) -> ChildReport | None:
     match report.get("recovering"):
         case [int(done), int(total)]:
             return ChildReport(None, recovered=done / max(total, done, 1))
+    match report.get("damage"):
+        case [str(), int(), str(), int(), int(), int()] as damage:
+            return ChildReport(None, damage=DamageReport(*damage))
     return ChildReport(None, str(report["ended"])) if report.get("ended") else None

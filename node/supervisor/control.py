@@ -6,6 +6,7 @@ import zmq
 
 from node.runtime.shortage import as_refusal
 from node.serving.request_server import BadFrames, Server
+from node.supervisor.bind import BindAddress
 from node.supervisor.status import NodeView, health, routes, status
 from protocol.errors import (
     BadRequest,
@@ -28,12 +29,23 @@ CONTROL_FRAME_BYTES_MAX = 64 * 1024
 _ANSWERS_AT_ONCE = 100
 
 
-def bind(context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> Server:
+def bind(context: "zmq.Context[zmq.Socket[bytes]]", place: BindAddress) -> Server:
     """Opens the socket. Raises RefusedError for a taken address: waiting will not free it."""
+    name = "" if place.bound == place.endpoint else place.endpoint
     try:
-        return Server(context, endpoint, CONTROL_FRAME_BYTES_MAX)
+        return Server(context, place.bound, CONTROL_FRAME_BYTES_MAX, name=name)
     except ServiceNotAvailable as error:
         raise RefusedError(error.reason, error.hint) from None
+
+
+def check_ports(place: BindAddress, children: int) -> None:
+    """Raises RefusedError for a port that is taken, of the control socket or a child that listens.
+
+    For a store that is yet to be made: no earlier process of its node can still hold one.
+    """
+    with zmq.Context() as context:
+        for distance in range(0 if place.any_port else 1 + children):
+            bind(context, place.child(distance)).close(0)
 
 
 def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import zmq
@@ -34,9 +34,9 @@ from node.runtime.run_process import begin_process
 from node.runtime.settings import Settings, load_settings
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
-from node.supervisor.bind import parse_bind
+from node.supervisor.bind import BindAddress, parse_advertise, parse_bind
 from node.supervisor.child_process import Process, command
-from node.supervisor.control import answer_clients, bind
+from node.supervisor.control import answer_clients, bind, check_ports
 from node.supervisor.directory import (
     open_directory,
     remove_old_pages,
@@ -45,6 +45,7 @@ from node.supervisor.directory import (
 )
 from node.supervisor.exit_with import stop_at_end_of
 from node.supervisor.http import http_end
+from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.node_log import NodeLog, node_log
 from node.supervisor.options import Options
 from node.supervisor.plan import (
@@ -75,6 +76,7 @@ from node.supervisor.plan import (
 from node.supervisor.silence import SilenceWatch, waits_for_disk
 from node.supervisor.status import NodeView
 from node.supervisor.systemd import ServiceManager
+from protocol.addresses import ANY_HOST, at_host
 from protocol.errors import RefusedError, ServiceNotAvailable, StoreMoved
 from protocol.names import COMMIT_LOG_DIR
 from protocol.printable import printable
@@ -92,11 +94,12 @@ def serve(options: Options) -> int:
 
     Returns 0 after a clean stop, and EXIT_UNEXPECTED after an unexpected error. If the writer
     refuses the store at its first start, returns the writer's exit code, 5 for a damaged store.
-    Raises BadRequest for invalid settings, NotAStore, StorePermission, StoreLocked: then nothing
-    was changed.
+    Raises BadRequest for invalid settings, NotAStore, StorePermission, StoreLocked, and
+    RefusedError for a taken port: then nothing was changed.
     """
     started_at = time.monotonic()
     settings = load_settings(options.pairs)
+    place = parse_bind(options.serve.bind).resolved()
     stop = begin_process("keelog-serve", "supervisor")
     threads = _watch_threads(stop)
     if options.while_pid is not None:
@@ -106,28 +109,27 @@ def serve(options: Options) -> int:
         check_file_limit(options.serve.queue_workers + options.serve.readers)
     except ServiceNotAvailable as error:
         raise RefusedError(error.reason, error.hint) from None  # waiting will not change it
-    open_directory(options.root)
     is_new = not (options.root / COMMIT_LOG_DIR).is_dir()
-    create_store(options.root)
-    held = HeldStore.open(options.root)
-    lock = StoreLock.acquire(options.root, flock=True, record=False, create=False)
-    try:
+    if is_new:
+        check_ports(place, 1 + options.serve.readers)
+    with ExitStack() as ends:
+        open_directory(options.root)
+        create_store(options.root)
+        ends.callback(ignore_stop_signals)
+        held = HeldStore.open(options.root)
+        ends.callback(held.close)
+        lock = StoreLock.acquire(options.root, flock=True, record=False, create=False)
+        ends.callback(lock.release)
         held.check()
         warn_if_open_to_others(options.root)
         wait_for_orphans(options.root)
-        with zmq.Context() as context:
-            if not is_new:
-                options = replace(options, pairs=_all_pairs(options))
-            server = bind(context, options.serve.bind)
-            try:
-                code = Supervisor(options, settings, held, server, events, started_at).run(stop)
-                return EXIT_UNEXPECTED if code == EXIT_OK and threads else code
-            finally:
-                server.close()
-    finally:
-        lock.release()
-        held.close()
-        ignore_stop_signals()
+        if not is_new:
+            options = replace(options, pairs=_all_pairs(options))
+        server = bind(ends.enter_context(zmq.Context()), place)
+        ends.callback(server.close)
+        node = Supervisor(options, settings, held, server, place, events, started_at)
+        code = node.run(stop)
+        return EXIT_UNEXPECTED if code == EXIT_OK and threads else code
 
 
 def _watch_threads(stop: StopFlag) -> list[str]:
@@ -154,13 +156,17 @@ class Supervisor:
         settings: Settings,
         held: HeldStore,
         server: Server,
+        place: BindAddress,
         events: NodeLog,
         started_at: float,
     ) -> None:
         self.options = options
         self.settings = settings
         self.held = held
-        self.place = parse_bind(options.serve.bind).with_port_of(server.endpoint)
+        self.place = place.with_port_of(server.endpoint)
+        self._host = parse_advertise(options.network.advertise) or (
+            ANY_HOST if place.is_wildcard else place.host
+        )
         self.server = server
         self.events = events
         self.children = plan_children(
@@ -171,6 +177,7 @@ class Supervisor:
         self._watch = SilenceWatch(held.place, options.serve.queue_workers, options.limits)
         self._processes: dict[int, Process] = {}
         """By the child's position in `children`."""
+        self._damage = DamageList()
         self._started_at = started_at
         self._turned_at = started_at
         self._moved: StoreMoved | None = None
@@ -189,6 +196,9 @@ class Supervisor:
                 "there is no authentication yet",
                 extra=fields(endpoint=self.server.endpoint),
             )
+        if self.place.address != self.place.host:
+            found = fields(name=self.place.host, address=self.place.address)
+            log.info("bound to the address of a host name", extra=found)
         with http_end(
             self.options.serve.http, self.view, lambda: self._turned_at
         ) as self._http_url:
@@ -270,12 +280,13 @@ class Supervisor:
         shards = str(options.serve.queue_workers)
         arguments = [str(options.root)]
         if child.role is ChildRole.WRITER:
-            endpoint = child.endpoint or place.child_endpoint(1)
-            arguments += ["--bind", endpoint, "--control-port", str(place.port)]
+            arguments += ["--bind", place.child(1, child.endpoint).bound]
+            arguments += ["--control-port", str(place.port)]
+            arguments += ["--advertise", options.network.advertise]
         elif child.role is ChildRole.QUEUE:
             arguments += ["--shard", str(child.index), "--shards", shards]
         elif child.role is ChildRole.READER:
-            endpoint = child.endpoint or place.child_endpoint(2 + child.index)
+            endpoint = place.child(2 + child.index, child.endpoint).bound
             arguments += ["--bind", endpoint, "--index", str(child.index)]
             arguments += ["--shards", shards]
         arguments += ["--held", self.held.identity]
@@ -306,6 +317,10 @@ class Supervisor:
             if report.recovered is not None:
                 note_recovery(child, report.recovered)
                 continue
+            if report.damage is not None:
+                # A writer that ends for it says so itself, and its words must be the last ones.
+                self._damage.note(child.name, report.damage, child.role is not ChildRole.WRITER)
+                continue
             if report.endpoint is None:
                 note_last_words(child, report.reason)
                 continue
@@ -314,7 +329,7 @@ class Supervisor:
                 slots = {page_slot(one, shards) for one in self.children}
                 with if_room():
                     remove_old_pages(self.held.place, slots)
-            note_ready(child, report.endpoint)
+            note_ready(child, at_host(report.endpoint, self.place.host))
             if self._was_ready:
                 details = fields(process=child.name, process_pid=process.pid)
                 log.info("process runs again", extra=details)
@@ -345,8 +360,8 @@ class Supervisor:
             return
         self._was_ready = True
         took = now - self._started_at
-        where = ", ".join([summary(self.children), *self._ends()])
-        line = f"ready {self.server.endpoint} ({where}) in {took:.1f} s\n"
+        where = ", ".join([summary(self.children), self.settings.kept, *self._ends()])
+        line = f"ready {self.place.endpoint} ({where}) in {took:.1f} s\n"
         with suppress(OSError):
             sys.stderr.write(printable(line))
             sys.stderr.flush()
@@ -448,6 +463,7 @@ class Supervisor:
             limits=self.options.limits,
             shards=self.options.serve.queue_workers,
             children=self.children,
+            host=self._host,
             ready=self._is_ready(now),
             stopping=self._stopping_since is not None,
             now=now,
@@ -455,6 +471,7 @@ class Supervisor:
             http_url=self._http_url,
             log_file=self.events.file,
             origins=self.options.origins,
+            damage=self._damage,
         )
 
 

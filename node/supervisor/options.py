@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.runtime.settings import check_bounds, setting
-from node.supervisor.bind import parse_bind, parse_http
+from node.supervisor.bind import parse_advertise, parse_bind, parse_http
 from node.supervisor.plan import ChildRole, RestartLimits
 from protocol.modules import module_name
 
@@ -23,9 +23,10 @@ class ServeSettings:
     """Checked when it is made: BadRequest for what cannot be."""
 
     bind: str = setting(
-        "tcp://127.0.0.1:9870",
-        "the control socket; the writer listens one port above, the readers above it; port 0 "
-        "takes free ones",
+        "tcp://127.0.0.1:7850",
+        "the control socket, at an address or host name of this machine, or at all of them "
+        "(`tcp://0.0.0.0:7850`; with IPv6 `tcp://*:7850`); the writer listens one port above, the "
+        "readers above it; port 0 takes free ones",
     )
     queue_workers: int = setting(
         1, "processes that write the queues; each reads the whole log", most=QUEUE_WORKERS_MAX
@@ -33,7 +34,7 @@ class ServeSettings:
     readers: int = setting(1, "processes that answer pulls and look-ups", most=READERS_MAX)
     http: str = setting(
         "",
-        "where /metrics, /livez, /readyz and /healthz are, as 9875 or 0.0.0.0:9875; empty: nowhere",
+        "where /metrics, /livez, /readyz and /healthz are, as 7855 or 0.0.0.0:7855; empty: nowhere",
     )
     restart_limit: int = setting(
         5, "a process that ends so often within a minute is given up; 0: never", least=0
@@ -43,6 +44,20 @@ class ServeSettings:
         parse_bind(self.bind)
         parse_http(self.http)
         check_bounds(self)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """How clients find a node. Checked when it is made: BadRequest for what cannot be."""
+
+    advertise: str = setting(
+        "",
+        "the host that clients are given, a name or an address, where they cannot use that of "
+        "`--bind`; empty: the host of `--bind`, and at a wildcard the host that each client asked",
+    )
+
+    def __post_init__(self) -> None:
+        parse_advertise(self.advertise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +88,7 @@ class Options:
 
     root: Path
     serve: ServeSettings = field(default_factory=ServeSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
     pairs: tuple[str, ...] = ()
     origins: Sequence[Mapping[str, str]] = ()
     """Which settings were given, and by whom: `setting`, `origin`, `where`."""

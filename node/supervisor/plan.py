@@ -7,6 +7,7 @@ import secrets
 import signal
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime.held_store import MOVED_HINT
@@ -354,12 +355,14 @@ class Refusal(NamedTuple):
     hint: str
 
 
-def refusal_of_appends(writer: Child) -> Refusal | None:
-    """Why appends are refused; None while the writer runs, or will in a moment."""
+def refusal_of_appends(writer: Child, store: Path | str = "DIR") -> Refusal | None:
+    """Why appends are refused; None while the writer runs, or will in a moment.
+
+    The hint names the `store`."""
     if writer.state in OUT_OF_SERVICE:
-        hint = "restart the node when that is mended; reading goes on"
+        hint = "restart the node when that is fixed; reading goes on"
         if writer.state is ChildState.DAMAGED:
-            hint = "keelog store verify DIR --deep; reading goes on"
+            hint = f"on the node's machine: keelog store verify {store} --deep; reading goes on"
         if writer.state is ChildState.MOVED:
             hint = MOVED_HINT
         return Refusal(READ_ONLY, f"the writer is {writer.state}: {writer.cause}", hint)

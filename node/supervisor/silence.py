@@ -29,7 +29,8 @@ from node.supervisor.plan import (
 
 log = logging.getLogger("keelog.supervisor")
 
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 0.9
+"""More than the time between two heartbeats."""
 _STARTS = (STARTING, RECOVERING)
 
 
@@ -62,6 +63,10 @@ class SilenceWatch:
         """None for a process that is gone, or if no descriptor is free for the look."""
         with suppress(psutil.Error, OSError):
             heartbeat_ms, is_starting = self._heartbeat(child)
+            before = child.sign
+            if before is not None and not is_starting and heartbeat_ms != before.heartbeat_ms:
+                # It lives: nothing else is looked at, which would cost an idle node most of all.
+                return before._replace(heartbeat_ms=heartbeat_ms, cpu_s=0.0)
             process = psutil.Process(child.pid)
             disk, cpu_s = process.io_counters(), 0.0
             if is_starting or child.state is not ChildState.RUNNING:

@@ -6,7 +6,7 @@ Offsets come from the pages that the processes publish, memory and CPU time from
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ from node.runtime.state_page import (
     WorkerState,
 )
 from node.runtime.stats.page import read_stats
-from node.serving.host_address import first_address
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
+from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.operations import operations
 from node.supervisor.plan import (
     Child,
@@ -42,6 +42,7 @@ from node.supervisor.plan import (
     refusal_of_appends,
     silence,
 )
+from protocol.addresses import at_host
 from protocol.errors import ServiceNotAvailable
 from protocol.wire.frames import refusal
 
@@ -67,6 +68,8 @@ class NodeView:
     limits: RestartLimits
     shards: int
     children: list[Child]
+    host: str
+    """The host of each endpoint, as clients are given it; ANY_HOST: the one that they asked."""
     ready: bool
     stopping: bool
     now: float
@@ -77,6 +80,7 @@ class NodeView:
     """The file to which stderr goes, if it is a file."""
     origins: Sequence[Mapping[str, str]] = ()
     """The settings that were given, and by whom."""
+    damage: DamageList = field(default_factory=DamageList)
 
 
 def routes(view: NodeView) -> Fields:
@@ -85,20 +89,24 @@ def routes(view: NodeView) -> Fields:
     `writer_error` then gives the reason, in the form of the error of a refused request.
     """
     writer, *others = view.children
-    refused = refusal_of_appends(writer)
+    refused = refusal_of_appends(writer, view.store)
     known = bool(writer.endpoint) and refused is None and not view.stopping
     readers = [child for child in others if child.role is ChildRole.READER and child.endpoint]
     serving = [child for child in readers if child.state is ChildState.RUNNING] or readers
     return {
-        "writer": advertised(writer.endpoint) if known else None,
+        "writer": at_host(writer.endpoint, view.host) if known else None,
         "writer_error": None if refused is None else _error(refused),
-        "readers": [advertised(child.endpoint) for child in serving],
+        "readers": [at_host(child.endpoint, view.host) for child in serving],
         "local": {
-            child.endpoint: child.local
+            at_host(child.endpoint, view.host): child.local
             for child in [writer, *serving]
             if child.endpoint and child.local
         },
-        "bulk": {child.endpoint: bulk_socket(child.local) for child in serving if child.local},
+        "bulk": {
+            at_host(child.endpoint, view.host): bulk_socket(child.local)
+            for child in serving
+            if child.local
+        },
         "crc": view.settings.enabled_append_prop_crc,
         "max_message_size": view.settings.max_message_size,
         "epoch": read_log(view.root).epoch,
@@ -117,7 +125,7 @@ def status(view: NodeView) -> Fields:
         "cause": None if refused is None else refused.cause,
         "store": str(view.store),
         "kernel": _kernel(),
-        "http": view.http_url or None,
+        "http": _http(view),
         "log_file": None if view.log_file is None else str(view.log_file),
         "settings": changed_settings(view.settings),
         "origins": [dict(one) for one in view.origins],
@@ -132,6 +140,7 @@ def status(view: NodeView) -> Fields:
             "records": log.records,
         },
         "disk": disk(view.root),
+        "damage": view.damage.shape(view.store),
         "operations": operations(read_stats(view.root)),
         "supervisor": {
             "pid": os.getpid(),
@@ -162,6 +171,7 @@ def health(view: NodeView) -> Fields:
     late = late_flush(view, log)
     silent = silence(view.children, view.limits)
     problems = publication_problems(view.root)
+    damage = view.damage.text(view.store)
     appends = "accepted" if refused is None else f"refused, {refused.reason}: {refused.cause}"
     checks = [
         _role_check(view, ChildRole.WRITER, "writer", needed=True),
@@ -172,6 +182,8 @@ def health(view: NodeView) -> Fields:
         _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
         _check("flush", not late, late or "none takes long", needed=view.settings.is_sync_flush),
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
+        # Reads of everything else go on: one bad record must not cost a node its clients.
+        _check("damage", not damage, damage or "none was met since the start"),
         _check(
             "disk",
             free["used_ratio"] < DISK_RATIO_MAX,
@@ -212,7 +224,7 @@ def _refused(view: NodeView, log: LogState) -> Refusal | None:
             f"no room for the next segment of the log, {disk(view.root)['free_bytes']} bytes free"
         )
         return Refusal(FULL, cause, FREE_SPACE)
-    return refusal_of_appends(writer)
+    return refusal_of_appends(writer, view.store)
 
 
 def _error(refused: Refusal) -> Fields:
@@ -270,7 +282,7 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
         "restarts": child.restarts,
         "uptime_s": round(view.now - child.started_at, 3) if child.is_alive else 0.0,
         **usage(child.pid),
-        "endpoint": advertised(child.endpoint),
+        "endpoint": at_host(child.endpoint, view.host),
         "offset": offset,
         "lag_bytes": max(0, lag),
         "exit_code": child.exit_code,
@@ -318,9 +330,7 @@ def disk(root: Path) -> Fields:
     }
 
 
-def advertised(endpoint: str) -> str:
-    """An endpoint as a client on another host can use it: no wildcard address."""
-    place, _, port = endpoint.rpartition(":")
-    if place in ("tcp://0.0.0.0", "tcp://*", "tcp://[::]"):
-        return f"tcp://{first_address()}:{port}"
-    return endpoint
+def _http(view: NodeView) -> str | None:
+    """The URL of health and metrics. It has a host of its own, unless it listens at all of them."""
+    everywhere = view.http_url.startswith(("http://0.0.0.0:", "http://[::]:"))
+    return (at_host(view.http_url, view.host) if everywhere else view.http_url) or None

@@ -20,13 +20,14 @@ from node.runtime.run_process import ChildProcess, child_parser, run_process
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
 from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
-from node.runtime.wakeup import Context, Waiters
+from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import BadFrames, Received, RequestWait, Server
 from node.writer.append_request import AppendRequest, queues_of
 from node.writer.broker_checkpoint import SAVE_EVERY_S
 from node.writer.group_commit import GroupCommit
 from node.writer.log.flush import NOTHING_MOVED, FlushServices, Moved
 from node.writer.recovery.progress import RecoveryProgress
+from node.writer.removal.removals import REMOVAL_OPERATIONS, Removals
 from node.writer.requests import (
     FLUSH_DISK_TIMEOUT,
     PUT_OK,
@@ -53,11 +54,16 @@ HELD_S = 0.01
 to the flush thread: each millisecond it cost SYNC_FLUSH a tenth of its messages."""
 HOUSE_S = 0.01
 """How often `_keep_house` runs while no request waits for the disk or a publication."""
+WATCH_MS = 10
+IDLE_MS = int(SLEEP_S_MAX * 1000)
+"""How long the loop sleeps at most, with and without something that goes on by the clock. Requests,
+ends of jobs and the wish to stop wake it."""
 DISK_RETRY_S = 1.0
 APPENDS = ("append", "send")
 FOLLOWERS = ("queue-", "index", "reader-")
 """Slots of the processes that may sleep until the log grows."""
 STOP_WAIT_S = 5.0
+_NEVER = float("inf")
 
 
 class Writer:
@@ -73,6 +79,7 @@ class Writer:
         self.waiting = GroupCommit(self.settings)
         self.stats = WriterStats(store.root, self.settings.is_sync_flush)
         self.staging = StagingService(store, server, self._put, lambda: self.flushing.flushed)
+        self.removals = Removals(store, self._flush_all, self._answer_other, self._refuse_removal)
         self._is_sync = store.settings.is_sync_flush
         self._shows_at_once = store.log.pool is None and not self._is_sync
         """Whether an append is readable as soon as it is written."""
@@ -134,6 +141,7 @@ class Writer:
         if not self.stopping and not self.staging.is_active:
             self.staging.step(now, self.stopping)
         self._serve_waiting(now)
+        self.removals.step()
         if now - self.last_heartbeat >= HEARTBEAT_S:
             check_held()
             self.store.page.publish(flush_began_ms=self.flushing.flush_began_ms)
@@ -147,6 +155,7 @@ class Writer:
             self.last_checkpoint = now
             with disk.if_room():
                 self.store.checkpoint.save_running()
+        self.store.offsets.turn(now)
         if not self.stopping:
             with disk.if_room():
                 self.store.retain(now)
@@ -158,7 +167,12 @@ class Writer:
     def _sleep_ms(self) -> int:
         if self.staging.has_work or self.server.has_requests:
             return 0
-        return 50 if self.flushing.is_done else 10
+        if self.server.has_unsent or self.removals.is_active or self._is_watched():
+            return WATCH_MS
+        turns_at = self.flushing.turns_at
+        if turns_at == _NEVER:
+            return IDLE_MS
+        return min(max(WATCH_MS, int((turns_at - time.monotonic()) * 1000)), IDLE_MS)
 
     def _look_for_room(self) -> None:
         """Publishes that appends which were refused for a full disk are taken again."""
@@ -216,7 +230,12 @@ class Writer:
                 return None
             if received.payload is not None:
                 raise BadRequest(f"{operation[:40]!a} is one frame, two came")
-            answered = answer_other(self.store.topics, operation, header, request_id(header))
+            if operation in REMOVAL_OPERATIONS:
+                self._check_runs()
+                self.removals.ask(received.peer, header, operation)
+                return None
+            store, number = self.store, request_id(header)
+            answered = answer_other(store.topics, store.offsets, operation, header, number)
             self._answer_other(received.peer, answered)
         except (MqError, OSError) as error:
             number = request_id(header) or id_within(received.header)
@@ -262,6 +281,13 @@ class Writer:
             state = DISK_FULL if is_disk_full(error) else NO_RESOURCES
             self.store.page.publish(state=state)
         self.server.send(peer, refusal(number, error))
+
+    def _refuse_removal(self, peer: bytes, number: int, error: MqError) -> None:
+        self._refuse(peer, number, error, False)
+
+    def _flush_all(self) -> None:
+        """The whole log is durable afterwards: what is noted of it now names nothing above."""
+        self._publish(self.flushing.flush_all(time.monotonic()))
 
     def _refuse_all(self, error: MqError) -> None:
         """Refuses the requests that wait, GROUP_REQUESTS_MAX at most: this process ends."""
@@ -395,6 +421,7 @@ class Writer:
         """Refuses appends, flushes, waits for the workers, and leaves the mark of a clean stop."""
         self.stopping = True
         self.store.page.publish(state=STOPPING)
+        self.workers.ring_all()
         deadline = time.monotonic() + STOP_WAIT_S
         while True:
             now = time.monotonic()
@@ -403,6 +430,7 @@ class Writer:
             if self.flushing.is_done and (not waits or now >= deadline):
                 break
             wait.poll(5)
+        self.removals.close()
         self.staging.close()
         self.flushing.close()
         self.stats.close()
@@ -417,9 +445,10 @@ class Writer:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the writer of one store until SIGTERM."""
     parser = child_parser("node.writer.loop", __doc__)
-    parser.add_argument("--bind", default="tcp://127.0.0.1:9871")
+    parser.add_argument("--bind", default="tcp://127.0.0.1:7851")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
-    parser.add_argument("--control-port", type=int, default=9870)
+    parser.add_argument("--control-port", type=int, default=7850)
+    parser.add_argument("--advertise", default="", metavar="HOST", help="for the store host")
     options = parser.parse_args(arguments)
     root = options.dir.resolve()
     child = ChildProcess(
@@ -435,7 +464,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     options, root = child.options, child.root
-    store_host = store_host_of(options.bind, options.control_port)
+    store_host = store_host_of(options.bind, options.control_port, options.advertise)
     tell = RecoveryProgress(partial(report_recovery, child.ready_fd))
     store = open_writer_store(root, settings, store_host, child.ready_fd is None, tell)
     # Fail-stop: after a failed write or flush nothing more may be acknowledged.

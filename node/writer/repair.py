@@ -16,8 +16,10 @@ from node.store.checkpoints import (
     Tails,
     clear_clean,
     load_epochs,
+    load_removed,
     own_dir,
     save_epochs,
+    save_removed,
     save_tails,
 )
 from node.store.quarantine import keep_bytes, move_file
@@ -167,6 +169,9 @@ def _lower(root: Path, step: CutLog) -> None:
         return
     clear_clean(root)
     times = (step.last_record, step.store_timestamp)
+    removed = load_removed(root)
+    if removed.within(0, step.offset) is not removed:
+        save_removed(root, removed.within(0, step.offset))
     save_tails(root, Tails(step.offset, dict(step.next_offset), *times))
     save_epochs(root, [line._replace(start=min(line.start, step.offset)) for line in epochs])
     floor = Floor(root)

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from node.runtime.process import now_ms
 from node.serving.request_server import Received
+from node.store.consumer_offsets import ConsumerOffsets
 from node.writer.append_request import AppendRequest
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, MessageTooLarge, UnknownOperation
@@ -16,7 +17,7 @@ from protocol.record.kernel_put import Put
 from protocol.record.patch import AppendRules
 from protocol.record.properties import UNIQUE_KEY, WAIT
 from protocol.request_checks import WAIT_NONE
-from protocol.requests import APPEND, CREATE_TOPIC, DELETE_TOPIC, SEND, SendFields
+from protocol.requests import APPEND, CREATE_TOPIC, CURSOR_COMMIT, CURSOR_GET, SEND, SendFields
 from protocol.wire.frames import PAYLOAD_BYTES_MAX, VERSION, Header, answer
 
 PUT_OK = "PUT_OK"
@@ -166,10 +167,12 @@ def batch_of(
     return AppendRequest(payload, records, sizes, any_queue, crc)
 
 
-def answer_other(table: TopicTable, operation: str, header: Header, number: int) -> Header:
-    """The good answer to `ping`, `topics`, `create_topic` or `delete_topic`.
+def answer_other(
+    table: TopicTable, offsets: ConsumerOffsets, operation: str, header: Header, number: int
+) -> Header:
+    """The good answer to an operation that appends nothing.
 
-    Raises UnknownOperation, BadRequest, and what the table refuses.
+    Raises UnknownOperation, BadRequest, and what the tables refuse.
     """
     if operation == "ping":
         return answer(number)
@@ -188,7 +191,10 @@ def answer_other(table: TopicTable, operation: str, header: Header, number: int)
         name, queues, perm = CREATE_TOPIC.parse(header)
         topic, created = table.create(name, queues, perm)
         return answer(number, topic=name, queues=topic.write_queues, created=created)
-    if operation == "delete_topic":
-        (name,) = DELETE_TOPIC.parse(header)
-        return answer(number, topic=name, deleted=table.delete(name))
+    if operation == "cursor_get":
+        found = offsets.get(*CURSOR_GET.parse(header))
+        return answer(number, offsets=[list(pair) for pair in sorted(found.items())])
+    if operation == "cursor_commit":
+        offsets.commit(*CURSOR_COMMIT.parse(header))
+        return answer(number)
     raise UnknownOperation(f"the writer knows no operation {operation[:40]!a}")

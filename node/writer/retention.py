@@ -1,9 +1,11 @@
 """Which old segments go, and when the disk is too full to take more.
 
-RocketMQ's rules (DefaultMessageStore.CleanCommitLogService), with two differences. The configured
+RocketMQ's rules (DefaultMessageStore.CleanCommitLogService), with these differences. The configured
 ratios are really used: a broker clamps them. A segment younger than `file_forced_reserved_minutes`
-stays however full the disk is: a broker deletes it. `judge` and `expired` decide, purely;
-`Retention` looks and unlinks.
+stays however full the disk is: a broker deletes it. By force one segment goes in a round, and none
+in the first `file_forced_warning_seconds` of a writer: a broker deletes ten at once.
+`retention_bytes` bounds the whole log: a broker has no such limit. `judge` and `expired` decide,
+purely; `Retention` looks and unlinks.
 Segments are unlinked and never truncated: a process that maps one goes on reading it.
 """
 
@@ -134,21 +136,38 @@ def expired(
 ) -> list[SegmentFile]:
     """The segments that go now, oldest first: up to the first that stays.
 
-    `now_s` and the segments' times are of one clock. The last segment always stays.
+    `now_s` and the segments' times are of one clock. The last segment always stays. One at most
+    goes before its time.
     """
     found: list[SegmentFile] = []
-    if not verdict.may_delete:
-        return found
     forced_s = settings.file_forced_reserved_minutes * _MINUTE_S
     limit = spared.needed if verdict.at_once else min(spared)
     for segment, written_s in zip(segments[:-1], _written_s(segments), strict=False):
-        may_go = now_s >= segment.modified_s + settings.file_reserved_time * _HOUR_S
-        if verdict.at_once:
-            may_go = may_go or forced_s == 0 or now_s >= written_s + forced_s
-        if segment.end > limit or not may_go:
+        is_old = verdict.may_delete and is_past_time(segment, now_s, settings)
+        is_forced = verdict.at_once and (forced_s == 0 or now_s >= written_s + forced_s)
+        is_over = segment.start < over_size(segments, settings)
+        if segment.end > limit or not (is_old or is_over or is_forced):
             break
         found.append(segment)
+        if not (is_old or is_over):
+            break
     return found[: settings.delete_file_batch_max]
+
+
+def is_past_time(segment: SegmentFile, now_s: float, settings: Settings) -> bool:
+    """Whether a segment was last written more than `file_reserved_time` ago."""
+    return now_s >= segment.modified_s + settings.file_reserved_time * _HOUR_S
+
+
+def over_size(segments: Sequence[SegmentFile], settings: Settings) -> int:
+    """The log offset below which segments go, so that the rest takes `retention_bytes` at most.
+
+    The segment that is written and the one made ahead count with their whole length, as on the
+    disk.
+    """
+    if not settings.retention_bytes or not segments:
+        return 0
+    return segments[-1].end - settings.retention_bytes
 
 
 def _written_s(segments: Sequence[SegmentFile]) -> list[float]:
@@ -202,6 +221,9 @@ class Retention:
         self._use = use or self._found_use
         self._look_at = 0.0
         self._clean_at = 0.0
+        self._forced_from: float | None = None
+        """Until then, of the clock of `turn`, no segment goes before its time: a start warns."""
+        self._has_warned = False
         self._deleting: threading.Thread | None = None
         self.full: str | None = None
         """Why appends are refused; None while there is room."""
@@ -221,6 +243,8 @@ class Retention:
 
         Publish where the log begins from now on before you call `delete`.
         """
+        if self._forced_from is None:
+            self._forced_from = now + self._settings.file_forced_warning_seconds
         if now < self._look_at or self._is_deleting():
             return []
         self._look_at = now + LOOK_EVERY_S
@@ -228,21 +252,67 @@ class Retention:
         self._note_full(verdict)
         if verdict.needs_room and self.make_room(now):
             return []
-        if not verdict.may_delete or now < self._clean_at:
+        bound = self._settings.retention_bytes
+        if not (verdict.may_delete or bound) or now < self._clean_at:
             return []
         self._clean_at = now + self._settings.clean_resource_interval / 1000
         segments = self.segments()
         log.debug("old segments looked for", extra=fields(segments=len(segments), why=verdict.why))
-        found = expired(segments, verdict, spared(), self.clock.now_s(), self._settings)
+        now_s = self.clock.now_s()
+        found = expired(segments, verdict, spared(), now_s, self._settings)
+        if not found:
+            self._note_nothing(segments, verdict)
+            return found
+        is_forced = verdict.at_once and not self._may_go_anyway(segments, found[-1], now_s)
+        if is_forced and now < self._forced_from:
+            self._warn(found.pop(), verdict, self._forced_from - now)
+        elif is_forced and verdict.is_full:
+            self._clean_at = now  # appends are refused: the next one goes after the next look
         if found:
-            span = {"start": found[0].start, "end": found[-1].end}
-            told = fields(segments=len(found), **span, why=verdict.why)
-            log.warning("deleting segments", extra=told)
-        elif verdict.at_once and len(segments) > 1:
-            reserved = self._settings.file_forced_reserved_minutes
-            told = fields(why=verdict.why, file_forced_reserved_minutes=reserved)
-            log.warning("no segment could be deleted", extra=told)
+            self._note_deleted(segments, found, verdict, is_forced, now_s)
         return found
+
+    def _may_go_anyway(
+        self, segments: list[SegmentFile], segment: SegmentFile, now_s: float
+    ) -> bool:
+        """Whether a segment goes by its age or by the size of the log, however full the disk is."""
+        is_over = segment.start < over_size(segments, self._settings)
+        return is_over or is_past_time(segment, now_s, self._settings)
+
+    def _warn(self, first: SegmentFile, verdict: Verdict, left_s: float) -> None:
+        """Once a start: says which segment is the first to go by force, and when."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        details = fields(
+            start=first.start,
+            end=first.end,
+            in_s=math.ceil(left_s),
+            why=verdict.why,
+            to_keep_them="free space, or set store.clean_file_forcibly_enable=false",
+        )
+        log.warning("segments will be deleted before their time", extra=details)
+
+    def _note_deleted(
+        self,
+        segments: list[SegmentFile],
+        found: list[SegmentFile],
+        verdict: Verdict,
+        is_forced: bool,
+        now_s: float,
+    ) -> None:
+        why = verdict.why
+        if not is_forced and not is_past_time(found[-1], now_s, self._settings):
+            why = f"the log is larger than retention_bytes, {self._settings.retention_bytes}"
+        span = {"start": found[0].start, "end": found[-1].end}
+        details = fields(segments=len(found), **span, why=why, before_their_time=is_forced)
+        log.warning("deleting segments", extra=details)
+
+    def _note_nothing(self, segments: list[SegmentFile], verdict: Verdict) -> None:
+        if verdict.at_once and len(segments) > 1:
+            reserved = self._settings.file_forced_reserved_minutes
+            details = fields(why=verdict.why, file_forced_reserved_minutes=reserved)
+            log.warning("no segment could be deleted", extra=details)
 
     def segments(self) -> list[SegmentFile]:
         """The segments that are there, oldest first."""
@@ -274,8 +344,8 @@ class Retention:
                 return  # the writer's loop finds it too, and ends
             except OSError as error:
                 # Tried again in the next round; the log begins after it already.
-                told = fields(file=path, why=error.strerror)
-                log.error("a segment cannot be deleted", extra=told)  # noqa: TRY400
+                details = fields(file=path, why=error.strerror)
+                log.error("a segment cannot be deleted", extra=details)  # noqa: TRY400
                 return
             time.sleep(self._settings.delete_commit_log_files_interval / 1000)
 

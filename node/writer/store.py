@@ -1,7 +1,9 @@
 """A store as its writer holds it: locks, recovered log, topics, the files beside the log."""
 
+import ipaddress
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from node.runtime import disk
@@ -9,6 +11,7 @@ from node.runtime.event_log import fields
 from node.runtime.locks import StoreLock
 from node.runtime.process import now_ms
 from node.runtime.settings import Settings
+from node.runtime.shortage import as_refusal
 from node.runtime.state_page import RECOVERING, STOPPED, LogPage, run_dir
 from node.serving.host_address import first_address
 from node.store.checkpoints import (
@@ -17,9 +20,12 @@ from node.store.checkpoints import (
     clear_clean,
     list_progress,
     mark_clean,
+    own_dir,
     save_owner,
+    save_removed,
     save_tails,
 )
+from node.store.consumer_offsets import ConsumerOffsets
 from node.store.identity.new_store import check_created
 from node.store.identity.own_places import check_own_files
 from node.store.identity.store_id import check_guards, ensure_id
@@ -35,9 +41,11 @@ from node.writer.placement import Placement
 from node.writer.recovery.recovery import Recovery, Tell, carry_out, examine, tell_nobody
 from node.writer.retention import Retention, Spared
 from node.writer.topic_table import TopicTable
+from protocol.derived.removed import Removed
 from protocol.errors import NotAStore, StorePermission
+from protocol.ids import Queue
 from protocol.kernel import loader
-from protocol.message_id import Host, parse_host
+from protocol.message_id import Host
 from protocol.names import ABORT_FILE
 from protocol.record.patch import AppendRules
 
@@ -69,6 +77,7 @@ class WriterStore:
         self.store_host = store_host
         self.epoch = epoch
         self.rules = AppendRules(settings.max_message_size, settings.enabled_append_prop_crc)
+        self.removed, interrupted = self._without_entries_of_removed(found)
         self.topics = TopicTable(TopicsFile(self.root), settings, found.tails, now_ms)
         pool = make_pool(settings)
         ahead: Ahead | None = None
@@ -80,6 +89,11 @@ class WriterStore:
         self.placement = Placement(
             self.log, found.tails, found.last_store_timestamp, found.last_record_offset
         )
+        self.offsets = ConsumerOffsets(
+            self.root, self.placement.tails, self.topics.is_known, now_ms
+        )
+        for name in interrupted:
+            self.offsets.forget(name)
         self.appender = Appender(self.placement, self.topics, self.rules, store_host.to_bytes())
         self.floor = Floor(self.root)
         self.floor.save(found.end)
@@ -87,7 +101,7 @@ class WriterStore:
         self._snapshot: Tails | None = None
         self._snapshot_at = found.end
         self._snapshot_records = 0
-        self._min_offset = found.min_offset
+        self.min_offset = found.min_offset
         self._flushed = found.end
         self._tails_at = 0
         """The log offset of the last saved snapshot of this run."""
@@ -107,7 +121,8 @@ class WriterStore:
         self.page.begin_epoch(
             self.epoch,
             epoch_start=end,
-            min_offset=self._min_offset,
+            min_offset=self.min_offset,
+            removals=self.removed.number,
             appended=end,
             committed=end,
             flushed=end,
@@ -155,9 +170,86 @@ class WriterStore:
         """Deletes old segments when they are due, after publishing where the log begins then."""
         segments = self.retention.turn(now, self._spared)
         if segments:
-            self._min_offset = max(self._min_offset, segments[-1].end)
-            self.page.publish(min_offset=self._min_offset)
+            self.min_offset = max(self.min_offset, segments[-1].end)
+            self.page.publish(min_offset=self.min_offset)
             self.retention.delete(segments)
+            self._save_removed(self.removed.within(self._removals_needed_from, self.log.end))
+
+    # Removed messages
+
+    @property
+    def _removals_needed_from(self) -> int:
+        """The log offset below which no entry of the note matters any more.
+
+        A snapshot of the queues' ends from before a removal still counts its records. It may be of
+        the same log offset.
+        """
+        return min(self.min_offset, self._tails_at - 1)
+
+    def has_topic(self, name: str) -> bool:
+        """Whether there is a topic of this name, or messages of one."""
+        return self.topics.has(name) or any(queue.topic == name for queue in self.placement.tails)
+
+    def remove_topic(self, name: str) -> None:
+        """Removes a topic and all its records. The whole log must be flushed.
+
+        From the saved note on they are gone; what a kill leaves undone, the next start does.
+        Raises ServiceNotAvailable, disk_full or no_resources, and other OSErrors.
+        """
+        removed = self.removed.without_topic(name, self.log.end, self.topics.version)
+        with self._refusing():
+            save_removed(self.root, removed)
+        self.removed = removed
+        tails = self.placement.tails
+        for queue in [queue for queue in tails if queue.topic == name]:
+            del tails[queue]
+        try:
+            # Before the table of topics: while that has the topic, a start forgets both.
+            self.offsets.forget(name)
+            self.offsets.save()
+            self.topics.forget(name)
+        finally:
+            self.page.publish(removals=removed.number)
+        log.info("topic removed", extra=fields(topic=name, horizon=self.log.end))
+
+    def purge(self, begins: Mapping[Queue, int]) -> None:
+        """Hides the records of queues below these log offsets. The whole log must be flushed.
+
+        Raises ServiceNotAvailable, disk_full or no_resources, and other OSErrors.
+        """
+        with self._refusing():
+            self._save_removed(self.removed.with_purged(begins))
+
+    def _save_removed(self, removed: Removed) -> None:
+        if removed is not self.removed:
+            save_removed(self.root, removed)
+            self.removed = removed
+            self.page.publish(removals=removed.number)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise as_refusal(error, str(own_dir(self.root))) from None
+
+    def _without_entries_of_removed(self, found: Recovery) -> tuple[Removed, list[str]]:
+        """Finishes removals that a kill interrupted after the note was saved.
+
+        Returns the note, without what no longer matters, and the topics of such removals.
+        """
+        needed_from = min(found.min_offset, (found.tails_at or 0) - 1)
+        removed = found.removed.within(needed_from, found.end)
+        table = TopicsFile(self.root)
+        version = table.version
+        interrupted = [
+            name for name, topic in removed.topics.items() if version <= topic.table_version
+        ]
+        for name in interrupted:
+            table.remove(name, now_ms())
+        if removed is not found.removed:
+            save_removed(self.root, removed)
+        return removed, interrupted
 
     def _spared(self) -> Spared:
         """The offsets that retention spares.
@@ -197,6 +289,7 @@ class WriterStore:
         """Closes all files. The mark of a clean stop is left, and `abort` removed, only with
         `workers_done`."""
         end = self.log.end
+        self.offsets.close()
         self.retention.close()
         self.floor.save(end)
         self.floor.close()
@@ -297,9 +390,15 @@ def _show_durable(page: LogPage, found: Recovery) -> None:
     )
 
 
-def store_host_of(bind: str, control_port: int) -> Host:
-    """The store host of records: the IPv4 address of the endpoint, with the control port."""
-    address = bind.removeprefix("tcp://").rpartition(":")[0]
-    if address in ("*", "0.0.0.0"):
-        address = first_address()
-    return Host(parse_host(address).ip, control_port)
+def store_host_of(bind: str, control_port: int, advertise: str = "") -> Host:
+    """The store host of records: an IPv4 address of the node, with the control port.
+
+    It is the advertised one, else that of `bind`, where those are IPv4 addresses; else the first
+    one of this host that others can reach.
+    """
+    for address in (advertise, bind.removeprefix("tcp://").rpartition(":")[0]):
+        with suppress(ValueError):
+            found = ipaddress.IPv4Address(address)
+            if not found.is_unspecified:
+                return Host(found.packed, control_port)
+    return Host(ipaddress.IPv4Address(first_address()).packed, control_port)

@@ -49,6 +49,10 @@ class TopicTable:
             raise NotAllowed(f"topic {name} does not take messages (perm {topic.perm})")
         return topic
 
+    def is_known(self, name: str) -> bool:
+        """Whether the topic is in the table, or has messages."""
+        return name in self._file.topics or name in self._stored_queues
+
     def would_take(self, name: str) -> Topic:
         """As `for_send`, but creates nothing: the topic as it is, or as it would be created."""
         topic = self._file.topics.get(name) or self._draft(name)
@@ -146,15 +150,20 @@ class TopicTable:
             self._put([wanted])
         return wanted, known is None
 
-    def delete(self, name: str) -> bool:
-        """Takes a topic out of the table; its messages stay until retention takes them.
+    @property
+    def version(self) -> int:
+        """The version of the saved table."""
+        return self._file.version
 
-        Raises IllegalMessage for a name that no topic can have, NotAllowed for system topics.
-        """
-        check_topic_for_send(name)
+    def has(self, name: str) -> bool:
+        """True for a topic of the table, and for one that only has messages."""
+        return name in self._file.topics or name in self._stored_queues
+
+    def forget(self, name: str) -> None:
+        """Takes a topic whose messages are gone out of the table, and saves it."""
         self._stored_queues.pop(name, None)
         self._turn.pop(name, None)
-        return self._file.remove(name, self._now_ms())
+        self._file.remove(name, self._now_ms())
 
     def all(self) -> list[Topic]:
         """Every topic, by name."""

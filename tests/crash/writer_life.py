@@ -33,7 +33,7 @@ from protocol.wire.frames import VERSION, pack
 from tests.crash.sim_disk import SimDisk, Stopped
 from tests.crash.truth import Truth
 
-HOST = Host(bytes([127, 0, 0, 1]), 9870)
+HOST = Host(bytes([127, 0, 0, 1]), 7850)
 TAILS_EVERY_BYTES = 3_000
 """Tiny stores take snapshots too."""
 FIRST_TIME_MS = 1_700_000_000_000
@@ -149,6 +149,9 @@ class NoHints:
     """Every hint is lost."""
 
     def wake(self, _epoch: int, _readable: int, _queues: object = None) -> None:
+        """Nobody hears it."""
+
+    def ring_all(self) -> None:
         """Nobody hears it."""
 
     def look(self) -> None:

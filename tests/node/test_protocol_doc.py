@@ -25,7 +25,7 @@ SERVERS = (
     "node/writer/loop.py", "node/writer/requests.py",
     "node/reader/requests.py", "node/reader/service.py", "node/reader/loop.py",
     "node/supervisor/control.py", "node/writer/staging/requests.py",
-    "node/writer/staging/operations.py",
+    "node/writer/staging/operations.py", "node/writer/removal/removals.py",
 )  # fmt: skip
 OPERATION = re.compile(r"^### ([a-z_]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^\| `([a-z_]+)`", re.MULTILINE)
@@ -109,7 +109,7 @@ def test_the_error_table_has_the_errors_of_the_code() -> None:
         assert (int(code), status) == (kind.code, kind.status), name
         assert (retriable == "yes") == kind.retriable, name
     sides = {"NotConnected", "ClientClosed", "SendTimeout", "RequestTimeout"}
-    stores = {"StoreError", "NotAStore", "StoreLocked", "StorePermission"}
+    stores = {"StoreError", "NotAStore", "StoreLocked", "StorePermission", "BackupRefused"}
     families = {"MqError", "RefusedError", "BusyError", "CorruptError", "OutcomeUnknownError"}
     kinds = {
         name
@@ -179,6 +179,11 @@ def test_a_node_answers_with_the_fields_of_the_page_and_no_others(tmp_path: Path
                     "writer", "publish", b"s 1 1 %d\n" % size, query="q", batch=0, stages=1
                 ),
                 "unstage": peer.ask("writer", "unstage", query="q", batch=0),
+                "cursor_commit": peer.ask(
+                    "writer", "cursor_commit", topic="FooBar", group="g", offsets=[[3, 0]]
+                ),
+                "cursor_get": peer.ask("writer", "cursor_get", topic="FooBar", group="g"),
+                "purge_topic": peer.ask("writer", "purge_topic", topic="FooBar", offset=0),
                 "delete_topic": peer.ask("writer", "delete_topic", topic="FooBar"),
             }  # fmt: skip
         finally:

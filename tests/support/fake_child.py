@@ -22,6 +22,7 @@ def main() -> int:
     for name in (
         "--bind",
         "--control-port",
+        "--advertise",
         "--shard",
         "--shards",
         "--index",

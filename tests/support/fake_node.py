@@ -26,7 +26,7 @@ from protocol.wire import frames as wire
 from tests.support.node import wait_until
 
 RULES = AppendRules(4 * 1024 * 1024, crc=True)
-STORE_HOST = parse_host("127.0.0.1:9870")
+STORE_HOST = parse_host("127.0.0.1:7850")
 PORTS = (61_000, 65_536)
 """No connection is given one of these by the kernel: a socket can have its port again."""
 AT_ONCE_S = 60.0
@@ -334,7 +334,8 @@ class FakeNode:
 
     def _writer_delete_topic(self, header: Header, payload: bytes, identity: bytes) -> Reply:
         deleted = self.memory.topics.pop(header["topic"], None) is not None
-        return Reply({"topic": header["topic"], "deleted": deleted})
+        left = {"left_in_log_bytes": 0, "until": None}
+        return Reply({"topic": header["topic"], "deleted": deleted, **left})
 
     def _writer_append(self, header: Header, payload: bytes, identity: bytes) -> Reply:
         if len(payload) != header["bytes"] or zlib.crc32(payload) != header["crc"]:

@@ -53,6 +53,7 @@ class RunningNode:
         queue_workers: int = 2,
         readers: int = 2,
         restart_limit: int = 0,
+        bind: str = _ANY_PORT,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.root = root
@@ -61,7 +62,7 @@ class RunningNode:
         self.readers = readers
         self.endpoint = ""
         self._command = [sys.executable, "-m", "keelog", "serve", str(root)]
-        self._command += ["--bind", _ANY_PORT, "--restart-limit", str(restart_limit)]
+        self._command += ["--bind", bind, "--restart-limit", str(restart_limit)]
         # Who kills the tests leaves no node behind.
         self._command += ["--while-pid", str(os.getpid())]
         self._command += ["--queue-workers", str(queue_workers), "--readers", str(readers)]
@@ -88,8 +89,9 @@ class RunningNode:
     def begin(self, bind: str = _ANY_PORT) -> None:
         """Starts it and does not wait. On any port, its endpoint is known when it is ready."""
         assert self._process is None, "started already"
-        self._command[self._command.index(_ANY_PORT)] = bind
         self.endpoint = "" if bind == _ANY_PORT else bind
+        if self.endpoint:
+            self._command[self._command.index("--bind") + 1] = bind
         self._process = subprocess.Popen(
             self._command, stderr=subprocess.PIPE, text=True, errors="replace",
             start_new_session=True, env=self._env,

@@ -3,11 +3,12 @@
 import os
 import pty
 import re
-import select
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from typing import Self
+
+from tests.support.single_process import is_readable
 
 _MARK = "ready>"
 _READ_S = 0.05
@@ -73,7 +74,7 @@ class Shell:
         os.write(self._fd, text.encode())
 
     def _read(self, wait_s: float) -> None:
-        while select.select([self._fd], [], [], wait_s)[0]:
+        while is_readable(self._fd, wait_s):
             data = os.read(self._fd, 65536).decode(errors="replace")
             self.screen = _CONTROL.sub("", self.screen + data)
             wait_s = 0.0

@@ -15,6 +15,13 @@ START_S = 60.0
 STOP_S = 60.0
 
 
+def is_readable(descriptor: int, wait_s: float) -> bool:
+    """Waits for bytes. A process of many tests has descriptors that `select.select` cannot take."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(wait_s * 1000))
+
+
 class SingleProcess:
     """`python -m MODULE DIR …`, with a pipe for its readiness, as a context."""
 
@@ -49,7 +56,7 @@ class SingleProcess:
         deadline = time.monotonic() + START_S
         while self._ready >= 0:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._ready], [], [], left)[0]:
+            if left <= 0 or not is_readable(self._ready, left):
                 raise AssertionError(f"{self.module} was not ready within {START_S} s")
             is_ready = self.hear()
             assert is_ready, f"{self.module} ended with {self.wait()}: {self.stderr}"

@@ -1,5 +1,8 @@
 """How long a worker sleeps between turns: woken at once in quiet times and for who waits."""
 
+import pytest
+
+from node.runtime.wakeup import SLEEP_S_MAX
 from workers.pace import IDLE_S, Sleep, TurnPace
 
 
@@ -35,3 +38,33 @@ def test_who_needs_no_ring_for_each_record_looks_now_and_then_in_quiet_times() -
     assert pace.sleep(500, 10.0, is_waited_for=False) == Sleep(0.02, 1500)
     pace.worked(10.0)
     assert pace.sleep(600, 10.0, is_waited_for=False) == Sleep(10.1 - 10.0, 1600)
+
+
+def test_the_longer_the_log_is_quiet_the_longer_it_sleeps_and_a_record_ends_that() -> None:
+    pace = TurnPace(rest_s=0.004, batch_bytes=1000)
+    pace.worked(10.0)
+    assert pace.sleep(500, 10.1, is_waited_for=False) == Sleep(IDLE_S, 501)
+    assert pace.sleep(500, 11.0, is_waited_for=False) == Sleep(1 / 32, 501)
+    assert pace.sleep(500, 99.0, is_waited_for=True) == Sleep(SLEEP_S_MAX, 501)
+    pace.worked(99.0)
+    assert pace.sleep(600, 99.005, is_waited_for=False) == Sleep(IDLE_S, 601)
+
+
+def test_before_its_first_record_it_is_quiet_since_it_first_slept() -> None:
+    pace = TurnPace()
+    assert pace.sleep(0, 1000.0, is_waited_for=False).seconds == IDLE_S
+    assert pace.sleep(0, 1003.2, is_waited_for=False).seconds == pytest.approx(0.1)
+
+
+def test_who_needs_no_ring_for_each_record_is_rung_for_the_first_after_a_quiet_time() -> None:
+    pace = TurnPace(rest_s=0.1, batch_bytes=1000, idle_s=0.02, idle_bytes=1000)
+    pace.worked(10.0)
+    assert pace.sleep(500, 10.2, is_waited_for=False) == Sleep(0.02, 1500)
+    assert pace.sleep(500, 12.0, is_waited_for=False) == Sleep(2 / 32, 501)
+
+
+def test_a_worker_that_others_wait_for_sleeps_shortly_on_a_quiet_log() -> None:
+    pace = TurnPace()
+    pace.worked(10.0)
+    pace.stay_awake(50.0)
+    assert pace.sleep(500, 50.0, is_waited_for=False).seconds == IDLE_S

@@ -17,6 +17,7 @@ from node.runtime.regular_file import (
     FLOOR_FILE_BYTES_MAX,
     JOURNAL_FILE_BYTES_MAX,
     MOVE_HINT,
+    OFFSETS_FILE_BYTES_MAX,
     QUEUES_FILE_BYTES_MAX,
     SMALL_FILE_BYTES_MAX,
     STATS_FILE_BYTES_MAX,
@@ -33,6 +34,7 @@ from protocol.names import (
     CHECKPOINT_FILE,
     CHECKPOINT_FILE_BYTES,
     CONFIG_DIR,
+    CONSUMER_OFFSETS_FILE,
     KEELOG_DIR,
     LOCK_FILE,
     TOPICS_FILE,
@@ -46,6 +48,9 @@ _BESIDE = {
     TOPICS_FILE: TOPICS_FILE_BYTES_MAX,
     f"{TOPICS_FILE}.bak": TOPICS_FILE_BYTES_MAX,
     f"{TOPICS_FILE}.new": TOPICS_FILE_BYTES_MAX,
+    CONSUMER_OFFSETS_FILE: OFFSETS_FILE_BYTES_MAX,
+    f"{CONSUMER_OFFSETS_FILE}.bak": OFFSETS_FILE_BYTES_MAX,
+    f"{CONSUMER_OFFSETS_FILE}.new": OFFSETS_FILE_BYTES_MAX,
 }
 _FOLDERS = re.compile(
     r"progress|run|run/stats|staging|quarantine|staging/[^/]+|staging/[^./][^/]*/[0-9]+"
@@ -55,7 +60,7 @@ _BELLS = re.compile(r"run/[^/]+\.bell")
 _FILES = (
     (re.compile(r"floor"), FLOOR_FILE_BYTES_MAX),
     (re.compile(r"epochs(\.new)?"), EPOCHS_FILE_BYTES_MAX),
-    (re.compile(r"tails(\.new)?|run/[^/]+\.rebuilding(\.new)?"), QUEUES_FILE_BYTES_MAX),
+    (re.compile(r"(tails|removed)(\.new)?|run/[^/]+\.rebuilding(\.new)?"), QUEUES_FILE_BYTES_MAX),
     (re.compile(r"clean(\.new)?|progress/[^/]+|run/[^/]+\.lock"), SMALL_FILE_BYTES_MAX),
     (re.compile(r"run/[^/]+\.page"), PAGE_BYTES),
     (re.compile(r"run/stats/[^/]+"), STATS_FILE_BYTES_MAX),

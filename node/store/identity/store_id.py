@@ -17,6 +17,7 @@ from node.store.checkpoints import (
     EPOCHS_FILE,
     FLOOR_FILE,
     PROGRESS_DIR,
+    REMOVED_FILE,
     TAILS_FILE,
     Floor,
     SealedText,
@@ -110,10 +111,11 @@ def _guards(root: Path) -> tuple[Path, Path]:
 
 
 def _spared(root: Path) -> list[Path]:
-    """The files without which a start only takes longer."""
+    """The files that a start can do without, if they are another store's."""
     folder = own_dir(root) / PROGRESS_DIR
     progress = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [own_dir(root) / TAILS_FILE, own_dir(root) / CLEAN_FILE, *progress]
+    names = TAILS_FILE, CLEAN_FILE, REMOVED_FILE
+    return [*(own_dir(root) / name for name in names), *progress]
 
 
 def _staged(root: Path) -> Iterator[Path]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from node.store.hints import see_all_damage
 from node.store.log.damage import next_record, wrong_blank
 from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment import Segment
@@ -55,8 +56,8 @@ class TailWalk:
         while self.stop is None and position < segments.end:
             segment = segments.find(position)
             if segment is None:
-                where, found = str(segments.folder), "no segment holds this offset"
-                raise StoreDamaged(where, position, found, "keelog store verify")
+                folder, found = segments.folder, "no segment holds this offset"
+                raise StoreDamaged(str(folder), position, found, see_all_damage(folder))
             yield from self._segment(position, segment)
             position = segment.end
 

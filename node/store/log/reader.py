@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from node.store.buffers import Buffers
+from node.store.hints import see_all_damage
 from node.store.log.segment import Segment
 from node.store.log.segment_list import SegmentList
 from protocol.errors import NotFound, StoreDamaged
@@ -27,8 +28,8 @@ from protocol.record.codec import (
 from protocol.record.columns import RecordColumns, scan
 
 WINDOW_BYTES = 1 << 20
+_ID_HINT = "look for the message by one of its keys: keelog msg find --topic T --key K"
 _PEEK_BYTES, _PAGE_BYTES = 1024, 4096
-_VERIFY_HINT = "see all damage with: keelog store verify"
 _HEAD = struct.Struct(">iI20xq").unpack_from
 """TOTALSIZE, MAGICCODE and PHYSICALOFFSET."""
 
@@ -84,8 +85,8 @@ class LogReader:
             )
         segment = self.segments.find(offset)
         if segment is None:
-            where = str(self.segments.folder)
-            raise StoreDamaged(where, offset, "no segment holds this offset", _VERIFY_HINT)
+            folder, found = self.segments.folder, "no segment holds this offset"
+            raise StoreDamaged(str(folder), offset, found, see_all_damage(folder))
         return segment
 
     def raw(self, offset: int, size: int) -> memoryview:
@@ -144,7 +145,8 @@ class LogReader:
 
     @staticmethod
     def _damage(segment: Segment, position: int, found: str) -> StoreDamaged:
-        return StoreDamaged(str(segment.path), segment.start + position, found, _VERIFY_HINT)
+        hint = see_all_damage(segment.path)
+        return StoreDamaged(str(segment.path), segment.start + position, found, hint)
 
     def peek(self, offset: int) -> Record | Filler | Torn:
         """Decodes what is at an offset of the log. Raises NotFound outside it."""
@@ -180,14 +182,14 @@ class LogReader:
             return found
         if isinstance(found, Filler):
             raise NotFound(f"no record at offset {offset}: the segment ends here")
-        where = str(self.segment_at(offset).path)
-        raise StoreDamaged(where, offset, found.why, _VERIFY_HINT)
+        path = self.segment_at(offset).path
+        raise StoreDamaged(str(path), offset, found.why, see_all_damage(path))
 
     def look_up(self, offset: int) -> Record:
         """As `record_at`, for an offset from outside: raises NotFound where no record starts."""
         found = self.peek(offset)
         if isinstance(found, Torn) and found.kind != "bad_crc":
-            raise NotFound(f"no record starts at offset {offset}: {found.why}")
+            raise NotFound(f"no record starts at offset {offset}: {found.why}", _ID_HINT)
         return found if isinstance(found, Record) else self.record_at(offset)
 
     def few(self, start: int, stop: int, count_max: int) -> list[Record] | None:

@@ -13,12 +13,11 @@ from typing import NamedTuple
 from node.runtime.regular_file import no_file
 from node.runtime.remote_path import scan
 from node.store.file_cache import OpenFiles, refuse
+from node.store.hints import see_all_damage
 from node.store.log.segment import Segment
 from protocol.errors import StoreDamaged
 from protocol.names import offset_file_name, parse_offset_file_name
 from protocol.record.codec import FILLER_BYTES
-
-_HINT = "see all findings with: keelog store verify"
 
 
 class ListingProblem(NamedTuple):
@@ -44,7 +43,8 @@ class Listing(NamedTuple):
     def check(self) -> None:
         """Raises StoreDamaged for the first problem."""
         for problem in self.problems:
-            raise StoreDamaged(str(problem.path), problem.offset, problem.detail, _HINT)
+            hint = see_all_damage(problem.path)
+            raise StoreDamaged(str(problem.path), problem.offset, problem.detail, hint)
 
     def runs(self) -> list[tuple[int, int]]:
         """The stretches [start, end) that the files cover without a gap."""

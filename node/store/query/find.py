@@ -73,9 +73,9 @@ def find(store: Store, request: FindRequest) -> FindPage:
 
 def _confirmed(store: Store, offset: int, request: FindRequest) -> Record | None:
     try:
-        record = store.log.look_up(offset)
+        record = store.look_up(offset)
     except NotFound:
-        return None  # removed by retention, or not readable yet
+        return None  # deleted by retention, removed, or not readable yet
     if not request.begin <= record.head.store_timestamp <= request.end:
         return None
     return record if record.topic == request.topic and _has_key(record, request) else None

@@ -1,6 +1,9 @@
 """Reads the message that a queue's unit names, and verifies that its record is that message."""
 
+from pathlib import Path
+
 from node.store.file_cache import FileVanished
+from node.store.hints import see_all_damage
 from node.store.log.reader import LogReader
 from node.store.queues.reader import QueueReader
 from protocol.derived.queue_unit import QueueUnit
@@ -49,8 +52,8 @@ def damaged_message(
         where,
         offset,
         f"{found} (message {number} of queue {queue_id} of {topic})",
-        f"see all damage with: keelog store verify --deep; go on behind it at queue offset"
-        f" {number + 1}: keelog consume {topic} --queue {queue_id} -o {number + 1}",
+        f"{see_all_damage(Path(where))}; go on after it at queue offset {number + 1}:"
+        f" keelog consume {topic} --queue {queue_id} -o {number + 1}",
         number,
         number + 1,
     )

@@ -3,6 +3,7 @@
 A broker compares hashes only and leaves the text to its client (DefaultMessageFilter, FilterAPI).
 """
 
+import re
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,11 @@ from protocol.record.properties import decode_raw_properties
 
 ALL = "*"
 _SEPARATOR = "||"
+_SQL = re.compile(
+    r"\s(?:AND|OR|BETWEEN)\s|\s(?:[<>]=?|<>|=)\s|[<>]=?\s*['\"\d]|=\s*['\"]|\sIN\s*\("
+    r"|\bIS\s+(?:NOT\s+)?NULL\b"
+)
+"""Comparisons and their words, as RocketMQ's SQL92 filters have them; a tag may hold one sign."""
 _MAGIC_V1 = MAGIC_V1.to_bytes(4, "big")
 _INT = struct.Struct(">i").unpack_from
 _EXT_ADDRESS_MAX = -(2**31) - 1
@@ -76,10 +82,16 @@ def _properties(raw: bytes) -> bytes | None:
 def parse_tags(expression: str | None) -> TagFilter | None:
     """Parses `A || B`; None for `*`, the empty text and no text, which take everything.
 
-    Raises BadRequest if the text names no tag.
+    Raises BadRequest if the text names no tag, or is a condition in SQL, which as a tag would find
+    nothing.
     """
     if expression is None or expression.strip() in ("", ALL):
         return None
+    if _SQL.search(expression):
+        raise BadRequest(
+            f"{expression[:80]!a} looks like SQL, which is not supported as a filter",
+            "write tags as 'A || B'; filter by properties in the program that reads",
+        )
     tags = [tag for tag in (part.strip() for part in expression.split(_SEPARATOR)) if tag]
     if not tags:
         raise BadRequest(f"{expression[:80]!a} names no tag", "write 'A || B', or * for all")

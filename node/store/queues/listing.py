@@ -11,6 +11,8 @@ from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import CONSUME_QUEUE_DIR
 
+_ANY_OFFSET = 2**63 - 1
+
 
 def queue_folder(root: Path, queue: Queue) -> Path:
     """The folder of a queue's files."""
@@ -51,6 +53,16 @@ def open_queue_files(folder: Path, file_bytes: int | None, files: OpenFiles) -> 
     listing = list_folder(folder, file_bytes)
     listing.check()
     return QueueFiles(folder, listing, files)
+
+
+def is_of_removed(files: QueueFiles, horizon: int) -> bool:
+    """True for files that hold no unit of a topic's records from log offset `horizon` on.
+
+    A worker removes them whole before it writes the first unit of a new topic of that name. So the
+    last unit shows it.
+    """
+    end = files.end_below(_ANY_OFFSET)
+    return end <= files.first or int(files.read(end - 1, 1)["physical_offset"][0]) < horizon
 
 
 def no_queue_files(folder: Path, file_bytes: int, files: OpenFiles) -> QueueFiles:

@@ -158,6 +158,8 @@ class QueueReader:
             step = _STEP_UNITS
         if self._disk_end == before:
             self._files.check_linked(before)
+        elif self._min is not None and self._min[1] >= before:
+            self._min = None  # of units that are all gone the next one may be the first that is not
         self._seen_limit = limit
 
     def rewind(self, limit: int) -> None:
@@ -165,6 +167,12 @@ class QueueReader:
         self._disk_end = self._files.end_below(limit)
         self._seen_limit = limit
         self._min = None
+
+    def ends_below(self, horizon: int) -> bool:
+        """Running store: True if no unit names a record at or above a removed topic's horizon."""
+        return horizon > 0 and (
+            self._disk_end <= self._files.first or self._log_offset(self._disk_end - 1) < horizon
+        )
 
     def forget_files(self) -> None:
         """Running store: closes the files; do not use this reader again."""
@@ -181,8 +189,10 @@ class QueueReader:
         if end == 0 or self.first >= end:
             return end
         if self._files.is_empty:
-            # All units were made from the log: the first one is of the log's first record.
-            return self._after_fillers(self.first, min(self.first + self.file_units, end))
+            # All units were made from the log: only a purge hides the first one's record.
+            number = self._after_fillers(self.first, min(self.first + self.file_units, end))
+            if number >= end or self._log_offset(number) >= log_start:
+                return number
         if self._log_offset(end - 1) < log_start:
             return end
         if self.first == 0 and self._log_offset(0) >= log_start:

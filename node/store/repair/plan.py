@@ -125,7 +125,8 @@ def plan_log(root: Path, settings: Settings) -> LogPlan:
     condition = read_condition(root, strict=False)
     with closing(PaddedFiles()) as files:
         log_files = plan_log_files(root, files)
-        queues = list(queue_files(root, settings.queue_file_bytes, files))
+        removed = condition.removed
+        queues = list(queue_files(root, settings.queue_file_bytes, files, removed))
         walk, steps, lost = _look_through(log_files, condition, queues)
         if log_files.moved_runs:
             lost.ranges += _moved_away(log_files.moved_runs, walk, condition.tails)
@@ -158,7 +159,7 @@ def _look_through(
         durable = max(durable, _proved_end(reader, queues))
     # A clean stop tears nothing; but without queues nothing shows where the end was.
     endless = condition.is_clean and not queues
-    walk = walk_log(reader, durable, sealed=condition.is_ours, endless=endless)
+    walk = walk_log(reader, durable, condition.is_ours, endless, condition.removed)
     add_gaps_at_ends(walk, segments.start, condition.tails)
     units = read_units(queues, walk)
     filling = fill_holes(walk.holes, units.claims, walk.gaps)
@@ -192,7 +193,8 @@ def _moved_away(runs: list[SegmentList], walk: LogWalk, tails: Tails | None) -> 
     first: dict[Queue, int] = {}
     stop: dict[Queue, int] = dict(tails.next_offset) if tails is not None else {}
     for run in runs:
-        gone = walk_log(LogReader(run, Bounds(run.start, run.end)), _NO_LIMIT, sealed=False)
+        reader = LogReader(run, Bounds(run.start, run.end))
+        gone = walk_log(reader, _NO_LIMIT, sealed=False, removed=walk.removed)
         for queue, at in gone.queues.items():
             first.setdefault(queue, at.first)
             stop[queue] = max(stop.get(queue, 0), at.last + 1)

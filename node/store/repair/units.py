@@ -9,8 +9,14 @@ from numpy.typing import NDArray
 
 from node.store.file_cache import OpenFiles
 from node.store.queues.files import QueueFiles, Units, is_filler
-from node.store.queues.listing import find_queue_file_bytes, list_queues, open_queue_files
+from node.store.queues.listing import (
+    find_queue_file_bytes,
+    is_of_removed,
+    list_queues,
+    open_queue_files,
+)
 from node.store.repair.walk import Gap, Hole, LogWalk, WalkedQueue
+from protocol.derived.removed import Removed
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import is_folder_name
@@ -43,13 +49,18 @@ class UnitsRead(NamedTuple):
     beyond: dict[Queue, tuple[int, int]]
 
 
-def queue_files(root: Path, otherwise: int, files: OpenFiles) -> Iterator[tuple[Queue, QueueFiles]]:
-    """Yields the queues whose files can be read; skips damaged ones."""
+def queue_files(
+    root: Path, otherwise: int, files: OpenFiles, removed: Removed
+) -> Iterator[tuple[Queue, QueueFiles]]:
+    """Yields the queues whose files can be read; skips damaged ones and removed topics."""
     folders = list_queues(root)
     for queue, folder in folders.items():
         try:
             file_bytes = find_queue_file_bytes(iter([folder]), otherwise)
-            yield queue, open_queue_files(folder, file_bytes, files)
+            found = open_queue_files(folder, file_bytes, files)
+            horizon = removed.horizon(queue.topic)
+            if not horizon or not is_of_removed(found, horizon):
+                yield queue, found
         except StoreDamaged:
             continue
 

@@ -16,6 +16,7 @@ from node.store.log.damage import next_record, wrong_blank
 from node.store.log.reader import LogReader
 from node.store.log.segment import Segment
 from protocol.derived.dispatch_request import DispatchRequests
+from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
 from protocol.record.codec import FILLER_BYTES, MAGIC_FILLER, Record, Torn
 from protocol.record.columns import RecordColumns, crc_property_rows
@@ -84,6 +85,8 @@ class LogWalk:
     last_record: int = 0
     store_timestamp: int = 0
     sealed: bool = False
+    removed: Removed = NOTHING_REMOVED
+    """Records of removed topics count for the log, and for no queue."""
 
     @property
     def is_cut_short(self) -> bool:
@@ -98,7 +101,7 @@ class LogWalk:
         self.sealed = bool(crc_property_rows(columns)[0][-1])
         self.end = self.last_record + int(columns.size[-1])
         hole_at = self.holes[-1].start if self.holes else -1
-        for queue, seen in _queues_of(columns):
+        for queue, seen in _queues_of(self.removed.dispatched(columns)):
             before = self.queues.setdefault(queue, seen)
             if before is seen:
                 continue
@@ -109,13 +112,19 @@ class LogWalk:
             before.last, before.last_end = seen.last, seen.last_end
 
 
-def walk_log(reader: LogReader, durable: int, sealed: bool, endless: bool = False) -> LogWalk:
+def walk_log(
+    reader: LogReader,
+    durable: int,
+    sealed: bool,
+    endless: bool = False,
+    removed: Removed = NOTHING_REMOVED,
+) -> LogWalk:
     """Walks `reader` from its start to the log's end.
 
     `sealed`: counts for a hole before the first record. `endless`: damage above `durable` is a hole
     too if newer records follow it.
     """
-    found = LogWalk(durable, end=reader.min_offset, sealed=sealed)
+    found = LogWalk(durable, end=reader.min_offset, sealed=sealed, removed=removed)
     position = reader.min_offset
     while position < reader.end:
         for columns in reader.columns(position):
@@ -209,6 +218,8 @@ def _blank_at(reader: LogReader, position: int) -> int | None:
 
 
 def _queues_of(columns: RecordColumns) -> Iterator[tuple[Queue, WalkedQueue]]:
+    if not len(columns):
+        return
     requests = DispatchRequests(columns)
     rows = np.flatnonzero(requests.is_queued)
     if not len(rows):

@@ -17,6 +17,7 @@ from node.store.queues.reader import DerivedUnits
 from node.store.shutdown_state import Condition
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_build import QueueEnd, UnitBatch, filler_units, plan_units, unit_array
+from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
 from protocol.record.columns import RecordColumns
 
@@ -70,6 +71,7 @@ def derive_units(
     covered: Callable[[Queue], Covered],
     units_per_file: int,
     delay_levels_ms: tuple[int, ...],
+    removed: Removed = NOTHING_REMOVED,
 ) -> dict[Queue, DerivedUnits]:
     """Walks the log from `start` and returns what each queue's files lack.
 
@@ -81,7 +83,7 @@ def derive_units(
     for item in columns_past_damage(log, start):
         if isinstance(item, Damage):
             continue
-        for queue, found in _by_queue(item, delay_levels_ms):
+        for queue, found in _by_queue(removed.dispatched(item), delay_levels_ms):
             rows.setdefault(queue, []).append(found)
     derived = {
         queue: _place(found, covered(queue), units_per_file, log_start)

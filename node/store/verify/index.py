@@ -12,6 +12,7 @@ from node.store.indexes.reader import IndexFolder
 from node.store.verify.checked_store import CheckedStore
 from node.store.verify.findings import (
     ALIKE_MAX,
+    NO_ENTRY,
     Finding,
     Findings,
     Severity,
@@ -254,12 +255,18 @@ class IndexCheck:
                 self._add("entry_missing", "", 0, detail, "warning")
             self._told_missing = True
             return
-        for offset in offsets[:ALIKE_MAX].tolist():
-            detail = "a key of this record is in no index file"
-            self._add("entry_missing", "", offset, detail, self._lenient)
-        if len(offsets) > ALIKE_MAX:
-            where = str(self._store.root / INDEX_DIR)
-            self._findings.count_more("entry_missing", where, len(offsets) - ALIKE_MAX)
+        where = str(self._store.root / INDEX_DIR)
+        finding = Finding(
+            self._lenient, "entry_missing", where, int(offsets[0]), NO_ENTRY, count=len(offsets)
+        )
+        self._findings.add(finding)
+
+    def presence(self, requests: DispatchRequests) -> None:
+        """Reports a missing index, for records that may be damaged."""
+        if self.opened or self._told_missing:
+            return
+        keys = index_keys(requests, with_tags=False)
+        self.missing(requests.columns.physical_offset[keys.row[:1]])
 
     def beyond(self) -> None:
         """Reports entries that name offsets beyond the log's end."""

@@ -9,7 +9,7 @@ from node.store.file_cache import OpenFiles
 from node.store.identity import own_places, store_id
 from node.store.topics_file import unreadable_tables
 from node.store.verify.checked_store import CheckedStore
-from node.store.verify.findings import Finding
+from node.store.verify.findings import NO_START, Finding
 from node.store.verify.tails import disagreement
 
 KIND = "foreign_file"
@@ -20,7 +20,7 @@ def irregular_findings(root: Path) -> Iterator[Finding]:
     its files, and a table of topics, or the copy that then counts, that makes no sense."""
     tables = (one for one in unreadable_tables(root) if not isinstance(one, IrregularFile))
     for damage in (*own_places.strangers(root), *tables):
-        detail = f"{damage.found}: a node does not start with it"
+        detail = f"{damage.found}: {NO_START}"
         yield Finding("error", KIND, damage.where, 0, detail)
 
 
@@ -34,7 +34,8 @@ def own_findings(store: CheckedStore) -> Iterator[Finding]:
         return
     files = OpenFiles()
     try:
-        found = disagreement(store.root, tails, epochs, store.log.segments, files)
+        removed = store.condition.removed
+        found = disagreement(store.root, tails, epochs, store.log.segments, files, removed)
     finally:
         files.close()
     if found is not None:

@@ -1,6 +1,7 @@
 """The queues' part of `verify`: every unit against its record, every record against its unit."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from node.store.queues.reader import QueueReader
 from node.store.verify.checked_store import CheckedStore
 from node.store.verify.findings import (
     ALIKE_MAX,
+    NO_QUEUE_FILES,
+    NO_TOPIC_FILES,
     Finding,
     Findings,
     Severity,
@@ -30,6 +33,7 @@ from protocol.record.codec import Record, Torn, unit_tags_code
 
 Ints = NDArray[np.int64]
 _ANY_OFFSET = 2**63 - 1
+_QUEUE_BITS = 32
 
 
 class _UnitPlace(NamedTuple):
@@ -111,7 +115,8 @@ class QueueCheck:
                 continue
             files = store.files_of(queue)
             end = files.end_below(_ANY_OFFSET, thorough=True)
-            reader = QueueReader(files, end, lambda: self._store.log.min_offset)
+            begin = max(store.log.min_offset, store.condition.removed.horizon(queue.topic))
+            reader = QueueReader(files, end, partial(int, begin))
             self.seen[queue] = seen = CheckedQueue(files, min(reader.min_offset, end), end)
             self.units += seen.end - seen.start
 
@@ -122,6 +127,7 @@ class QueueCheck:
         place: _UnitPlace,
         detail: str,
         path: Path | None = None,
+        count: int = 1,
     ) -> None:
         queue, number, offset = place
         folder = queue_folder(self._store.root, queue)
@@ -129,9 +135,8 @@ class QueueCheck:
             position = number * UNIT_BYTES
             path = folder / offset_file_name(position - position % self._store.queue_file_bytes)
         where = str(path or folder)
-        self._findings.add(
-            Finding(severity, kind, where, offset, detail, queue.topic, queue.queue_id, number)
-        )
+        finding = Finding(severity, kind, where, offset, detail, *queue, number, count)
+        self._findings.add(finding)
 
     def ends(self, damaged: Stretches) -> None:
         """Checks the first and the last unit of each queue against their records."""
@@ -175,7 +180,11 @@ class QueueCheck:
 
     def records(self, requests: DispatchRequests) -> None:
         """Compares a window's records with their units."""
-        columns, queued = requests.columns, np.flatnonzero(requests.is_queued)
+        requests = self._not_removed(requests)
+        columns = requests.columns
+        if not len(columns):
+            return
+        queued = np.flatnonzero(requests.is_queued)
         order = np.lexsort((columns.queue_id[queued], requests.topic_id[queued]))
         queued = queued[order]
         keys = np.stack([requests.topic_id[queued], columns.queue_id[queued]])
@@ -185,6 +194,12 @@ class QueueCheck:
                 topic = requests.topics[int(requests.topic_id[rows[0]])]
                 numbers, expected = columns.queue_offset[rows], requests.units(rows)
                 self.check(Queue(topic, int(columns.queue_id[rows[0]])), numbers, expected)
+
+    def _not_removed(self, requests: DispatchRequests) -> DispatchRequests:
+        columns = self._store.condition.removed.dispatched(requests.columns)
+        if columns is requests.columns:
+            return requests
+        return DispatchRequests(columns, requests.delay_levels_ms)
 
     def check(self, queue: Queue, numbers: Ints, expected: NDArray[Any]) -> None:
         """Compares the units of these numbers with those that the records call for."""
@@ -228,13 +243,70 @@ class QueueCheck:
                 self._findings.add(Finding("warning", "unit_missing", where, 0, detail))
             self._told_missing = True
             return
-        for number, offset in zip(numbers[:ALIKE_MAX].tolist(), offsets.tolist(), strict=False):
-            place = _UnitPlace(queue, number, offset)
-            self._add(self._lenient, "unit_missing", place, "no unit for a record")
-        more = len(numbers) - ALIKE_MAX
+        if queue not in self._store.folders:
+            self._missing_folder(queue, numbers, offsets)
+            return
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(numbers) != 1) + 1])
+        counts = np.diff(np.append(starts, len(numbers)))
+        for row, count in zip(starts[:ALIKE_MAX].tolist(), counts.tolist(), strict=False):
+            place = _UnitPlace(queue, int(numbers[row]), int(offsets[row]))
+            severity = self._severity(self._has_file(queue, place.number))
+            detail = "no unit for a record"
+            self._add(severity, "unit_missing", place, detail, count=count)
+        more = len(starts) - ALIKE_MAX
         if more > 0:
             where = str(queue_folder(self._store.root, queue))
             self._findings.count_more("unit_missing", where, more)
+
+    def _missing_folder(self, queue: Queue, numbers: Ints, offsets: Ints) -> None:
+        """One finding for each queue without files, or for its topic if that has none at all."""
+        topic, severity = queue.topic, self._severity(has_file=False)
+        first, count = int(offsets[0]), len(numbers)
+        folder = queue_folder(self._store.root, queue)
+        if not any(one.topic == topic for one in self._store.folders):
+            where = str(folder.parent)
+            finding = Finding(
+                severity, "unit_missing", where, first, NO_TOPIC_FILES, topic, count=count
+            )
+            self._findings.add(finding)
+            return
+        place = _UnitPlace(queue, int(numbers[0]), first)
+        self._add(severity, "unit_missing", place, NO_QUEUE_FILES, count=count)
+
+    def _severity(self, has_file: bool) -> Severity:
+        """Of missing units: a node's next start makes deleted files anew, and so do those after a
+        crash; what a broker left is another matter."""
+        return "warning" if self._store.condition.is_ours and not has_file else self._lenient
+
+    def _has_file(self, queue: Queue, number: int) -> bool:
+        """True if the file that would hold a unit is there."""
+        seen = self.seen_of(queue)
+        return seen is None or seen.files.first <= number < seen.files.capacity_end
+
+    def folders(self, requests: DispatchRequests) -> None:
+        """Reports queues that have records and no files. The records may be damaged: the first one
+        of each such queue is verified."""
+        log = self._store.log
+        try:
+            requests = self._not_removed(requests)
+            columns = requests.columns
+            codes = requests.topic_id.astype(np.int64) << _QUEUE_BITS | columns.queue_id
+            found, rows = np.unique(codes, return_index=True)
+            for code, row in zip(found.tolist(), rows.tolist(), strict=True):
+                topic = requests.topics[code >> _QUEUE_BITS]
+                queue = Queue(topic, int(columns.queue_id[row]))
+                if queue in self._store.folders:
+                    continue
+                record = log.peek(int(columns.physical_offset[row]))
+                if (
+                    isinstance(record, Record)
+                    and Queue(record.topic, record.head.queue_id) == queue
+                ):
+                    rows_of = np.flatnonzero((codes == code) & requests.is_queued)
+                    offsets = columns.physical_offset[rows_of]
+                    self._missing(queue, columns.queue_offset[rows_of], offsets)
+        except UnicodeDecodeError:
+            return  # damaged names, which only a deep check reads
 
     def leftovers(self, damaged: Stretches) -> None:
         """Reports units without a record, except those of damaged records."""

@@ -8,7 +8,7 @@ the last records of some queues.
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from node.store.checkpoints import EpochLine, Tails
 from node.store.file_cache import OpenFiles
@@ -16,6 +16,7 @@ from node.store.log.reader import Bounds, LogReader
 from node.store.log.segment_list import SegmentList
 from node.store.queues.files import NO_UNITS, QueueFiles
 from node.store.queues.listing import list_queue_ids, list_topics, open_queue_files, queue_folder
+from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC
@@ -32,6 +33,7 @@ def disagreement(
     epochs: Sequence[EpochLine],
     segments: SegmentList,
     files: OpenFiles,
+    removed: Removed = NOTHING_REMOVED,
 ) -> str | None:
     """Why the snapshot must be of another log; None if nothing shows that.
 
@@ -40,11 +42,22 @@ def disagreement(
     if not segments.start <= tails.at <= segments.end:
         return None
     reader = LogReader(segments, Bounds(segments.start, tails.at))
-    return _of_last_record(reader, tails, epochs) or _of_queues(root, reader, tails, files)
+    known = _CountedTails(tails, removed)
+    return _of_last_record(reader, known, epochs) or _of_queues(root, reader, known, files)
 
 
-def _of_last_record(reader: LogReader, tails: Tails, epochs: Sequence[EpochLine]) -> str | None:
+class _CountedTails(NamedTuple):
+    """The snapshot, and the topics whose records it does not count."""
+
+    tails: Tails
+    removed: Removed
+
+
+def _of_last_record(
+    reader: LogReader, known: _CountedTails, epochs: Sequence[EpochLine]
+) -> str | None:
     """Compares the record that the snapshot names as its last; 0: unknown, or the first record."""
+    tails = known.tails
     offset, stated = tails.last_record, tails.store_timestamp
     if not max(reader.min_offset, 1) <= offset < tails.at:
         return None
@@ -57,18 +70,18 @@ def _of_last_record(reader: LogReader, tails: Tails, epochs: Sequence[EpochLine]
     is_exact = bool(epochs) and epochs[-1].start <= offset and bool(record.body.strip(b"\0"))
     if stated > 0 and (time > stated or (is_exact and time != stated)):
         return f"its last record, at {offset}, is of {stated}, the one in the log is of {time}"
-    return _used(record, _queue_of(record), tails)
+    return _used(record, _queue_of(record), known)
 
 
-def _of_queues(root: Path, reader: LogReader, tails: Tails, files: OpenFiles) -> str | None:
+def _of_queues(root: Path, reader: LogReader, known: _CountedTails, files: OpenFiles) -> str | None:
     topics = _spread(list_topics(root))
     queues = [Queue(topic, number) for topic in topics for number in list_queue_ids(root, topic)]
     for queue in _spread(queues):
         found = None
         with suppress(StoreDamaged):
             units = open_queue_files(queue_folder(root, queue), None, files)
-            found = _last_of(units, queue, reader, tails)
-        why = None if found is None else _used(found, queue, tails)
+            found = _last_of(units, queue, reader, known.tails)
+        why = None if found is None else _used(found, queue, known)
         if why is not None:
             return why
     return None
@@ -106,11 +119,13 @@ def _place(files: QueueFiles, number: int) -> int | None:
     return int(units[0]["physical_offset"]) if len(units) else None
 
 
-def _used(record: Record, queue: Queue | None, tails: Tails) -> str | None:
+def _used(record: Record, queue: Queue | None, known: _CountedTails) -> str | None:
     """Why the snapshot would give a record's queue offset again; None if it would not."""
-    following = tails.next_offset.get(queue, 0) if queue is not None else 0
+    following = known.tails.next_offset.get(queue, 0) if queue is not None else 0
     number = record.head.queue_offset
     if queue is None or number < following:
+        return None
+    if record.physical_offset < known.removed.horizon(queue.topic):
         return None
     return (
         f"the next offset of {queue.topic} {queue.queue_id} is {following} in it, the record at "

@@ -18,6 +18,9 @@ from protocol.derived.dispatch_request import DispatchRequests
 class VerifyReport:
     """The counts of what was checked, and the findings."""
 
+    root: Path
+    is_deep: bool
+    """Whether records, units and entries were read: else nothing is known of them."""
     clean_shutdown: bool
     min_offset: int
     max_offset: int
@@ -37,6 +40,7 @@ class VerifyReport:
         """As JSON (docs: shape 3.6)."""
         return {
             "ok": self.ok,
+            "read": dict.fromkeys(("records", "units", "entries"), self.is_deep),
             "clean_shutdown": self.clean_shutdown,
             "commit_log": {
                 "min_offset": self.min_offset,
@@ -46,7 +50,7 @@ class VerifyReport:
             },
             "queues": {"count": self.queues, "units": self.units},
             "index": {"files": self.index_files, "entries": self.index_entries},
-            "findings": [finding.shape() for finding in self.findings],
+            "findings": [finding.shape(self.root) for finding in self.findings],
         }
 
 
@@ -58,9 +62,10 @@ def verify(
 ) -> VerifyReport:
     """Checks a stopped store.
 
-    Always: names and lengths of all files, the lengths and places of all records, the log's end,
-    the checkpoint, headers, both ends of each queue. `deep`: also every checksum, every chain, and
-    every unit and entry against its record and the other way round.
+    Always: names and lengths of all files, whether each queue with records has files, the lengths
+    and places of all records, the log's end, the checkpoint, headers, both ends of each queue.
+    `deep`: also every checksum, every chain, and every unit and entry against its record and the
+    other way round.
     Raises NotAStore and StorePermission, and StoreDamaged, with file and offset, for what the disk
     cannot read; it reports all other damage.
     """
@@ -74,13 +79,15 @@ def verify(
         queues.structure()
         index.structure(store.index_folder)
         for columns in log.walk(verify=deep):
-            if not deep:
-                continue
             requests = DispatchRequests(columns, store.settings.delay_levels_ms)
+            if not deep:
+                queues.folders(requests)
+                if store.settings.message_index_enable:
+                    index.presence(requests)
+                continue
             queues.records(requests)
             if store.settings.message_index_enable:
-                end = columns.end
-                index.records(requests, end, log.damaged)
+                index.records(requests, columns.end, log.damaged)
         log.tail()
         log.checkpoint()
         irregular = list(irregular_findings(store.root))
@@ -94,6 +101,8 @@ def verify(
         else:
             queues.ends(log.damaged)
         return VerifyReport(
+            root=store.root,
+            is_deep=deep,
             clean_shutdown=store.condition.is_clean,
             min_offset=store.log.min_offset,
             max_offset=store.log.end,

@@ -25,6 +25,8 @@ HTTP_REQUEST_BYTES_MAX = 8 * 1024
 HTTP_REQUEST_S_MAX = 5.0
 """From the connection to the last byte of the request; the answer may take as long again."""
 HTTP_BACKLOG = 64
+CLOSE_S = 0.5
+"""How long closing takes at most; the thread looks this often whether it shall end."""
 _QUERY_FIELDS_MAX = 8
 _FREED_S_MAX = 1.0
 
@@ -50,7 +52,7 @@ class HttpServer:
         self._server = _Server(family, address, pages)
         self.url = f"http://{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="http", kwargs={"poll_interval": 0.1}
+            target=self._server.serve_forever, name="http", kwargs={"poll_interval": CLOSE_S}
         )
         self._thread.daemon = True
         self._thread.start()
@@ -166,6 +168,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer(with_body=False)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuses any other method with 405, for which Python's server has 501."""
+        if code != HTTPStatus.NOT_IMPLEMENTED:
+            super().send_error(code, message, explain)
+            return
+        page = Page(HTTPStatus.METHOD_NOT_ALLOWED, "these pages take GET and HEAD alone\n")
+        self._send(page, with_body=True, more={"Allow": "GET, HEAD"})
+
     def _answer(self, with_body: bool) -> None:
         try:
             parts = urlsplit(self.path)
@@ -174,12 +184,17 @@ class _Handler(BaseHTTPRequestHandler):
             page = Page(HTTPStatus.BAD_REQUEST, f"{error}\n")
         else:
             page = self._page(parts.path, query)
+        self._send(page, with_body)
+
+    def _send(self, page: Page, with_body: bool, more: Mapping[str, str] = {}) -> None:
         body = page.body if isinstance(page.body, bytes) else page.body.encode()
         self.send_response(page.status)
         self.send_header("Content-Type", page.content_type)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
+        for name, value in more.items():
+            self.send_header(name, value)
         self.end_headers()
         if with_body:
             self.wfile.write(body)

@@ -172,6 +172,18 @@ class FlushServices:
         """Whether everything that was appended is flushed."""
         return self.flushed == self._log.end
 
+    @property
+    def turns_at(self) -> float:
+        """When `begin` is to be called again, on the clock of its `now`.
+
+        A job that ends before makes one of `fds` readable.
+        """
+        if self.is_done:
+            return float("inf")
+        if self._committer is None:
+            return self._flush_loop.turns_at
+        return min(self._flush_loop.turns_at, self._commit_loop.turns_at)
+
     def wake(self) -> None:
         """Something was appended (handleDiskFlush)."""
         if self._log.pool is not None:
@@ -226,6 +238,26 @@ class FlushServices:
             job.run()
             self._log.committed_to(job)
             moved = moved._replace(committed=job.target)
+        return moved
+
+    def flush_all(self, now: float) -> Moved:
+        """Commits and flushes everything that was appended, and waits for it. Raises OSError."""
+        if self._committer is not None:
+            self._committer.wait()
+        self._flusher.wait()
+        moved, log = self.collect(now), self._log
+        if log.committed < log.end:
+            commit = log.commit_job()
+            commit.run()
+            log.committed_to(commit)
+            moved = moved._replace(committed=commit.target)
+        if self.flushed < log.end:
+            flush = log.flush_job()
+            after, began = self._after_flush(flush.target), time.monotonic_ns()
+            flush.run()
+            moved = Moved(moved.committed, flush.target, time.monotonic_ns() - began)
+            after()
+            self.flushed = flush.target
         return moved
 
     def close(self) -> None:

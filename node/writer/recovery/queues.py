@@ -3,6 +3,7 @@
 import numpy as np
 
 from protocol.derived.dispatch_request import DispatchRequests
+from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
 from protocol.names import SCHEDULE_TOPIC
 from protocol.record.codec import TRANSACTION_COMMIT, TRANSACTION_MASK
@@ -15,8 +16,9 @@ SETTLE_RECORDS = 200_000
 class TailNotes:
     """Moves each queue's next offset after its last record. `settle` brings `tails` up to date."""
 
-    def __init__(self, tails: dict[Queue, int]) -> None:
+    def __init__(self, tails: dict[Queue, int], removed: Removed = NOTHING_REMOVED) -> None:
         self._tails = tails
+        self._removed = removed
         self._topics: dict[str, int] = {}
         self._keys: list[Ints] = []
         self._offsets: list[Ints] = []
@@ -24,6 +26,9 @@ class TailNotes:
 
     def add(self, columns: RecordColumns) -> None:
         """Takes records in log order; those without a queue unit do not count."""
+        columns = self._removed.dispatched(columns)
+        if not len(columns):
+            return
         names, topic_id = group_topics(columns)
         if SCHEDULE_TOPIC in names:
             rows = np.flatnonzero(DispatchRequests(columns).is_queued)

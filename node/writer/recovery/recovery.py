@@ -44,6 +44,7 @@ from node.writer.recovery.tail import (
     written_end,
     zero_behind,
 )
+from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.errors import StoreDamaged
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR
@@ -88,6 +89,7 @@ class Recovery:
     first_behind: int | None = None
     tails_at: int | None = None
     """The log offset of the snapshot that the walk began from."""
+    removed: Removed = NOTHING_REMOVED
 
     @property
     def log_end(self) -> LogEnd:
@@ -114,6 +116,7 @@ def examine(root: Path, settings: Settings, tell: Tell = tell_nobody) -> Recover
         condition.epochs,
         _next_epoch(root, condition.epochs),
         condition.is_clean,
+        removed=condition.removed,
     )
     if not listing.files:
         if condition.floor:
@@ -156,7 +159,7 @@ def _refused(
 
 def _check_tails(tails: Tails, segments: SegmentList, found: Recovery, files: OpenFiles) -> None:
     """Raises StoreDamaged for a snapshot of another log: with it, offsets would be given twice."""
-    why = disagreement(found.root, tails, found.epochs, segments, files)
+    why = disagreement(found.root, tails, found.epochs, segments, files, found.removed)
     if why is not None:
         where = str(own_dir(found.root) / TAILS_FILE)
         raise StoreDamaged(where, tails.last_record, f"is of another log: {why}", PUT_BACK)
@@ -178,7 +181,7 @@ def _walk(
         _check_last_record(segments, tails, found)
         reader = LogReader(segments, Bounds(segments.start, segments.end))
         walk = TailWalk(reader, tails.at, condition)
-        notes = TailNotes(found.tails)
+        notes = TailNotes(found.tails, found.removed)
         for columns in walk:
             _note(found, notes, columns)
             tell(walk.end)
@@ -242,7 +245,7 @@ def _walk_of_broker(
         if known is not None and known.at < found.min_offset:
             # Retention went past the snapshot: a queue's last records may lie anywhere.
             start = found.min_offset
-        notes, noted = TailNotes(found.tails), start
+        notes, noted = TailNotes(found.tails, found.removed), start
         for item in columns_past_damage(store.log, start):
             if isinstance(item, RecordColumns):
                 _note(found, notes, item)

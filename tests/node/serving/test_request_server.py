@@ -95,6 +95,29 @@ def test_a_request_comes_with_its_header_payload_and_sender(
     assert server.receive() is None
 
 
+@pytest.mark.parametrize("host", ["*", "[::]"])
+def test_at_a_socket_for_both_kinds_of_addresses_a_sender_keeps_its_ipv4_address(
+    context: Context, host: str
+) -> None:
+    server = Server(context, f"tcp://{host}:0", FRAME_BYTES_MAX)
+    port = server.endpoint.rpartition(":")[2]
+    client = context.socket(zmq.DEALER)
+    client.setsockopt(zmq.LINGER, 0)
+    client.connect(f"tcp://127.0.0.7:0;127.0.0.1:{port}")
+    client.send(b"head")
+    one = receive(server)
+    assert isinstance(one, Received)
+    assert one.sender() == Host(bytes([127, 0, 0, 7]), 0)
+    client.close(0)
+    server.close(0)
+
+
+def test_a_name_is_in_the_error_of_a_taken_port(context: Context, server: Server) -> None:
+    port = server.endpoint.rpartition(":")[2]
+    with pytest.raises(ServiceNotAvailable, match=f"'tcp://db7:{port}' .tcp://127.0.0.1:{port}.:"):
+        Server(context, f"tcp://127.0.0.1:{port}", FRAME_BYTES_MAX, name=f"tcp://db7:{port}")
+
+
 def test_an_answer_goes_to_who_asked_with_and_without_payload(
     connect: Connect, server: Server
 ) -> None:

@@ -4,6 +4,8 @@ import gc
 import os
 import tracemalloc
 import weakref
+from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -34,6 +36,12 @@ from protocol.record.columns import RecordColumns
 from tests.support.golden import STORES, GetStore, facts
 
 NO_INDEX_SIZES = Settings(max_hash_slot_num=3, max_index_num=7)
+
+
+@pytest.fixture
+def files() -> Iterator[OpenFiles]:
+    with closing(OpenFiles()) as opened:
+        yield opened
 
 
 # The log.
@@ -183,53 +191,61 @@ def units_of(offsets: list[int], size: int = 10) -> np.ndarray:
     return unit_array(column, np.full(len(column), size), column)
 
 
-def reader_of(folder: Path, units: np.ndarray, file_units: int, log_start: int) -> QueueReader:
+def reader_of(
+    files: OpenFiles, folder: Path, units: np.ndarray, file_units: int, log_start: int
+) -> QueueReader:
     """A queue whose units lie in files of `file_units`, the last one filled with zeros."""
     folder.mkdir(parents=True, exist_ok=True)
     for first in range(0, len(units), file_units):
         path = folder / f"{first * 20:020d}"
         path.write_bytes(units[first : first + file_units].tobytes().ljust(file_units * 20, b"\0"))
-    files = QueueFiles(folder, list_folder(folder, file_units * 20), OpenFiles())
-    return QueueReader(files, files.end_below(2**62), lambda: log_start)
+    queue = QueueFiles(folder, list_folder(folder, file_units * 20), files)
+    return QueueReader(queue, queue.end_below(2**62), lambda: log_start)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(count=st.integers(0, 60), file_units=st.integers(1, 9), limit=st.integers(0, 700))
 def test_a_queues_end_is_found_by_bisection_and_by_walking_alike(
-    tmp_path_factory: pytest.TempPathFactory, count: int, file_units: int, limit: int
+    files: OpenFiles,
+    tmp_path_factory: pytest.TempPathFactory,
+    count: int,
+    file_units: int,
+    limit: int,
 ) -> None:
     folder = tmp_path_factory.mktemp("queue")
-    reader_of(folder, units_of([10 * n for n in range(count)]), file_units, 0)
-    files = QueueFiles(folder, list_folder(folder, file_units * 20), OpenFiles())
+    reader_of(files, folder, units_of([10 * n for n in range(count)]), file_units, 0)
+    queue = QueueFiles(folder, list_folder(folder, file_units * 20), files)
     expected = min(count, limit // 10)
-    assert files.end_below(limit) == expected
+    assert queue.end_below(limit) == expected
     # A broker looks no further back than three files.
     if expected >= (max(-(-count // file_units), 1) - 3) * file_units:
-        assert files.end_below(limit, thorough=True) == expected
+        assert queue.end_below(limit, thorough=True) == expected
 
 
 @pytest.mark.parametrize(
     ("log_start", "expected"), [(0, 0), (1, 1), (95, 10), (300, 30), (599, 60)]
 )
 def test_the_minimum_is_the_first_unit_that_the_log_still_has(
-    tmp_path: Path, log_start: int, expected: int
+    files: OpenFiles, tmp_path: Path, log_start: int, expected: int
 ) -> None:
-    reader = reader_of(tmp_path, units_of([10 * n for n in range(60)]), 7, log_start)
+    reader = reader_of(files, tmp_path, units_of([10 * n for n in range(60)]), 7, log_start)
     assert (reader.min_offset, reader.max_offset) == (expected, 60)
 
 
 @pytest.mark.parametrize("log_start", [0, 500])
-def test_the_minimum_is_never_inside_the_fillers(tmp_path: Path, log_start: int) -> None:
+def test_the_minimum_is_never_inside_the_fillers(
+    files: OpenFiles, tmp_path: Path, log_start: int
+) -> None:
     units = filler_units(20)
     units[4:] = units_of([1000 + 10 * n for n in range(16)])
-    assert reader_of(tmp_path, units, 30, log_start).min_offset == 4
+    assert reader_of(files, tmp_path, units, 30, log_start).min_offset == 4
 
 
-def test_units_on_disk_and_from_the_log_read_as_one_queue(tmp_path: Path) -> None:
+def test_units_on_disk_and_from_the_log_read_as_one_queue(files: OpenFiles, tmp_path: Path) -> None:
     every = units_of([10 * n for n in range(25)])
-    reader_of(tmp_path, every[:11], 4, 0)
-    files = QueueFiles(tmp_path, list_folder(tmp_path, 80), OpenFiles())
-    reader = QueueReader(files, 11, lambda: 0, DerivedUnits(11, every[11:]))
+    reader_of(files, tmp_path, every[:11], 4, 0)
+    queue = QueueFiles(tmp_path, list_folder(tmp_path, 80), files)
+    reader = QueueReader(queue, 11, lambda: 0, DerivedUnits(11, every[11:]))
     assert reader.max_offset == 25
     for start in range(-2, 27):
         for count in range(1, 28):
@@ -280,9 +296,11 @@ def test_a_queue_that_is_not_there_answers_0(golden: GetStore) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in STORES if "missing" not in name])
-def test_sizes_of_an_index_file_are_found_from_the_file(golden: GetStore, name: str) -> None:
+def test_sizes_of_an_index_file_are_found_from_the_file(
+    files: OpenFiles, golden: GetStore, name: str
+) -> None:
     config = facts(name).state["config"]
-    folder = IndexFolder(golden(name), NO_INDEX_SIZES.index_geometry, OpenFiles())
+    folder = IndexFolder(golden(name), NO_INDEX_SIZES.index_geometry, files)
     assert folder.open(folder.names())
     assert folder.geometry == IndexGeometry(config["maxHashSlotNum"], config["maxIndexNum"])
 

@@ -14,7 +14,10 @@ from node.store.verify.findings import ALIKE_MAX, KINDS, Finding, Findings
 from node.store.verify.verify import VerifyReport, verify
 from protocol.checkpoint import decode_checkpoint, encode_checkpoint
 from protocol.errors import NotAStore
+from tests.support.damaged_store import make_store
 from tests.support.golden import GetStore
+from tests.workers.living_log import SETTINGS, LivingLog
+from workers.rebuild import rebuild
 
 SEGMENT = "commitlog/00000000000000000000"
 TOPIC = "S533_orders"
@@ -294,6 +297,50 @@ def test_a_page_that_a_power_loss_took_is_a_warning_above_the_workers_progress(
     assert {"unit_missing", "entry_mismatch"} <= {f.kind for f in report.findings}
 
 
+@pytest.mark.parametrize("gone", ["all", "topic", "queue", "first file", "index"])
+@pytest.mark.parametrize("deep", [True, False], ids=["deep", "quick"])
+def test_deleted_files_of_our_own_are_one_warning_in_both_depths(
+    tmp_path: Path, gone: str, deep: bool
+) -> None:
+    """The next start makes them anew, also after a clean stop."""
+    log = LivingLog(tmp_path, 2048)
+    log.grow(60)
+    log.close()
+    rebuild(tmp_path, settings=SETTINGS)
+    assert verify(tmp_path, deep, settings=SETTINGS).findings == []
+    queues = tmp_path / "consumequeue"
+    topic = max(queues.iterdir(), key=lambda path: len(list(path.rglob("*"))))
+    queue = max(topic.iterdir(), key=lambda path: len(list(path.iterdir())))
+    if gone == "first file":
+        if not deep:
+            pytest.skip("a quick check does not hold queues against the log")
+        assert len(list(queue.iterdir())) > 1
+        min(queue.iterdir()).unlink()
+    else:
+        shutil.rmtree({"all": queues, "topic": topic, "queue": queue}.get(gone, tmp_path / "index"))
+    report = verify(tmp_path, deep, settings=SETTINGS)
+    (found,) = report.findings
+    assert (report.ok, found.severity) == (True, "warning")
+    part = "index" if gone == "index" else "queues"
+    assert found.shape(tmp_path)["try"] == f"keelog store rebuild {tmp_path} --{part}"
+    if gone in ("topic", "queue"):
+        assert found.file == str(topic if gone == "topic" else queue)
+        assert found.count > 1
+        other = verify(tmp_path, not deep, settings=SETTINGS)
+        assert other.findings == report.findings
+
+
+def test_a_damaged_name_is_no_queue_that_lacks_its_files(tmp_path: Path) -> None:
+    """A quick check reads names that nobody has verified."""
+    whole = make_store(tmp_path)
+    record = whole.records[3]
+    topic_at = record.physical_offset + record.raw.index(record.topic.encode())
+    for byte in (b"Z", b"\xff"):
+        whole.patch(topic_at, byte)
+        found = verify(tmp_path, settings=SETTINGS).findings
+        assert {finding.kind for finding in found} <= {"bad_crc"}
+
+
 def test_a_store_that_is_none_raises(tmp_path: Path) -> None:
     with pytest.raises(NotAStore):
         verify(tmp_path)
@@ -304,6 +351,21 @@ def test_progress_is_told(golden_copy: GetStore) -> None:
     report = verify(golden_copy("crc32-property"), progress=lambda *at: told.append(at))
     assert told == sorted(told)
     assert told[-1][0] <= told[-1][1] == report.max_offset
+
+
+def test_units_in_a_row_are_one_finding_with_a_count_whoever_checked_them() -> None:
+    findings, later = Findings(), Findings()
+    for number in [*range(100, 180), 190]:
+        one = findings if number < 150 else later
+        one.add(Finding("warning", "unit_missing", "a", number * 50, "x", "load", 0, number))
+    findings.merge(later)
+    first, second = findings.all()
+    assert (first.queue_offset, first.count, first.said) == (
+        100,
+        80,
+        "80 units missing from 100 on",
+    )
+    assert (second.queue_offset, second.count, second.said) == (190, 1, "x")
 
 
 def test_a_thousand_alike_are_a_few_lines_with_a_number() -> None:

@@ -156,13 +156,14 @@ def test_a_first_start_waits_for_slow_workers_only_so_long() -> None:
 
 
 def test_children_listen_above_the_control_port_or_on_free_ports() -> None:
-    place = parse_bind("tcp://127.0.0.1:9870")
-    assert [place.child_endpoint(n) for n in (1, 2)] == [
-        "tcp://127.0.0.1:9871",
-        "tcp://127.0.0.1:9872",
+    place = parse_bind("tcp://127.0.0.1:7850")
+    assert [place.child(n).bound for n in (1, 2)] == [
+        "tcp://127.0.0.1:7851",
+        "tcp://127.0.0.1:7852",
     ]
+    assert place.child(2, before="tcp://127.0.0.1:9").bound == "tcp://127.0.0.1:9"
     free = parse_bind("tcp://127.0.0.1:0").with_port_of("tcp://127.0.0.1:4711")
-    assert (free.port, free.child_endpoint(1)) == (4711, "tcp://127.0.0.1:0")
+    assert (free.port, free.child(1).bound) == (4711, "tcp://127.0.0.1:0")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class Node:
         self.store = store
         (store / "commitlog").mkdir(parents=True, exist_ok=True)
         for slot, text in behaviour.items():
-            (store / f"behave-{slot.replace('_', '-')}").write_text(text)
+            self.behave(slot.replace("_", "-"), text)
         self.log = store.parent / f"{store.name}.log"
         # As a service manager starts it, whatever the tests were started by: `nohup`, a terminal.
         hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -45,6 +45,12 @@ class Node:
                 )
         finally:
             signal.signal(signal.SIGHUP, hangup)
+
+    def behave(self, slot: str, text: str) -> None:
+        """From its next start; in one step, as it may start while this is written."""
+        path = self.store / f"behave-{slot}"
+        path.with_suffix(".new").write_text(text)
+        path.with_suffix(".new").rename(path)
 
     @property
     def text(self) -> str:
@@ -115,6 +121,14 @@ def test_the_writer_starts_first_and_stops_first(start: Callable[..., Node]) -> 
     ends = [event for event in node.events() if event.startswith("end")]
     assert ends[0] == "end writer"
     assert sorted(ends[1:]) == ["end index", "end queue-0", "end queue-1", "end reader-0"]
+
+
+def test_the_ready_line_says_how_long_messages_are_kept(start: Callable[..., Node]) -> None:
+    node = start()
+    node.endpoint()
+    ready = READY.search(node.text)
+    assert ready is not None
+    assert ready[2].partition(", keeps ")[2].startswith("72 h, log ")
 
 
 def test_ctrl_c_reaches_the_supervisor_alone_which_stops_in_order(
@@ -248,7 +262,7 @@ def test_a_writer_without_room_is_waited_for_and_comes_back_by_itself(
         return sum(event.startswith("start writer") for event in node.events())
 
     node.wait(lambda: starts() > 4)
-    (node.store / "behave-writer").write_text("exit 75")
+    node.behave("writer", "exit 75")
     before = starts()
     node.wait(lambda: starts() > before + 1)  # one may have looked before that was written
     node.wait(lambda: ask(endpoint, op="status")["mode"] == "disk_full")
@@ -261,7 +275,7 @@ def test_a_writer_without_room_is_waited_for_and_comes_back_by_itself(
         assert (status["ready"], status["mode"]) == (False, "disk_full")
         assert status["processes"][0]["state"] == "disk_full"
     assert len(routes["readers"]) == 1
-    (node.store / "behave-writer").write_text("run")
+    node.behave("writer", "run")
     node.wait(lambda: ask(endpoint, op="health")["ready"])
     status = ask(endpoint, op="status")
     assert (status["mode"], status["cause"]) == ("normal", None)

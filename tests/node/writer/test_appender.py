@@ -24,7 +24,7 @@ from protocol.record.kernel_put import Put
 from protocol.record.patch import AppendRules
 
 SEGMENT_BYTES = 64 * 1024
-STORE_HOST = Host(bytes([127, 0, 0, 1]), 9870)
+STORE_HOST = Host(bytes([127, 0, 0, 1]), 7850)
 
 
 class Log:

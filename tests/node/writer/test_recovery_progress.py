@@ -29,6 +29,7 @@ def view(root: Path) -> NodeView:
         RestartLimits(),
         1,
         children,
+        "127.0.0.1",
         False,
         False,
         now=90.0,

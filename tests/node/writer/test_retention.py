@@ -94,19 +94,35 @@ def test_old_segments_go_up_to_the_first_that_stays() -> None:
 
 def test_the_last_segment_stays_and_a_round_has_a_limit() -> None:
     verdict = judge(DiskUse(100, 0), 0, DEFAULTS)
-    assert len(expired(segments(*[1] * 6), verdict, ALL, NOW_S, DEFAULTS)) == 5
-    assert len(expired(segments(*[1] * 50), verdict, ALL, NOW_S, DEFAULTS)) == 10
+    assert len(expired(segments(*[100] * 6), verdict, ALL, NOW_S, DEFAULTS)) == 5
+    assert len(expired(segments(*[100] * 50), verdict, ALL, NOW_S, DEFAULTS)) == 10
     assert expired(segments(1000), verdict, ALL, NOW_S, DEFAULTS) == []
+
+
+def in_rounds(files: list[SegmentFile], verdict: Verdict, settings: Settings) -> list[SegmentFile]:
+    """All that go by force, in rounds of which each takes one."""
+    gone: list[SegmentFile] = []
+    while found := expired(files[len(gone) :], verdict, ALL, NOW_S, settings):
+        assert len(found) == 1
+        gone += found
+    return gone
+
+
+def test_by_force_one_segment_goes_in_a_round_after_those_past_their_time() -> None:
+    verdict = judge(DiskUse(100, 0), 0, DEFAULTS)
+    files = segments(100, 90, 50, 40, 30, 0)
+    assert expired(files, verdict, ALL, NOW_S, DEFAULTS) == files[:3]
+    assert expired(files[3:], verdict, ALL, NOW_S, DEFAULTS) == files[3:4]
 
 
 def test_what_is_younger_than_the_forced_reserve_stays_on_the_fullest_disk() -> None:
     verdict = judge(DiskUse(100, 0), 0, DEFAULTS)
     files = segments(3, 1, 0.99, 0.5, 0.1)
-    assert expired(files, verdict, ALL, NOW_S, DEFAULTS) == files[:2]
+    assert in_rounds(files, verdict, DEFAULTS) == files[:2]
     brief = load_settings(["fileForcedReservedMinutes=30"])
-    assert expired(files, verdict, ALL, NOW_S, brief) == files[:4]
+    assert in_rounds(files, verdict, brief) == files[:4]
     as_a_broker = load_settings(["file_forced_reserved_minutes=0"])
-    assert expired(segments(0, -1, 0), verdict, ALL, NOW_S, as_a_broker) == segments(0, -1)
+    assert in_rounds(segments(0, -1, 0), verdict, as_a_broker) == segments(0, -1)
     late = load_settings(["file_forced_reserved_minutes=6000"])
     assert expired(segments(80, 60, 0), verdict, ALL, NOW_S, late) == segments(80)
 
@@ -114,7 +130,7 @@ def test_what_is_younger_than_the_forced_reserve_stays_on_the_fullest_disk() -> 
 def test_a_segment_is_not_younger_than_the_one_that_follows_it() -> None:
     verdict = judge(DiskUse(100, 0), 0, DEFAULTS)
     ahead = segments(-10_000, -9_000, 2, 1.5, 0)
-    assert expired(ahead, verdict, ALL, NOW_S, DEFAULTS) == ahead[:4]
+    assert in_rounds(ahead, verdict, DEFAULTS) == ahead[:4]
     assert expired(segments(-10_000, -9_000, 0), verdict, ALL, NOW_S, DEFAULTS) == []
 
 
@@ -254,6 +270,102 @@ def test_appends_are_refused_while_the_disk_is_too_full_and_resume_by_themselves
         retention.check_room()
     retention.turn(0.5 + LOOK_EVERY_S, lambda: ALL)
     retention.check_room()
+
+
+def looks(retention: Retention, times: range) -> dict[int, list[int]]:
+    """At which second which segments went."""
+    found: dict[int, list[int]] = {}
+    for second in times:
+        gone = retention.turn(float(second), lambda: ALL)
+        if gone:
+            found[second] = [segment.start for segment in gone]
+            retention.delete(gone)
+            retention.close()
+    return found
+
+
+def test_a_start_warns_before_segments_go_before_their_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(tmp_path, 5, age_h=10)
+    retention = Retention(tmp_path, SEGMENT_BYTES, DEFAULTS, at(0), use=lambda: DiskUse(86, 0))
+    assert looks(retention, range(1000, 1060)) == {}
+    (warned,) = [one for one in caplog.records if "before their time" in one.message]
+    said = str(warned.__dict__)
+    for part in ("'end': 1000", "'in_s': 60", "86 % full", "clean_file_forcibly_enable=false"):
+        assert part in said
+    assert looks(retention, range(1060, 1100)) == {
+        1060: [0],
+        1070: [1000],
+        1080: [2000],
+        1090: [3000],
+    }
+
+
+def test_no_more_goes_by_force_than_the_disk_needs(tmp_path: Path) -> None:
+    made(tmp_path, 9, age_h=10)
+    settings = load_settings(["file_forced_warning_seconds=0"])
+
+    def use() -> DiskUse:
+        return DiskUse(80 + len(list((tmp_path / COMMIT_LOG_DIR).iterdir())), 0)
+
+    retention = Retention(tmp_path, SEGMENT_BYTES, settings, at(0), use=use)
+    assert looks(retention, range(100)) == {0: [0], 10: [1000], 20: [2000], 30: [3000]}
+    assert use().log_percent == 85
+
+
+def test_while_appends_are_refused_the_next_one_goes_after_the_next_look(tmp_path: Path) -> None:
+    made(tmp_path, 9, age_h=10)
+    settings = load_settings(["file_forced_warning_seconds=0"])
+
+    def use() -> DiskUse:
+        return DiskUse(84 + len(list((tmp_path / COMMIT_LOG_DIR).iterdir())), 0)
+
+    retention = Retention(tmp_path, SEGMENT_BYTES, settings, at(0), use=use)
+    assert looks(retention, range(6)) == {0: [0], 1: [1000], 2: [2000], 3: [3000]}
+    retention.check_room()
+
+
+def test_what_is_past_its_time_goes_without_a_warning(tmp_path: Path) -> None:
+    made(tmp_path, 5, age_h=100)
+    retention = Retention(tmp_path, SEGMENT_BYTES, DEFAULTS, at(0), use=lambda: DiskUse(86, 0))
+    assert looks(retention, range(3)) == {0: [0, 1000, 2000, 3000]}
+
+
+def test_the_log_is_held_to_its_size_at_any_hour_and_age(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made(tmp_path, 8, age_h=0)
+    settings = load_settings([f"store.retention_bytes={3 * SEGMENT_BYTES + 1}"])
+    retention = Retention(tmp_path, SEGMENT_BYTES, settings, at(0), use=lambda: DiskUse(1, 0))
+    assert looks(retention, range(30)) == {0: [0, 1000, 2000, 3000, 4000]}
+    assert "retention_bytes, 3001" in str(caplog.records[-1].__dict__)
+
+
+@pytest.mark.parametrize(
+    ("size", "gone"), [(0, 0), (1, 3), (1000, 3), (2000, 2), (3999, 1), (4000, 0)]
+)
+def test_a_log_of_its_size_stays_and_so_do_the_last_segment_and_what_is_needed(
+    size: int, gone: int
+) -> None:
+    files, idle = segments(0, 0, 0, 0), judge(DiskUse(0, 0), 0, DEFAULTS)
+    settings = load_settings([f"retention_bytes={size}"])
+    assert len(expired(files, idle, ALL, NOW_S, settings)) == gone
+    slow = Spared(needed=10**9, followed=1000)
+    assert len(expired(files, idle, slow, NOW_S, settings)) == min(gone, 1)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "text"),
+    [
+        ([], "keeps 72 h"),
+        (["file_reserved_time=48", f"retention_bytes={10 << 30}"], "keeps 48 h, at most 10 GiB"),
+        ([f"retention_bytes={3 << 19}"], "keeps 72 h, at most 1.5 MiB"),
+        (["retention_bytes=100"], "keeps 72 h, at most 100 B"),
+    ],
+)
+def test_the_settings_say_how_long_messages_are_kept(pairs: list[str], text: str) -> None:
+    assert load_settings(pairs).kept == text
 
 
 def test_a_file_that_cannot_be_deleted_is_told_and_tried_again(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.settings import Settings
-from node.store.topics_file import Topic, TopicsFile, parse_broker_json
+from node.store.topics_file import Topic, TopicsFile
 from node.writer import topic_table
 from node.writer.topic_table import TopicTable
 from protocol.errors import (
@@ -59,7 +59,7 @@ def test_without_room_a_topic_is_neither_made_nor_removed(
         for change in (
             lambda: topics.for_send("new"),
             lambda: topics.create("old", 8, 6),
-            lambda: topics.delete("other"),
+            lambda: topics.forget("other"),
         ):
             with pytest.raises(ServiceNotAvailable, match=r"disk_full: no room for .*topics.json"):
                 change()
@@ -102,7 +102,7 @@ def test_topics_and_queues_are_bounded_and_those_that_are_there_stay(
         topics.create("c", 9, 6)
     assert (tmp_path / "config/topics.json").read_bytes() == before
     assert topics.for_send("c").write_queues == 8
-    topics.delete("a")
+    topics.forget("a")
     assert topics.create("c", 9, 6)[0].write_queues == 9
     with pytest.raises(NotAllowed):
         topics.for_send("d")
@@ -178,15 +178,13 @@ def test_a_file_that_is_no_json_is_damage_with_its_place(tmp_path: Path) -> None
         TopicsFile(tmp_path)
 
 
-def test_integer_keys_without_quotes_are_read() -> None:
-    assert parse_broker_json('{1:2, 3 :{4:"{5:6}"}}') == {"1": 2, "3": {"4": "{5:6}"}}
-
-
 def test_a_deleted_topic_is_gone_from_the_file(tmp_path: Path) -> None:
     topics = table(tmp_path)
     topics.create("one", 1, 6)
-    assert topics.delete("one")
-    assert not topics.delete("one")
+    assert topics.has("one")
+    topics.forget("one")
+    assert not topics.has("one")
+    topics.forget("one")
     assert TopicsFile(tmp_path).topics == {}
 
 

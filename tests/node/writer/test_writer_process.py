@@ -282,10 +282,24 @@ def test_topics_are_made_listed_and_removed(client: RawClient) -> None:
     assert client.ask("topics")["topics"] == []
 
 
-def test_a_topic_that_was_removed_goes_on_at_its_old_offsets(client: RawClient) -> None:
-    for expected in (0, 1):
-        assert client.ask("send", topic="t", queue=0, body=b"")["queue_offset"] == expected
-        client.ask("delete_topic", topic="t")
+def test_a_topic_that_was_removed_begins_again_at_offset_0(client: RawClient) -> None:
+    for count in (1, 2, 3):
+        for expected in range(count):
+            assert client.ask("send", topic="t", queue=0, body=b"")["queue_offset"] == expected
+        gone = client.ask("delete_topic", topic="t")
+        assert gone["deleted"]
+        assert gone["left_in_log_bytes"] > 0
+        assert gone["until"] is None, "the segment is still being written"
+
+
+def test_a_purge_without_workers_finds_its_place_in_the_log(client: RawClient) -> None:
+    for _ in range(5):
+        client.ask("send", topic="t", queue=0, body=b"")
+    purged = client.ask("purge_topic", topic="t", offset=3)
+    assert purged["queues"] == [{"queue_id": 0, "min_offset": 3}]
+    again = client.ask("purge_topic", topic="t", offset=2)
+    assert again["queues"] == [{"queue_id": 0, "min_offset": 3}], "a purge brings nothing back"
+    assert client.ask("send", topic="t", queue=0, body=b"")["queue_offset"] == 5
 
 
 @pytest.mark.parametrize("shape", ["file", "gap", "length", "foreign"])

@@ -1,0 +1,1 @@
+"""Backups of a store: what is copied, where it ends, and the folder that keeps it."""

@@ -1,0 +1,143 @@
+"""The manifest of a backup: whose log the folder holds, from where to where.
+
+OUT/backup.json      the manifest, replaced as a whole; nothing counts that it does not name
+OUT/backup.lock      held by the process that writes here
+OUT/commitlog/…      segments of full length; the last one is empty above the backup's end
+OUT/state.<n>/…      config/ and the durable notes of keelog/, as of one backup
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from node.runtime import disk
+from node.runtime.regular_file import EPOCHS_FILE_BYTES_MAX, read_bounded
+from protocol.errors import BackupRefused, StoreDamaged
+from protocol.names import COMMIT_LOG_DIR, offset_file_name, parse_offset_file_name
+
+MANIFEST_FILE = "backup.json"
+LOCK_NAME = "backup.lock"
+FORMAT = 1
+_NEW_FOLDER = "name a new folder, or the folder of an earlier backup of this store"
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedSizes:
+    """Lengths of the derived files of the store, with which a restore makes them anew."""
+
+    mapped_file_size_consume_queue: int
+    max_hash_slot_num: int
+    max_index_num: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackupManifest:
+    """The log in [`start`, `end`) is in the folder, durable, and each record was checked.
+
+    `state`: number of the folder `state.<n>`; 0 until the first backup has come to its end.
+    `modified_ns`: of each segment by its first offset, when the store's file was last written
+    before it was copied. `damaged`: stretches that the store itself has no whole record for.
+    """
+
+    store_id: str | None
+    start: int
+    end: int
+    segment_bytes: int
+    sizes: DerivedSizes
+    state: int = 0
+    time_ms: int = 0
+    modified_ns: dict[int, int] = field(default_factory=dict)
+    damaged: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def verified(self) -> bool:
+        """Whether every record in the backup has passed its checks."""
+        return not self.damaged
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "format": FORMAT,
+            "store_id": self.store_id,
+            "from": self.start,
+            "to": self.end,
+            "verified": self.verified,
+            "damaged": [list(stretch) for stretch in self.damaged],
+            "time_ms": self.time_ms,
+            "state": self.state,
+            "segment_bytes": self.segment_bytes,
+            "segments": [
+                {"name": offset_file_name(start), "modified_ns": modified}
+                for start, modified in sorted(self.modified_ns.items())
+            ],
+            "sizes": {
+                name: getattr(self.sizes, name) for name in DerivedSizes.__dataclass_fields__
+            },
+        }
+
+
+def state_dir(out: Path, number: int) -> Path:
+    """The folder of one backup's small files; it is laid out like a store."""
+    return out / f"state.{number}"
+
+
+def segment_path(root: Path, start: int) -> Path:
+    """The file of a segment, in a store or in a backup."""
+    return root / COMMIT_LOG_DIR / offset_file_name(start)
+
+
+def save_manifest(out: Path, manifest: BackupManifest) -> None:
+    """Replaces the manifest, durably."""
+    text = json.dumps(manifest.document(), indent=1) + "\n"
+    disk.write_atomically(out / MANIFEST_FILE, text.encode())
+
+
+def load_manifest(out: Path) -> BackupManifest | None:
+    """The manifest; None without a folder, or in an empty one.
+
+    Raises BackupRefused for a folder of anything else, StoreDamaged for a manifest that makes no
+    sense.
+    """
+    path = out / MANIFEST_FILE
+    try:
+        text = read_bounded(path, EPOCHS_FILE_BYTES_MAX).decode()
+    except FileNotFoundError:
+        others = sorted(one.name for one in out.iterdir()) if out.is_dir() else []
+        others = [name for name in others if name not in (LOCK_NAME, f"{MANIFEST_FILE}.new")]
+        if others:
+            reason = f"{out} is not empty, and has no {MANIFEST_FILE}: it holds {others[0]!a}"
+            raise BackupRefused(reason, _NEW_FOLDER) from None
+        return None
+    except NotADirectoryError:
+        raise BackupRefused(f"{out} is a file", _NEW_FOLDER) from None
+    try:
+        document = json.loads(text)
+        found = document["format"]
+        if found == FORMAT:
+            return _manifest(document)
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"makes no sense ({str(error)[:80]!a})"
+        raise StoreDamaged(str(path), 0, why, "take another backup, into a new folder") from None
+    raise BackupRefused(
+        f"{path} has format {found!a}, this version writes {FORMAT}",
+        "use the version of Keelog that made the backup, or a newer one",
+    )
+
+
+def _manifest(document: dict[str, Any]) -> BackupManifest:
+    modified = {
+        parse_offset_file_name(one["name"]): int(one["modified_ns"]) for one in document["segments"]
+    }
+    store_id = document["store_id"]
+    return BackupManifest(
+        store_id=None if store_id is None else str(store_id),
+        start=int(document["from"]),
+        end=int(document["to"]),
+        segment_bytes=int(document["segment_bytes"]),
+        sizes=DerivedSizes(**{name: int(n) for name, n in document["sizes"].items()}),
+        state=int(document["state"]),
+        time_ms=int(document["time_ms"]),
+        modified_ns={start: n for start, n in modified.items() if start is not None},
+        damaged=tuple((int(start), int(end)) for start, end in document["damaged"]),
+    )

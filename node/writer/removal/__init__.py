@@ -1,0 +1,1 @@
+"""Removing topics and purging queues, while the log keeps their bytes."""
