@@ -16,4 +16,14 @@ def register(spark: "SparkSession") -> None:
 
     check_pyspark()
     for source in SOURCES:
-        spark.dataSource.register(source)
+        # Spark finds `keelog` by itself where it is installed, and warns of a second one.
+        if not _is_known(spark, source.name()):
+            spark.dataSource.register(source)
+
+
+def _is_known(spark: "SparkSession", name: str) -> bool:
+    """True if the session has a format of this name. A session of Spark Connect cannot say."""
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return False
+    return bool(session.sessionState().dataSourceManager().dataSourceExists(name))

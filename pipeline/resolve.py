@@ -257,4 +257,5 @@ def _index_parts(stores: list[PlannedStore], options: SourceOptions) -> Iterator
                 store.index_slice(tables[found.source].name, found.start, found.end)
                 for found in part
             )
-            yield IndexPart(_task(store, options), slices)
+            log_at = store.log_at()
+            yield IndexPart(_task(store, options), slices, log_at if log_at.removed.end else None)

@@ -11,6 +11,7 @@ from pipeline.options import OnCorrupt
 from pipeline.stores.access import StoreAt
 from pipeline.tables import Column
 from protocol.derived.index_entry import IndexGeometry
+from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.names import COMMIT_LOG_DIR, offset_file_name
 
 
@@ -26,19 +27,21 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class LogAt:
-    """The log of a store: segments that were there when the read was planned, and its bounds."""
+    """The log of a store: segments that were there when the read was planned, its bounds, and which
+    of its messages are removed."""
 
     root: str
     segment_bytes: int
     segments: tuple[int, ...]
     start: int
     end: int
+    removed: Removed = NOTHING_REMOVED
 
     @classmethod
-    def of(cls, root: str, log: LogReader) -> "LogAt":
+    def of(cls, root: str, log: LogReader, removed: Removed = NOTHING_REMOVED) -> "LogAt":
         """The log of an open store."""
         segments = tuple(segment.start for segment in log.segments.segments)
-        return cls(root, log.segment_bytes, segments, log.min_offset, log.end)
+        return cls(root, log.segment_bytes, segments, log.min_offset, log.end, removed)
 
     def open(self, files: OpenFiles) -> LogReader:
         """A reader of these very segments; none is opened before it is needed."""
@@ -104,6 +107,8 @@ class IndexPart:
 
     task: Task
     slices: tuple[IndexSlice, ...]
+    log: LogAt | None = None
+    """The log, where some of its messages are removed: their entries give no rows."""
 
 
 Part = LogPart | QueuePart | IndexPart

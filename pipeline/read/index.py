@@ -7,12 +7,16 @@ import pyarrow as pa
 
 from node.runtime.remote_path import path_in
 from node.store.file_cache import FileVanished, OpenFiles
+from node.store.log.damage import Damage, columns_past_damage
+from node.store.log.reader import LogReader
 from node.store.queues.files import Units
 from pipeline.read.arrays import arrow_schema, numbers, times
 from pipeline.read.damage_rows import on_loss
 from pipeline.stores.opening import task_files
 from pipeline.task_spec import IndexPart, IndexSlice
 from protocol.derived.index_entry import INDEX_ENTRY
+from protocol.derived.removed import Removed
+from protocol.record.columns import Bools, Ints
 
 BATCH_ENTRIES = 65_536
 
@@ -24,6 +28,7 @@ def read_index(part: IndexPart) -> Iterator[pa.RecordBatch]:
     """
     files = task_files(part.task.store)
     try:
+        log = None if part.log is None else part.log.open(files)
         for found in part.slices:
             for start in range(found.start, found.end, BATCH_ENTRIES):
                 end = min(start + BATCH_ENTRIES, found.end)
@@ -32,7 +37,11 @@ def read_index(part: IndexPart) -> Iterator[pa.RecordBatch]:
                 except FileVanished:
                     on_loss(part.task, f"{found.path} was deleted after the read was planned")
                     break
-                yield _batch(part, found, start, entries)
+                numbered = np.arange(start, start + len(entries))
+                if part.log is not None and log is not None:
+                    shown = _are_shown(entries, log, part.log.removed)
+                    numbered, entries = numbered[shown], entries[shown]
+                yield _batch(part, found, numbered, entries)
     finally:
         files.close()
 
@@ -46,13 +55,28 @@ def _entries(part: IndexPart, found: IndexSlice, start: int, end: int, files: Op
     return INDEX_ENTRY.view(data)
 
 
-def _batch(part: IndexPart, found: IndexSlice, start: int, entries: Units) -> pa.RecordBatch:
+def _are_shown(entries: Units, log: LogReader, removed: Removed) -> Bools:
+    """Marks the entries of messages that are not removed. An entry names no topic: the log does."""
+    offsets = entries["physical_offset"].astype(np.int64)
+    asked = offsets[(offsets >= log.min_offset) & (offsets < min(removed.end, log.end))]
+    hidden: list[Ints] = []
+    if len(asked):
+        for item in columns_past_damage(log, int(asked.min()), int(asked.max()) + 1):
+            if not isinstance(item, Damage):
+                shown = removed.visible(item).physical_offset
+                hidden.append(np.setdiff1d(item.physical_offset, shown, assume_unique=True))
+    if not hidden:
+        return np.ones(len(entries), np.bool_)
+    return ~np.isin(offsets, np.concatenate(hidden))
+
+
+def _batch(part: IndexPart, found: IndexSlice, numbered: Ints, entries: Units) -> pa.RecordBatch:
     count = len(entries)
     seconds = entries["time_diff_s"].astype(np.int64)
     hashes = entries["key_hash"].astype(np.int64)
     arrays = {
         "file": pa.repeat(found.name, count),
-        "entry": numbers(np.arange(start, start + count), "int32"),
+        "entry": numbers(numbered, "int32"),
         "slot": numbers(hashes % found.geometry.slot_count, "int32"),
         "keyHash": numbers(hashes, "int32"),
         "physicalOffset": numbers(entries["physical_offset"], "int64"),

@@ -85,7 +85,9 @@ def _read_segment(
                 yield row, item.resumed_at
             continue
         last_end = item.end
-        yield MessageRows(item, task.store.node).batch(task.columns), last_end
+        shown = part.log.removed.visible(item)
+        if len(shown):
+            yield MessageRows(shown, task.store.node).batch(task.columns), last_end
     if log.stopped is not None and log.stopped.position < end:
         # Nothing up to the end of the segment proves itself.
         offset = log.stopped.position

@@ -64,7 +64,7 @@ def parse_sink_options(
 
 
 def _node(address: str | None) -> str:
-    hint = "option('node', 'tcp://host:9870'), the address that keelog serve prints"
+    hint = "option('node', 'tcp://host:7850'), the address that keelog serve prints"
     if address is None:
         raise BadOption("nothing says which node to write to", hint)
     try:

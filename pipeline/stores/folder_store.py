@@ -25,6 +25,7 @@ from pipeline.log import log
 from pipeline.stores.access import StoreAt
 from pipeline.stores.planned_store import IndexTable, PlannedStore
 from pipeline.task_spec import IndexSlice
+from protocol.derived.removed import Removed
 from protocol.errors import CorruptError
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR
@@ -79,6 +80,10 @@ class FolderStore(PlannedStore):
     @property
     def log(self) -> LogReader:
         return self._store.log
+
+    @property
+    def removed(self) -> Removed:
+        return self._store.removed
 
     @property
     def epoch(self) -> int:

@@ -25,6 +25,7 @@ from pipeline.stores.remote_files import RangeSource, RemoteFiles
 from pipeline.task_spec import IndexSlice
 from protocol.derived.index_entry import IndexGeometry
 from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.removed import Removed
 from protocol.errors import NotFound
 from protocol.ids import Queue
 from protocol.names import COMMIT_LOG_DIR, INDEX_DIR, offset_file_name, parse_offset_file_name
@@ -145,6 +146,10 @@ class NodeStore(PlannedStore):
     @property
     def log(self) -> LogReader:
         return self._log
+
+    @property
+    def removed(self) -> Removed:
+        return self._known.removed
 
     @property
     def epoch(self) -> int:

@@ -13,6 +13,7 @@ from node.store.queues.reader import QueueReader
 from pipeline.stores.access import StoreAt
 from pipeline.task_spec import IndexSlice, LogAt, QueueSlice
 from protocol.derived.queue_unit import UNIT_BYTES
+from protocol.derived.removed import Removed
 from protocol.ids import Queue
 
 
@@ -46,6 +47,11 @@ class PlannedStore(ABC):
     @abstractmethod
     def log(self) -> LogReader:
         """The log, with its bounds as of the last `refresh`: [`min_offset`, `end`)."""
+
+    @property
+    @abstractmethod
+    def removed(self) -> Removed:
+        """The messages of the log that are removed, as of the last `refresh`."""
 
     @abstractmethod
     def refresh(self) -> None:
@@ -107,7 +113,7 @@ class PlannedStore(ABC):
 
     def log_at(self) -> LogAt:
         """The log, as a task gets it."""
-        return LogAt.of(self.at.root, self.log)
+        return LogAt.of(self.at.root, self.log, self.removed)
 
     def offset_by_time(self, reader: QueueReader, time_ms: int) -> int:
         """The first queue offset stored at or after a time, by RocketMQ's bisection."""

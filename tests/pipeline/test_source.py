@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceRegistration
 from pyspark.sql.functions import col, count
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from pipeline import register
 from pipeline.read.arrays import arrow_schema
 from pipeline.source import SOURCES
 from pipeline.tables import DAMAGE, KAFKA, TABLES, Column, ddl
@@ -200,3 +202,18 @@ def test_a_table_of_the_catalog_is_refused_and_a_view_named_in_its_place(
         spark.sql(f"CREATE TABLE kept USING keelog OPTIONS (path '{golden(NAME)}')")
     assert "[KEELOG_BAD_OPTION] a table of Spark's catalog keeps no options" in str(caught.value)
     assert "Try: CREATE TEMPORARY VIEW name USING keelog OPTIONS" in str(caught.value)
+
+
+def test_formats_that_the_session_has_are_not_registered_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark warns of a second one, and finds `keelog` by itself where it is installed."""
+    again: list[str] = []
+    monkeypatch.setattr(
+        DataSourceRegistration, "register", lambda _self, source: again.append(source.name())
+    )
+    register(spark)
+    assert again == []
+    other = spark.newSession()
+    register(other)
+    assert "keelog" not in again

@@ -31,7 +31,7 @@ def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> 
     places |= {f'"{name}"': repr(str(tmp_path / name)) for name in folders}
     names: dict[str, Any] = {}
     with RunningNode(tmp_path / "node", SMALL, queue_workers=1, readers=1) as node:
-        places['"tcp://127.0.0.1:9870"'] = repr(node.endpoint)
+        places['"tcp://127.0.0.1:7850"'] = repr(node.endpoint)
         blocks = BLOCK.findall(TEXT)
         for name, place in places.items():
             blocks = [block.replace(name, place) for block in blocks]

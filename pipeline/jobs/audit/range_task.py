@@ -188,7 +188,7 @@ class _RangeAudit:
             if blank is not None:
                 report.findings.add(blank)
             requests = DispatchRequests(columns, self._job.settings.delay_levels_ms)
-            for rows in gatherer.add(requests):
+            for rows in gatherer.add(requests, self._job.condition.removed):
                 self._check_units(rows.queue, rows.start, rows.units)
             self._keys.append(key_batch(requests, self._job.with_tags))
         for rows in gatherer.flush():

@@ -23,6 +23,8 @@ SCHEMA = pa.schema(
         ("queue_id", pa.int32()),
         ("queue_offset", pa.int64()),
         ("detail", pa.string()),
+        ("count", pa.int64()),
+        ("try", pa.string()),
         ("repair", pa.string()),
     ]
 )

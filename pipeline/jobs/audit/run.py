@@ -65,8 +65,9 @@ class AuditResult:
         """As JSON: the shape of `keelog store verify`, each finding with a proposed repair."""
         shape = self.report.shape()
         findings = [
-            {**finding, "repair": proposed_repair(self.path, finding)}
+            {**finding, "try": repair, "repair": repair}
             for finding in shape["findings"]
+            for repair in [proposed_repair(self.path, finding)]
         ]
         return {**shape, "findings": findings, "seconds": round(self.seconds, 3)}
 
@@ -132,6 +133,8 @@ class _Audit:
         queues.leftovers(log.damaged)
         index.first_times()
         return VerifyReport(
+            root=store.root,
+            is_deep=True,
             clean_shutdown=store.condition.is_clean,
             min_offset=store.log.min_offset,
             max_offset=store.log.end,

@@ -105,7 +105,7 @@ class RangeUnits:
                 if spill is not None:
                     spill.add(requests)
                 if job.queues is not None:
-                    yield from _placed(gatherer.add(requests))
+                    yield from _placed(gatherer.add(requests, job.log.removed))
             yield from _placed(gatherer.flush())
             if spill is not None:
                 spill.keep()

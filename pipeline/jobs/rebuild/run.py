@@ -185,7 +185,7 @@ def _find_store(store: StoreAt) -> Path:
 
 def _open_log(root: Path, at: StoreAt, settings: Settings) -> LogAt:
     with naming_conditions(), StoppedStore(root, settings, files=planning_files(at)) as store:
-        return LogAt.of(at.root, store.log)
+        return LogAt.of(at.root, store.log, store.removed)
 
 
 def _target(spark: SparkSession, job: RangeJob, store: StoreAt, target: StoreAt | None) -> Target:
@@ -264,7 +264,7 @@ class _SparkRebuild:
                 "KEELOG_STORE_DAMAGED",
                 f"{job.log.root}, log offset {position}: {why}; queues and index were left as"
                 " they are",
-                "keelog store verify --deep, keelog store repair",
+                f"keelog store verify {job.log.root} --deep, keelog store repair {job.log.root}",
             )
         return done._replace(reports=sorted(done.reports, key=_number)), stitched
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import JobFailed
 from protocol.derived.dispatch_request import DispatchRequests
+from protocol.derived.removed import NOTHING_REMOVED, Removed
 from protocol.ids import Queue
 from protocol.names import is_folder_name
 
@@ -61,8 +62,15 @@ class UnitGatherer:
         self._rows = self._runs = 0
         self.runs: Runs = {}
 
-    def add(self, requests: DispatchRequests) -> Iterator[RebuiltRun]:
+    def add(
+        self, requests: DispatchRequests, removed: Removed = NOTHING_REMOVED
+    ) -> Iterator[RebuiltRun]:
         """Takes a window's records; gives rows when enough have been gathered."""
+        columns = removed.dispatched(requests.columns)
+        if columns is not requests.columns:
+            requests = DispatchRequests(columns, requests.delay_levels_ms)
+        if not len(columns):
+            return
         rows = np.flatnonzero(requests.is_queued)
         if not len(rows):
             return

@@ -294,8 +294,8 @@ def test_an_object_that_is_lost_while_it_is_read_is_named(
     [
         ("s3://bucket/x", {}, r"can be switched in. Try: --out"),
         ("/x", {"out": "s3://bucket/y", "plan": "inplace"}, "Try: --plan shuffle"),
-        ("tcp://127.0.0.1:9870", {}, "is a node that runs"),
-        ("/x", {"out": "tcp://127.0.0.1:9870"}, "is a node that runs"),
+        ("tcp://127.0.0.1:7850", {}, "is a node that runs"),
+        ("/x", {"out": "tcp://127.0.0.1:7850"}, "is a node that runs"),
         ("/x", {"out": "s3://"}, "names no bucket"),
     ],
 )

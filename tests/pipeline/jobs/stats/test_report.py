@@ -117,5 +117,5 @@ def test_windows_are_the_shortest_that_are_not_too_many() -> None:
 
 def test_figures_are_written_as_people_read_them() -> None:
     texts = [size_text(value) for value in (0, 512, 1000, 1023, 1024, 1536, 5 * 2**30)]
-    assert texts == ["0 B", "512 B", "1000 B", "1023 B", "1 KiB", "1.5 KiB", "5 GiB"]
+    assert texts == ["0 B", "512 B", "1,000 B", "1,023 B", "1 KiB", "1.5 KiB", "5 GiB"]
     assert [count_text(value) for value in (0, 7, 1500, 2_000_000)] == ["0", "7", "1.5k", "2M"]
