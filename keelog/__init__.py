@@ -29,21 +29,26 @@ if TYPE_CHECKING:
         GetOptions,
         ProducerOptions,
         PullOptions,
+        PurgeOptions,
         SeekOptions,
         SendOptions,
     )
     from client.pull_result import PullResult
     from client.results import (
         DiskStatus,
+        FoundDamage,
         Health,
         HealthCheck,
         LogStatus,
         NodeStatus,
         ProcessStatus,
+        QueueBegin,
         QueueOffsets,
         Receipt,
         TopicCreated,
+        TopicDeleted,
         TopicInfo,
+        TopicPurged,
     )
     from client.send.bulk_send import Failure, SendManyError
     from client.send.producer import Producer
@@ -77,6 +82,11 @@ if TYPE_CHECKING:
         UnknownOperation,
         UnknownTopic,
     )
+    from protocol.message_id import Host
+    from protocol.record.codec import Record, RecordHead
+    from protocol.record.columns import RecordColumns
+
+    __version__: str
 
 __all__ = [
     "BadRequest",
@@ -91,9 +101,11 @@ __all__ = [
     "Failure",
     "FindOptions",
     "ForkedClient",
+    "FoundDamage",
     "GetOptions",
     "Health",
     "HealthCheck",
+    "Host",
     "IllegalMessage",
     "LogStatus",
     "Message",
@@ -115,8 +127,13 @@ __all__ = [
     "PropertiesTooLarge",
     "PullOptions",
     "PullResult",
+    "PurgeOptions",
+    "QueueBegin",
     "QueueOffsets",
     "Receipt",
+    "Record",
+    "RecordColumns",
+    "RecordHead",
     "RefusedError",
     "RequestTimeout",
     "Retry",
@@ -130,7 +147,9 @@ __all__ = [
     "StoreMoved",
     "TailOptions",
     "TopicCreated",
+    "TopicDeleted",
     "TopicInfo",
+    "TopicPurged",
     "UnknownOperation",
     "UnknownTopic",
     "connect",
@@ -145,12 +164,17 @@ _HOMES = (
     "client.messages",
     "client.results",
     "protocol.errors",
+    "protocol.message_id",
+    "protocol.record.codec",
+    "protocol.record.columns",
 )
 """The modules of the names above."""
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name of `__all__` from its home."""
+    """Imports a name of `__all__` from its home; finds the installed version."""
+    if name == "__version__":
+        return _version()
     if name in __all__:
         for home in _HOMES:
             module = importlib.import_module(module_name(home))
@@ -158,6 +182,17 @@ def __getattr__(name: str) -> Any:
                 globals()[name] = getattr(module, name)
                 return globals()[name]
     raise AttributeError(f"module 'keelog' has no attribute {name!r}")
+
+
+def _version() -> str:
+    """The installed version, or 0+unknown in a bare source tree."""
+    # Imported here: it brings half of the mail library, and few ask for the version.
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("keelog")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+unknown"
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ blocks the event loop.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import NoReturn, Self, Unpack
@@ -37,11 +37,21 @@ from client.options import (
     GetOptions,
     ProducerOptions,
     PullOptions,
+    PurgeOptions,
     SeekOptions,
     SendOptions,
 )
 from client.pull_result import PullResult
-from client.results import Health, NodeStatus, QueueOffsets, Receipt, TopicCreated, TopicInfo
+from client.results import (
+    Health,
+    NodeStatus,
+    QueueOffsets,
+    Receipt,
+    TopicCreated,
+    TopicDeleted,
+    TopicInfo,
+    TopicPurged,
+)
 from client.send.producer import Producer as PlainProducer
 from client.send.receipts import BatchReceipt
 from client.subscription import Start, TailOptions
@@ -125,7 +135,8 @@ class Client:
     ) -> AsyncIterator[Message]:
         """Iterates over the messages of all queues, in order within each queue.
 
-        A task that is cancelled while it waits, as by a timeout, may go on with it later.
+        A task that is cancelled while it waits, as by a timeout, may go on with it later. With a
+        `cursor` end it with `aclose()`, which commits the place.
         """
         return MessageStream(PullResults(self._core, self._core.tail(topic, options), start))
 
@@ -153,9 +164,13 @@ class Client:
         """Makes a topic, or gives it this number of queues; `exist_ok=False` refuses the latter."""
         return await run(self._core, self._core.create_topic(topic, queues, options))
 
-    async def delete_topic(self, topic: str, timeout: float | None = None) -> bool:
-        """Deletes a topic; returns whether it was there."""
+    async def delete_topic(self, topic: str, timeout: float | None = None) -> TopicDeleted:
+        """Deletes a topic with all its messages; the result is true if it was there."""
         return await run(self._core, operations.delete_topic(topic, self._core.deadline(timeout)))
+
+    async def purge_topic(self, topic: str, **options: Unpack[PurgeOptions]) -> TopicPurged:
+        """Deletes the messages of a topic before a queue offset or a store time."""
+        return await run(self._core, self._core.purge_topic(topic, options))
 
     async def offsets(
         self, topic: str, queue_id: int | None = None, timeout: float | None = None
@@ -169,6 +184,18 @@ class Client:
     ) -> int:
         """The queue offset at a store time."""
         return await run(self._core, self._core.seek(topic, queue_id, time, options))
+
+    async def cursor(self, topic: str, name: str, timeout: float | None = None) -> dict[int, int]:
+        """How far the cursor `name` has read: the next offset of each queue."""
+        deadline = self._core.deadline(timeout)
+        return await run(self._core, operations.cursor_places(topic, name, deadline))
+
+    async def commit_cursor(
+        self, topic: str, name: str, places: Mapping[int, int], timeout: float | None = None
+    ) -> None:
+        """Sets how far the cursor `name` has read."""
+        deadline = self._core.deadline(timeout)
+        await run(self._core, operations.commit_cursor(topic, name, places, deadline))
 
     async def status(self, timeout: float | None = None) -> NodeStatus:
         """Processes, log offsets, disk."""

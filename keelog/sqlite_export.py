@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from node.runtime.disk import rename, sync_dir, sync_file
+from node.store.hints import see_all_damage
 from node.store.log.damage import Damage, columns_past_damage
 from node.store.query.tag_filter import TagFilter
 from node.store.stopped_store import StoppedStore
@@ -114,10 +115,12 @@ def _fill(
         if isinstance(item, Damage):
             place = f"{item.where}, offset {item.torn.position}: {item.torn.why}"
             if not chosen.skips_damage:
-                raise CorruptRecord(place, "--on-corrupt skip, and keelog store verify")
+                hint = f"--on-corrupt skip, and {see_all_damage(store.root)}"
+                raise CorruptRecord(place, hint)
             damaged += 1
             continue
-        records = [record for row in range(len(item)) if chosen.takes(record := item.record(row))]
+        shown = store.removed.visible(item)
+        records = [record for row in range(len(shown)) if chosen.takes(record := shown.record(row))]
         database.executemany(_INSERT, map(_row, records))
         pairs = [
             (record.topic, key, record.physical_offset) for record in records for key in record.keys

@@ -7,11 +7,12 @@
             print(message.queue_offset, message.body)
 
 What is shown is the store as it is after recovery; nothing is locked or written. Of a directory
-that a node runs on it is what was there when it was opened.
+that a node runs on it is what was there when it was opened. `backup` and `restore` copy a store.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from client.messages import Message
 from client.operations import FIND_PAGE, TIME_MS_MAX, milliseconds
 from client.options import Time, check_limit
 from node.runtime.settings import Settings
+from node.store.hints import see_all_damage
 from node.store.query.find import FindRequest
 from node.store.query.find import find as find_page
 from node.store.stopped_store import StoppedStore
@@ -26,7 +28,10 @@ from protocol.errors import BadRequest, NotFound, StoreDamaged
 from protocol.message_id import parse_offset_message_id
 from protocol.record.columns import RecordColumns
 
-__all__ = ["OpenStore", "open_store"]
+if TYPE_CHECKING:
+    from node.store.backup.backup import BackupReport
+
+__all__ = ["OpenStore", "backup", "open_store", "restore"]
 
 
 def open_store(path: Path | str, settings: Settings | None = None) -> "OpenStore":
@@ -36,6 +41,29 @@ def open_store(path: Path | str, settings: Settings | None = None) -> "OpenStore
     StoreDamaged, StorePermission.
     """
     return OpenStore(Path(path), settings or Settings())
+
+
+def backup(
+    path: Path | str, out: Path | str, *, prune: bool = False, link: bool = False
+) -> "BackupReport":
+    """Brings the backup in `out` up to a store, which a node may run: `keelog store backup`.
+
+    Raises NotAStore, StorePermission, StoreDamaged, StoreLocked, BackupRefused.
+    """
+    # Imported here: who reads a store needs neither of the two.
+    from node.store.backup.backup import backup as back_up
+
+    return back_up(Path(path), Path(out), prune=prune, link=link)
+
+
+def restore(out: Path | str, path: Path | str) -> "BackupReport":
+    """Makes a store in a new or empty directory of the backup in `out`: `keelog store restore`.
+
+    Raises BackupRefused, BadRequest, StoreDamaged.
+    """
+    from keelog.restore import restore as restore_backup
+
+    return restore_backup(Path(out), Path(path))
 
 
 class OpenStore(StoppedStore):
@@ -54,11 +82,13 @@ class OpenStore(StoppedStore):
         """
         begin, end = milliseconds(since, 0), milliseconds(until, TIME_MS_MAX)
         for columns in self.log.columns(self.log.min_offset):
-            for row in _wanted(columns, topic, begin, end):
-                yield Message(columns.piece(columns.start, columns.size, row), is_whole=True)
+            shown = self.removed.visible(columns)
+            for row in _wanted(shown, topic, begin, end):
+                yield Message(shown.piece(shown.start, shown.size, row), is_whole=True)
         if (stopped := self.log.stopped) is not None:
-            where = str(self.log.segment_at(stopped.position).path)
-            raise StoreDamaged(where, stopped.position, stopped.why, "keelog store verify")
+            path = self.log.segment_at(stopped.position).path
+            hint = see_all_damage(path)
+            raise StoreDamaged(str(path), stopped.position, stopped.why, hint)
 
     def get(self, msg_id: str | None = None, *, physical_offset: int | None = None) -> Message:
         """One message, by its offset message id or its place in the log. Raises NotFound,
@@ -68,7 +98,7 @@ class OpenStore(StoppedStore):
         if msg_id is not None:
             physical_offset = parse_offset_message_id(msg_id)[1]
         assert physical_offset is not None
-        record = self.log.look_up(physical_offset)
+        record = self.look_up(physical_offset)
         if msg_id is not None and record.message_id != msg_id.upper():
             raise NotFound(f"no record has the id {msg_id}: at its place is {record.message_id}")
         return Message(record.raw)

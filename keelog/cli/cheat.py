@@ -25,7 +25,7 @@ SUBJECTS = {
     "load": Subject("put a node under load", ("bench",)),
     "spark": Subject("Spark jobs on a store", ("spark",)),
     "rocketmq": Subject("for hands that know mqadmin, and a broker's files", ("mqadmin", "demo")),
-    "help": Subject("help, examples, completion", ("help", "cheat", "completion")),
+    "help": Subject("help, examples, completion", ("help", "cheat", "completion", "version")),
 }
 
 
@@ -46,7 +46,7 @@ def cheat(subject: str | None) -> int:
             click.echo(f"keelog cheat {name.ljust(width)}  {entry.what}")
         return OK
     blocks = [
-        "\n".join((f"# keelog {path}: {one.get_short_help_str(100)}", *one.examples))
+        "\n".join((f"# keelog {path}: {one.get_short_help_str(1_000)}", *one.examples))
         for name in SUBJECTS[subject].commands
         for path, one in _leaves(name)
     ]

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from protocol.errors import BadRequest, NotFound
 from protocol.printable import printable
 
-DEFAULT_NODE = "tcp://127.0.0.1:9870"
+DEFAULT_NODE = "tcp://127.0.0.1:7850"
 NODE_VARIABLE = "KEELOG_NODE"
 CONTEXT_VARIABLE = "KEELOG_CONTEXT"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import click
 
+from keelog.cli import suggestions
 from keelog.cli.output import say
 from pipeline.errors import CorruptRecord
 from protocol.addresses import without_credentials
@@ -60,7 +61,7 @@ _KNOWN = (
         UNREACHABLE,
         "keelog health --wait 10, then look whether the message is there",
     ),
-    _Known(CorruptError, DAMAGED, "keelog store verify DIR"),
+    _Known(CorruptError, DAMAGED, "keelog store verify DIR --deep"),
     _Known(CorruptRecord, DAMAGED),
     _Known(StoreLocked, LOCKED, "keelog store verify DIR  (reading commands need no lock)"),
     _Known(BusyError, LOCKED, "the same command again in a moment"),
@@ -182,6 +183,10 @@ def _hint(error: BaseException, command: str) -> str:
         return error.hint or _known(error).hint or f"{command or 'keelog'} --help"
     if isinstance(error, BadValue | NoCommand):
         return error.hint
+    if isinstance(error, click.NoSuchOption) and (
+        hint := suggestions.for_option(command, error.option_name)
+    ):
+        return hint
     if isinstance(error, click.ClickException):
         return f"{command or 'keelog'} --help"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:

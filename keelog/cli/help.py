@@ -3,7 +3,7 @@
 import click
 
 from keelog.cli.failures import OK
-from keelog.cli.options import command
+from keelog.cli.options import command, version
 
 TOPICS = {
     "exit-codes": """\
@@ -36,9 +36,11 @@ end                  behind the last one
 +5                   behind the first five messages of each queue
 -10                  the last ten messages of each queue
 @2026-11-20T10:00    the first stored at or after this time (local without a zone)
-@-15m                the same, so long before now: s, m, h, d
+@-15m                the same, so long before now: s, m, h, d, w; @-1h30m
 @1795248083173       the same, in ms since 1970
-FROM:TO              from one place up to another: keelog consume orders -o @-1h:@-30m
+FROM:TO              from one place up to another: keelog consume orders --from @-1h:@-30m
+
+Options that take a time (--since, --until, --time) take it with or without the @.
 """,
     "node": """\
 Which node a command talks to; the first of these that is said:
@@ -48,7 +50,7 @@ Which node a command talks to; the first of these that is said:
 KEELOG_NODE=URL            the variable
 KEELOG_CONTEXT=NAME        a context, by variable
 keelog context use NAME    the context in use
-                           tcp://127.0.0.1:9870
+                           tcp://127.0.0.1:7850
 
 `keelog config show --origin` says which it is. `keelog store …` needs no node, and
 `keelog bench …` starts one of its own unless it has --node.
@@ -82,4 +84,14 @@ def help_(words: tuple[str, ...]) -> int:
             )
         context = click.Context(found, info_name=word, parent=context)
     click.echo(context.get_help())
+    return OK
+
+
+@command("version")
+def version_() -> int:
+    """Prints the version, as --version does.
+
+    Example: keelog version
+    """
+    click.echo(f"keelog {version()}")
     return OK

@@ -3,7 +3,6 @@
 A command's module is imported when it is asked for, so that `keelog --version` stays fast.
 """
 
-import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -54,6 +53,7 @@ COMMANDS = {
     "help": Lazy("keelog.cli.help", "help_", "Explains a command, or exit codes and places."),
 }
 HIDDEN = {
+    "version": Lazy("keelog.cli.help", "version_", "Prints the version."),
     "mqadmin": Lazy(
         "keelog.cli.mqadmin.command", "mqadmin", "RocketMQ's mqadmin commands, as ours."
     ),
@@ -76,16 +76,6 @@ class LazyGroup(CliGroup):
         command = getattr(importlib.import_module(entry.module), entry.name)
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but an unknown name gets the nearest one for a hint."""
-        name = args[0]
-        if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name):
-            return super().resolve_command(ctx, args)
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        raise failures.NoCommand(name, f"keelog {near[0]} --help" if near else "keelog --help", ctx)
 
     def invoke(self, ctx: click.Context) -> object:
         """As click does, but a closed pipe is a success (click would end with 1)."""
@@ -120,6 +110,7 @@ class LazyGroup(CliGroup):
     " keelog help exit-codes.",
 )
 @click.option(
+    "-V",
     "--version",
     is_flag=True,
     is_eager=True,

@@ -1,19 +1,26 @@
 """Options of many commands: --node, -X and --config, --format, --debug."""
 
+import difflib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
 
+from keelog.cli import suggestions
 from keelog.cli.contexts import DEFAULT_NODE, NODE_VARIABLE, node_callback
+from keelog.cli.failures import NoCommand
 from keelog.cli.output import FORMATS, Output, forbid_colour
 from keelog.cli.settings.given import STORE, Given, all_given
 from keelog.progress import CommandProgress
+from protocol.errors import BadRequest
+from protocol.quantities import bytes_of
 
+_SHOWN_DIGITS = 40
+_SENTENCE_CHARS = 1_000
 _EXAMPLE = "Example: "
 _FORMAT = "keelog.format"
 _CONFIG = "keelog.config"
@@ -23,13 +30,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def version() -> str:
     """The installed version, or 0+unknown in a bare source tree."""
-    # Imported here: it brings half of the mail library, and few ask for the version.
-    import importlib.metadata
+    import keelog
 
-    try:
-        return importlib.metadata.version("keelog")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+unknown"
+    return keelog.__version__
 
 
 def show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -47,11 +50,60 @@ def debug_wanted() -> bool:
     return "--debug" in words or bool(os.environ.get("KEELOG_DEBUG"))
 
 
+class WholeRange(click.IntRange):
+    """A whole number of at most 64 bits, as a node and a store have them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Refuses more, however long it is, in one line."""
+        found: int = super().convert(value, param, ctx)
+        if not -(2**63) <= found < 2**63:
+            shown = str(value)
+            shown = shown if len(shown) <= _SHOWN_DIGITS else f"{shown[:_SHOWN_DIGITS]}…"
+            self.fail(f"{shown} has more than 64 bits.", param, ctx)
+        return found
+
+
+def _bounded(params: Sequence[click.Parameter]) -> None:
+    """Gives every number of a command its 64 bits."""
+    for param in params:
+        kind = param.type
+        if type(kind) is click.IntRange:
+            param.type = WholeRange(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)
+        elif kind is click.INT:
+            param.type = WholeRange()
+
+
+class SizeType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """The type of every option that takes bytes: 128, 4KiB, 1MB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Refuses what is not a size, or less than a byte."""
+        try:
+            found = value if isinstance(value, int) else bytes_of(value)
+        except BadRequest as error:
+            self.fail(f"{error.reason}; {error.hint}.", param, ctx)
+        if not 0 < found < 2**63:
+            self.fail(f"{str(value)[:_SHOWN_DIGITS]} is not from 1 byte to 2^63.", param, ctx)
+        return found
+
+
+SIZE = SizeType()
+
+
 class _WithExamples:
     """Help that ends with the examples: paragraphs `Example: …` of the docstring, unwrapped."""
 
     help: str | None
     examples: tuple[str, ...] = ()
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """As click has it, in the words of the other options."""
+        option: click.Option | None = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.help = "Prints this help."
+        return option
 
     def take_examples(self) -> None:
         """Moves the examples out of the help text."""
@@ -88,6 +140,7 @@ class CliCommand(_WithExamples, click.Command):
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self.take_examples()
+        _bounded(self.params)
         self.params += [
             no_color_option(),
             click.Option(["--debug"], is_flag=True, expose_value=False, help="Shows tracebacks."),
@@ -95,13 +148,43 @@ class CliCommand(_WithExamples, click.Command):
 
 
 class CliGroup(_WithExamples, click.Group):
-    """A group of such commands."""
+    """A group of such commands. Without a command it prints its help."""
 
     command_class = CliCommand
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        keywords |= {"invoke_without_command": True, "no_args_is_help": False}
         super().__init__(*arguments, **keywords)
         self.take_examples()
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does; the help where no command is named."""
+        done: object = super().invoke(ctx)
+        if ctx.invoked_subcommand is None:
+            click.echo(ctx.get_help())
+        return done
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but an unknown name gets what it means, or the nearest one, for a hint."""
+        name = args[0]
+        if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name):
+            return super().resolve_command(ctx, args)
+        known = self.list_commands(ctx)
+        meant = suggestions.for_command(name, known)
+        near = [meant] if meant else difflib.get_close_matches(name, known, n=1)
+        raise NoCommand(name, " ".join([ctx.command_path, *near, "--help"]), ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands, each with the whole first sentence of its help."""
+        rows = []
+        for name in self.list_commands(ctx):
+            found = self.get_command(ctx, name)
+            if found is not None and not found.hidden:
+                rows.append((name, found.get_short_help_str(limit=_SENTENCE_CHARS)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def command(name: str | None = None, **keywords: Any) -> Callable[[Callable[..., Any]], CliCommand]:

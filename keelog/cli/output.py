@@ -1,22 +1,24 @@
 """Rows and documents on stdout, as a table, JSON, JSON lines or CSV.
 
 Rows are written as they come. A closed pipe raises BrokenPipeError, which ends the command
-quietly with 0. Control characters of the data are escaped. Cells are cut, and heads bold, on a
-terminal alone.
+quietly with 0. Control characters of the data are escaped. Rows of a table fit the terminal, or 120
+columns elsewhere: longer cells are cut. Heads are bold on a terminal alone.
 """
 
+import base64
 import csv
 import io
 import itertools
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, BinaryIO
 
 import click
 
-from keelog.text import aligned
+from keelog.text import GAP_CHARS, aligned
 from protocol.printable import one_line, printable
 
 FORMATS = ("table", "json", "jsonl", "csv")
@@ -24,7 +26,9 @@ Row = Mapping[str, Any]
 
 _TABLE_ROWS_AT_ONCE = 500
 """Widths are found for this many rows, so that a long table needs no more memory than that."""
-_CELL_CHARS_MAX = 60
+_COLUMNS_ELSEWHERE = 120
+_CELL_CHARS_MIN = 6
+"""A cell is not cut below this, however narrow the terminal is: the last columns are left out."""
 _LIVE_WIDTH = 10
 NO_COLOR = "NO_COLOR"
 """Set and not empty, it forbids colours and bold (no-color.org); `--no-color` sets it."""
@@ -140,24 +144,60 @@ class Output:
 
     def _write_table(self, rows: Iterator[Row], columns: Sequence[str], live: bool) -> None:
         size = 1 if live else _TABLE_ROWS_AT_ONCE
-        chars_max = _CELL_CHARS_MAX if self.is_terminal and not self.wide else None
         is_fancy = self.is_terminal and not self.wide and not live and not is_plain(os.environ)
-        widths: dict[str, int] = {}
+        natural: dict[str, int] = {}
         while chunk := list(itertools.islice(rows, size)):
             names = columns or list(chunk[0])
             heads = [one_line(name) for name in names]
-            cells = [[_cell(row.get(name), chars_max) for name in names] for row in chunk]
-            if is_fancy and not widths and len(chunk) < size:
-                self.raw(_rich_table(heads, cells).encode("utf-8", "backslashreplace"))
-                return
-            head = not widths
+            cells = [[_cell(row, name) for name in names] for row in chunk]
+            is_first = not natural
             for position, name in enumerate(heads):
                 longest = max([len(name), *(len(row[position]) for row in cells)])
                 least = _LIVE_WIDTH if live else 0
-                widths[name] = max(widths.get(name, least), longest)
-            for row in ([heads] if head else []) + cells:
-                self._put(aligned(row, [widths[name] for name in heads]) + "\n")
+                natural[name] = max(natural.get(name, least), longest)
+            widths = [natural[name] for name in heads]
+            if not self.wide:
+                widths = fitted(widths, _columns())
+            lines = [
+                [cut(cell, width) for cell, width in zip(row, widths, strict=False)]
+                for row in [heads, *cells]
+            ]
+            if is_fancy and is_first and len(chunk) < size:
+                self.raw(_rich_table(lines[0], lines[1:]).encode("utf-8", "backslashreplace"))
+                return
+            for line in lines if is_first else lines[1:]:
+                self._put(aligned(line, widths) + "\n")
             self.stream.flush()
+
+
+def _columns() -> int:
+    """How wide a row may be: COLUMNS, the terminal's width, or 120."""
+    return shutil.get_terminal_size(fallback=(_COLUMNS_ELSEWHERE, 0)).columns
+
+
+def fitted(widths: Sequence[int], columns: int) -> list[int]:
+    """The widths with which a row fits: the longest columns are cut, the others stay whole.
+
+    The last columns are left out where not even cut ones have room.
+    """
+    count = len(widths)
+    while count > 1 and sum(min(width, _CELL_CHARS_MIN) for width in widths[:count]) > (
+        columns - GAP_CHARS * (count - 1)
+    ):
+        count -= 1
+    kept = list(widths[:count])
+    room = columns - GAP_CHARS * (count - 1)
+    longest = min(max(kept, default=0), room)
+    kept = [min(width, longest) for width in kept]
+    while sum(kept) > room and longest > _CELL_CHARS_MIN:
+        longest -= 1
+        kept = [min(width, longest) for width in kept]
+    return kept
+
+
+def cut(cell: str, width: int) -> str:
+    """A cell that fits."""
+    return cell if len(cell) <= width else cell[: width - 1] + "…"
 
 
 def say(text: str) -> None:
@@ -186,12 +226,11 @@ def _flat(value: object) -> str:
     return str(value)
 
 
-def _cell(value: object, chars_max: int | None) -> str:
-    """As `_flat`, safe for a terminal (no control characters) and, where asked, not too long."""
-    text = _flat(value)
-    if chars_max is not None and len(text) > chars_max:
-        text = text[: chars_max - 1] + "…"
-    return one_line(text)
+def _cell(row: Row, name: str) -> str:
+    """A value as `_flat`, without control characters. A body that is not text shows its size."""
+    if name == "body" and name not in row and "body_b64" in row:
+        return f"<{len(base64.b64decode(row['body_b64']))} bytes>"
+    return one_line(_flat(row.get(name)))
 
 
 def _rich_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -203,7 +242,7 @@ def _rich_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for position, name in enumerate(names):
         numeric = all(row[position].lstrip("-").isdigit() for row in rows)
-        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console = Console()

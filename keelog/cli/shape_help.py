@@ -33,9 +33,12 @@ FINDING: Shape = {
     "queue_id": "integer, or null",
     "queue_offset": "integer, or null",
     "detail": "text",
+    "count": "integer: of units or entries in a row, of which this is the first",
+    "try": "text: the command that fixes it",
 }
 VERIFY: Shape = {
     "ok": _TRUTH,
+    "read": dict.fromkeys(("records", "units", "entries"), "true or false: true with --deep"),
     "clean_shutdown": _TRUTH,
     "commit_log": integers("min_offset", "max_offset", "records", "bytes"),
     "queues": integers("count", "units"),
@@ -99,6 +102,18 @@ STATUS: Shape = {
     "processes": [PROCESS],
     "log": fields_of(LogStatus),
     "disk": {"free_bytes": "integer", "used_ratio": "number: 0 to 1"},
+    "damage": {
+        "places": [
+            {
+                **texts("file", "process", "found"),
+                "offset": "integer: as in the error: of the log, or bytes in another file",
+                "count": "integer: how often processes have met it",
+                "first_ms": "integer: ms since 1970",
+                "last_ms": "integer: ms since 1970",
+            }
+        ],
+        "others": "integer: meetings with places that are not listed",
+    },
     "operations": [
         {
             "op": "text: append, pull, …, log_flush",
@@ -151,6 +166,14 @@ REPAIR: Shape = {
         "queues": [{"topic": "text", "queue_id": "integer", "from": "integer", "to": "integer"}],
     },
 }
+BACKUP: Shape = {
+    "from": "integer: log offset",
+    "to": "integer: log offset",
+    "bytes": "integer: of the log, copied now",
+    "files": "integer: written now",
+    "verified": _TRUTH,
+    "damaged": [["integer: log offset, from and to"]],
+}
 INFO: Shape = {
     "path": "text",
     "last_owner": "keelog or rocketmq",
@@ -199,7 +222,21 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
         },
     ),
     "topic create": (fields_of(TopicCreated),),
-    "topic rm": ({"topic": "text", "deleted": "true"},),
+    "topic rm": (
+        {
+            "topic": "text",
+            "deleted": "true",
+            "left_in_log_bytes": "integer",
+            "until": "integer: ms since 1970, or null",
+        },
+    ),
+    "topic purge": (
+        {
+            "topic": "text",
+            "queues": [integers("queue_id", "min_offset")],
+            "left_in_log_bytes": "integer",
+        },
+    ),
     "msg get": (MESSAGE,),
     "msg find": (MESSAGE,),
     "store info": (INFO,),
@@ -208,6 +245,8 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "store find": (MESSAGE, {"physical_offset": "integer: with --candidates"}),
     "store seek": ({"offset": "integer: of the queue"},),
     "store verify": (VERIFY,),
+    "store backup": (BACKUP,),
+    "store restore": (BACKUP,),
     "store repair": (REPAIR,),
     "store rebuild": (
         {

@@ -1,6 +1,7 @@
 """The node that the tests of the command line share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,11 @@ SMALL = (
     "max_hash_slot_num=1000",
     "max_index_num=4000",
 )
+
+
+def segment_of(root: Path, place: int) -> Path:
+    """The file of the log that holds this log offset."""
+    return max(path for path in (root / "commitlog").iterdir() if int(path.name) <= place)
 
 
 @pytest.fixture(scope="package")

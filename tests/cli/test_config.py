@@ -15,6 +15,7 @@ from keelog.cli.settings.config_file import plain_meaning, whole_file
 from keelog.cli.settings.given import (
     SERVE,
     STORE,
+    Given,
     from_environment,
     from_file,
     read_file,
@@ -22,7 +23,7 @@ from keelog.cli.settings.given import (
 )
 from node.runtime.settings import Settings
 from node.supervisor import loop as supervisor
-from node.supervisor.options import NodeSettings, Options, ServeSettings
+from node.supervisor.options import NetworkSettings, NodeSettings, Options, ServeSettings
 from protocol.errors import BadRequest
 
 
@@ -33,7 +34,8 @@ def no_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-FIELDS = [field for kind in (Settings, ServeSettings, NodeSettings) for field in fields(kind)]
+KINDS = (Settings, ServeSettings, NetworkSettings, NodeSettings)
+FIELDS = [field for kind in KINDS for field in fields(kind)]
 
 
 def test_each_value_is_shown_with_who_said_it_and_the_last_of_them_wins(
@@ -51,7 +53,7 @@ def test_each_value_is_shown_with_who_said_it_and_the_last_of_them_wins(
     assert said["store.max_hash_slot_num"] == (5, "file", str(file))
     assert said["store.file_reserved_time"] == (3, "-X", "")
     assert said["store.flush_disk_type"] == ("ASYNC_FLUSH", "default", "")
-    assert said["node"] == ("tcp://127.0.0.1:9870", "default", "")
+    assert said["node"] == ("tcp://127.0.0.1:7850", "default", "")
     assert rows["store.max_index_num"]["default"] == Settings().max_index_num
     assert len(rows) == len(FIELDS) + 1
 
@@ -75,18 +77,25 @@ def test_serve_takes_options_before_all_else_then_the_last_of_x_variables_and_fi
     monkeypatch.setenv("KEELOG_HTTP", "2")
     monkeypatch.setenv("KEELOG_SERVE__READERS", "3")
     monkeypatch.setenv("KEELOG_SERVE__QUEUE_WORKERS", "3")
+    monkeypatch.setenv("KEELOG_NETWORK__ADVERTISE", "a.example")
     given = ["--config", str(file), "-X", "serve.queueWorkers=4"]
     assert run(["serve", str(tmp_path), *given, "--bind", "tcp://h:2"]) == 0
     (one,) = asked
     assert one.serve == ServeSettings("tcp://h:2", 4, 3, "2", 9)
     assert (one.pairs, one.limits.crashes_max) == (("store.file_reserved_time=1",), 9)
     assert one.limits.silence_s_max == 7
+    assert one.network.advertise == "a.example"
     told = {row["setting"]: (row["origin"], row["where"]) for row in one.origins}
     assert told["serve.bind"] == ("option", "--bind")
     assert told["serve.queue_workers"] == ("-X", "")
     assert told["serve.http"] == ("environment", "KEELOG_HTTP")
     assert told["store.file_reserved_time"] == ("file", str(file))
+    assert told["network.advertise"] == ("environment", "KEELOG_NETWORK__ADVERTISE")
     assert "store.max_index_num" not in told
+    assert run(["serve", str(tmp_path), *given, "--advertise", "b.example"]) == 0
+    assert asked[-1].network.advertise == "b.example"
+    last = {row["setting"]: (row["origin"], row["where"]) for row in asked[-1].origins}
+    assert last["network.advertise"] == ("option", "--advertise")
     assert run(["config", "show", "--origin", *given]) == 0
     rows = map(json.loads, capsys.readouterr().out.splitlines())
     said = {row["setting"]: (row["value"], row["origin"], row["where"]) for row in rows}
@@ -101,7 +110,7 @@ def test_what_is_said_for_serve_is_nothing_to_those_who_only_read_a_store(
 ) -> None:
     file = tmp_path / "keelog.toml"
     file.write_text("[serve]\nreaders = 2\n")
-    monkeypatch.setenv("KEELOG_HTTP", "9875")
+    monkeypatch.setenv("KEELOG_HTTP", "7855")
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     words = ["store", "info", str(tmp_path / "store"), "--config", str(file)]
     assert run(words) == 0
@@ -142,11 +151,17 @@ def test_the_long_variable_of_a_setting_goes_before_the_short_one() -> None:
         ("zzz = 9\n", 1, "zzz", "there is no 'zzz'", "[store]"),
         ("store = 3\n", 1, "store", "no table", "[store]"),
         ("[serv]\nreaders = 2\n", 1, "serv", "no table [serv]", "did you mean [serve]?"),
-        ("[other]\nreaders = 2\n", 1, "other", "no table [other]", "[serve], [node], [store]"),
+        (
+            "[other]\nreaders = 2\n",
+            1,
+            "other",
+            "no table [other]",
+            "[serve], [network], [node], [store]",
+        ),
         ("readers = 2\n", 1, "readers", "in no table", "below a line [serve]"),
         ("[serve]\nreader = 2\n", 2, "reader", "no setting", "did you mean readers?"),
-        ("[serve]\nhttp = 9875\n", 2, "http", "is 9875", "text in quotes"),
-        ("[serve]\nhttp = '99999'\n", 2, "http", "no address", "write 9875"),
+        ("[serve]\nhttp = 7855\n", 2, "http", "is 7855", "text in quotes"),
+        ("[serve]\nhttp = '99999'\n", 2, "http", "no address", "write 7855"),
         ("[serve]\nreaders = 65\n", 2, "readers", "outside [1, 64]", ""),
         ("[serve]\nmax_index_num = 9\n", 2, "max_index_num", "no setting", "config init"),
         ("[serve]\nhttp = ''\n[store]\nhttp = ''\n", 4, "http", "no setting", "config init"),
@@ -270,3 +285,34 @@ def test_a_setting_is_never_explained_away() -> None:
     assert reason("sendMessageThreadPoolNums") == broker_conf._THREADS
     assert reason("storePathRootDir") == broker_conf._WHERE
     assert reason("whatever") == "nothing here does what it says"
+
+
+SIZES = [("16MB", 16_000_000), ("1GiB", 1 << 30), ("4 KiB", 4096), ("65536", 65_536)]
+
+
+@pytest.mark.parametrize(("text", "value"), SIZES)
+def test_a_size_may_have_a_unit_wherever_it_is_given(tmp_path: Path, text: str, value: int) -> None:
+    file = tmp_path / "keelog.toml"
+    file.write_text(f'[store]\nmax_message_size = "{text}"\n')
+    ways = [
+        from_file(file),
+        from_environment({"KEELOG_STORE__MAX_MESSAGE_SIZE": text}),
+        [Given(f"maxMessageSize={text}", "-X", "")],
+    ]
+    for given in ways:
+        assert settings_of(STORE, given).max_message_size == value
+
+
+def test_a_wrong_size_says_what_is_allowed_and_what_is_no_size_takes_no_unit(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        settings_of(STORE, [Given("max_message_size=16 parsecs", "-X", "")])
+    assert caught.value.hint == "use bytes, or a size such as 16MB or 1GiB"
+    with pytest.raises(BadRequest, match="is '16MB'") as caught:
+        settings_of(STORE, [Given("file_reserved_time=16MB", "-X", "")])
+    assert caught.value.hint == "use a whole number"
+    file = tmp_path / "keelog.toml"
+    file.write_text("[store]\nmax_message_size = 1.5\n")
+    _, (problem,) = read_file(file)
+    assert problem.hint == "write bytes, or a size such as 16MB or 1GiB in quotes"

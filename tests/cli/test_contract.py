@@ -20,12 +20,15 @@ serve DIR --bind --queue-workers --readers -X --config
 health --wait --json --node
 status --json --node
 top --once --node
+produce TOPIC --file --quiet --key-separator --any-topic
 produce TOPIC --queue --tags --key -p --jsonl --batch --sync --node
+consume TOPIC --from --count --until-end --template --merge --cursor --on-damage
 consume TOPIC -o -n -e --queue --tags -f --raw-body --no-body --node --format --json --jsonl
 topic ls --node --format --json --jsonl
 topic describe TOPIC --node --format --json --jsonl
 topic create TOPIC --queues --node --format --json --jsonl
-topic rm TOPIC --node --format --json --jsonl
+topic rm TOPIC --yes --node --format --json --jsonl
+topic purge TOPIC --before --queue --yes --node --format --json --jsonl
 msg get ID --raw-body --no-body --node --format --json --jsonl
 msg find --topic --key --since --until --limit --raw-body --no-body --node --format
 store info DIR -X --format --json --jsonl
@@ -50,6 +53,7 @@ demo --format
 CHOICES = {
     ("store dump", "--what"): {"messages", "queues", "index"},
     ("store seek", "--boundary"): {"lower", "upper"},
+    ("consume", "--on-damage"): {"skip", "fail"},
 }
 DEFAULTS = {("store get", "--count"): 32, ("spark audit", "--master"): "local[*]"}
 MESSAGE = """\

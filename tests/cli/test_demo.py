@@ -59,7 +59,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, is_there: bool, is_asked_for: bool = 
 
 def test_the_table_of_the_job_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(monkeypatch, is_there=True)
-    assert "what a Spark job counts in the store\ntopic " in text
+    assert "what a Spark job counts in the store, topics of retries left out\ntopic " in text
     assert "orders  2       1,234" in text
 
 

@@ -193,7 +193,7 @@ def test_only_the_host_that_was_asked_is_asked_for_metrics(
 
 def test_a_remote_nodes_loopback_is_not_ours() -> None:
     with pytest.raises(diag_node.Unproven, match=r"asked at 192\.0\.2\.1, and names another host"):
-        diag_node.metrics_text("tcp://192.0.2.1:9870", "http://127.0.0.1:22")
+        diag_node.metrics_text("tcp://192.0.2.1:7850", "http://127.0.0.1:22")
 
 
 class Strange(http.server.BaseHTTPRequestHandler):

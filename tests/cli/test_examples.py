@@ -102,6 +102,7 @@ def folder(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Path:
     wait_until(lambda: node.client.offsets("orders")[0].max_offset == MESSAGES, "the queue")
     shutil.copytree(node.root, folder / "store", ignore=shutil.ignore_patterns("run", "lock"))
     (folder / "keelog.toml").write_text("[store]\nfile_reserved_time = 48\n")
+    (folder / "picture.png").write_bytes(b"\x89PNG\0")
     (folder / "broker.conf").write_text("brokerName=broker-a\nfileReservedTime=48\n")
     return folder
 
@@ -148,9 +149,11 @@ def place(
 def ready(node: RunningNode, words: tuple[str, ...]) -> list[str]:
     """The words, with what makes them quick, and names that are true here."""
     path = next((path for path in QUICKER if words[: len(path.split())] == tuple(path.split())), "")
-    addresses = ("127.0.0.1:9870", node.endpoint.removeprefix("tcp://"))
-    message = next(node.client.find("orders", "o-17")).msg_id
-    named = [re.sub(r"^[0-9A-F]{32}$", message, word).replace(*addresses) for word in words]
+    addresses = ("127.0.0.1:7850", node.endpoint.removeprefix("tcp://"))
+    named = [word.replace(*addresses) for word in words]
+    for place, word in enumerate(named):
+        if re.fullmatch(r"[0-9A-F]{32}", word):
+            named[place] = next(node.client.find("orders", "o-17")).msg_id
     if words[0] == "context":
         named = list(words)
     return [*named, *QUICKER.get(path, ())]

@@ -11,6 +11,7 @@ import pytest
 from keelog.cli import failures
 from keelog.cli.failures import doing, exit_code, lines
 from keelog.cli.main import COMMANDS, cli, run
+from keelog.cli.options import CliGroup
 from keelog.cli.settings.given import from_environment, from_file
 from protocol.errors import (
     BadRequest,
@@ -24,6 +25,7 @@ from protocol.errors import (
     StoreLocked,
     UnknownTopic,
 )
+from tests.cli.tree import commands, help_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,6 +104,53 @@ def test_version_and_help_load_no_command_and_no_large_library(option: str, heav
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "keelog" in done.stdout
+
+
+@pytest.mark.parametrize("words", ["", "topic", "store", "spark", "bench", "config", "--debug"])
+def test_a_group_without_a_command_prints_its_help(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words.split()) == 0
+    talk = capsys.readouterr()
+    path = " ".join(["keelog", *words.removeprefix("--debug").split()])
+    assert talk.out.startswith(f"Usage: {path} ")
+    assert "Prints this help." in talk.out
+    assert talk.err == ""
+
+
+def test_the_help_of_a_group_has_whole_sentences() -> None:
+    for path, one in commands().items():
+        if isinstance(one, CliGroup):
+            assert "..." not in help_of(path).replace("[ARGS]...", ""), path
+
+
+def test_the_version_has_three_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("-V", "--version", "version"):
+        assert run([word]) == 0
+    assert len(set(capsys.readouterr().out.splitlines())) == 1
+
+
+@pytest.mark.process
+def test_an_early_interrupt_prints_no_traceback() -> None:
+    for delay_s in (0.01, 0.03, 0.06, 0.1, 0.2):
+        command = [sys.executable, "-c", EARLY, str(delay_s)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr.strip()) == (130, ""), delay_s
+
+
+EARLY = """
+import os, signal, sys, threading, time
+from keelog.__main__ import main
+def interrupt():
+    time.sleep(float(sys.argv[1]))
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+sys.argv = ["keelog", "top", "--node", "tcp://127.0.0.1:9", "--interval", "9"]
+import keelog.cli  # what follows takes long enough for each of the delays
+code = main()
+time.sleep(1)
+sys.exit(code)
+"""
 
 
 def test_an_unforeseen_error_is_three_lines_and_a_traceback_only_with_debug() -> None:

@@ -15,12 +15,12 @@ from tests.support.node import RunningNode, wait_until
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        ("topicList -n h:9870", "topic ls --node tcp://h:9870"),
+        ("topicList -n h:7850", "topic ls --node tcp://h:7850"),
         ("topicList -n 'a:1;b:2' -c", "topic ls --node tcp://a:1"),
         ("topicStatus -t T --namesrvAddr=tcp://h:1", "topic describe T --node tcp://h:1"),
         ("updateTopic -b h:1 -t T -r 4 -w 4 -p 6", "topic create T --queues 4 --perm 6 --node tcp://h:1"),
         ("updateTopic -c DefaultCluster -t T", "topic create T"),
-        ("deleteTopic --topic T -c any -n h:1 -b i:2", "topic rm T --node tcp://h:1"),
+        ("deleteTopic --topic T -c any -n h:1 -b i:2", "topic rm T --yes --node tcp://h:1"),
         ("topicRoute -t T -l", "status"),
         ("clusterList -m -i 10", "status"),
         ("brokerStatus -b h:1", "status --node tcp://h:1"),
@@ -111,4 +111,6 @@ def test_a_runbook_of_mqadmin_runs_against_a_node(
     (unit,) = mqadmin("queryCq", "-t", "runbook", "-q", "1", "-i", "0")
     assert unit["physical_offset"] == receipt["physical_offset"]
     assert "body" not in unit
-    assert mqadmin("deleteTopic", "-t", "runbook") == [{"topic": "runbook", "deleted": True}]
+    (gone,) = mqadmin("deleteTopic", "-t", "runbook")
+    assert (gone["topic"], gone["deleted"], gone["until"]) == ("runbook", True, None)
+    assert gone["left_in_log_bytes"]

@@ -3,8 +3,12 @@
 import csv
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +82,12 @@ def test_what_consume_prints_produce_takes(node: RunningNode) -> None:
     first = rows(printed)
     assert (first[0]["flag"], first[1]["born_timestamp"]) == (7, 5)
     assert (first[2]["born_host"], first[2]["reconsume_times"]) == ("1.2.3.4:5", 2)
-    assert len(rows(keelog(node, "produce", "to", "--jsonl", stdin=printed.stdout))) == 3
+    refused = keelog(node, "produce", "to", "--jsonl", stdin=printed.stdout)
+    assert refused.returncode == 1
+    assert_three_lines(refused)
+    assert b"line 1: it is of topic 'from', not of to" in refused.stderr
+    again = keelog(node, "produce", "to", "--jsonl", "--any-topic", stdin=printed.stdout)
+    assert len(rows(again)) == 3
     second = rows(keelog(node, "consume", "to", "-e"))
     of_a_place = {"topic", "physical_offset", "msg_id", "store_size", "store_timestamp"}
     for before, after in zip(first, second, strict=True):
@@ -125,6 +134,39 @@ def test_consume_follows_what_is_produced_later(node: RunningNode) -> None:
         assert follower.wait(30) == 0
 
 
+def test_arguments_files_and_keys_become_messages(node: RunningNode, tmp_path: Path) -> None:
+    binary = tmp_path / "picture"
+    binary.write_bytes(b"\x00\xff\nline\n")
+    assert len(rows(keelog(node, "produce", "given", "hello", "b c", "--queue", "0"))) == 2
+    files = ["--file", str(binary), "--file", "-"]
+    rows(keelog(node, "produce", "given", *files, "--queue", "0", stdin=b"a\nb\n"))
+    keyed = keelog(node, "produce", "given", "-K", "::", "--queue", "0", stdin=b"k1::x::y\n::z\n")
+    assert len(rows(keyed)) == 2
+    found = list(node.client.tail("given", "earliest", until_end=True))
+    bodies = [b"hello", b"b c", binary.read_bytes(), b"a\nb\n", b"x::y", b"z"]
+    assert [message.body for message in found] == bodies
+    assert [message.keys for message in found] == [[], [], [], [], ["k1"], []]
+    bad = keelog(node, "produce", "given", "-K", "::", stdin=b"no separator\n")
+    assert (bad.returncode, b"line 1: it has no '::'" in bad.stderr) == (1, True)
+    for words in (["x", "--file", "f"], ["x", "--jsonl"], ["-K", ""], ["--any-topic"]):
+        assert keelog(node, "produce", "given", *words).returncode == 2
+
+
+def test_quiet_prints_one_line_on_stderr(node: RunningNode) -> None:
+    done = keelog(node, "produce", "quiet", "--quiet", stdin=b"x\n" * 2500)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert re.fullmatch(rb"2,500 messages stored in \d+ s\n", done.stderr), done.stderr
+
+
+def test_the_first_lines_of_a_new_topic_are_spread_over_its_queues(node: RunningNode) -> None:
+    receipts = rows(keelog(node, "produce", "spread", stdin=b"x\n" * 1000))
+    counts = Counter(receipt["queue_id"] for receipt in receipts)
+    assert (len(counts), set(counts.values())) == (8, {125})
+    node.client.create_topic("narrow", 2, exist_ok=True)
+    receipts = rows(keelog(node, "produce", "narrow", stdin=b"x\n" * 1000))
+    assert {receipt["queue_id"] for receipt in receipts} == {0, 1}
+
+
 def test_a_closed_pipe_ends_consume_with_0(node: RunningNode) -> None:
     rows(keelog(node, "produce", "pipe", stdin=b"x" * 500 + b"\n" + b"y\n" * 5000))
     command = [sys.executable, "-m", "keelog", "consume", "pipe", "-e"]
@@ -168,8 +210,43 @@ def test_topics_are_made_listed_described_and_removed(node: RunningNode) -> None
     assert described["write_queues"] == 5
     listed = {row["topic"]: row for row in rows(keelog(node, "topic", "ls"))}
     assert listed["made"]["messages"] == 1
-    assert rows(keelog(node, "topic", "rm", "made")) == [{"topic": "made", "deleted": True}]
-    assert keelog(node, "topic", "rm", "made").returncode == 3
+    purged = rows(keelog(node, "topic", "purge", "made", "--before", "end", "--yes"))
+    assert [(one["topic"], one["queues"]) for one in purged] == [
+        ("made", [{"queue_id": 2, "min_offset": 1}])
+    ]
+    unsure = keelog(node, "topic", "rm", "made")
+    assert (unsure.returncode, unsure.stdout) == (2, b"")
+    assert b"try: keelog topic rm made --yes" in unsure.stderr
+    (gone,) = rows(keelog(node, "topic", "rm", "made", "--yes"))
+    assert gone["left_in_log_bytes"] == purged[0]["left_in_log_bytes"] > 0
+    assert {**gone, "left_in_log_bytes": 0} == {
+        "topic": "made", "deleted": True, "left_in_log_bytes": 0, "until": None,
+    }  # fmt: skip
+    assert "made" not in {row["topic"] for row in rows(keelog(node, "topic", "ls"))}
+    assert keelog(node, "topic", "rm", "made", "--yes").returncode == 3
+
+
+@pytest.mark.parametrize(("typed", "code"), [(b"y\n", 0), (b"n\n", 130), (b"\n", 130)])
+def test_on_a_terminal_a_removal_asks(node: RunningNode, typed: bytes, code: int) -> None:
+    node.client.create_topic("asked", 1)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        words = ["keelog", "topic", "rm", "asked", "--node", node.endpoint]
+        os.execv(sys.executable, [sys.executable, "-m", *words])
+    shown = b""
+    try:
+        while b"[y/N]" not in shown:
+            shown += os.read(terminal, 65536)
+        assert b"cannot be brought back" in shown
+        os.write(terminal, typed)
+        with suppress(OSError):
+            while os.read(terminal, 65536):
+                pass
+    finally:
+        _, status = os.waitpid(pid, 0)
+        os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == code
+    assert ("asked" in {info.topic for info in node.client.topics()}) == (code != 0)
 
 
 def test_messages_are_found_by_id_place_and_key(node: RunningNode) -> None:
@@ -259,27 +336,6 @@ def test_what_cannot_be_has_its_exit_code_and_three_lines(
     done = keelog(node, *words)
     assert done.returncode == code, done.stderr
     assert_three_lines(done)
-
-
-def test_consume_stops_at_a_damaged_message_and_goes_on_where_it_is_told(node: RunningNode) -> None:
-    bodies = [b"one", b"two", b"three", b"four"]
-    sent = keelog(node, "produce", "dented", "--queue", "0", stdin=b"\n".join(bodies))
-    place = rows(sent)[2]["physical_offset"]
-    node.wait_dispatched()
-    segment = min((node.root / "commitlog").iterdir())
-    data = segment.read_bytes()
-    with segment.open("r+b") as file:
-        file.seek(data.index(b"three", place))
-        file.write(b"T")
-    read = ["consume", "dented", "-e", "--queue", "0", "-f", "%v\\n"]
-    done = keelog(node, *read)
-    assert (done.returncode, done.stdout) == (5, b"one\ntwo\n")
-    error, cause, hint = done.stderr.decode().splitlines()
-    assert error == "error: cannot read dented"
-    assert f"{segment}, offset {place}: " in cause
-    assert hint.endswith("keelog consume dented --queue 0 -o 3")
-    after = keelog(node, *read, "-o", "3")
-    assert (after.returncode, after.stdout) == (0, b"four\n")
 
 
 @pytest.mark.parametrize(

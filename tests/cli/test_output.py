@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 from typing import Any
 
 import pytest
@@ -80,12 +81,16 @@ class Watched(Output):
     is_terminal = True
 
 
-def on_a_terminal(wide: bool = False) -> str:
+def watched(rows: list[dict[str, Any]], wide: bool = False) -> str:
     stream = io.BytesIO()
     output = Watched("table", stream)
     output.wide = wide
-    output.rows([LONG])
+    output.rows(rows)
     return stream.getvalue().decode()
+
+
+def on_a_terminal(wide: bool = False) -> str:
+    return watched([LONG], wide)
 
 
 @pytest.fixture
@@ -97,10 +102,32 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_long_cells_are_cut_on_a_terminal_alone(terminal: pytest.MonkeyPatch) -> None:
-    assert "x" * 59 + "…" in on_a_terminal()
-    assert LONG["a"] in written("table", [LONG])
+def test_long_cells_are_cut_in_tables_alone(terminal: pytest.MonkeyPatch) -> None:
+    assert "x" * 76 + "…" in on_a_terminal()
     assert LONG["a"] in written("csv", [LONG])
+
+
+def test_no_row_of_a_table_is_wider_than_the_terminal(terminal: pytest.MonkeyPatch) -> None:
+    row = {"name": "queue worker 0", "state": "running", "offset": 10**12, "why": "w" * 300}
+    for columns in (200, 80, 60, 40, 20):
+        terminal.setenv("COLUMNS", str(columns))
+        shown = re.sub(r"\x1b\[[0-9]*m", "", watched([row, row]))
+        assert len(shown.splitlines()) == 3, "a cell was wrapped"
+        assert max(map(len, shown.splitlines())) <= columns
+    terminal.setenv("COLUMNS", "60")
+    assert "queue worker 0  running  1000000000000  w" in watched([row])
+
+
+def test_a_piped_table_has_120_columns_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    lines = written("table", [{"topic": "%RETRY%" + "t" * 248, "n": 1}]).splitlines()
+    assert [len(line) for line in lines] == [120, 120]
+    assert lines[1].endswith("t…  1")
+
+
+def test_a_body_that_is_not_text_shows_its_size_in_a_table() -> None:
+    lines = written("table", [{"n": 1, "body_b64": "AP8="}, {"n": 2, "body": "x"}], ("n", "body"))
+    assert lines.splitlines() == ["n  body", "1  <2 bytes>", "2  x"]
 
 
 def test_a_wide_table_is_cut_nowhere(terminal: pytest.MonkeyPatch) -> None:
@@ -117,7 +144,7 @@ def test_who_wants_no_colours_gets_no_escape_sequence(
 ) -> None:
     terminal.setenv(name, value)
     assert "\x1b" not in on_a_terminal()
-    assert "x" * 59 + "…" in on_a_terminal()
+    assert "x" * 76 + "…" in on_a_terminal()
 
 
 @pytest.mark.parametrize(

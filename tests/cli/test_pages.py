@@ -35,9 +35,9 @@ def names(node: RunningNode, damaged: Path) -> Callable[[str], str]:
     writer = next(one.endpoint for one in processes if one.role == "writer")
     assert writer is not None
     places = {
-        "tcp://127.0.0.1:9870": node.endpoint,
-        "127.0.0.1:9870": node.endpoint.removeprefix("tcp://"),
-        "tcp://127.0.0.1:9871": writer,
+        "tcp://127.0.0.1:7850": node.endpoint,
+        "127.0.0.1:7850": node.endpoint.removeprefix("tcp://"),
+        "tcp://127.0.0.1:7851": writer,
         DAMAGED: damaged.name,
     }
 
@@ -59,6 +59,7 @@ def test_every_command_of_the_page_does_what_it_shows(
     (tmp_path / damaged.name).symlink_to(damaged)
     node.client.create_topic("greetings", 8, exist_ok=True)
     node.client.create_topic("orders", 8, exist_ok=True)
+    node.client.send("orders", b"one to back up")
     variables = {
         "KEELOG_NODE": node.endpoint, "XDG_CONFIG_HOME": str(tmp_path), "COLUMNS": "80",
     }  # fmt: skip

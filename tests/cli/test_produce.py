@@ -1,6 +1,7 @@
 """What stdin becomes before it is sent."""
 
 import base64
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -49,6 +50,16 @@ def test_what_comes_slowly_is_given_out_at_once() -> None:
     assert next(found) == [b"half"]
     assert list(found) == []
     os.close(reader)
+
+
+def test_a_descriptor_may_have_a_number_that_select_does_not_take() -> None:
+    reader, writer = os.pipe()
+    high = fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, 1024)
+    os.close(reader)
+    os.write(writer, b"a\nb\n")
+    os.close(writer)
+    assert list(read_batches(high, 10)) == [[b"a", b"b"]]
+    os.close(high)
 
 
 def test_a_line_without_an_end_is_refused() -> None:

@@ -17,6 +17,7 @@ from tests.support.golden import GetStore
 GIB = 1 << 30
 LONG = {
     *("produce", "consume", "store dump", "store verify", "store repair", "store rebuild"),
+    *("store backup", "store restore"),
     "store export",
 }
 
@@ -62,8 +63,8 @@ def test_durations_and_sizes_are_for_people() -> None:
     assert [duration_text(s) for s in (0.4, 59, 200, 7500)] == [
         "0 s",
         "59 s",
-        "3 min 20 s",
-        "2 h 5 min",
+        "3 m 20 s",
+        "2 h 5 m",
     ]
     assert [size_text(n) for n in (None, 7, 3 << 10, 5 << 40)] == ["", "7 B", "3.0 KiB", "5.0 TiB"]
 

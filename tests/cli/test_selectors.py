@@ -5,7 +5,14 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from keelog.cli.messages.selectors import StartPoint, parse_place, parse_range, parse_time
+from keelog.cli.messages.selectors import (
+    TIME,
+    StartPoint,
+    parse_place,
+    parse_range,
+    parse_time,
+)
+from tests.cli.tree import leaves
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -56,6 +63,26 @@ def test_the_colons_of_times_do_not_part_a_range() -> None:
 def test_a_time_without_a_zone_is_local_time() -> None:
     local = datetime(2026, 11, 20, 10, 0).astimezone()
     assert parse_time("2026-11-20T10:00", NOW) == int(local.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "before_s"), [("-90s", 90), ("@-15m", 900), ("-1h30m", 5400), ("-1w", 604_800)]
+)
+def test_a_time_may_be_so_long_ago(text: str, before_s: int) -> None:
+    assert parse_time(text, NOW) == NOW_MS - before_s * 1000
+    assert TIME.convert("@1795248083173", None, None) == 1795248083173
+
+
+def test_every_option_that_takes_a_time_takes_it_in_the_same_way() -> None:
+    named = {"--since", "--until", "--time", "--from-time", "--to-time"}
+    times = {
+        f"{path} {param.opts[0]}": param.type
+        for path, one in leaves().items()
+        for param in one.params
+        if named & set(param.opts)
+    }
+    assert {"msg find --since", "store find --until", "store seek --time"} <= set(times)
+    assert all(kind is TIME for kind in times.values()), times
 
 
 @pytest.mark.parametrize(

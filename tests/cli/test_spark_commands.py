@@ -79,8 +79,8 @@ def test_of_two_rebuilds_into_one_folder_the_later_one_ends_with_6(
     ("name", "store", "options", "told"),
     [
         ("audit", "s3://bucket/x", (), "is in an object store"),
-        ("audit", "tcp://127.0.0.1:9870", (), "is a node that runs"),
-        ("rebuild", "tcp://127.0.0.1:9870", (), "is a node that runs"),
+        ("audit", "tcp://127.0.0.1:7850", (), "is a node that runs"),
+        ("rebuild", "tcp://127.0.0.1:7850", (), "is a node that runs"),
         ("rebuild", "s3://bucket/x", ("--plan", "shuffle"), "nothing can be switched in"),
         ("rebuild", "x", ("--out", "s3://bucket/y"), "writes whole objects alone"),
     ],

@@ -23,6 +23,7 @@ MESSAGE_KEYS = {
 }
 FINDING_KEYS = {
     *("severity", "kind", "file", "offset", "topic", "queue_id", "queue_offset", "detail"),
+    *("count", "try"),
 }
 
 
@@ -149,6 +150,34 @@ def test_a_log_that_ends_below_what_was_durable_ends_the_dump_with_5(
     assert f"offset {int(last.name)}: the log ends here, everything below {durable}" in answer.err
 
 
+def test_a_quick_check_says_what_it_did_not_read_and_a_deep_one_what_it_did(
+    golden_copy: GetStore, keelog: Keelog
+) -> None:
+    root = golden_copy("small-clean")
+    quick = keelog("verify", root, "--format", "table")
+    assert quick.out == (
+        "quick check: nothing found; records, units and entries were not read (--deep reads them)\n"
+    )
+    deep = keelog("verify", root, "--deep", "--format", "table")
+    assert deep.out.startswith("no damage: ")
+    assert deep.out.count("\n") == 1
+
+
+def test_findings_for_people_are_grouped_and_end_with_the_commands_that_fix_them(
+    golden_copy: GetStore, keelog: Keelog
+) -> None:
+    root = golden_copy("small-clean")
+    folder = next(path for path in sorted((root / "consumequeue").iterdir()) if path.is_dir())
+    shutil.rmtree(folder / "0")
+    for extra in ([], ["--deep"]):
+        answer = keelog("verify", root, *extra, "--format", "table")
+        lines = answer.out.splitlines()
+        assert "1 error" in lines[0]
+        assert len([line for line in lines if "unit_missing" in line]) == 2
+        assert lines[-1] == f"try: keelog store rebuild {root} --queues  (unit_missing)"
+        assert not any(line.strip() in ("ok", "true", "false") for line in lines)
+
+
 def test_verify_and_info_have_their_shapes(golden: GetStore, keelog: Keelog) -> None:
     for extra in ([], ["--deep"]):
         answer = keelog("verify", golden("small-clean"), *extra)
@@ -156,6 +185,7 @@ def test_verify_and_info_have_their_shapes(golden: GetStore, keelog: Keelog) -> 
         assert answer.rows == [
             {
                 "ok": True,
+                "read": dict.fromkeys(("records", "units", "entries"), bool(extra)),
                 "clean_shutdown": True,
                 "commit_log": {
                     "min_offset": 0,

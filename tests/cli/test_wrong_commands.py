@@ -28,12 +28,24 @@ class Wrong(NamedTuple):
 WITHOUT_A_NODE = [
     Wrong("servee ./store", 2, "there is no command 'servee'", "keelog serve --help"),
     Wrong("sned", 2, "there is no command 'sned'", "keelog --help"),
-    Wrong("topic creat x", 2, "Did you mean 'create'?", "keelog topic --help"),
+    Wrong("start ./store", 2, "there is no command 'start'", "keelog serve --help"),
+    Wrong("topic delete x", 2, "there is no command 'delete'", "keelog topic rm --help"),
+    Wrong("topic list", 2, "there is no command 'list'", "keelog topic ls --help"),
+    Wrong("topic ls -c prod", 2, "such option", "keelog -c NAME topic ls"),
+    Wrong("consume orders --follow", 2, "--follow", "waits for more"),
+    Wrong("consume orders --max-messages 5", 2, "--max-messages", "--count N"),
+    Wrong("consume orders --offset 5", 2, "--offset", "--from 123"),
+    Wrong(f"consume orders -n {10**20} -e", 2, "has more than 64 bits", "keelog consume --help"),
+    Wrong(f"topic create t --queues {10**20}", 2, "more than 64 bits", "keelog topic create"),
+    Wrong("store get . --topic t --queue 0 --offset 1 --max-bytes 4X", 2, "'4X'", "store get --"),
+    Wrong("produce orders hello --file x", 2, "exclude each other", "keelog produce --help"),
+    Wrong("consume orders --on-damage no", 2, "'skip', 'fail'", "keelog consume --help"),
+    Wrong("topic creat x", 2, "there is no command 'creat'", "keelog topic create --help"),
     Wrong("serve", 2, "Missing argument 'DIR'", "keelog serve --help"),
     Wrong("serve ./file", 1, "is a file", "name a directory"),
-    Wrong("serve ./new --bind 127.0.0.1:9870", 2, "is no address", "write tcp://127.0.0.1:9870"),
+    Wrong("serve ./new --bind 127.0.0.1:7850", 2, "is no address", "write tcp://127.0.0.1:7850"),
     Wrong("serve ./new --bind tcp://127.0.0.1:99999", 2, "is no address", "write tcp://127.0.0.1"),
-    Wrong("serve ./new --http 99999", 2, "is no address", "write 9875 or"),
+    Wrong("serve ./new --http 99999", 2, "is no address", "write 7855 or"),
     Wrong(
         "serve ./new -X flush_disk_typ=x", 2, "'flush_disk_typ'", "did you mean flush_disk_type?"
     ),
@@ -50,15 +62,15 @@ WITHOUT_A_NODE = [
     Wrong("store info ./file", 1, "is a file", "name the folder that holds commitlog/"),
     Wrong("store dump .", 1, "holds no commitlog/", "name the folder that holds commitlog/"),
     Wrong("produce greetings -p novalue", 2, "'novalue' is no property", "write -p name=value"),
-    Wrong("consume orders -e -o yesterday", 2, "'yesterday' is no place", "keelog help places"),
-    Wrong("consume orders -e -o @2026-13-45", 2, "'2026-13-45' is no time", "2026-11-20T10:00"),
+    Wrong("consume orders -e -o yesterday", 2, "'yesterday' is not a place", "keelog help places"),
+    Wrong("consume orders -e -o @2026-13-45", 2, "'2026-13-45' is not a time", "2026-11-20T10:00"),
     Wrong("consume orders -e -f %z", 2, "'%z' is not known", "letters are t q o k"),
     Wrong("consume orders -e --format xml", 2, "'jsonl'", "keelog consume --help"),
-    Wrong("consume orders --node localhost:9870", 2, "is no address", "write tcp://127.0.0.1:9870"),
+    Wrong("consume orders --node localhost:7850", 2, "is no address", "write tcp://127.0.0.1:7850"),
     Wrong(f"consume orders -e --node {NOWHERE}", 4, "nobody answers", "keelog serve DIR"),
     Wrong(f"health --node {NOWHERE}", 4, "nobody answers", "keelog serve DIR"),
     Wrong(f"status --node {NOWHERE}", 4, "nobody answers", "keelog serve DIR"),
-    Wrong("msg find --topic orders --key k --since never", 2, "'never' is no time", "or -15m"),
+    Wrong("msg find --topic orders --key k --since never", 2, "'never' is not a time", "or -15m"),
     Wrong(
         "config check nosuch.toml", 2, "'nosuch.toml' does not exist", "keelog config check --help"
     ),
@@ -73,7 +85,16 @@ WITH_A_NODE = [
     Wrong(
         "consume typed-wrong -e --queue 9", 3, "has no queue 9", "keelog topic describe typed-wrong"
     ),
-    Wrong("topic rm nosuch", 3, "there is no topic nosuch", "keelog topic ls"),
+    Wrong("topic rm nosuch --yes", 3, "there is no topic nosuch", "keelog topic ls"),
+    Wrong("topic rm typed-wrong", 2, "nobody can confirm it", "keelog topic rm typed-wrong --yes"),
+    Wrong(
+        "topic purge typed-wrong --before 3",
+        2,
+        "nobody can confirm it",
+        "keelog topic purge typed-wrong --before 3 --yes",
+    ),
+    Wrong("topic purge typed-wrong --before -3 --yes", 2, "cannot purge to '-3'", "123"),
+    Wrong("topic purge nosuch --before 3 --yes", 3, "nosuch does not exist", "keelog topic ls"),
     Wrong(
         "msg find --topic typed-wrong --key no", 3, "has the key 'no'", "keelog consume typed-wrong"
     ),

@@ -63,6 +63,8 @@ def test_a_message_goes_there_and_back(node: FakeNode) -> None:
             assert (await mq.create_topic("more", queues=2)).created
             assert len(await mq.offsets("more")) == 2
             assert await mq.seek("more", 0, 0) == 0
+            with pytest.raises(keelog.BadRequest):
+                await mq.purge_topic("more")
             assert await mq.delete_topic("more")
             assert (await mq.status()).ready
             assert (await mq.health()).ready
@@ -206,7 +208,7 @@ def test_a_follower_whose_task_was_cancelled_goes_on_where_it_was(node: FakeNode
 def test_an_error_or_its_closing_ends_a_follower(node: FakeNode) -> None:
     async def main() -> None:
         async with keelog.aio.connect(node.url, timeout=WAIT_S) as mq:
-            lost = mq.tail("no-such-topic")
+            lost = mq.tail("no-such-topic", until_end=True)
             with pytest.raises(keelog.UnknownTopic):
                 await anext(lost)
             assert [message async for message in lost] == []

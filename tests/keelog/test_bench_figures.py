@@ -22,8 +22,8 @@ from keelog.bench.load.recorder import Recorder
 from keelog.bench.report.aggregate import Tally
 from keelog.bench.results import Result, Stream, Summary
 from keelog.bench.workload import Workload
-from keelog.text import bytes_of, count_of, seconds_of, share_of
 from protocol.errors import BadRequest
+from protocol.quantities import bytes_of, count_of, seconds_of, share_of
 
 SECOND = 1_000_000_000
 LATER = 1 << 62

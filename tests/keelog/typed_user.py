@@ -14,7 +14,7 @@ from keelog.testing import TestNode
 
 
 def plain(node: TestNode, body: memoryview, since: datetime) -> None:
-    with keelog.connect("tcp://127.0.0.1:9870", 5.0, keelog.Retry(max_attempts=1)) as client:
+    with keelog.connect("tcp://127.0.0.1:7850", 5.0, keelog.Retry(max_attempts=1)) as client:
         assert_type(client, keelog.Client)
         assert_type(client.send("t", body, keys=["a"], acks="flushed"), keelog.Receipt)
         assert_type(client.send("t", keelog.OutgoingMessage(b"x", tags="y")).queue_offset, int)

@@ -4,8 +4,8 @@ import itertools
 import random
 from typing import NamedTuple
 
-from keelog.text import bytes_of
 from protocol.errors import BadRequest
+from protocol.quantities import bytes_of
 
 KINDS = "128, 1KiB, uniform:100-2000 or lognormal:512 (the median)"
 POOL_BODIES = 4096

@@ -9,7 +9,7 @@ from keelog.text import ms_text
 from pipeline.report.page import page as frame
 from pipeline.report.page import section, table
 from protocol.errors import RefusedError
-from protocol.printable import count_text, size_text
+from protocol.printable import count_text, number_text, size_text
 
 TITLES = {
     "send": "Messages sent to a node",
@@ -48,7 +48,7 @@ def _cards(result: Result) -> dict[str, str]:
     steady = result.steady
     cards = {
         "messages a second": count_text(steady.messages_per_s),
-        "MB a second": f"{steady.mb_per_s:.3g}",
+        "MB a second": number_text(steady.mb_per_s),
     }
     if steady.p50_ms is not None:
         cards |= {"p50": ms_text(steady.p50_ms), "p99": ms_text(steady.p99_ms)}

@@ -9,7 +9,7 @@ from keelog.bench.results import Result, Second, Summary
 from keelog.bench.setup import LoadListener
 from keelog.progress import status_line
 from keelog.text import ms_text
-from protocol.printable import count_text, size_text
+from protocol.printable import count_text, number_text, size_text
 
 NAMES = {
     "send": "sent",
@@ -31,7 +31,8 @@ def second_line(at: float, streams: dict[str, Second], lag: dict[str, int]) -> s
     for name, one in streams.items():
         if name in UNSHOWN:
             continue
-        text = f"{NAMES.get(name, name)} {count_text(one.messages_per_s)}/s {one.mb_per_s:.3g} MB/s"
+        text = f"{NAMES.get(name, name)} {count_text(one.messages_per_s)}/s"
+        text += f" {number_text(one.mb_per_s)} MB/s"
         if one.p50_ms is not None:
             text += f", p50 {ms_text(one.p50_ms)}, p99 {ms_text(one.p99_ms)}"
         parts.append(text + (f", {one.failures} FAILED" if one.failures else ""))

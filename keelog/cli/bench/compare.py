@@ -9,8 +9,8 @@ import click
 from keelog.cli.failures import OK, Partial, doing
 from keelog.cli.options import command, output_options
 from keelog.cli.output import Output
-from keelog.text import share_of
 from protocol.errors import BadRequest
+from protocol.quantities import share_of
 
 if TYPE_CHECKING:
     from keelog.bench.results import Result

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keelog.cli.options import options, settings_options
-from keelog.text import bytes_of, count_of, seconds_of
 from protocol.errors import BadRequest
+from protocol.quantities import bytes_of, count_of, seconds_of
 
 if TYPE_CHECKING:
     from keelog.bench.limits import RunLimits

@@ -1,53 +1,52 @@
 """`keelog consume`: the messages of a topic on stdout, in order within each queue."""
 
-import itertools
-import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from time import monotonic
+from typing import Any
 
 import click
 
 import keelog
-from client.subscription import BEHIND_ANY
+from client.cursor import Cursor
 from keelog.cli.completion import complete_topics
-from keelog.cli.failures import OK, doing
-from keelog.cli.messages.message_format import compile_format
-from keelog.cli.messages.selectors import StartPoint, parse_range
+from keelog.cli.failures import DAMAGED, OK, doing
+from keelog.cli.messages.following import Follower
+from keelog.cli.messages.message_format import Formatter, compile_format
+from keelog.cli.messages.reading import BoundedReader, ConsumeChoice, DamagedPlaces, starts_of
+from keelog.cli.messages.selectors import parse_range
 from keelog.cli.options import command, node_option, output_options, progress_option
-from keelog.cli.output import Output
+from keelog.cli.output import Output, say
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
-from keelog.progress import Advance, CommandProgress
-from protocol.errors import NotFound
-
-_CATCH_UP_S = 5.0
-_PAUSE_S = 0.01
-_PULL_MESSAGES = 1024
-_PULL_BYTES = 1024 * 1024
-_STILL_PULLS_MAX = 3
-
-
-class ConsumeChoice(NamedTuple):
-    """Which messages of a topic."""
-
-    topic: str
-    queues: tuple[int, ...]
-    tags: str | None
-    first: StartPoint
-    last: StartPoint | None
+from keelog.progress import CommandProgress
+from protocol.errors import BusyError
 
 
 @command("consume")
 @click.argument("topic", shell_complete=complete_topics)
 @click.option(
-    "-o", "where", default="start", show_default=True, metavar="FROM[:TO]",
+    "-o", "--from", "where", default="start", show_default=True, metavar="FROM[:TO]",
     help="start, end, 123, +5, -10 (the last ten of each queue), @2026-11-20T10:00, @-15m.",
 )  # fmt: skip
-@click.option("-n", "count", type=click.IntRange(0), metavar="COUNT", help="Ends after so many.")
-@click.option("-e", "at_end", is_flag=True, help="Ends at the end of the log as it is now.")
+@click.option(
+    "-n", "--count", type=click.IntRange(0), metavar="COUNT", help="Ends after COUNT messages."
+)
+@click.option(
+    "-e", "--until-end", "at_end", is_flag=True, help="Ends at the end of the log as it is now."
+)
 @click.option("--queue", "queues", type=click.IntRange(0), multiple=True, metavar="N")
 @click.option("--tags", metavar="'A || B'")
-@click.option("-f", "text", metavar="FORMAT", help=r"As '%t %q %o %k %v\n'.")
+@click.option("-f", "--template", "text", metavar="FORMAT", help=r"As '%t %q %o %k %v\n'.")
+@click.option("--merge", "is_merged", is_flag=True, help="All queues together, by store time.")
+@click.option(
+    "--cursor", metavar="NAME",
+    help="Goes on where NAME stopped; the node keeps the place. FROM is for a new name.",
+)  # fmt: skip
+@click.option(
+    "--on-damage", type=click.Choice(["skip", "fail"]), default="skip", show_default=True,
+    help="skip: goes on after a damaged message; fail: ends there.",
+)  # fmt: skip
 @click.option("--raw-body", is_flag=True, help="Every body as body_b64.")
 @click.option("--no-body", is_flag=True, help="Leaves bodies out.")
 @node_option
@@ -58,14 +57,22 @@ def consume(
 ) -> int:
     """Prints the messages of a topic, in order within each queue, and waits for more.
 
+    Up to an end, with -e or TO, it prints queue after queue, and else as messages come. --merge
+    prints all by store time; while it waits for more it looks ahead for 0.1 s.
+
+    It waits for a topic that is not there, and for a node that was stopped, and says so. stderr
+    names each damaged message; the exit code is 5 then.
+
     FORMAT has a letter for each part: %t topic, %q queue, %o offset, %k keys, %v value, %V its
     size, %d store time, %h properties, %g tags, %x physical offset; after it {hex}, {base64} or
     {json}. Bytes go out as they are, so a message can command your terminal; tables, JSON and CSV
     escape control characters.
 
-    Example: keelog consume orders -o -10 -e
+    Example: keelog consume orders --from -10 --until-end
 
     Example: keelog consume orders -e -f '%o %k %v\\n'
+
+    Example: keelog consume orders -e --cursor billing --count 100
     """
     # In UTC here; a time without a zone is local time all the same.
     first, last = parse_range(options["where"], datetime.now(UTC))
@@ -75,140 +82,121 @@ def consume(
     if output.is_terminal or not finite:
         progress.silence()  # the messages themselves show how far it is, or there is no end
     with doing(f"cannot read {topic}"), keelog.connect(node) as client, progress.shown():
-        advance = progress.meter("read", "messages")
-        messages = read_to_end(client, wanted, advance) if finite else follow(client, wanted)
-        messages = itertools.islice(messages, options["count"])
-        if render is not None:
-            for message in messages:
-                output.raw(render(message.record))
-                if not finite:
-                    output.flush()
-            output.flush()
-            return OK
-        shapes = (
-            message_shape(message.record, options["raw_body"], options["no_body"])
-            for message in messages
-        )
-        columns = MESSAGE_TABLE if output.format == "table" else MESSAGE_COLUMNS
-        output.rows(shapes, columns, live=not finite)
-    return OK
+        run = _ConsumeRun(client, wanted, output, options)
+        with closing(run.messages(finite, progress)) as messages:
+            _print(messages, render, output, finite, options)
+        return run.end(finite)
 
 
-def read_to_end(
-    client: keelog.Client, wanted: ConsumeChoice, advance: Advance = lambda _done, _total: None
-) -> Iterator[keelog.Message]:
-    """From the first place to the last one, queue by queue; without a last one to the end of the
-    log as it is now. `advance` gets how many offsets are done, and how many there are."""
-    to_the_end = wanted.last is None or wanted.last.kind != "offset"
-    is_short = to_the_end and not wait_until_dispatched(client)
-    spans = {queue.queue_id: span_of(client, wanted, queue) for queue in _queues(client, wanted)}
-    total = sum(map(len, spans.values()))
-    before = 0
-    for queue_id, span in spans.items():
-        for message in _read(client, wanted, queue_id, span):
-            advance(before + message.queue_offset - span.start, total)
-            yield message
-        before += len(span)
-    if is_short:
-        # The node knows which queues have more than their worker has placed.
-        for queue_id, span in spans.items():
-            known = client.pull(wanted.topic, queue_id, BEHIND_ANY, max_messages=1)
-            yield from _read(client, wanted, queue_id, range(span.stop, known.max_offset))
+def _print(
+    messages: Iterator[keelog.Message],
+    render: Formatter | None,
+    output: Output,
+    finite: bool,
+    options: Mapping[str, Any],
+) -> None:
+    if render is not None:
+        for message in messages:
+            output.raw(render(message.record))
+            if not finite:
+                output.flush()
+        output.flush()
+        return
+    shapes = (
+        message_shape(message.record, options["raw_body"], options["no_body"])
+        for message in messages
+    )
+    columns = MESSAGE_TABLE if output.format == "table" else MESSAGE_COLUMNS
+    output.rows(shapes, columns, live=not finite)
 
 
-def span_of(client: keelog.Client, wanted: ConsumeChoice, queue: keelog.QueueOffsets) -> range:
-    """The wanted offsets of a queue; none when they end before they start."""
-    start = offset_of(client, wanted, queue, wanted.first)
-    end = queue.max_offset
-    if wanted.last is not None:
-        end = min(end, offset_of(client, wanted, queue, wanted.last))
-    return range(start, max(start, end))
+class _ConsumeRun:
+    """One run: what it met on its way, and the cursor's place."""
 
+    def __init__(
+        self,
+        client: keelog.Client,
+        wanted: ConsumeChoice,
+        output: Output,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._output = output
+        self._count_max: int | None = options["count"]
+        self._is_merged: bool = options["is_merged"]
+        self._damage = DamagedPlaces(fails=options["on_damage"] == "fail")
+        self._count = 0
+        name: str | None = options["cursor"]
+        self._cursor = None if name is None else Cursor(wanted.topic, name)
+        self._known = {} if name is None else client.cursor(wanted.topic, name)
 
-def wait_until_dispatched(client: keelog.Client) -> bool:
-    """Waits, for some seconds at most, until the queues hold all that the log held at the call.
-
-    Returns False when they do not by then, or when a queue worker stopped before damage.
-    """
-    deadline = time.monotonic() + _CATCH_UP_S
-    end = client.status().log.readable
-    while time.monotonic() < deadline:
-        workers = [one for one in client.status().processes if one.role == "queue"]
-        if any(worker.state == "damaged" for worker in workers):
-            return False
-        if all(worker.offset is not None and worker.offset >= end for worker in workers):
-            return True
-        time.sleep(_PAUSE_S)
-    return False
-
-
-def _read(
-    client: keelog.Client, wanted: ConsumeChoice, queue_id: int, span: range
-) -> Iterator[keelog.Message]:
-    offset, end = span.start, span.stop
-    still = 0
-    while offset < end:
-        result = client.pull(
-            wanted.topic, queue_id, offset, tags=wanted.tags,
-            max_messages=_PULL_MESSAGES, max_bytes=_PULL_BYTES,
-        )  # fmt: skip
-        yield from (message for message in result.messages if message.queue_offset < end)
-        # An offset that does not move (a file is just being removed) is tried again, not for ever.
-        still = 0 if result.next_begin_offset > offset else still + 1
-        if still >= _STILL_PULLS_MAX:
+    def messages(
+        self, finite: bool, progress: CommandProgress
+    ) -> Generator[keelog.Message, None, None]:
+        """The messages to print. The next one is asked for when one was printed."""
+        if self._count_max == 0:
             return
-        if still:
-            time.sleep(_PAUSE_S)
-        offset = max(offset, result.next_begin_offset)
+        if finite:
+            yield from self._bounded(progress)
+        else:
+            yield from self._endless()
 
+    def _bounded(self, progress: CommandProgress) -> Iterator[keelog.Message]:
+        starts: dict[int, int] = {}
+        if self._cursor is not None:
+            starts = starts_of(self._client, self._wanted, self._known)
+            self._cursor.begin(self._known, starts)
+        reader = BoundedReader(self._client, self._wanted, self._damage, starts, self._is_merged)
+        found = reader.read_to_end(progress.meter("read", "messages"))
+        # A table shows its rows later than it takes them.
+        yield from self._noted(found, may_commit=self._output.format != "table")
+        if self._cursor is not None:
+            for queue_id, offset in reader.finished.items():
+                self._cursor.read_to(queue_id, offset)
 
-def follow(client: keelog.Client, wanted: ConsumeChoice) -> Iterator[keelog.Message]:
-    """From the first place on, without an end."""
-    first = wanted.first
-    starts: dict[str, Any] = {
-        "start": "earliest",
-        "end": "latest",
-        "offset": first.value,
-        "from_start": "earliest",
-        "from_end": -first.value if first.value else "latest",
-        "time": datetime.fromtimestamp(first.value / 1000, UTC) if first.kind == "time" else None,
-    }
-    skipped: dict[int, int] = {}
-    if first.kind == "from_start":
-        queues = _queues(client, wanted)
-        skipped = {queue.queue_id: queue.min_offset + first.value for queue in queues}
-    chosen = wanted.queues or None
-    for message in client.tail(wanted.topic, starts[first.kind], queues=chosen, tags=wanted.tags):
-        if message.queue_offset >= skipped.get(message.queue_id, 0):
+    def _endless(self) -> Iterator[keelog.Message]:
+        cursor = self._cursor
+        name = None if cursor is None else cursor.name
+        follower = Follower(self._client, self._wanted, self._damage, self._known, name)
+        found = follower.messages(self._is_merged)
+        try:
+            for message in self._noted(found, may_commit=self._is_merged):
+                if cursor is not None and not self._count and follower.places is not None:
+                    cursor.begin(self._known, follower.places)
+                yield message
+        finally:
+            found.close()
+            if cursor is not None and self._count:
+                with suppress(BusyError):  # it is away: what was printed comes again
+                    self._commit(cursor)
+
+    def _noted(
+        self, messages: Iterator[keelog.Message], may_commit: bool
+    ) -> Iterator[keelog.Message]:
+        """Notes each message that was printed, up to the count."""
+        cursor = self._cursor
+        for message in messages:
             yield message
+            self._count += 1
+            if cursor is not None:
+                cursor.read_to(message.queue_id, message.queue_offset + 1)
+                if may_commit and cursor.is_due(monotonic()):
+                    self._commit(cursor)
+            if self._count == self._count_max:
+                return
 
+    def _commit(self, cursor: Cursor) -> None:
+        self._output.flush()
+        places = cursor.begin_commit(monotonic())
+        self._client.commit_cursor(cursor.topic, cursor.name, places)
+        cursor.end_commit(places)
 
-def _queues(client: keelog.Client, wanted: ConsumeChoice) -> list[keelog.QueueOffsets]:
-    found = client.offsets(wanted.topic)
-    missing = set(wanted.queues) - {queue.queue_id for queue in found}
-    if missing:
-        raise NotFound(
-            f"topic {wanted.topic} has no queue {min(missing)}",
-            f"keelog topic describe {wanted.topic}",
-        )
-    return [queue for queue in found if not wanted.queues or queue.queue_id in wanted.queues]
-
-
-def offset_of(
-    client: keelog.Client, wanted: ConsumeChoice, queue: keelog.QueueOffsets, place: StartPoint
-) -> int:
-    """The offset in a queue that a place means, within the queue's bounds."""
-    match place.kind:
-        case "start":
-            offset = queue.min_offset
-        case "end":
-            offset = queue.max_offset
-        case "offset":
-            offset = place.value
-        case "from_start":
-            offset = queue.min_offset + place.value
-        case "from_end":
-            offset = queue.max_offset - place.value
-        case "time":
-            offset = client.seek(wanted.topic, queue.queue_id, place.value)
-    return min(max(offset, queue.min_offset), queue.max_offset)
+    def end(self, finite: bool) -> int:
+        """Commits the rest; the exit code."""
+        if self._cursor is not None and finite:
+            self._commit(self._cursor)
+        if finite and not self._count and self._count_max != 0 and not self._damage.places:
+            say(f"no message: topic {self._wanted.topic} has none there")
+        self._damage.end()
+        return DAMAGED if self._damage.places else OK

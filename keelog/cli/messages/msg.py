@@ -1,6 +1,5 @@
 """`keelog msg`: finds single messages through a node."""
 
-from datetime import datetime
 from typing import Any
 
 import click
@@ -8,7 +7,7 @@ import click
 import keelog
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import OK, doing
-from keelog.cli.messages.selectors import parse_time
+from keelog.cli.messages.selectors import TIME, TIMES
 from keelog.cli.options import CliGroup, node_option, options, output_options
 from keelog.cli.output import Output
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, message_shape
@@ -21,10 +20,6 @@ def msg() -> None:
 
     Example: keelog msg find --topic orders --key o-17
     """
-
-
-def _time(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
-    return None if value is None else parse_time(value, datetime.now().astimezone())
 
 
 body_options = options(
@@ -65,8 +60,8 @@ def get(msg_id: str | None, output: Output, **options: Any) -> int:
 @msg.command("find")
 @click.option("--topic", required=True, shell_complete=complete_topics)
 @click.option("--key", required=True)
-@click.option("--since", callback=_time, metavar="TIME", help="Store time: ms, ISO, or -15m.")
-@click.option("--until", callback=_time, metavar="TIME")
+@click.option("--since", type=TIME, metavar="TIME", help=f"Earliest store time: {TIMES}.")
+@click.option("--until", type=TIME, metavar="TIME", help="Latest store time.")
 @click.option("--limit", type=click.IntRange(1), default=64, show_default=True, metavar="N")
 @click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
 @body_options

@@ -1,4 +1,4 @@
-"""`keelog produce`: lines or JSON objects from stdin become messages, receipts go to stdout."""
+"""`keelog produce`: arguments, lines, files or JSON objects become messages, with receipts."""
 
 import base64
 import json
@@ -6,7 +6,10 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 import click
@@ -18,12 +21,13 @@ from keelog.cli.options import command, format_option, node_option, progress_opt
 from keelog.cli.output import Output, say
 from keelog.cli.shapes import receipt_shape
 from keelog.progress import CommandProgress
+from keelog.text import duration_text
 from protocol.errors import BadRequest, IllegalMessage, MqError
 from protocol.record.codec import COMPRESSED, COMPRESSION_TYPE_MASK, MULTI_TAGS
 from protocol.record.properties import KEYS, split_keys
 
 _READ_BYTES = 256 * 1024
-_LINGER_S = 0.005
+_LINGER_MS = 5
 """How long a batch waits for more lines once stdin has paused."""
 _KEPT_SYS_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE_MASK
 """Bits that a reader of the body needs; the node sets the others."""
@@ -41,47 +45,77 @@ class Defaults(NamedTuple):
     tags: str | None
     keys: tuple[str, ...]
     properties: dict[str, str]
+    key_separator: bytes = b""
+    """What ends the key at the start of a line."""
+    is_any_topic: bool = False
+    """Objects of other topics are sent to `topic`, too."""
 
 
 @command("produce")
 @click.argument("topic", shell_complete=complete_topics)
+@click.argument("bodies", nargs=-1, metavar="[MESSAGE]...")
+@click.option(
+    "--file", "files", multiple=True, metavar="F", type=click.Path(dir_okay=False, allow_dash=True),
+    help="The whole file is one message; - is stdin. May be repeated.",
+)  # fmt: skip
 @click.option("--queue", type=click.IntRange(0), metavar="N", help="Default: the node chooses.")
 @click.option("--tags", metavar="T")
 @click.option("--key", "keys", multiple=True, metavar="K")
 @click.option("-p", "pairs", multiple=True, metavar="NAME=VALUE", help="A property.")
+@click.option(
+    "-K", "--key-separator", metavar="SEP",
+    help="Each line is KEY, SEP, body: with -K : the line o-17:paid has the key o-17.",
+)  # fmt: skip
 @click.option("--jsonl", "objects", is_flag=True, help="A JSON object a line, as consume prints.")
+@click.option("--any-topic", is_flag=True, help="With --jsonl: takes objects of other topics too.")
+@click.option("--quiet", is_flag=True, help="No receipts; one line on stderr at the end.")
 @click.option(
     "--batch", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
-    help="So many messages at most go together.",
+    help="At most N messages go together.",
 )  # fmt: skip
 @click.option("--sync", is_flag=True, help="Each receipt waits until the message is on disk.")
 @click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS")
 @node_option
 @progress_option
 @format_option
-def produce(topic: str, objects: bool, batch: int, output: Output, **options: Any) -> int:
-    """Sends stdin, a message a line, and prints a receipt for each.
+def produce(
+    topic: str, bodies: tuple[str, ...], objects: bool, batch: int, output: Output, **options: Any
+) -> int:
+    """Sends each MESSAGE, or stdin, a message a line, and prints a receipt for each.
 
     With --jsonl each line is an object with `body` or `body_b64`; its topic, queue_id, tags,
     keys, properties, flag, born_timestamp, born_host and reconsume_times are taken when given.
-    TOPIC `-` takes the topic from the object.
+    TOPIC `-` takes the topic from the object. Another topic than TOPIC is an error, without
+    --any-topic.
+
+    Example: keelog produce orders hello
 
     Example: echo hello | keelog produce orders --tags paid --key o-17
 
+    Example: keelog produce pictures --file picture.png --quiet
+
     Example: keelog store dump ./store --jsonl | keelog produce - --jsonl
     """
-    if topic == TOPIC_FROM_OBJECT and not objects:
-        raise click.UsageError("TOPIC - needs --jsonl: a plain line names no topic")
+    _check_source(topic, bodies, objects, options)
+    separator = options["key_separator"]
     defaults = Defaults(
         "" if topic == TOPIC_FROM_OBJECT else topic,
         options["queue"],
         options["tags"],
         options["keys"],
         _pairs(options["pairs"]),
+        separator.encode() if separator else b"",
+        options["any_topic"],
     )
     progress: CommandProgress = options["progress"]
-    if output.is_terminal:
-        progress.silence()  # the receipts themselves show how far it is
+    advance: Callable[[], None] = lambda: None  # noqa: E731
+    if bodies or options["files"]:
+        batches = given_batches(bodies, options["files"], batch)
+    else:
+        if output.is_terminal and not options["quiet"]:
+            progress.silence()  # the receipts themselves show how far it is
+        batches = read_batches(sys.stdin.fileno(), batch)
+        advance = input_meter(progress, sys.stdin.fileno())
     with (
         doing(f"cannot send to {topic}"),
         progress.shown(),
@@ -90,28 +124,56 @@ def produce(topic: str, objects: bool, batch: int, output: Output, **options: An
             acks="flushed" if options["sync"] else "appended", timeout=options["timeout"]
         ) as producer,
     ):
-        run = _ProduceRun(output, input_meter(progress, sys.stdin.fileno()))
-        receipts = run.receipts(producer, objects, defaults, batch)
-        output.rows(receipts, live=output.format == "table")
-        return run.end()
+        run = _ProduceRun(batches, output.flush, advance)
+        receipts = run.receipts(producer, objects, defaults)
+        if options["quiet"]:
+            deque(receipts, maxlen=0)
+        else:
+            output.rows(receipts, live=output.format == "table")
+        return run.end(options["quiet"])
+
+
+def _check_source(
+    topic: str, bodies: tuple[str, ...], objects: bool, options: Mapping[str, Any]
+) -> None:
+    """Raises UsageError for options that contradict each other."""
+    files, separator = options["files"], options["key_separator"]
+    if files.count("-") > 1:
+        raise click.UsageError("--file - reads stdin, which there is once")
+    if bodies and files:
+        raise click.UsageError("MESSAGE and --file exclude each other")
+    if objects and (bodies or files or separator is not None):
+        raise click.UsageError("--jsonl reads stdin: leave out MESSAGE, --file and -K")
+    if separator is not None and (not separator or bodies or files):
+        raise click.UsageError("-K SEP is for lines of stdin")
+    if options["any_topic"] and not objects:
+        raise click.UsageError("--any-topic needs --jsonl")
+    if topic == TOPIC_FROM_OBJECT and not objects:
+        raise click.UsageError("TOPIC - needs --jsonl: a plain line names no topic")
 
 
 class _ProduceRun:
     """One run: what was stored, and the error that ended it."""
 
-    def __init__(self, output: Output, advance: Callable[[], None]) -> None:
-        self._output = output
+    def __init__(
+        self,
+        batches: Iterator[list[bytes]],
+        flush: Callable[[], None],
+        advance: Callable[[], None],
+    ) -> None:
+        self._batches = batches
+        self._flush = flush
         self._advance = advance
+        self._began = monotonic()
         self._stored = 0
         self._error: MqError | None = None
 
     def receipts(
-        self, producer: keelog.Producer, objects: bool, defaults: Defaults, batch: int
+        self, producer: keelog.Producer, objects: bool, defaults: Defaults
     ) -> Iterator[dict[str, Any]]:
         """Sends batch by batch and yields the receipts in order, up to the first failure."""
         number = 0
-        batches = self._batches(batch)
-        while self._error is None and (lines := next(batches, None)) is not None:
+        while self._error is None and (lines := self._next()) is not None:
             messages: list[keelog.OutgoingMessage] = []
             try:
                 for line in lines:
@@ -122,14 +184,15 @@ class _ProduceRun:
             for receipt in self._send(producer, messages, defaults.topic):
                 self._stored += 1
                 yield receipt_shape(receipt)
-            self._output.flush()
+            self._flush()
             self._advance()
 
-    def _batches(self, batch: int) -> Iterator[list[bytes]]:
+    def _next(self) -> list[bytes] | None:
         try:
-            yield from read_batches(sys.stdin.fileno(), batch)
+            return next(self._batches, None)
         except MqError as error:
             self._error = error
+            return None
 
     def _send(
         self, producer: keelog.Producer, messages: list[Any], topic: str
@@ -143,16 +206,37 @@ class _ProduceRun:
             self._error = error
             return []
 
-    def end(self) -> int:
+    def end(self, is_quiet: bool) -> int:
         """0; raises the error, as a partial success when something was stored before."""
         if self._error is None:
             if not self._stored:
                 say("nothing sent: there was no line on stdin")
+            elif is_quiet:
+                took = duration_text(monotonic() - self._began)
+                say(f"{self._stored:,} messages stored in {took}")
             return OK
         if self._stored:
-            hint = "send the lines that have no receipt again"
+            if is_quiet:
+                hint = f"send what comes after message {self._stored} again"
+            else:
+                hint = "send the lines that have no receipt again"
             raise Partial(f"{self._stored} messages stored, then: {self._error.reason}", hint)
         raise self._error
+
+
+def given_batches(bodies: Sequence[str], files: Sequence[str], batch: int) -> Iterator[list[bytes]]:
+    """The messages of arguments, or of whole files. Raises OSError, IllegalMessage."""
+    for start in range(0, len(bodies), batch):
+        # An argument that is not UTF-8 keeps its bytes.
+        yield [os.fsencode(body) for body in bodies[start : start + batch]]
+    for name in files:
+        with sys.stdin.buffer if name == "-" else Path(name).open("rb") as file:
+            body = file.read(LINE_BYTES_MAX + 1)
+        if len(body) > LINE_BYTES_MAX:
+            raise IllegalMessage(
+                f"{name} has more than {LINE_BYTES_MAX} bytes", "send it in several messages"
+            )
+        yield [body]
 
 
 def input_meter(progress: CommandProgress, descriptor: int) -> Callable[[], None]:
@@ -170,13 +254,13 @@ def read_batches(descriptor: int, batch: int) -> Iterator[list[bytes]]:
     What comes slowly is given out at once: a batch waits 5 ms for more. Raises IllegalMessage for
     a line without an end.
     """
+    waiting = select.poll()  # not select: it takes no descriptor above 1,023
+    waiting.register(descriptor, select.POLLIN)
     rest = bytearray()  # not bytes: a line of many reads would be copied with each of them
     lines: list[bytes] = []
     size = 0
     while True:
-        if lines and (
-            size >= BATCH_BYTES_MAX or not select.select([descriptor], [], [], _LINGER_S)[0]
-        ):
+        if lines and (size >= BATCH_BYTES_MAX or not waiting.poll(_LINGER_MS)):
             yield lines
             lines, size = [], 0
         data = os.read(descriptor, _READ_BYTES)
@@ -206,10 +290,19 @@ def message_of(
 ) -> keelog.OutgoingMessage:
     """The message of a line. Raises IllegalMessage, naming the line, for a bad object."""
     if not objects:
+        keys = list(defaults.keys)
+        if defaults.key_separator:
+            key, found, line = line.partition(defaults.key_separator)
+            if not found:
+                separator = defaults.key_separator.decode()
+                raise IllegalMessage(
+                    f"line {number}: it has no {separator!r} after its key", "write KEY, SEP, body"
+                )
+            keys += [_text(key, number)] if key else []
         return keelog.OutgoingMessage(
             line,
             tags=defaults.tags,
-            keys=defaults.keys,
+            keys=keys,
             properties=defaults.properties,
             queue_id=defaults.queue_id,
         )
@@ -223,12 +316,25 @@ def message_of(
         raise IllegalMessage(f"line {number}: {error.reason}", error.hint) from None
 
 
+def _text(key: bytes, number: int) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise IllegalMessage(f"line {number}: its key is not UTF-8", "keys are text") from None
+
+
 def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
     if not isinstance(fields, dict):
         raise TypeError("it is no JSON object")
-    topic = defaults.topic or _take(fields, "topic", str)
+    said = _take(fields, "topic", str)
+    topic = defaults.topic or said
     if not topic:
         raise ValueError("it names no topic")
+    if said and said != topic and not defaults.is_any_topic:
+        raise IllegalMessage(
+            f"it is of topic {said[:80]!a}, not of {topic}",
+            "keelog produce - --jsonl  takes each object's topic, --any-topic sends all to TOPIC",
+        )
     properties = {**defaults.properties, **_properties(fields)}
     keys = _keys(fields)
     if keys is not None and keys == split_keys(properties.get(KEYS, "")):

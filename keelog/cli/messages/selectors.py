@@ -1,12 +1,13 @@
 """Places in a queue as people write them: `start`, `end`, `123`, `+5`, `-10`, `@-15m`, `FROM:TO`.
 
-Also times: ms since 1970, `2026-11-20T10:00` (local time without a zone), `-15m` before now.
+Also times, which every option of a command takes in the same way (`TIME`): ms since 1970,
+`2026-11-20T10:00` (local time without a zone), `-15m` before now; an `@` before each is allowed.
 """
 
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -14,9 +15,11 @@ from keelog.cli.failures import BadValue
 
 Kind = Literal["start", "end", "offset", "from_start", "from_end", "time"]
 
-_AGO = re.compile(r"-([0-9]+)([smhd])")
-_UNIT = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_AGO = re.compile(r"-((?:[0-9]+[smhdw])+)")
+_PART = re.compile(r"([0-9]+)([smhdw])")
+_UNIT = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _NUMBER = re.compile(r"([+-]?)([0-9]{1,19})")
+TIME_MS_MAX = 2**63 - 1
 _KINDS: dict[str, Kind] = {"": "offset", "+": "from_start", "-": "from_end"}
 
 
@@ -30,19 +33,39 @@ class StartPoint:
 
 def parse_time(text: str, now: datetime) -> int:
     """A time in ms since 1970. Raises BadParameter for anything that is none."""
-    ago = _AGO.fullmatch(text)
+    said = text.removeprefix("@")
+    ago = _AGO.fullmatch(said)
     try:
         if ago is not None:
-            moment = now - timedelta(**{_UNIT[ago[2]]: int(ago[1])})
-        elif text.isdigit():
-            return int(text)
+            moment = now
+            for count, unit in _PART.findall(ago[1]):
+                moment -= timedelta(**{_UNIT[unit]: int(count)})
+        elif said.isascii() and said.isdigit() and int(said) <= TIME_MS_MAX:
+            return int(said)
         else:
-            moment = datetime.fromisoformat(text)
+            moment = datetime.fromisoformat(said)
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
         raise BadValue(
-            f"{text!r} is no time", "write ms since 1970, 2026-11-20T10:00 or -15m"
+            f"{text!r} is not a time", "write ms since 1970, 2026-11-20T10:00 or -15m"
         ) from None
+
+
+class TimeType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """The type of every option that takes a time: ms since 1970."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None
+    ) -> int:
+        """A default is ms already."""
+        return value if isinstance(value, int) else parse_time(value, datetime.now().astimezone())
+
+
+TIME = TimeType()
+TIMES = "-15m, 2026-11-20T10:00, or ms since 1970"
+"""How to write a time, for the help of options."""
 
 
 def parse_place(text: str, now: datetime) -> StartPoint:
@@ -54,7 +77,7 @@ def parse_place(text: str, now: datetime) -> StartPoint:
     number = _NUMBER.fullmatch(text)
     if number is None:
         raise BadValue(
-            f"{text!r} is no place",
+            f"{text!r} is not a place",
             "write start, end, 123, +5, -10, @2026-11-20T10:00 or @-15m: keelog help places",
         )
     return StartPoint(_KINDS[number[1]], int(number[2]))

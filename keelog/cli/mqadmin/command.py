@@ -57,7 +57,7 @@ def mqadmin(words: tuple[str, ...]) -> object:
                        keelog consume
     sendMessage        keelog produce
 
-    Example: keelog mqadmin topicList -n 127.0.0.1:9870
+    Example: keelog mqadmin topicList -n 127.0.0.1:7850
 
     Example: keelog mqadmin topicStatus -t orders
     """

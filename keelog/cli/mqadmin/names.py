@@ -163,7 +163,7 @@ ALIASES: dict[str, Alias] = {
         ignored={**_CLUSTER, "-o": "--order", "-u": "--unit", "-s": "--hasUnitSub"},
     ),
     "deleteTopic": Alias(
-        lambda said: ("topic", "rm", said["-t"]), _TOPIC, ("-t",), ignored=_CLUSTER
+        lambda said: ("topic", "rm", said["-t"], "--yes"), _TOPIC, ("-t",), ignored=_CLUSTER
     ),
     "topicRoute": Alias(_status, _TOPIC, switches={"-l": "--list"}),
     "clusterList": Alias(

@@ -18,7 +18,7 @@ def context() -> None:
 
     They are kept in ~/.config/keelog/contexts.toml (XDG_CONFIG_HOME), readable by you alone.
 
-    Example: keelog context add prod --node tcp://10.0.0.7:9870 --use
+    Example: keelog context add prod --node tcp://10.0.0.7:7850 --use
 
     Example: keelog context ls
     """
@@ -50,14 +50,14 @@ def ls(output: Output) -> int:
 
 @context.command("add")
 @click.argument("name")
-@click.option("--node", required=True, metavar="URL", help="As tcp://10.0.0.7:9870.")
+@click.option("--node", required=True, metavar="URL", help="As tcp://10.0.0.7:7850.")
 @click.option("--description", default="", metavar="TEXT")
 @click.option("--use", is_flag=True, help="Puts it in use, too.")
 @click.option("--replace", is_flag=True, help="Replaces the one that has this name.")
 def add(name: str, node: str, description: str, use: bool, replace: bool) -> int:
     """Gives a node a name.
 
-    Example: keelog context add test --node tcp://127.0.0.1:9870 --description 'on this machine'
+    Example: keelog context add test --node tcp://127.0.0.1:7850 --description 'on this machine'
     """
     with doing(f"cannot add the context {name}"):
         path = path_of(os.environ)
@@ -66,7 +66,7 @@ def add(name: str, node: str, description: str, use: bool, replace: bool) -> int
             hint = f"keelog context add {name} --node {node} --replace"
             raise BadRequest(f"there is a context {name} already", hint)
         if not node.startswith(("tcp://", "ipc://")):
-            raise BadRequest(f"{node[:80]!a} is no address", "write tcp://127.0.0.1:9870")
+            raise BadRequest(f"{node[:80]!a} is no address", "write tcp://127.0.0.1:7850")
         contexts.named[name] = Context(node, description)
         if use:
             contexts.current = name

@@ -10,15 +10,21 @@ import click
 from keelog.cli.failures import doing
 from keelog.cli.options import command, settings_given_options, version
 from keelog.cli.settings.config_file import plain_meaning
-from keelog.cli.settings.given import NODE, SERVE, Given, settings_of, store_pairs
-from node.supervisor.options import ServeSettings
+from keelog.cli.settings.given import NETWORK, NODE, SERVE, Given, settings_of, store_pairs
+from node.supervisor.options import NetworkSettings, ServeSettings
 
-_METAVARS = {"bind": "URL", "http": "ADDRESS", "readers": "M"}
+_METAVARS = {"bind": "URL", "advertise": "HOST", "http": "ADDRESS", "readers": "M"}
+_TABLES = {
+    field.name: table
+    for table, kind in ((SERVE, ServeSettings), (NETWORK, NetworkSettings))
+    for field in fields(kind)
+}
+"""The table of each setting that is an option too."""
 
 
 def serve_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Adds an option for each of ServeSettings; None where it is not given."""
-    for field in reversed(fields(ServeSettings)):
+    """Adds an option for each of ServeSettings and NetworkSettings; None where it is not given."""
+    for field in reversed((*fields(ServeSettings), *fields(NetworkSettings))):
         text = plain_meaning(field)
         shown = f"  [default: {field.default}]" if field.default != "" else ""
         function = click.option(
@@ -34,7 +40,7 @@ def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, st
     """The origin of each setting, for the node's status; options win, then the last of a name."""
     said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
     for name in options:
-        said[f"{SERVE}.{name}"] = ("option", f"--{name.replace('_', '-')}")
+        said[f"{_TABLES[name]}.{name}"] = ("option", f"--{name.replace('_', '-')}")
     return [
         {"setting": name, "origin": origin, "where": where}
         for name, (origin, where) in said.items()
@@ -60,7 +66,7 @@ def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **op
 
     Example: keelog serve ./store
 
-    Example: keelog serve ./store --http 9875
+    Example: keelog serve ./store --http 7855
 
     Example: keelog serve ./store --bind tcp://127.0.0.1:0 -X store.flush_disk_type=SYNC_FLUSH
     """
@@ -70,11 +76,19 @@ def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **op
 
     with doing(f"cannot serve {directory}"):
         said = {name: value for name, value in options.items() if value is not None}
-        asked: ServeSettings = replace(settings_of(SERVE, given), **said)
+        tables = {
+            table: replace(
+                settings_of(table, given),
+                **{name: value for name, value in said.items() if _TABLES[name] == table},
+            )
+            for table in (SERVE, NETWORK)
+        }
+        asked: ServeSettings = tables[SERVE]
         return serve(
             Options(
                 root=directory.resolve(),
                 serve=asked,
+                network=tables[NETWORK],
                 pairs=store_pairs(given),
                 origins=origins(given, said),
                 limits=RestartLimits(

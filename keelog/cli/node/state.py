@@ -11,13 +11,14 @@ import keelog
 from keelog.cli.failures import OK, UNREACHABLE, doing, report
 from keelog.cli.options import command, node_option, output_options
 from keelog.cli.output import Output
-from keelog.text import size_text
+from keelog.text import duration_text, size_text, time_text
 from protocol.errors import MqError, NotConnected
 
 _ASK_S = 2.0
 _PAUSE_S = 0.1
 _REACHABLE = "reachable"
 _WIDTH_FOR_ENDPOINTS = 110
+_PLACES_SHOWN = 5
 
 
 @command("health")
@@ -107,7 +108,27 @@ def _title(answer: dict[str, Any]) -> str:
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
         f"flushed {log['flushed']}, readable {log['readable']}\n"
         f"disk: {size_text(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used\n"
+        f"{_damage_text(answer)}"
     )
+
+
+def _damage_text(answer: dict[str, Any]) -> str:
+    """The damaged places that were met last, a line for each; empty without damage."""
+    damage = answer.get("damage") or {"places": [], "others": 0}  # none of an older node
+    places, others = damage["places"], damage["others"]
+    if not places and not others:
+        return ""
+    lines = [
+        f"damage: {place['file']}, offset {place['offset']}: {place['found']}; met"
+        f" {place['count']} times by {place['process']}, first {time_text(place['first_ms'])},"
+        f" last {time_text(place['last_ms'])}"
+        for place in places[:_PLACES_SHOWN]
+    ]
+    if len(places) > _PLACES_SHOWN or others:
+        more = len(places) - len(lines)
+        lines.append(f"damage: {more} more places with --json, {others} meetings of others")
+    lines.append(f"damage: on the node's machine: keelog store verify {answer['store']} --deep")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _table(processes: Iterable[dict[str, Any]], wide: bool) -> list[dict[str, Any]]:
@@ -121,7 +142,7 @@ def _table(processes: Iterable[dict[str, Any]], wide: bool) -> list[dict[str, An
             "offset": row["offset"],
             "lag": row["lag_bytes"],
             "restarts": row["restarts"],
-            "uptime": f"{row['uptime_s']:.0f} s",
+            "uptime": duration_text(row["uptime_s"]),
             "memory": size_text(row["rss_bytes"]),
             "cpu": "" if row["cpu_s"] is None else f"{row['cpu_s']:.1f} s",
             **({"endpoint": row["endpoint"]} if wide or width >= _WIDTH_FOR_ENDPOINTS else {}),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from keelog.text import age_text, aligned, size_text, widths_of
+from keelog.text import aligned, duration_text, size_text, widths_of
 from protocol.printable import one_line
 
 Fields = dict[str, Any]
@@ -63,7 +63,7 @@ def _process_rows(processes: Iterable[Fields]) -> list[list[str]]:
             size_text(row["rss_bytes"]),
             str(row["restarts"]),
             size_text(row["lag_bytes"]),
-            age_text(row["uptime_s"]),
+            duration_text(row["uptime_s"]),
         ]
         for row in processes
     ]

@@ -1,20 +1,27 @@
-"""`keelog topic`: lists, describes, makes and removes topics."""
+"""`keelog topic`: lists, describes, makes, removes and purges topics."""
 
+import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime
 
 import click
 
 import keelog
+from client.options import PurgeOptions
 from keelog.cli.completion import complete_topics
-from keelog.cli.failures import OK, doing
+from keelog.cli.failures import OK, BadValue, doing
+from keelog.cli.messages.selectors import parse_place
 from keelog.cli.options import CliGroup, node_option, output_options
 from keelog.cli.output import Output, say
-from protocol.errors import UnknownTopic
+from protocol.errors import BadRequest, UnknownTopic
+
+_AFTER_ALL = 2**63 - 1
 
 
 @click.group("topic", cls=CliGroup)
 def topic() -> None:
-    """Lists, describes, makes and removes topics.
+    """Lists, describes, makes, removes and purges topics.
 
     Example: keelog topic ls
     """
@@ -99,17 +106,77 @@ def create(name: str, queues: int, perm: int, node: str, output: Output) -> int:
     return OK
 
 
+def _yes_option(command: Callable[..., int]) -> Callable[..., int]:
+    return click.option("--yes", is_flag=True, help="Does not ask.")(command)
+
+
+def _confirm(command: str, yes: bool) -> None:
+    """Asks on a terminal. Raises BadRequest elsewhere, and Abort for a no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadRequest("stdin is not a terminal, so nobody can confirm it", f"{command} --yes")
+    click.confirm(f"{command}: these messages cannot be brought back. Go on?", abort=True, err=True)
+
+
 @topic.command("rm")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@_yes_option
 @node_option
 @output_options
-def remove(name: str, node: str, output: Output) -> int:
-    """Removes a topic. Its messages stay in the log until retention takes them.
+def remove(name: str, yes: bool, node: str, output: Output) -> int:
+    """Removes a topic with all its messages; asks first, on a terminal.
 
-    Example: keelog topic rm orders
+    Nobody can read them any more. The log keeps their bytes until retention deletes them.
+
+    Example: keelog topic rm orders --yes
     """
-    with doing(f"cannot remove topic {name}"), keelog.connect(node) as client:
-        if not client.delete_topic(name):
-            raise UnknownTopic(f"there is no topic {name}")
-    output.document({"topic": name, "deleted": True})
+    with doing(f"cannot remove topic {name}"):
+        _confirm(f"keelog topic rm {name}", yes)
+        with keelog.connect(node) as client:
+            found = client.delete_topic(name)
+            if not found:
+                raise UnknownTopic(f"there is no topic {name}")
+    output.document(asdict(found))
+    return OK
+
+
+@topic.command("purge")
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@click.option(
+    "--before",
+    required=True,
+    metavar="OFFSET|TIME",
+    help="The first that stays: 123, @2026-11-20T10:00 or @-15m; or end.",
+)
+@click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue.")
+@_yes_option
+@node_option
+@output_options
+def purge(name: str, before: str, queue: int | None, yes: bool, node: str, output: Output) -> int:
+    """Removes the older messages of a topic; asks first, on a terminal.
+
+    The offsets of the others stay as they are.
+
+    Example: keelog topic purge orders --before @-1d --yes
+    """
+    place = parse_place(before, datetime.now().astimezone())
+    if place.kind not in ("offset", "time", "end"):
+        raise BadValue(f"cannot purge to {before!r}", "write end, 123, @2026-11-20T10:00 or @-15m")
+    options: PurgeOptions = {"queue_id": queue}
+    if place.kind == "time":
+        options["before_time"] = place.value
+    else:
+        options["before_offset"] = _AFTER_ALL if place.kind == "end" else place.value
+    with doing(f"cannot purge topic {name}"):
+        _confirm(f"keelog topic purge {name} --before {before}", yes)
+        with keelog.connect(node) as client:
+            found = client.purge_topic(name, **options)
+    queues = [begin._asdict() for begin in found.queues]
+    document = {
+        "topic": name,
+        "queues": queues,
+        "left_in_log_bytes": found.left_in_log_bytes,
+    }
+    output.document(document, table=[{"topic": name, **row} for row in queues])
     return OK

@@ -51,7 +51,7 @@ def show(origin: bool, node: str, given: tuple[Given, ...], output: Output) -> i
 
     Example: keelog config show
 
-    Example: keelog config show --origin -X store.flush_disk_type=SYNC_FLUSH -X serve.http=9875
+    Example: keelog config show --origin -X store.flush_disk_type=SYNC_FLUSH -X serve.http=7855
     """
     with doing("cannot show the settings"):
         settings = {table: settings_of(table, given) for table in TABLES}

@@ -14,8 +14,8 @@ _LINK = re.compile(r" ?\(\[[^]]*\]\([^)]*\)\)|\[([^]]*)\]\([^)]*\)")
 _HEAD = """\
 # Settings of a Keelog node: keelog serve DIR --config FILE
 # Times are in ms, sizes in bytes. KEELOG_STORE__NAME and -X store.name=value go before this file,
-# KEELOG_SERVE__NAME, -X serve.name=value and options of keelog serve likewise; so do
-# KEELOG_NODE__NAME and -X node.name=value.
+# KEELOG_SERVE__NAME, -X serve.name=value and options of keelog serve likewise; so do those of the
+# tables network and node, as KEELOG_NODE__NAME and -X node.name=value.
 """
 
 

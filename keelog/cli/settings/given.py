@@ -9,10 +9,10 @@ from protocol.errors import BadRequest
 
 if TYPE_CHECKING:
     from node.runtime.settings import Settings
-    from node.supervisor.options import NodeSettings, ServeSettings
+    from node.supervisor.options import NetworkSettings, NodeSettings, ServeSettings
 
-STORE, SERVE, NODE = "store", "serve", "node"
-TABLES = (SERVE, NODE, STORE)
+STORE, SERVE, NETWORK, NODE = "store", "serve", "network", "node"
+TABLES = (SERVE, NETWORK, NODE, STORE)
 """Those of a settings file; the words before a name with -X."""
 SHORT_VARIABLES = {"KEELOG_HTTP": f"{SERVE}.http"}
 """The long one of the same setting wins."""
@@ -76,13 +76,14 @@ def settings_of(table: str, given: Sequence[Given]) -> Any:
     return changed(kind_of(table)(), (one.pair for one in given if one.table == table), table)
 
 
-def kind_of(table: str) -> "type[Settings | ServeSettings | NodeSettings]":
+def kind_of(table: str) -> "type[Settings | ServeSettings | NetworkSettings | NodeSettings]":
     """Names, defaults and meanings of a table."""
     from node.runtime.settings import Settings
-    from node.supervisor.options import NodeSettings, ServeSettings
+    from node.supervisor.options import NetworkSettings, NodeSettings, ServeSettings
 
-    kinds: dict[str, type[Settings | ServeSettings | NodeSettings]] = {
+    kinds: dict[str, type[Settings | ServeSettings | NetworkSettings | NodeSettings]] = {
         SERVE: ServeSettings,
+        NETWORK: NetworkSettings,
         NODE: NodeSettings,
         STORE: Settings,
     }
@@ -222,14 +223,15 @@ def _strangers(
 
 def _fault_of(table: str, name: str, value: object) -> BadRequest | None:
     """The fault of one setting of a file: in its name, its kind, or its value."""
-    from node.runtime.settings import snake_case, unknown_setting
+    from node.runtime.settings import SIZE_FORMS, snake_case, unknown_setting
 
     field = kind_of(table).__dataclass_fields__.get(snake_case(name))
     if field is None:
         return unknown_setting(snake_case(name), kind_of(table))
-    kind = type(field.default)
-    if type(value) is not kind:
-        return BadRequest(f"{name} is {_toml(value)}", f"write {_KINDS[kind]}")
+    kind, is_size = type(field.default), field.metadata["is_size"]
+    if type(value) is not kind and not (is_size and isinstance(value, str)):
+        expected = f"{SIZE_FORMS} in quotes" if is_size else _KINDS[kind]
+        return BadRequest(f"{name} is {_toml(value)}", f"write {expected}")
     try:
         _try(f"{table}.{name}={value_text(value)}")
     except BadRequest as error:

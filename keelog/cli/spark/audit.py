@@ -56,4 +56,5 @@ def audit(
             write_report(result, folder)
         return result.shape()
 
-    return show_findings(asked.run(f"cannot audit the store {store}", job, check), output)
+    found = asked.run(f"cannot audit the store {store}", job, check)
+    return show_findings(found, output, store)

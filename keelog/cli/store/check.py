@@ -1,5 +1,6 @@
 """`keelog store info`, `verify` and `rebuild`."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,24 +45,69 @@ def verify(
 ) -> int:
     """Checks a store, read-only. Ends with 5 when there is damage.
 
-    What the next start mends anyway (a torn tail after a crash, deleted queue files) is a
-    warning.
+    Without --deep it is quick: it looks at names, lengths and places of files and records, and
+    reads no record, unit or entry. A warning is about something that the next start fixes, as a
+    torn tail after a crash or deleted queue files.
 
     Example: keelog store verify ./store --deep
     """
     with doing(f"cannot check the store {path}"), progress.shown():
         report = verify_store(path, deep, progress.meter("checked"), load_settings(pairs))
-    return show_findings(report.shape(), output)
+    return show_findings(report.shape(), output, path)
 
 
-def show_findings(shape: Shape, output: Output) -> int:
+def show_findings(shape: Shape, output: Output, store: Path | str) -> int:
     """Writes what a check found; returns the exit code."""
-    title = (
-        f"{'no damage' if shape['ok'] else 'DAMAGE'}: {shape['commit_log']['records']} records,"
-        f" {shape['queues']['units']} units, {shape['index']['entries']} index entries"
-    )
-    output.document(shape, shape["findings"] or [{"ok": shape["ok"]}], title)
+    if output.format == "table":
+        output.text(f"{_verdict(shape)}\n")
+        output.rows(_finding_row(finding, str(store)) for finding in shape["findings"])
+        for command, kinds in _commands(shape["findings"]).items():
+            output.text(f"try: {command}  ({', '.join(kinds)})\n")
+        output.flush()
+    else:
+        output.document(shape, shape["findings"] or [{"ok": shape["ok"]}])
     return failures.OK if shape["ok"] else failures.DAMAGED
+
+
+def _verdict(shape: Shape) -> str:
+    """What was read, and what was found, in a line."""
+    severities = [finding["severity"] for finding in shape["findings"]]
+    counts = [(severities.count(kind), kind) for kind in ("error", "warning")]
+    found = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for count, kind in counts if count)
+    if not all(shape["read"].values()):
+        unread = " and ".join([", ".join([*shape["read"]][:-1]), [*shape["read"]][-1]])
+        return (
+            f"quick check: {found or 'nothing found'}; {unread} were not read (--deep reads them)"
+        )
+    figures = (
+        f"{shape['commit_log']['records']} records, {shape['queues']['units']} units,"
+        f" {shape['index']['entries']} index entries"
+    )
+    verdict = "no damage" if shape["ok"] else "DAMAGE"
+    return f"{verdict}: {figures}{'; ' * bool(found)}{found}"
+
+
+def _finding_row(finding: Shape, store: str) -> Shape:
+    """A finding for people: the place in a word, and how many in a row."""
+    queue = f"{finding['topic']}/{finding['queue_id']}"
+    file = finding["file"].removeprefix(str(Path(store).resolve())).removeprefix(store)
+    return {
+        "severity": finding["severity"],
+        "kind": finding["kind"],
+        "place": queue if finding["queue_id"] is not None else file.removeprefix("/"),
+        "offset": finding["offset"],
+        "detail": finding["detail"],
+    }
+
+
+def _commands(findings: Sequence[Shape]) -> dict[str, list[str]]:
+    """What fixes the findings: each command, and the kinds that it is for."""
+    commands: dict[str, list[str]] = {}
+    for finding in findings:
+        kinds = commands.setdefault(finding["try"], [])
+        if finding["kind"] not in kinds:
+            kinds.append(finding["kind"])
+    return commands
 
 
 @command()

@@ -26,11 +26,13 @@ from node.store.log.damage import Damage, columns_past_damage
 from node.store.opening import StoppedStore
 from protocol.derived.index_entry import IndexEntry
 from protocol.derived.queue_unit import QueueUnit
-from protocol.errors import BadRequest
+from protocol.errors import BadRequest, NotFound
 from protocol.record.codec import Record
 from protocol.record.columns import RecordColumns
 
 _STEP_UNITS = 4096
+_END = 2**63 - 1
+_ROWS = {"messages": "message", "queues": "queue unit", "index": "index entry"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class DumpSelection:
     raw_body: bool
     no_body: bool
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it leaves out rows for what they are."""
+        return self.topic is not None or self.start > 0 or self.stop < _END
+
 
 @command()
 @directory
@@ -56,10 +63,12 @@ class DumpSelection:
     help="Messages, ConsumeQueue units or index entries.",
 )
 @click.option("--headers", is_flag=True, help="With --what index: one row a file.")
-@click.option("--raw", is_flag=True, help="Adds each record as stored, in base64.")
+@click.option(
+    "--raw", is_flag=True, help="Adds each record as stored, in base64. Shows removed ones too."
+)
 @click.option("--topic", help="Only this topic.")
 @click.option("--from", "start", type=int, default=0, metavar="PHY", help="First log offset.")
-@click.option("--to", "stop", type=int, default=2**63 - 1, metavar="PHY", help="Log offset to end.")
+@click.option("--to", "stop", type=int, default=_END, metavar="PHY", help="Log offset to end.")
 @click.option("--limit", type=click.IntRange(0), help="At most so many rows.")
 @body_options
 @settings_options
@@ -70,8 +79,9 @@ def dump(
 ) -> int:
     """Prints every message, unit or index entry, as it is after recovery.
 
-    A torn tail is told on stderr. Damage before it is told too, skipped where the next record
-    can be proved, and ends with 5.
+    Messages and index entries come in the order of their files, whatever their queue. stderr names
+    a torn tail, and damage before it: that is skipped where the next record can be proved, and the
+    exit code is 5. It is 3 where nothing is what --topic, --from and --to ask for.
 
     Example: keelog store dump ./store --topic orders --limit 10
 
@@ -87,17 +97,36 @@ def dump(
         talk = _Talk(progress)
         if what == "messages":
             columns = MESSAGE_COLUMNS if output.format == "csv" else MESSAGE_TABLE
-            output.rows(_limited(_messages(store, selection, talk), selection), columns)
+            count = output.rows(_limited(_messages(store, selection, talk), selection), columns)
             talk.tail(store)
         elif what == "queues":
             advance = progress.meter("dumped", "queues")
-            output.rows(_limited(_units(store, selection, advance), selection))
+            count = output.rows(_limited(_units(store, selection, advance), selection))
         else:
             store.index_folder.check_readable()
             advance = progress.meter("dumped", "index files")
             rows = _headers(store) if headers else _entries(store, selection, advance)
-            output.rows(_limited(rows, selection))
-        return failures.DAMAGED if talk.damaged else failures.OK
+            count = output.rows(_limited(rows, selection))
+        if talk.damaged:
+            return failures.DAMAGED
+        if not count and selection.is_narrow:
+            raise _nothing(path, what, selection, store.has_topic(selection.topic or ""))
+        if not count and selection.limit != 0:
+            say(f"the store has no {_ROWS[what]}")
+        return failures.OK
+
+
+def _nothing(path: Path, what: str, selection: DumpSelection, has_topic: bool) -> NotFound:
+    """The error of a dump without a row."""
+    if selection.topic is not None and not has_topic:
+        error = NotFound(
+            f"the store has no topic {selection.topic}",
+            f"keelog store info {path}, or without --topic",
+        )
+    else:
+        error = NotFound(f"the store has no such {_ROWS[what]}", f"keelog store info {path}")
+    error.add_note("nothing to print")
+    return error
 
 
 class _Talk:
@@ -143,9 +172,10 @@ def _messages(store: StoppedStore, selection: DumpSelection, talk: _Talk) -> Ite
             then = f"skipped to {item.resumed_at}"
             talk.damage(item.where, item.torn.position, item.torn.why, then)
             continue
-        for row in _wanted_rows(item, selection):
+        shown = item if selection.raw else store.removed.visible(item)
+        for row in _wanted_rows(shown, selection):
             yield message_shape(
-                item.record(row), selection.raw_body, selection.no_body, selection.raw
+                shown.record(row), selection.raw_body, selection.no_body, selection.raw
             )
         if len(item):
             talk.advance(int(item.physical_offset[-1]) - first, end - first)

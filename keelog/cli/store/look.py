@@ -8,7 +8,8 @@ import click
 
 from keelog.cli import failures
 from keelog.cli.failures import doing
-from keelog.cli.options import command, output_options, settings_options
+from keelog.cli.messages.selectors import TIME, TIMES
+from keelog.cli.options import SIZE, command, output_options, settings_options
 from keelog.cli.output import Output
 from keelog.cli.shapes import MESSAGE_COLUMNS, MESSAGE_TABLE, Shape, message_shape, pull_shape
 from keelog.cli.store.options import body_options, directory, opened
@@ -25,6 +26,7 @@ from node.store.query.pull_types import (
 )
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.query.tag_filter import parse_tags
+from protocol.errors import NotFound
 
 
 @command()
@@ -35,7 +37,7 @@ from node.store.query.tag_filter import parse_tags
 @click.option("--count", type=int, default=32, show_default=True, help="maxMsgNums of the pull.")
 @click.option("--tags", help="Subscription: 'A || B', or * for all; compared by hash.")
 @click.option("--max-messages", type=click.IntRange(1), help="More than the usual 32 messages.")
-@click.option("--max-bytes", type=click.IntRange(1), help="More than the usual 262144 bytes.")
+@click.option("--max-bytes", type=SIZE, metavar="SIZE", help="More than the usual 256KiB.")
 @body_options
 @settings_options
 @output_options
@@ -87,8 +89,10 @@ def _table(messages: list[Shape]) -> list[Shape]:
 @directory
 @click.option("--topic", required=True)
 @click.option("--key", required=True, help="One of KEYS, a UNIQ_KEY, or T#TAGS.")
-@click.option("--since", type=int, default=0, metavar="MS", help="Earliest store time.")
-@click.option("--until", type=int, default=END_OF_TIME, metavar="MS", help="Latest store time.")
+@click.option(
+    "--since", type=TIME, default=0, metavar="TIME", help=f"Earliest store time: {TIMES}."
+)
+@click.option("--until", type=TIME, default=END_OF_TIME, metavar="TIME", help="Latest store time.")
 @click.option("--limit", type=click.IntRange(1), default=MAX_MESSAGES_BATCH, show_default=True)
 @click.option("--unique", is_flag=True, help="Looks at UNIQ_KEY only.")
 @click.option("--candidates", is_flag=True, help="Log offsets as a broker's index answers them.")
@@ -105,7 +109,7 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
 
     with doing(f"cannot open the store {path}"):
         opened_store = open_store(path, load_settings(pairs))
-    with opened_store as store, doing("cannot look the key up"):
+    with opened_store as store, doing(f"cannot find messages with key {options['key']}"):
         if options["candidates"]:
             count = output.rows(_candidates(store, options), ["physical_offset"])
         else:
@@ -116,7 +120,12 @@ def find(path: Path, output: Output, pairs: tuple[str, ...], **options: Any) -> 
                 for message in store.find(**{name: options[name] for name in names})
             )
             count = output.rows(shapes, columns)
-    return failures.OK if count else failures.NOT_FOUND
+    if not count:
+        raise NotFound(
+            f"no message of {options['topic']} has the key {options['key']!r}",
+            f"keelog store dump {path} --topic {options['topic']}  shows the keys that there are",
+        )
+    return failures.OK
 
 
 def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[Shape]:
@@ -132,7 +141,9 @@ def _candidates(store: StoppedStore, asked: Mapping[str, Any]) -> Iterator[Shape
 @directory
 @click.option("--topic", required=True)
 @click.option("--queue", type=int, required=True, help="The queue's id.")
-@click.option("--time", "timestamp", type=int, required=True, metavar="MS", help="Store time.")
+@click.option(
+    "--time", "timestamp", type=TIME, required=True, metavar="TIME", help=f"Store time: {TIMES}."
+)
 @click.option(
     "--boundary",
     type=click.Choice([boundary.value for boundary in Boundary]),

@@ -44,7 +44,7 @@ def repair(
         done = repair_store(path, settings, progress.meter("checked"))
     _show(done.plan, True, output)
     for finding in done.report.findings:
-        say(f"left ({finding.severity}): {finding.kind}: {finding.detail}")
+        say(f"left ({finding.severity}): {finding.kind}: {finding.said}")
     return failures.OK if done.report.ok else failures.DAMAGED
 
 
@@ -55,4 +55,7 @@ def _show(plan: Plan, applied: bool, output: Output) -> None:
         f"{len(shape['steps'])} steps {'taken' if applied else 'planned'}; lost:"
         f" {lost['messages']} messages, {lost['unknown_bytes']} bytes of unknown records"
     )
+    if output.format == "table" and not shape["steps"]:
+        output.text("nothing to repair\n" if plan.ok else f"{title}\n")
+        return
     output.document(shape, shape["steps"] or [{"ok": plan.ok}], title)

@@ -1,0 +1,236 @@
+"""Which messages `keelog consume` prints, up to an end: queue after queue, or merged.
+
+Damage costs one queue its damaged messages, and nothing else.
+"""
+
+import heapq
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import keelog
+from client.subscription import BEHIND_ANY
+from keelog.cli.messages.selectors import StartPoint
+from keelog.cli.output import say
+from keelog.progress import Advance
+from protocol.errors import CorruptError, MessageDamaged, NotFound
+
+_CATCH_UP_S = 5.0
+_PAUSE_S = 0.01
+_PULL_MESSAGES = 1024
+_PULL_BYTES = 1024 * 1024
+_MERGED_BYTES = 16 * 1024 * 1024
+"""What a merge looks ahead, of all queues together; a queue has one pull of 64 KiB at least."""
+_MERGED_PULL_BYTES_LEAST = 64 * 1024
+_STILL_PULLS_MAX = 3
+_SHOWN_MAX = 20
+"""Damaged places that get a line each; the others are counted."""
+
+
+class ConsumeChoice(NamedTuple):
+    """Which messages of a topic."""
+
+    topic: str
+    queues: tuple[int, ...]
+    tags: str | None
+    first: StartPoint
+    last: StartPoint | None
+
+
+class DamagedPlaces:
+    """The damaged places that a run meets; each gets a line on stderr."""
+
+    def __init__(self, fails: bool = True) -> None:
+        self._fails = fails
+        self.places: set[tuple[str, int]] = set()
+
+    def meet(self, error: CorruptError, queue: str) -> int | None:
+        """Returns where the queue goes on; None where nobody can say. Raises with `fails`."""
+        if self._fails:
+            raise error
+        after = error.next_offset if isinstance(error, MessageDamaged) else None
+        if (error.where, error.offset) not in self.places:
+            self.places.add((error.where, error.offset))
+            then = f"the rest of {queue} cannot be read" if after is None else "passed over"
+            if len(self.places) <= _SHOWN_MAX:
+                say(f"damage: {error.reason}; {then}")
+        return after
+
+    def end(self) -> None:
+        """Says how many places there were."""
+        if self.places:
+            say(f"{len(self.places)} damaged: keelog store verify DIR --deep  shows all damage")
+
+
+class BoundedReader:
+    """Reads queues of a topic from the first place to the last.
+
+    `finished` has the queues that were read to their end, with it. `starts`, where it names a
+    queue, counts instead of the first place.
+    """
+
+    def __init__(
+        self,
+        client: keelog.Client,
+        wanted: ConsumeChoice,
+        damage: DamagedPlaces | None = None,
+        starts: Mapping[int, int] | None = None,
+        is_merged: bool = False,
+    ) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._damage = damage or DamagedPlaces()
+        self._starts = starts or {}
+        self._is_merged = is_merged
+        self._pull_bytes = _PULL_BYTES
+        self.finished: dict[int, int] = {}
+
+    def read_to_end(
+        self, advance: Advance = lambda _done, _total: None
+    ) -> Iterator[keelog.Message]:
+        """Without a last place to the end of the log as it is now. `advance` gets how many offsets
+        are done, and how many there are."""
+        wanted = self._wanted
+        to_the_end = wanted.last is None or wanted.last.kind != "offset"
+        is_short = to_the_end and not wait_until_dispatched(self._client)
+        found = queues_of(self._client, wanted)
+        spans = {queue.queue_id: self._span(queue) for queue in found}
+        total = sum(map(len, spans.values()))
+        done, places = 0, {queue_id: span.start for queue_id, span in spans.items()}
+        for message in self.read(spans):
+            yield message
+            done += message.queue_offset + 1 - places[message.queue_id]
+            places[message.queue_id] = message.queue_offset + 1
+            advance(done, total)
+        if is_short:
+            # The node knows which queues have more than their worker has placed.
+            yield from self.read(self._behind(spans))
+
+    def read(self, spans: Mapping[int, range]) -> Iterator[keelog.Message]:
+        """These offsets of each queue. Merged: in the order in which the messages were stored."""
+        if self._is_merged:
+            share = _MERGED_BYTES // max(1, len(spans))
+            self._pull_bytes = min(_PULL_BYTES, max(_MERGED_PULL_BYTES_LEAST, share))
+        streams: Iterable[Iterator[keelog.Message]] = (
+            self._read(queue_id, span) for queue_id, span in spans.items()
+        )
+        if self._is_merged:
+            # The log has all messages in the order of their store times, which never run backwards.
+            return heapq.merge(*streams, key=lambda message: message.physical_offset)
+        return itertools.chain.from_iterable(streams)
+
+    def _span(self, queue: keelog.QueueOffsets) -> range:
+        """The wanted offsets of a queue; none when they end before they start."""
+        client, wanted = self._client, self._wanted
+        start = self._starts.get(queue.queue_id)
+        if start is None:
+            start = offset_of(client, wanted, queue, wanted.first)
+        end = queue.max_offset
+        if wanted.last is not None:
+            end = min(end, offset_of(client, wanted, queue, wanted.last))
+        return range(start, max(start, end))
+
+    def _behind(self, spans: Mapping[int, range]) -> dict[int, range]:
+        found = {}
+        for queue_id, span in spans.items():
+            try:
+                known = self._client.pull(self._wanted.topic, queue_id, BEHIND_ANY, max_messages=1)
+            except CorruptError as error:
+                self._damage.meet(error, self._name(queue_id))
+                continue
+            found[queue_id] = range(span.stop, known.max_offset)
+        return found
+
+    def _read(self, queue_id: int, span: range) -> Iterator[keelog.Message]:
+        offset, end = span.start, span.stop
+        still = 0
+        while offset < end:
+            try:
+                result = self._client.pull(
+                    self._wanted.topic, queue_id, offset, tags=self._wanted.tags,
+                    max_messages=_PULL_MESSAGES, max_bytes=self._pull_bytes,
+                )  # fmt: skip
+            except CorruptError as error:
+                after = self._damage.meet(error, self._name(queue_id))
+                if after is None or after <= offset:
+                    return
+                offset = after
+                continue
+            yield from (message for message in result.messages if message.queue_offset < end)
+            # An offset that does not move (a file is just being removed) is tried again, not for
+            # ever.
+            still = 0 if result.next_begin_offset > offset else still + 1
+            if still >= _STILL_PULLS_MAX:
+                return
+            if still:
+                time.sleep(_PAUSE_S)
+            offset = max(offset, result.next_begin_offset)
+        self.finished[queue_id] = max(end, span.start)
+
+    def _name(self, queue_id: int) -> str:
+        return f"queue {queue_id} of {self._wanted.topic}"
+
+
+def wait_until_dispatched(client: keelog.Client) -> bool:
+    """Waits, for some seconds at most, until the queues hold all that the log held at the call.
+
+    Returns False when they do not by then, or when a queue worker stopped before damage.
+    """
+    deadline = time.monotonic() + _CATCH_UP_S
+    end = client.status().log.readable
+    while time.monotonic() < deadline:
+        workers = [one for one in client.status().processes if one.role == "queue"]
+        if any(worker.state == "damaged" for worker in workers):
+            return False
+        if all(worker.offset is not None and worker.offset >= end for worker in workers):
+            return True
+        time.sleep(_PAUSE_S)
+    return False
+
+
+def queues_of(client: keelog.Client, wanted: ConsumeChoice) -> list[keelog.QueueOffsets]:
+    """The wanted queues. Raises UnknownTopic, and NotFound for a queue that is not there."""
+    found = client.offsets(wanted.topic)
+    missing = set(wanted.queues) - {queue.queue_id for queue in found}
+    if missing:
+        raise NotFound(
+            f"topic {wanted.topic} has no queue {min(missing)}",
+            f"keelog topic describe {wanted.topic}",
+        )
+    return [queue for queue in found if not wanted.queues or queue.queue_id in wanted.queues]
+
+
+def starts_of(
+    client: keelog.Client, wanted: ConsumeChoice, known: Mapping[int, int]
+) -> dict[int, int]:
+    """Where to begin in each queue: at the first place, or where a cursor is `known` to be.
+
+    A queue of which the cursor knows nothing was added later.
+    """
+    return {
+        queue.queue_id: known.get(queue.queue_id, queue.min_offset)
+        if known
+        else offset_of(client, wanted, queue, wanted.first)
+        for queue in queues_of(client, wanted)
+    }
+
+
+def offset_of(
+    client: keelog.Client, wanted: ConsumeChoice, queue: keelog.QueueOffsets, place: StartPoint
+) -> int:
+    """The offset in a queue that a place means, within the queue's bounds."""
+    match place.kind:
+        case "start":
+            offset = queue.min_offset
+        case "end":
+            offset = queue.max_offset
+        case "offset":
+            offset = place.value
+        case "from_start":
+            offset = queue.min_offset + place.value
+        case "from_end":
+            offset = queue.max_offset - place.value
+        case "time":
+            offset = client.seek(wanted.topic, queue.queue_id, place.value)
+    return min(max(offset, queue.min_offset), queue.max_offset)

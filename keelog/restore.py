@@ -1,0 +1,242 @@
+"""Restores a backup into a new directory: a store of its own, as after a clean stop.
+
+All is built in `restore.building` within the directory and moved to its place at the end, the log
+last; until then the directory is not a store. A restore that was killed is run again, from the
+beginning.
+"""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from node.runtime import disk
+from node.runtime.locks import StoreLock
+from node.runtime.settings import Settings
+from node.runtime.state_page import queue_slot, run_dir
+from node.store.backup.backup import BackupReport
+from node.store.backup.manifest import (
+    BackupManifest,
+    DerivedSizes,
+    load_manifest,
+    segment_path,
+    state_dir,
+)
+from node.store.backup.segments import COPY_STEP_BYTES, Advance, Stretch, checked, log_of
+from node.store.checkpoints import (
+    EPOCHS_FILE,
+    TAILS_FILE,
+    EpochLine,
+    Floor,
+    Tails,
+    WorkerCheckpoint,
+    load_epochs,
+    load_removed,
+    load_sealed,
+    load_tails,
+    mark_clean,
+    own_dir,
+    save_epochs,
+    save_progress,
+    save_tails,
+    seal,
+)
+from node.store.identity.lock_id import new_id, save_lock_id
+from node.store.shutdown_state import INDEX_WORKER
+from node.writer.broker_checkpoint import BrokerCheckpoint
+from node.writer.recovery.queues import TailNotes
+from protocol.errors import BackupRefused, BadRequest
+from protocol.names import (
+    CHECKPOINT_FILE,
+    COMMIT_LOG_DIR,
+    CONFIG_DIR,
+    CONSUME_QUEUE_DIR,
+    INDEX_DIR,
+    KEELOG_DIR,
+    LOCK_FILE,
+)
+from protocol.record.columns import RecordColumns
+from workers.rebuild import rebuild_locked
+
+BUILDING_DIR = "restore.building"
+_MOVED = {
+    *(BUILDING_DIR, LOCK_FILE, CONFIG_DIR, KEELOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR),
+    CHECKPOINT_FILE,
+}
+
+
+def restore(out: Path, root: Path, progress: Advance | None = None) -> BackupReport:
+    """Restores the backup in `out` into `root`, which is new or empty.
+
+    The report's `bytes` and `files` are those of the log in the store. Where records are damaged,
+    queues and index are left to a repair. Raises BackupRefused for a folder without a whole
+    backup, BadRequest for a directory that is not empty, StoreDamaged, OSError.
+    """
+    out, root = out.resolve(), root.resolve()
+    manifest = load_manifest(out)
+    if manifest is None:
+        raise BackupRefused(f"{out} holds no backup", "name the folder that a backup was made into")
+    if not manifest.state:
+        reason = f"the first backup into {out} was not finished"
+        raise BackupRefused(reason, "run the backup again: it goes on where it ended")
+    if root == out or root in out.parents or out in root.parents:
+        raise BadRequest(f"{root} and the backup {out} lie in each other", "name another directory")
+    _check_empty(root)
+    building = root / BUILDING_DIR
+    disk.make_durable_dir(building)
+    lock = StoreLock.acquire(root)
+    try:
+        _clear(root)
+        return _restore(out, manifest, building, progress or (lambda *_: None))
+    finally:
+        lock.release()
+
+
+def _check_empty(root: Path) -> None:
+    """Raises BadRequest unless `root` is new or empty, or holds nothing but a restore that broke
+    off: the log is moved in last, so that is not a store yet."""
+    if root.exists() and not root.is_dir():
+        raise BadRequest(f"{root} is a file", "name a new directory")
+    names = {path.name for path in root.iterdir()} if root.exists() else set()
+    others = names - _MOVED if BUILDING_DIR in names else names
+    if others:
+        raise BadRequest(f"{root} is not empty: it holds {min(others)!a}", "name a new directory")
+
+
+def _clear(root: Path) -> None:
+    """Removes what a restore that broke off has left; the caller holds the lock."""
+    _check_empty(root)
+    for path in (root / name for name in sorted(_MOVED - {LOCK_FILE})):
+        if path.is_dir():
+            disk.remove_tree(path)
+        else:
+            disk.unlink(path, missing_ok=True)
+    disk.make_durable_dir(root / BUILDING_DIR / COMMIT_LOG_DIR)
+
+
+def _restore(out: Path, manifest: BackupManifest, building: Path, advance: Advance) -> BackupReport:
+    known = state_dir(out, manifest.state)
+    files = _copy_log(out, building, manifest, advance)
+    tails, damaged = _read_log(building, manifest, known, advance)
+    store_id = new_id()
+    epoch = _write_epochs(known, building, tails, store_id)
+    files += _copy_small_files(known, building, store_id)
+    if not damaged:
+        _make_derived(building, manifest.sizes, epoch, tails, advance)
+    _publish(building, store_id)
+    return BackupReport(
+        start=manifest.start,
+        end=manifest.end,
+        bytes=manifest.end - manifest.start,
+        files=files,
+        verified=not damaged,
+        damaged=damaged,
+    )
+
+
+def _copy_log(out: Path, building: Path, manifest: BackupManifest, advance: Advance) -> int:
+    """Copies the segments, each of full length; returns how many."""
+    step, whole = manifest.segment_bytes, manifest.end - manifest.start
+    starts = range(manifest.start, manifest.end, step or 1)
+    for start in starts:
+        stop = min(start + step, manifest.end)
+        source = os.open(segment_path(out, start), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            target = disk.open_file(segment_path(building, start), create=True, own=True)
+            try:
+                disk.allocate(target, step)
+                for at in range(start, stop, COPY_STEP_BYTES):
+                    count = min(COPY_STEP_BYTES, stop - at)
+                    disk.copy_range(source, target, at - start, count)
+                    advance("copy", at + count - manifest.start, whole)
+                disk.sync_with_length(target)
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
+    disk.sync_dir(building / COMMIT_LOG_DIR)
+    return len(starts)
+
+
+def _read_log(
+    building: Path, manifest: BackupManifest, known: Path, advance: Advance
+) -> tuple[Tails, tuple[Stretch, ...]]:
+    """Checks every record; returns the queues' ends, and the stretches without whole records.
+
+    A queue without a record in the log ends where it ended in the store, unless its topic was
+    removed. `known`: the store's small files in the backup.
+    """
+    tails, removed = load_tails(known), load_removed(known)
+    ends = {} if tails is None else removed.next_offsets(tails.at, tails.next_offset)
+    notes, last_record, last_time = TailNotes(ends, removed), 0, 0
+    damaged: list[Stretch] = []
+    with log_of(building, manifest.start, manifest.end) as reader:
+        for item in checked(reader, manifest.start, manifest.end):
+            if not isinstance(item, RecordColumns):
+                damaged.append(item)
+                continue
+            notes.add(item)
+            last_record = int(item.physical_offset[-1])
+            last_time = max(last_time, int(item.store_timestamp.max()))
+            advance("check", item.end - manifest.start, manifest.end - manifest.start)
+    notes.settle()
+    return Tails(manifest.end, ends, last_record, last_time), tuple(damaged)
+
+
+def _write_epochs(known: Path, building: Path, tails: Tails, store_id: str) -> int:
+    """Writes the notes that keep a start from cutting the log, sealed with the new id.
+
+    The restore counts as an epoch that appended nothing; returns it.
+    """
+    disk.make_durable_dir(own_dir(building))
+    # The next files get the id that `epochs` has: the folder has no lock.
+    disk.write_atomically(own_dir(building) / EPOCHS_FILE, seal("", store_id))
+    lines = [line for line in load_epochs(known) if line.start <= tails.at]
+    epoch = max((line.epoch for line in lines), default=0) + 1
+    save_epochs(building, [*lines, EpochLine(epoch, tails.at, after_clean=True)])
+    save_tails(building, tails)
+    floor = Floor(building)
+    floor.save(tails.at)
+    floor.close()
+    return epoch
+
+
+def _copy_small_files(known: Path, building: Path, store_id: str) -> int:
+    """Copies `config/` and the durable notes, those that have an id with the new one."""
+    written = (own_dir(known) / EPOCHS_FILE, own_dir(known) / TAILS_FILE)
+    found = sorted(path for path in known.rglob("*") if path.is_file() and path not in written)
+    for path in found:
+        place = building / path.relative_to(known)
+        sealed = load_sealed(path) if own_dir(known) in path.parents else None
+        data = path.read_bytes() if sealed is None else seal(sealed.text, store_id)
+        disk.make_durable_dir(place.parent)
+        disk.write_atomically(place, data)
+    return len(found) + len(written)
+
+
+def _make_derived(
+    building: Path, sizes: DerivedSizes, epoch: int, tails: Tails, advance: Advance
+) -> None:
+    """Makes queues and index of the log, and leaves the marks of a clean stop."""
+    settings = Settings(**asdict(sizes))
+    rebuild_locked(building, True, True, settings, advance)
+    checkpoint = BrokerCheckpoint(building, settings)
+    checkpoint.save_clean(tails.store_timestamp, tails.last_record, tails.at)
+    checkpoint.close()
+    for slot in (queue_slot(0, 1), INDEX_WORKER):
+        save_progress(building, slot, WorkerCheckpoint(epoch, tails.at))
+    mark_clean(building, epoch, tails.at)
+
+
+def _publish(building: Path, store_id: str) -> None:
+    """Moves everything to its place, the log last."""
+    root = building.parent
+    if run_dir(building).exists():
+        disk.remove_tree(run_dir(building))
+    save_lock_id(root, store_id)
+    disk.sync_dir(building)
+    others = sorted(path.name for path in building.iterdir() if path.name != COMMIT_LOG_DIR)
+    for name in (*others, COMMIT_LOG_DIR):
+        disk.rename(building / name, root / name)
+        disk.sync_dir(root)
+    disk.remove_dir(building)
+    disk.sync_dir(root)
