@@ -20,9 +20,10 @@ from node.supervisor.bind import parse_http
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 BOARD = DEPLOY / "grafana" / "keelog.json"
+UNIT = DEPLOY / "systemd" / "keelog.service"
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
 COMPOSE = DEPLOY / "docker" / "compose.yaml"
-METRICS_PORT = 9875
+METRICS_PORT = 7855
 
 
 def load(path: Path) -> Any:
@@ -90,11 +91,56 @@ def test_each_alert_fires_when_it_should_and_only_then() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def unit() -> configparser.SectionProxy:
+    """The unit's options; of one that is written twice, the last."""
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(UNIT)
+    return parser["Service"]
+
+
+HARDENED = {
+    **dict.fromkeys(("PrivateTmp", "PrivateDevices", "PrivateUsers", "NoNewPrivileges"), "yes"),
+    **dict.fromkeys(("ProtectHome", "ProtectClock", "ProtectHostname"), "yes"),
+    **dict.fromkeys(("ProtectControlGroups", "ProtectKernelLogs"), "yes"),
+    **dict.fromkeys(("ProtectKernelModules", "ProtectKernelTunables"), "yes"),
+    **dict.fromkeys(("RestrictSUIDSGID", "RestrictRealtime", "RestrictNamespaces"), "yes"),
+    **dict.fromkeys(("LockPersonality", "RemoveIPC"), "yes"),
+    "ProtectSystem": "strict",
+    "ProtectProc": "invisible",
+    "CapabilityBoundingSet": "",
+    "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6",
+    "SystemCallFilter": "~@privileged @resources",
+    "SystemCallErrorNumber": "EPERM",
+}
+
+
+def test_the_unit_leaves_a_node_what_it_needs_and_no_more() -> None:
+    service = unit()
+    assert {name: service.get(name) for name in HARDENED} == HARDENED
+    assert "SystemCallFilter=@system-service\n" in UNIT.read_text()
+    assert "ProcSubset" not in service, "the boot id and /proc/locks are read"
+
+
+def test_systemd_takes_the_unit_and_finds_it_closed(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not on the PATH (Debian: apt-get install systemd)")
+    command = shlex.split(unit()["ExecStart"])[0]
+    copy = tmp_path / UNIT.name
+    # Where it is installed is the operator's: verify asks for a program that is there.
+    copy.write_text(UNIT.read_text().replace(command, shutil.which("true") or "/bin/true"))
+    done = subprocess.run(
+        [analyze, "verify", str(copy)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    words = [analyze, "security", "--offline=true", "--threshold=29", str(copy)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"its exposure is 3.0 or more:\n{done.stdout}{done.stderr}"
+
+
 def test_the_unit_starts_a_node_that_tells_how_it_is() -> None:
-    unit = configparser.RawConfigParser(strict=True)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(DEPLOY / "systemd" / "keelog.service")
-    service = unit["Service"]
+    service = unit()
     assert (service["Type"], service["NotifyAccess"], service["KillMode"]) == (
         *("notify", "main", "mixed"),
     )

@@ -84,6 +84,17 @@ def test_every_link_to_a_heading_leads_to_one() -> None:
     assert not broken
 
 
+def test_no_page_installs_from_an_index_that_does_not_have_the_package() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    wrong = [
+        f"{page.relative_to(ROOT)}: {line.strip()}"
+        for page in pages
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.search(r"pip (install|wheel) [^/]*(?<![\w/.-])keelog(\[\w+\])?['\" ]", line + " ")
+    ]
+    assert not wrong
+
+
 def test_the_index_leads_to_every_page_and_decision() -> None:
     index = ROOT / "docs" / "README.md"
     named = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}

@@ -20,6 +20,7 @@ NOT_OF_A_QUEUE = {
         "INT32_MAX", "INT64_MAX", "BATCH_MAX",
         "PORT_MAX",
         "REQUEST_ID_MAX", "QUEUE_ID_MAX", "TOPIC_BYTES_MAX", "RETRY_TOPIC_BYTES_MAX",
+        "GROUP_CHARS_MAX",
         "SHORT_TOPIC_CHARS_MAX", "TIME_MS_MAX", "DEFAULT_MAX_MESSAGES", "DEFAULT_MAX_BYTES",
         "DEFAULT_MAX_MESSAGE_BYTES", "RECORD_EXTRA_BYTES_MAX",
     ),
@@ -31,7 +32,7 @@ NOT_OF_A_QUEUE = {
         "HELD_S_MAX",
         "TURN_S_MAX", "TOPICS_S_MAX", "POLL_MS_MAX", "ORPHANS_S_MAX", "WAIT_S_MAX", "UNFIT_S_MAX",
         "LOOK_S_MAX", "RECONNECT_MS_MAX", "CONNECT_S_MAX", "SEGMENT_APPEARS_S_MAX",
-        "STORE_LOCK_S_MAX", "LOOP_S_MAX", "WRITER_END_S_MAX",
+        "STORE_LOCK_S_MAX", "LOOP_S_MAX", "WRITER_END_S_MAX", "SLEEP_S_MAX",
     ),
     "of a store at rest, or of its repair": (
         "RECOVER_FILES_MAX", "TAILS_AGE_BYTES_MAX", "WALK_BYTES_MAX", "FOLLOWING_BYTES_MAX",
@@ -60,6 +61,7 @@ QUEUES = {
     "node/serving/send_quota.py": "node/serving/send_quota.py::OWED_BYTES_MAX",
     "protocol/wire/zmtp.py": "node/serving/request_server.py::SEND_HIGH_WATER_MARK",
     "node/store/buffers.py": "node/store/buffers.py::BUFFERS_BYTES_MAX",
+    "node/writer/removal/removals.py": "node/writer/removal/removals.py::WAITING_MAX",
     "client/send/unique_key.py": "client/transport/io_thread.py::CALLS_MAX",
 }
 """Files with queues (deques, sockets, heaps of work), and the limit that holds for them."""

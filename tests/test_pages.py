@@ -22,7 +22,6 @@ RUN_BY = {
     ("docs/client.md", "python text"): "tests/keelog/test_examples.py",
     ("docs/load-testing.md", "console python"): "tests/cli/test_bench.py",
     ("docs/spark.md", "python"): "tests/pipeline/test_spark_doc.py",
-    ("docs/operations.md", "bash"): "tests/whole/test_backup.py",
     ("docs/operations.md", "console"): "tests/cli/test_pages.py",
     ("docs/command-line.md", "console"): "tests/cli/test_pages.py",
     ("docs/troubleshooting.md", "console"): "tests/cli/test_pages.py",

@@ -14,12 +14,13 @@ from tests.support.pages import Step, agrees, in_a_shell, printed, steps
 PAGE = Path(__file__).resolve().parents[1] / "README.md"
 STAND_INS = {
     "make demo": "keelog demo --format table --no-spark",  # Spark has a test of its own
-    "make test": "true",  # is what runs this test
+    "pip install /path/to/keelog": "true",  # tests/whole/test_wheel.py
+    "pip wheel --no-deps --wheel-dir dist /path/to/keelog": "true",
     "keelog bench e2e --duration 10s": "keelog bench e2e --help",  # tests/cli/test_bench.py
 }
 ON_SPARK = "local_session"
 """A program with it is run by tests/pipeline/test_spark_doc.py, in the session of its tests."""
-SERVE = "keelog serve ./store --http 9875"
+SERVE = "keelog serve ./store --http 7855"
 """The node that stands for it is started by the fixture, with small files, on free ports."""
 FETCH = f"{sys.executable} -c 'import sys, urllib.request as one;" + (
     " print(one.urlopen(sys.argv[1]).read().decode())'"
@@ -50,8 +51,8 @@ def run(step: Step, node: RunningNode) -> str:
     command = STAND_INS.get(step.command, step.command).replace("curl -s", FETCH)
     # The page names the ports that a node has by default; the node here has others.
     for shown, here in (
-        ("tcp://127.0.0.1:9870", node.endpoint),
-        ("http://127.0.0.1:9875", node.client.status().raw["http"]),
+        ("tcp://127.0.0.1:7850", node.endpoint),
+        ("http://127.0.0.1:7855", node.client.status().raw["http"]),
     ):
         command = command.replace(shown, here)
     return printed(command, folder, variables)

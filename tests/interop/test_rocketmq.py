@@ -347,3 +347,33 @@ def _send_until_refused(client: Client, seed: int, acknowledged: list[Stored]) -
         except MqError:
             return
         time.sleep(PAUSE_S)
+
+
+def test_rocketmq_opens_a_store_in_which_a_topic_was_removed_and_made_again(
+    tmp_path: Path, tell: Tell
+) -> None:
+    """It sees the new topic alone, appends to it, and Keelog goes on; nobody sees the old one."""
+    root, names = tmp_path / "store", topics()
+    settings = settings_of(SIZES, "enabledAppendPropCRC=true")
+    config: dict[str, object] = {**SIZES, "enabledAppendPropCRC": "true"}
+    rocketmq = RocketMQ(tmp_path / "java", config)
+    with RunningNode(root, settings) as node:
+        for name in names:
+            node.client.create_topic(name, QUEUES)
+        old = send_all(node.client, messages(2000, names))
+        node.wait_dispatched()
+        assert node.client.delete_topic(names[0]).left_in_log_bytes > 0
+        new = send_all(node.client, messages(300, [names[0]], seed=8))
+        node.wait_dispatched()
+    left = [*(one for one in old if one.topic != names[0]), *new]
+    assert_gapless(left)
+    report = rocketmq.facts(root, lookups_of(left))
+    ends = {(row["topic"], row["queueId"]): row["maxOffset"] for row in report.state["queues"]}
+    assert {queue: end for queue, end in ends.items() if end} == dict(next_offsets(left))
+    theirs = [stored_by_rocketmq(row) for row in rocketmq.append(root, 200, f"{names[0]}:{QUEUES}")]
+    assert_gapless([*left, *theirs])
+    with RunningNode(root, settings) as node:
+        node.wait_dispatched()
+        assert_pulled(node.client, [*left, *theirs])
+    verify_deep(root, settings)
+    tell(f"{len(left)} messages left of {len(old) + len(new)}, {len(theirs)} by RocketMQ")

@@ -26,6 +26,7 @@ Main = Callable[[list[str]], int]
         (bench_limits.main, ["--from", "/none.json"], "there is no file /none.json"),
         (bench_limits.main, ["--json", "/none/a.json"], "there is no folder /none"),
         (bench_limits.main, ["--json", "/"], "/ is a folder"),
+        (compare_rocketmq.main, ["--dir", "/dev/null/x"], "cannot make /dev/null/x: Not a dir"),
     ],
 )
 def test_what_makes_no_sense_is_told_before_any_work(
@@ -46,3 +47,9 @@ def test_a_file_that_no_script_wrote_is_an_error_that_names_it(
     file.write_text(text)
     assert main(["--from", str(file)]) == 2
     assert f"error: {file} is no result of" in capsys.readouterr().err
+
+
+def test_the_comparison_makes_the_folder_of_its_stores(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "there"
+    assert compare_rocketmq.main(["--plan", "--dir", str(folder)]) == 0
+    assert folder.is_dir()

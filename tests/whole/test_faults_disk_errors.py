@@ -141,7 +141,7 @@ def assert_commands_say_why(endpoint: str) -> None:
     code, _, err = keelog_says("topic", "create", "new", "--queues", "1", "--node", endpoint)
     _, cause, hint = err.splitlines()
     assert cause.startswith("cause: read_only: the writer is given_up: disk_error: ")
-    assert hint == "try: restart the node when that is mended; reading goes on"
+    assert hint == "try: restart the node when that is fixed; reading goes on"
 
 
 def test_errors_for_ever_leave_a_node_that_reads_and_says_why_it_does_not_write(

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import keelog
-from keelog.cli.messages.consume import ConsumeChoice, read_to_end
+from keelog.cli.messages.reading import BoundedReader, ConsumeChoice
 from keelog.cli.messages.selectors import StartPoint
 from node.reader.tail_cache import TAIL_RECORDS_MAX
 from node.store.verify.verify import verify
@@ -146,7 +146,7 @@ def test_who_reads_to_the_end_waits_for_a_queue_worker_that_is_behind(node: Runn
 def test_consume_says_so_when_a_queue_worker_keeps_it_from_the_end(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keelog.cli.messages.consume._CATCH_UP_S", 0.1)
+    monkeypatch.setattr("keelog.cli.messages.reading._CATCH_UP_S", 0.1)
     wanted = ConsumeChoice("orders", (), None, StartPoint("start"), None)
     produce(node.client, 100)
     node.wait_dispatched()
@@ -155,7 +155,7 @@ def test_consume_says_so_when_a_queue_worker_keeps_it_from_the_end(
     with stopped_queue_workers(node), keelog.connect(node.endpoint, retry=once) as client:
         produce(node.client, MORE_THAN_THE_TAIL)
         with pytest.raises(keelog.ServiceNotAvailable, match="is behind the log"):
-            found.extend(message.body for message in read_to_end(client, wanted))
+            found.extend(message.body for message in BoundedReader(client, wanted).read_to_end())
     assert len(found) == 100
 
 

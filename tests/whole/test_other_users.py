@@ -127,3 +127,32 @@ def test_who_holds_an_open_lock_can_do_so_no_longer_after_a_start_was_refused(ro
 def _is_held(path: Path) -> bool:
     inode = path.stat().st_ino
     return any(f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())
+
+
+COMMAND = f"""
+import os, sys
+from keelog.cli.main import run
+from keelog.cli.store.group import store
+os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+sys.exit(run(["store", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize("closed", ["", "keelog/floor", "keelog", "commitlog"])
+def test_another_user_gets_one_clear_error_whatever_is_closed(root: Path, closed: str) -> None:
+    with RunningNode(root, SMALL, queue_workers=1, readers=1) as node:
+        node.client.send("orders", b"x")
+    for path in [root, *root.rglob("*")] if closed else []:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    (root / closed).chmod(0o700 if (root / closed).is_dir() else 0o600)
+    out = str(root.parent / "out")
+    for words in (["info", str(root)], ["verify", str(root)], ["backup", str(root), out]):
+        done = subprocess.run(
+            [sys.executable, "-c", COMMAND, *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1, done.stderr
+        error, cause, hint = done.stderr.splitlines()
+        assert error.startswith("error: cannot ")
+        assert "Permission denied" in cause
+        assert "owner" in hint
+    assert not Path(out).exists()

@@ -126,6 +126,7 @@ FORCED = (
     "disk_space_clean_forcibly_ratio=1",
     "clean_file_forcibly_enable=true",
     "file_reserved_time=72",
+    "file_forced_warning_seconds=0",
 )
 
 

@@ -1,6 +1,6 @@
 // A small Keelog client for Node.js, written from docs/protocol.md.
 //
-//   const node = await connect("tcp://127.0.0.1:9870")
+//   const node = await connect("tcp://127.0.0.1:7850")
 //   const receipt = await node.send("orders", Buffer.from("hello"), { keys: ["o-17"] })
 //   const { messages, next } = await node.pull("orders", receipt.queue_id, 0, { waitMs: 1000 })
 
@@ -87,12 +87,19 @@ class Connection {
   }
 }
 
+/** An address as `routes` has it, with the host of `url` where it leaves out its own. */
+function atHost(address, url) {
+  return address.replace("//*:", `//${url.slice("tcp://".length, url.lastIndexOf(":"))}:`)
+}
+
 /** Reaches the node whose control socket is at `url`. */
 export async function connect(url, { timeoutMs = 5000 } = {}) {
   const control = new Connection(url, timeoutMs)
   for (let tries = 0; tries < 50; tries++) {
     const { header } = await control.ask("routes", {})
     if (header.writer !== null && header.readers.length > 0) {
+      header.writer = atHost(header.writer, url)
+      header.readers = header.readers.map((address) => atHost(address, url))
       return new Client(control, header, timeoutMs)
     }
     await new Promise((resolve) => setTimeout(resolve, 100))

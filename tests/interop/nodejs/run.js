@@ -1,7 +1,7 @@
 // Sends singly and in batches, reads everything back, finds by key, compares.
 // Prints one line of JSON; exits with 0 when all agrees, else with 1.
 //
-//   node run.js tcp://127.0.0.1:9870
+//   node run.js tcp://127.0.0.1:7850
 
 import { isDeepStrictEqual } from "node:util"
 import { connect, encodeRecord, KeelogError } from "./client.js"
@@ -166,7 +166,7 @@ async function main(url) {
 
 const [url] = process.argv.slice(2)
 if (url === undefined) {
-  console.error("usage: node run.js tcp://127.0.0.1:9870")
+  console.error("usage: node run.js tcp://127.0.0.1:7850")
   process.exit(2)
 }
 let summary = {}

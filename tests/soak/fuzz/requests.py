@@ -17,6 +17,9 @@ Header = dict[str, Any]
 Frames = list[bytes]
 
 TOPICS = tuple(f"fuzz-{n}" for n in range(12))
+REMOVED_TOPICS = tuple(f"fuzz-removed-{n}" for n in range(4))
+"""Topics that are made, purged and removed. No message goes there: all that were acknowledged must
+be readable in the end."""
 QUEUES = 4
 VALID_SHARE = 0.15
 """So many requests go out unbroken: the store must grow under the fuzz."""
@@ -24,13 +27,13 @@ WRITER, READER, CONTROL = "writer", "reader", "control"
 OPERATIONS = {
     WRITER: (
         *("send", "append", "create_topic", "delete_topic", "topics", "ping"),
-        *("stage", "publish", "unstage"),
+        *("stage", "publish", "unstage", "purge_topic", "cursor_get", "cursor_commit"),
     ),
     READER: ("pull", "get", "find", "offsets", "seek", "topics", "ping", "fetch", "layout"),
     CONTROL: ("routes", "status", "health", "ping"),
 }
 WEIGHTS = {
-    WRITER: (8, 8, 1, 0.2, 0.5, 1, 4, 2, 0.2),
+    WRITER: (8, 8, 1, 0.2, 0.5, 1, 4, 2, 0.2, 0.2, 0.5, 0.5),
     READER: (6, 4, 2, 1, 1, 0.5, 1, 2, 0.5),
     CONTROL: (1, 1, 1, 2),
 }
@@ -47,7 +50,7 @@ FIELDS = (
     "count", "bytes", "crc", "sizes", "max_messages", "max_bytes", "wait_ms", "physical_offset",
     "msg_id", "unique_key", "key", "begin", "end", "cursor", "unique", "timestamp", "boundary",
     "queues", "perm", "born_timestamp", "born_host", "reconsume_times", "flag", "sys_flag",
-    "query", "batch", "stage", "frame", "stages", "final",
+    "query", "batch", "stage", "frame", "stages", "final", "group", "offsets",
 )  # fmt: skip
 
 
@@ -117,10 +120,15 @@ class Fuzz:
             case "stage" | "publish" | "unstage":
                 fields, payload = self._staging(operation, number)
                 header |= fields
-            case "create_topic":
-                header |= {"topic": queue["topic"], "queues": QUEUES, "perm": 6}
-            case "delete_topic" | "offsets":
-                header |= {"topic": queue["topic"]}
+            case (
+                "create_topic"
+                | "delete_topic"
+                | "purge_topic"
+                | "cursor_get"
+                | "cursor_commit"
+                | "offsets"
+            ):
+                header |= self._of_topic(operation, queue)
             case "pull":
                 header |= {**queue, "offset": pick.randrange(2_000), "max_messages": 32}
                 header |= {"tags": pick.choice(("*", "TagA || TagB")), "wait_ms": 20}
@@ -131,6 +139,22 @@ class Fuzz:
             case "get" | "fetch" | "layout":
                 header |= self._raw(operation, queue)
         return header, payload
+
+    def _of_topic(self, operation: str, queue: Header) -> Header:
+        pick = self.random
+        if operation == "create_topic":
+            name = pick.choice((queue["topic"], *REMOVED_TOPICS))
+            return {"topic": name, "queues": QUEUES, "perm": 6}
+        if operation == "delete_topic":
+            return {"topic": pick.choice(REMOVED_TOPICS)}
+        if operation == "purge_topic":
+            return {"topic": pick.choice(REMOVED_TOPICS), "offset": pick.randrange(3)}
+        fields: Header = {"topic": queue["topic"]}
+        if operation.startswith("cursor"):
+            fields["group"] = f"g{pick.randrange(9)}"
+        if operation == "cursor_commit":
+            fields["offsets"] = [[queue["queue"], 0]]
+        return fields
 
     def _staging(self, operation: str, number: int) -> tuple[Header, Frames]:
         """A batch of one stage, which the next `publish` may bring into the log."""
