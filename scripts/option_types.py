@@ -34,6 +34,16 @@ def old_folder(text: str) -> Path:
     return path
 
 
+def made_folder(text: str) -> Path:
+    """A folder, which is made if there is none."""
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot make {text}: {error.strerror}") from None
+    return path
+
+
 def old_file(text: str) -> Path:
     """A file that is there."""
     path = Path(text)

@@ -1,6 +1,6 @@
 """asyncio sends over the loop's own connection, and by the I/O thread: what the former is worth.
 
-`python -m scripts.bench.asyncio_lane --node tcp://127.0.0.1:9870`. Each row: tasks that each send
+`python -m scripts.bench.asyncio_lane --node tcp://127.0.0.1:7850`. Each row: tasks that each send
 one message after the other, messages/s, and the time of a send (p50 and p99, microseconds).
 """
 
@@ -47,7 +47,7 @@ async def rows(node: str, name: str) -> None:
 def main() -> None:
     """Both ways in turns."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--node", default="tcp://127.0.0.1:9870")
+    parser.add_argument("--node", default="tcp://127.0.0.1:7850")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     print(f"{'way':10} {'tasks':>5} {'sends/s':>9} {'p50':>7} {'p99':>7}")

@@ -35,7 +35,7 @@ from protocol.kernel.loader import SWITCH
 from protocol.names import CONSUME_QUEUE_DIR, INDEX_DIR
 from protocol.record.encode import NewMessage
 from scripts.bench.fill import BATCH_RECORDS, DIGITS, HOST, CountedRecords, fill, ranges
-from scripts.option_types import old_folder, whole_number
+from scripts.option_types import made_folder, old_folder, whole_number
 from scripts.rivals.proc import cpu_seconds
 
 POLL_S = 0.004
@@ -217,7 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--queue-workers", type=whole_number, nargs="+", default=[1])
     parser.add_argument("--rounds", type=whole_number, default=1)
     parser.add_argument("--numpy", action="store_true", help="without the compiled kernel")
-    parser.add_argument("--dir", type=old_folder, help="where to make the store")
+    parser.add_argument("--dir", type=made_folder, help="where to make the store")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="dispatch-") as folder:

@@ -45,7 +45,7 @@ from scripts.bench.flatness_points import (
 from scripts.bench.flatness_show import table, write_picture
 from scripts.bench.recovery import batches, under_load
 from scripts.docs.generated_page import fill_part
-from scripts.option_types import new_file, old_file, old_folder, real_number, whole_number
+from scripts.option_types import made_folder, new_file, old_file, real_number, whole_number
 
 GIB = 1 << 30
 BODY_BYTES = 1024
@@ -181,7 +181,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--seconds", type=real_number, default=4.0, help="of each load at each point"
     )
     parser.add_argument("--limit", type=real_number, default=150.0, help="seconds of a point")
-    parser.add_argument("--dir", type=old_folder, help="where the stores are made")
+    parser.add_argument("--dir", type=made_folder, help="where the stores are made")
     parser.add_argument("--json", type=new_file, metavar="FILE")
     parser.add_argument("--picture", type=new_file, metavar="FILE", help="an SVG")
     parser.add_argument(

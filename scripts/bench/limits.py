@@ -22,7 +22,7 @@ import numpy as np
 import zmq
 
 from scripts.docs.generated_page import fill_part
-from scripts.option_types import new_file, old_file, old_folder
+from scripts.option_types import made_folder, new_file, old_file
 from scripts.rivals.results import TurnResults
 from scripts.rivals.rows import OURS
 from scripts.rivals.table import Spread, grid, number
@@ -208,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints; medians of some rounds."""
     text = __doc__.splitlines()[0] if __doc__ else None
     parser = argparse.ArgumentParser("python -m scripts.bench.limits", description=text)
-    parser.add_argument("--dir", type=old_folder, help="on which file system")
+    parser.add_argument("--dir", type=made_folder, help="on which file system")
     parser.add_argument("--results", type=old_file, metavar="FILE", help="of compare_rocketmq")
     parser.add_argument("--json", type=new_file, metavar="FILE")
     parser.add_argument(

@@ -24,6 +24,7 @@ from protocol.derived.index_entry import (
     key_hash,
 )
 from protocol.derived.queue_unit import FILLER_UNIT, QUEUE_UNIT, QueueUnit
+from protocol.derived.removed import Removed
 from protocol.ids import Queue
 from protocol.layout import StructLayout
 from protocol.message_id import Host
@@ -243,6 +244,11 @@ def _tails(root: Path) -> None:
     )
 
 
+def _removed(root: Path) -> None:
+    removed = Removed().without_topic("clicks", 3_931, 4)
+    checkpoints.save_removed(root, removed.with_purged({Queue("orders", 0): 2_048}))
+
+
 def _floor(root: Path) -> None:
     floor = checkpoints.Floor(root)
     for offset in (1_325, 4_096):
@@ -263,6 +269,7 @@ def own_examples() -> str:
         ("floor", _shown_floor()),
         ("progress/index", _own_text(_progress, "progress/index").splitlines()),
         ("tails", _own_text(_tails, checkpoints.TAILS_FILE).splitlines()),
+        ("removed", _own_text(_removed, checkpoints.REMOVED_FILE).splitlines()),
         (
             "clean",
             _own_text(lambda root: checkpoints.mark_clean(root, 2, 4_096), "clean").splitlines(),
@@ -281,6 +288,7 @@ MEANINGS = {
     "appended": "end of what was written",
     "committed": "end of what a reader could see (differs with the transient pool alone)",
     "flushed": "end of what survives a power loss",
+    "removals": "the number of the note of removed topics",
     "readable": "end of what may be read and indexed",
     "pid": "id of the process that writes this page",
     "heartbeat_ms": "time of its last sign of life, ms since 1970",

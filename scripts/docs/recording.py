@@ -25,10 +25,11 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 CAST, PICTURE = DOCS / "figures" / "recording.cast", DOCS / "recording.svg"
 COMMANDS = (
     "keelog serve ./store &",
-    "echo hello | keelog produce greetings --key first --tags en --format jsonl",
-    "keelog consume greetings -e -f '%t %o %k %v\\n'",
-    "keelog msg find --topic greetings --key first",
+    "keelog produce orders 'three apples' --key order-17 --tags fruit",
+    "keelog consume orders -e -f '%t %o %k %v\\n'",
+    "keelog msg find --topic orders --key order-17",
     "keelog status",
+    "keelog store export ./store --sqlite orders.db",
     "keelog store verify ./store --deep",
 )
 PROMPT = "$ "
@@ -47,7 +48,8 @@ _STYLE = """\
 text{font:13px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#d6dde6}
 .p{fill:#7fd18b}
 .t{animation:t 1ms backwards}
-@keyframes t{from{visibility:hidden}to{visibility:visible}}"""
+@keyframes t{from{visibility:hidden}to{visibility:visible}}
+@media(prefers-reduced-motion){.t{animation:none}}"""
 """A viewer without animations shows all: only text that waits for its time is hidden."""
 
 
@@ -123,7 +125,8 @@ def _answer(
     # Linux says EIO when nobody has the terminal open any more.
     with suppress(OSError):
         while data := os.read(outer, 65_536):
-            text = data.decode()
+            # The folder exists while this runs; a reader's would have another name.
+            text = data.decode().replace(str(folder), "~")
             told += text
             yield time.monotonic() - begun, text
             if is_left and "\nready " in f"\n{told}" and told.endswith("\n"):
