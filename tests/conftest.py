@@ -15,7 +15,7 @@ from tests.support.golden import GetStore, unpack
 # No deadline for one example: two cores that others use too are no clock.
 # CI always tries the same examples: a red run is then the change's doing and can be repeated.
 settings.register_profile("dev", max_examples=50, deadline=None)
-settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True)
+settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile(
     "night", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

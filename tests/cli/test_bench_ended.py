@@ -80,6 +80,7 @@ def test_a_bench_that_is_ended_by_a_signal_leaves_no_process_and_no_folder(
 
 
 @pytest.mark.process
+@pytest.mark.faults
 def test_a_bench_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     words = ["bench", "e2e", "--duration", "10m"]
     with running(words, tmp_path / "tmp", count=2) as (bench, processes):

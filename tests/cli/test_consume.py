@@ -323,6 +323,7 @@ def test_a_cursor_survives_kills_of_node_and_follower(tmp_path: Path) -> None:
         assert sorted(map(int, after.stdout.split())) == list(range(30, 40)), after.stderr
 
 
+@pytest.mark.faults
 def test_a_follower_waits_for_a_node_that_was_stopped_and_says_so(tmp_path: Path) -> None:
     with RunningNode(tmp_path / "store", SMALL, readers=1) as node:
         node.client.send("restarts", b"before")

@@ -61,6 +61,7 @@ def test_messages_of_every_golden_store_are_rocketmqs(
         assert comparable(rows, known) == [message_row(fact, name) for fact in known.messages]
 
 
+@pytest.mark.spark_long
 def test_units_of_every_golden_store_are_rocketmqs(spark: SparkSession, golden: GetStore) -> None:
     def place(row: Row) -> tuple[str, int, int]:
         return row["topic"], row["queueId"], row["queueOffset"]

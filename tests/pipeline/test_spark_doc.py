@@ -23,6 +23,7 @@ OPTION = re.compile(r"^\| `([\w.]+)`(?:, `([\w.]+)`)? \| ([\w, ]+) \|", re.MULTI
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
+@pytest.mark.spark_long
 def test_every_program_of_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", count=60)
     # Relative paths of the page are resolved by the driver's own Python, wherever that runs.

@@ -147,6 +147,7 @@ def test_backups_under_load_hold_all_that_was_flushed_before_they_began(tmp_path
     assert (report.findings, report.records) == ([], len(stored) + 1)
 
 
+@pytest.mark.faults
 def test_a_backup_killed_at_any_moment_goes_on(tmp_path: Path) -> None:
     root, out = tmp_path / "store", tmp_path / "out"
     with RunningNode(root, SMALL) as node:

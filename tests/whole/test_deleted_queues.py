@@ -47,6 +47,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
+@pytest.mark.faults
 def test_a_topics_queues_deleted_behind_a_kill_come_back_though_no_snapshot_knows_them(
     tmp_path: Path,
 ) -> None:

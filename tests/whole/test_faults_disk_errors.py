@@ -144,6 +144,7 @@ def assert_commands_say_why(endpoint: str) -> None:
     assert hint == "try: restart the node when that is fixed; reading goes on"
 
 
+@pytest.mark.faults
 def test_errors_for_ever_leave_a_node_that_reads_and_says_why_it_does_not_write(
     broken: tuple[RunningNode, dict[str, bytes]], faults: DiskFaults
 ) -> None:

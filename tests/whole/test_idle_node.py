@@ -25,6 +25,7 @@ def cpu_s(node: RunningNode) -> float:
     return float(sum(one.user + one.system for one in times))
 
 
+@pytest.mark.faults
 def test_an_idle_node_takes_next_to_no_processor_time(tmp_path: Path) -> None:
     with RunningNode(tmp_path / "store", queue_workers=1, readers=1) as node:
         for number in range(100):

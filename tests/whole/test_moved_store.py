@@ -160,6 +160,7 @@ def under_load(root: Path, go: Callable[[], None], cause: str) -> tuple[RunningN
     return node, load
 
 
+@pytest.mark.faults
 def test_a_store_that_is_moved_away_is_not_made_anew_and_keeps_what_was_acknowledged(
     tmp_path: Path,
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from node.store.verify.verify import verify
 from tests.support.node import RunningNode
+from tests.support.seldom import seldom
 
 pytestmark = pytest.mark.process
 
@@ -138,7 +139,7 @@ sys.exit(run(["store", *sys.argv[1:]]))
 """
 
 
-@pytest.mark.parametrize("closed", ["", "keelog/floor", "keelog", "commitlog"])
+@pytest.mark.parametrize("closed", ["", *seldom("keelog/floor", "keelog", "commitlog")])
 def test_another_user_gets_one_clear_error_whatever_is_closed(root: Path, closed: str) -> None:
     with RunningNode(root, SMALL, queue_workers=1, readers=1) as node:
         node.client.send("orders", b"x")

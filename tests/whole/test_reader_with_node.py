@@ -365,6 +365,7 @@ def test_nothing_is_lost_between_a_pull_and_its_hold(node: SmallNode) -> None:
     assert slowest < 20.0, "a pull was answered when its time was up"
 
 
+@pytest.mark.faults
 def test_killing_queue_workers_sends_no_consumer_back(node: SmallNode) -> None:
     writer, reader = node.open(node.writer), node.open(node.reader)
     total, kills = 600, 6

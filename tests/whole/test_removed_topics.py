@@ -126,6 +126,7 @@ def test_a_new_topic_of_the_name_begins_at_0_and_stays_so(
     assert bodies(client, "t") == [*new[Queue("t", 0)], b"new 6", *new[Queue("t", 1)]]
 
 
+@pytest.mark.faults
 def test_a_kill_of_every_process_right_after_the_answer_brings_nothing_back(
     node: TestNode, client: Client
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_kill_of_every_process_right_after_the_answer_brings_nothing_back(
     assert bodies(client, "t") == [b"new"]
 
 
+@pytest.mark.faults
 def test_a_kill_between_the_note_and_the_table_is_finished_by_the_next_start(
     node: TestNode, client: Client
 ) -> None:

@@ -98,6 +98,7 @@ def test_old_segments_go_and_the_node_goes_on_across_a_kill_and_a_stop(tmp_path:
     assert report.min_offset == begin
 
 
+@pytest.mark.faults
 def test_a_stopped_worker_keeps_what_it_has_not_seen(tmp_path: Path) -> None:
     with RunningNode(tmp_path / "store", [*SMALL, *BRISK], queue_workers=1) as node:
         send(node, 1000)
@@ -158,6 +159,7 @@ def test_as_in_a_broker_segments_go_at_any_age_and_the_last_stays(tmp_path: Path
     assert verify(node.root, deep=True).ok
 
 
+@pytest.mark.faults
 def test_above_the_warning_ratio_appends_are_refused_and_reads_go_on(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with RunningNode(root, SMALL) as node:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 
 LIMIT_S = 2
 SETTINGS = (f"node.silence_limit_s={LIMIT_S}",)
-PAGES = ["log", "queue-0-of-1", *seldom("index", "reader-0")]
+PAGES = ["log", *seldom("queue-0-of-1", "index", "reader-0")]
 
 
 def failing_checks(node: RunningNode) -> dict[str, str]:

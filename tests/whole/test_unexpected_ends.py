@@ -118,6 +118,7 @@ def test_an_error_in_any_thread_of_the_writer_ends_the_writer(
 
 
 @pytest.mark.parametrize("thread", [None, *seldom("http")])
+@pytest.mark.faults
 def test_an_error_in_the_supervisor_stops_the_whole_node_in_order(
     tmp_path: Path, injector: Injector, thread: str | None
 ) -> None:

@@ -119,6 +119,7 @@ print(local_session("wheel").read.format("keelog").load(sys.argv[1]).count())
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
+@pytest.mark.spark_long
 def test_an_installation_reads_a_store_with_spark(installed: Path, golden: GetStore) -> None:
     said = run(installed, "-c", READ, str(golden("small-clean")))
     assert int(said) == len(facts("small-clean").messages)

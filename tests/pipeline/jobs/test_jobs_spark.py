@@ -36,6 +36,7 @@ def check_plans(spark: SparkSession, by_workers: Path, by_spark: Path, name: str
     assert tree(by_spark) == expected
 
 
+@pytest.mark.spark_long
 def test_both_plans_write_what_the_workers_write(
     spark: SparkSession, golden_copy: GetStore
 ) -> None:

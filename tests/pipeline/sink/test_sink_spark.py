@@ -108,6 +108,7 @@ def test_each_error_reaches_the_user_with_its_condition(
     assert "e" not in {topic.topic for topic in node.client.topics()}
 
 
+@pytest.mark.spark_long
 def test_a_stream_from_one_topic_into_another_writes_each_row_once(
     spark: SparkSession, node: RunningNode, tmp_path: Path
 ) -> None:

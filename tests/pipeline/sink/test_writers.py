@@ -254,6 +254,7 @@ def test_a_frame_whose_answer_was_lost_is_sent_again(engine: Engine) -> None:
     assert engine.stored() == rows
 
 
+@pytest.mark.faults
 def test_a_writer_killed_in_mid_publication_goes_on_and_nothing_is_twice_or_missing(
     engine: Engine,
 ) -> None:

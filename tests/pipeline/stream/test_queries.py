@@ -106,6 +106,7 @@ def _input_rows(query: StreamingQuery) -> int:
     return sum(progress.numInputRows for progress in query.recentProgress)
 
 
+@pytest.mark.spark_long
 def test_a_query_says_what_it_has_lost(
     spark: SparkSession, store: LivingLog, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def counted(rows: DataFrame) -> list[str]:
     return sorted(str(row["row"]) for row in texts)
 
 
+@pytest.mark.spark_long
 def test_spark_reads_back_what_it_reads_from_the_store(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
