@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests bind port 0 and own their directories, so two at a time are safe.
-# loadgroup: tests marked xdist_group share one process.
-PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+# Tests bind port 0 and own their directories, so several at a time are safe; many of them wait
+# more than they compute. loadgroup: tests marked xdist_group share one process.
+PYTEST := $(BIN)/python -m pytest -q -n 3 --dist loadgroup
 
 # A node is many processes: where bytecode is not kept, each of them compiles all modules anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -141,6 +141,7 @@ def test_an_early_interrupt_prints_no_traceback() -> None:
 EARLY = """
 import os, signal, sys, threading, time
 from keelog.__main__ import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 def interrupt():
     time.sleep(float(sys.argv[1]))
     os.kill(os.getpid(), signal.SIGINT)
