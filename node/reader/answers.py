@@ -202,10 +202,15 @@ def offsets(
     return Answer({"queues": [_bounds(store, tail, queue) for queue in queues]})
 
 
-def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, int | bool]:
+def bounds_of(store: RunningStore, tail: TailCache, queue: Queue) -> tuple[int, int]:
+    """The minimum offset of a queue, and the offset of its next message."""
     reader = store.queue(*queue)
     low, high = (0, 0) if reader is None else (reader.min_offset, reader.max_offset)
-    high = max(high, tail.end_of(queue) or 0)
+    return low, max(high, tail.end_of(queue) or 0)
+
+
+def _bounds(store: RunningStore, tail: TailCache, queue: Queue) -> dict[str, int | bool]:
+    low, high = bounds_of(store, tail, queue)
     return {
         "queue_id": queue.queue_id,
         "min_offset": low,

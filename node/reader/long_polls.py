@@ -126,10 +126,12 @@ class LongPolls:
             self._times = [item for item in self._times if not item[2].is_over]
             heapq.heapify(self._times)
 
-    def forget(self, peer: bytes) -> None:
-        """Removes all pulls of a peer that is gone."""
-        for held in list(self._peers.get(peer, ())):
+    def forget(self, peer: bytes) -> list[Held]:
+        """Removes all pulls of a peer that is gone, and returns them."""
+        gone = list(self._peers.get(peer, ()))
+        for held in gone:
             self.remove(held)
+        return gone
 
     def take_due(self, now: float) -> Iterator[Held]:
         """Removes the pulls whose deadline has come, and yields them, the earliest first."""

@@ -4,31 +4,34 @@ A pull that asks for a `stream` stays held after an answer that takes it to the 
 the consumer need not pull again for each message.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from node.reader.answers import Answer, look_again, tail_answer
 from node.reader.long_polls import Held, LongPolls
 from node.reader.tail_cache import TailCache, Taken
-from node.serving.unix_server import Payload
 from node.store.running_store import RunningStore
 from protocol.errors import MqError
 from protocol.ids import Queue
-from protocol.wire.frames import Header, answer, refusal
 
 HELD_STREAMS_MAX = 40_000
 """While more pulls are held, each gets one answer: streams leave room for pulls that wait."""
-SendPull = Callable[[Held, Header, Payload | None], bool]
-"""Sends the answer to a pull; False when its peer is gone."""
+Deliver = Callable[[Held, Answer | MqError, Mapping[str, Any]], bool]
+"""Sends the answer to a pull, or the reason that there is none, with these fields more; False when
+its peer is gone."""
+AT_ONCE: Mapping[str, Any] = MappingProxyType({})
+"""Of an answer to a pull that was not held."""
 _Answers = dict[tuple[int, str, int, int], tuple[Taken, Answer]]
 
 
 class TailDesk:
-    """Answers what the tail cache can. It shares the held pulls with `ReaderService`."""
+    """Answers what the tail cache can. It shares the held pulls with `PullDesk`."""
 
-    def __init__(self, holds: LongPolls, send: SendPull) -> None:
+    def __init__(self, holds: LongPolls, deliver: Deliver) -> None:
         self.tail = TailCache()
         self._holds = holds
-        self._send = send
+        self._deliver = deliver
         self._min_offsets: dict[Queue, int] = {}
 
     def forget_bounds(self) -> None:
@@ -52,7 +55,7 @@ class TailDesk:
             self._holds.add(held)
             self._hand_out(held, taken, found)
         else:
-            self._send(held, answer(held.request_id, **found.fields), found.payload)
+            self._deliver(held, found, AT_ONCE)
         return True
 
     def follow(self, store: RunningStore, now: float) -> None:
@@ -74,7 +77,7 @@ class TailDesk:
                 answers[key] = taken, tail_answer(taken, self.min_offset(store, held.queue))
             except MqError as error:
                 self._holds.remove(held)
-                self._send(held, refusal(held.request_id, error), None)
+                self._deliver(held, error, AT_ONCE)
                 return
         taken, found = answers[key]
         if taken.records or not held.pull.wait_ms:
@@ -85,12 +88,12 @@ class TailDesk:
 
     def _hand_out(self, held: Held, taken: Taken, found: Answer) -> None:
         """Answers a held pull. A stream goes on until its answers have the size of a full one."""
-        header = answer(held.request_id, **found.fields, offset=held.begin)
+        extra = late(held)
         if held.pull.stream and taken.is_all and held.goes_on(taken.next_begin_offset, found.size):
-            header["more"] = True
+            extra["more"] = True
         else:
             self._holds.remove(held)
-        if not self._send(held, header, found.payload):
+        if not self._deliver(held, found, extra):
             self._holds.forget(held.peer)
 
     def min_offset(self, store: RunningStore, queue: Queue) -> int:
@@ -103,3 +106,8 @@ class TailDesk:
             return self.tail.first_of(queue) or 0
         self._min_offsets[queue] = reader.min_offset
         return reader.min_offset
+
+
+def late(held: Held) -> dict[str, Any]:
+    """The field of an answer to a pull that was held: the queue offset where it begins."""
+    return {"offset": held.begin}

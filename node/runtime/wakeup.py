@@ -27,8 +27,9 @@ from protocol.ids import Queue, shard_of
 
 RINGS_AT_ONCE = 64
 RING_BYTES_MAX = 64 * 1024
-READER_SLOTS = "reader-"
-"""The prefix of the slots whose bell is a `DatagramWakeup`."""
+READER, GATEWAY = "reader-", "gateway-"
+READER_SLOTS = (READER, GATEWAY)
+"""The prefixes of the slots whose bell is a `DatagramWakeup`: they answer pulls."""
 RINGS_HIGH_WATER_MARK = 1_000
 RECONNECT_MS = 10
 SLEEP_S_MAX = 0.5

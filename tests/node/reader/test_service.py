@@ -132,7 +132,7 @@ class Desk:
         """The log becomes readable up to `end`; these queues are named as grown."""
         self.living.publish(end)
         self.store.refresh()
-        self.service.wake(News(set(queues), set()))
+        self.service.desk.wake(News(set(queues), set()))
 
     def close(self) -> None:
         self.store.close()
@@ -436,9 +436,9 @@ def test_any_request_is_answered_refused_or_held(
         header["topic"] = queues[topic % len(queues)]["topic"]
     before = len(fuzzed.sent)
     fuzzed.service.handle(Received(b"p", pack(header), None), fuzzed.now)
-    held = len(fuzzed.service.holds)
+    held = len(fuzzed.service.desk.holds)
     assert len(fuzzed.sent) - before == 1 - held
-    fuzzed.service.stop()
+    fuzzed.service.desk.stop()
     assert len(fuzzed.sent) == before + 1 == fuzzed.counted(REQUESTS)
     assert fuzzed.sent[-1].error in (
         "", "BadRequest", "NotFound", "UnknownTopic", "UnknownOperation",
@@ -452,7 +452,7 @@ def test_any_bytes_are_refused_or_answered(
 ) -> None:
     before = len(fuzzed.sent)
     fuzzed.service.handle(Received(b"p", header, payload), fuzzed.now)
-    fuzzed.service.stop()
+    fuzzed.service.desk.stop()
     assert len(fuzzed.sent) == before + 1 == fuzzed.counted(REQUESTS)
 
 
@@ -489,11 +489,11 @@ def spot(name: str, tagged: bool = False) -> Spot:
 
 def hold(reader: Desk, where: Spot, peer: bytes = b"p", **fields: Any) -> None:
     """Asks for the message at `where`, which cannot be read yet."""
-    held = len(reader.service.holds)
+    held = len(reader.service.desk.holds)
     topic, queue = where.queue
     place = {"topic": topic, "queue": queue, "offset": where.offset, "wait_ms": 10_000}
     reader.ask("pull", peer, **{**place, **fields})
-    assert len(reader.service.holds) == held + 1, reader.sent[-1:]
+    assert len(reader.service.desk.holds) == held + 1, reader.sent[-1:]
 
 
 @pytest.fixture
@@ -515,7 +515,7 @@ def test_a_held_pull_is_answered_when_its_queue_has_grown(waiting: tuple[Desk, S
     (reply,) = reader.sent
     assert reply.header["status"] == "FOUND"
     assert [record.physical_offset for record in reply.records] == [where.before]
-    assert len(reader.service.holds) == 0
+    assert len(reader.service.desk.holds) == 0
     # It waited because it was told to.
     assert (reader.counted(REQUESTS, op="pull"), reader.counted(DURATION)) == (1, 0)
 
@@ -525,7 +525,7 @@ def test_a_held_pull_is_found_when_every_hint_was_lost(waiting: tuple[Desk, Spot
     hold(reader, where)
     reader.living.publish(where.after)
     reader.store.refresh()
-    reader.service.wake(News(set(), {0, 1}))
+    reader.service.desk.wake(News(set(), {0, 1}))
     assert [reply.header["status"] for reply in reader.sent] == ["FOUND"]
 
 
@@ -535,11 +535,11 @@ def test_what_the_files_got_without_a_hint_before_the_log_was_followed_answers_a
     reader, where = waiting
     hold(reader, where, b"a")
     hold(reader, where, b"b", tags=where.tags)
-    assert not reader.service.tail.follows
+    assert not reader.service.desk.tail.follows
     reader.living.publish(where.after)
     reader.store.refresh()
-    reader.service.follow(reader.now)
-    assert reader.service.tail.begin == where.after
+    reader.service.desk.follow(reader.now)
+    assert reader.service.desk.tail.begin == where.after
     assert [(reply.peer, reply.header["status"]) for reply in reader.sent] == [
         (b"a", "FOUND"),
         (b"b", "FOUND"),
@@ -550,13 +550,13 @@ def test_a_held_pull_is_answered_from_the_log_before_its_worker_has_placed_the_m
     waiting: tuple[Desk, Spot],
 ) -> None:
     reader, where = waiting
-    reader.service.follow(reader.now)
+    reader.service.desk.follow(reader.now)
     hold(reader, where, b"a")
     hold(reader, where, b"b")
     hold(reader, where, b"c", tags="no-such-tag")
     reader.living.log.publish(appended=where.after, readable=where.after)
     reader.store.refresh()
-    reader.service.follow(reader.now)
+    reader.service.desk.follow(reader.now)
     assert [reply.peer for reply in reader.sent] == [b"a", b"b"]
     for reply in reader.sent:
         assert [record.physical_offset for record in reply.records] == [where.before]
@@ -567,7 +567,7 @@ def test_a_held_pull_is_answered_from_the_log_before_its_worker_has_placed_the_m
                       offset=where.offset)  # fmt: skip
     assert (late.header["status"], late.payload) == ("FOUND", reader.sent[0].payload)
     hold(reader, where._replace(offset=where.offset + 1))
-    reader.service.time_out(reader.now + 10)
+    reader.service.desk.time_out(reader.now + 10)
     ends = [reply.header["next_begin_offset"] for reply in reader.sent[-2:]]
     assert ends == [where.offset + 1] * 2
 
@@ -605,13 +605,13 @@ def test_a_stream_is_answered_again_and_again_until_its_time_is_up(desk: OpenDes
             if Queue(m["topic"], m["queueId"]) == where.queue][-4:]  # fmt: skip
     reader.living.begin_epoch(rows[0]["physicalOffset"])
     reader.store.refresh()
-    reader.service.follow(reader.now)
+    reader.service.desk.follow(reader.now)
     hold(reader, where._replace(offset=rows[0]["queueOffset"]), stream=True)
     for row in rows:
         reader.living.publish(row["physicalOffset"] + row["storeSize"])
         reader.store.refresh()
-        reader.service.follow(reader.now)
-    reader.service.time_out(reader.now + 10)
+        reader.service.desk.follow(reader.now)
+    reader.service.desk.time_out(reader.now + 10)
     *parts, last = reader.sent
     assert b"".join(bytes(part.payload or b"") for part in parts) == b"".join(
         record.raw for part in parts for record in part.records
@@ -623,7 +623,7 @@ def test_a_stream_is_answered_again_and_again_until_its_time_is_up(desk: OpenDes
     assert "more" not in last.header
     assert last.header["status"] == "OFFSET_OVERFLOW_ONE"
     assert last.header["next_begin_offset"] == rows[-1]["queueOffset"] + 1
-    assert len(reader.service.holds) == 0
+    assert len(reader.service.desk.holds) == 0
 
 
 @pytest.mark.parametrize("bound", [{"max_messages": 1}, {"max_bytes": 100}])
@@ -631,24 +631,24 @@ def test_a_stream_ends_where_one_answer_would_have(
     waiting: tuple[Desk, Spot], bound: dict[str, Any]
 ) -> None:
     reader, where = waiting
-    reader.service.follow(reader.now)
+    reader.service.desk.follow(reader.now)
     hold(reader, where, stream=True, **bound)
-    reader.service.follow(reader.now)
+    reader.service.desk.follow(reader.now)
     reader.living.log.publish(appended=where.after, readable=where.after)
     reader.store.refresh()
-    reader.service.follow(reader.now)
+    reader.service.desk.follow(reader.now)
     (reply,) = reader.sent
     assert len(reply.records) == 1
     assert "more" not in reply.header
-    assert len(reader.service.holds) == 0
+    assert len(reader.service.desk.holds) == 0
 
 
 def test_a_held_pull_is_answered_when_its_time_is_up(waiting: tuple[Desk, Spot]) -> None:
     reader, where = waiting
     hold(reader, where, wait_ms=500)
-    reader.service.time_out(reader.now + 0.499)
+    reader.service.desk.time_out(reader.now + 0.499)
     assert reader.sent == []
-    reader.service.time_out(reader.now + 0.5)
+    reader.service.desk.time_out(reader.now + 0.5)
     (reply,) = reader.sent
     assert reply.header["status"] == "OFFSET_OVERFLOW_ONE"
     assert reply.header["next_begin_offset"] == reply.header["max_offset"] == where.offset
@@ -662,7 +662,7 @@ def test_a_message_that_the_filter_refuses_leaves_the_pull_held_and_moves_it_on(
     hold(reader, where, tags="no-such-tag")
     reader.grow(where.after, where.queue)
     assert reader.sent == []
-    reader.service.time_out(reader.now + 10)
+    reader.service.desk.time_out(reader.now + 10)
     (reply,) = reader.sent
     assert reply.header["status"] == "NO_MATCHED_MESSAGE"
     assert reply.header["next_begin_offset"] == where.offset + 1
@@ -703,7 +703,7 @@ def test_a_peer_that_is_gone_is_sent_to_once(waiting: tuple[Desk, Spot]) -> None
     reader.gone.add(b"gone")
     reader.grow(where.after, where.queue)
     assert len(reader.sent) == 1
-    assert len(reader.service.holds) == 0
+    assert len(reader.service.desk.holds) == 0
 
 
 def test_a_pull_that_cannot_wait_is_answered_at_once(waiting: tuple[Desk, Spot]) -> None:
@@ -723,9 +723,9 @@ def test_a_pull_of_a_queue_that_is_not_there_yet_waits_from_offset_0(
 ) -> None:
     reader, where = waiting
     hold(reader, where, queue=99, offset=0)
-    reader.service.wake_all()
+    reader.service.desk.wake_all()
     assert reader.sent == []
-    reader.service.time_out(reader.now + 10)
+    reader.service.desk.time_out(reader.now + 10)
     assert reader.sent[0].header["status"] == "NO_MESSAGE_IN_QUEUE"
 
 
@@ -739,7 +739,7 @@ def test_a_log_that_was_cut_below_a_held_pull_answers_it(waiting: tuple[Desk, Sp
     ][-5]
     reader.living.begin_epoch(earlier)
     reader.store.refresh()
-    reader.service.wake_all()
+    reader.service.desk.wake_all()
     (reply,) = reader.sent
     assert reply.header["status"] == "OFFSET_OVERFLOW_BADLY"
     assert reply.header["next_begin_offset"] == reply.header["max_offset"] < where.offset
@@ -747,7 +747,7 @@ def test_a_log_that_was_cut_below_a_held_pull_answers_it(waiting: tuple[Desk, Sp
 
 def test_one_held_pull_too_many_is_refused_as_busy(waiting: tuple[Desk, Spot]) -> None:
     reader, where = waiting
-    reader.service.holds._limit = 3
+    reader.service.desk.holds._limit = 3
     for _ in range(3):
         hold(reader, where)
     topic, queue = where.queue
@@ -761,7 +761,7 @@ def test_stopping_answers_every_held_pull(waiting: tuple[Desk, Spot]) -> None:
     reader, where = waiting
     for _ in range(5):
         hold(reader, where)
-    reader.service.stop()
+    reader.service.desk.stop()
     assert [reply.header["status"] for reply in reader.sent] == ["OFFSET_OVERFLOW_ONE"] * 5
 
 
@@ -771,16 +771,16 @@ def test_a_filter_that_refuses_thousands_of_messages_lets_others_have_their_turn
     reader, where = waiting
     reader.store.settings = replace(reader.store.settings, max_filter_message_size=20)
     hold(reader, where, tags="no-such-tag", max_messages=1)
-    (held,) = reader.service.holds.of(where.queue)
+    (held,) = reader.service.desk.holds.of(where.queue)
     held.next_offset = max(0, where.offset - 200)
     looks = 0
-    reader.service.wake(News({where.queue}, set()))
-    while reader.service.has_work:
+    reader.service.desk.wake(News({where.queue}, set()))
+    while reader.service.desk.has_work:
         looks += 1
-        reader.service.wake(News(set(), set()))
+        reader.service.desk.wake(News(set(), set()))
     assert looks >= 2
     assert held.next_offset == where.offset
-    assert len(reader.service.holds) == 1
+    assert len(reader.service.desk.holds) == 1
 
 
 # While a queue worker is behind
@@ -791,8 +791,8 @@ def lag(reader: Desk, end: int, state: int = RUNNING) -> None:
     for worker in reader.living.workers:
         worker.publish(dispatched=end, pid=worker.read().pid + 1, state=state)
     reader.store.refresh()
-    reader.service.wake_all()
-    reader.service.settle()
+    reader.service.desk.wake_all()
+    reader.service.desk.settle()
 
 
 def test_a_worker_that_starts_again_sends_no_consumer_back(waiting: tuple[Desk, Spot]) -> None:
@@ -824,9 +824,9 @@ def test_a_late_worker_is_waited_for_a_second_and_no_longer(waiting: tuple[Desk,
     reader, where = waiting
     lag(reader, where.before // 2)
     hold(reader, where, wait_ms=0)
-    reader.service.time_out(reader.now + 0.9)
+    reader.service.desk.time_out(reader.now + 0.9)
     assert reader.sent == []
-    reader.service.time_out(reader.now + 1.1)
+    reader.service.desk.time_out(reader.now + 1.1)
     assert [reply.error for reply in reader.sent] == ["ServiceNotAvailable"]
 
 
@@ -879,7 +879,7 @@ def test_who_reads_past_where_a_worker_stopped_before_damage_is_told(
     for worker in reader.living.workers:
         worker.publish(state=DAMAGED, damaged_at=where.before)
     reader.store.refresh()
-    reader.service.time_out(reader.now + 11)
+    reader.service.desk.time_out(reader.now + 11)
     assert [reply.error for reply in reader.sent] == ["StoreDamaged"]
     topic, queue = where.queue
     place = {"topic": topic, "queue": queue}

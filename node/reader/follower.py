@@ -1,0 +1,275 @@
+"""Keeps the store of a pull desk up to date, for any process that serves pulls: a reader, the
+gateway. No client's sockets.
+
+Files decide, messages announce: what may be read is in the state pages; a hint from a queue
+worker only shortens a held pull's wait.
+"""
+
+import logging
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from node.reader.growth_notices import Hints, News
+from node.reader.pull_desk import PullDesk
+from node.runtime.event_log import fields
+from node.runtime.held_store import is_in_place
+from node.runtime.process import now_ms
+from node.runtime.settings import Settings
+from node.runtime.state_page import DAMAGED, NEVER, RUNNING, STOPPED, StatePages, WorkerPage
+from node.runtime.wakeup import (
+    SLEEP_S_MAX,
+    Context,
+    DatagramWakeup,
+    Waiters,
+    quiet_sleep_s,
+)
+from node.store.opening import open_live
+from node.store.query.pull_types import TransferLimits
+from node.store.running_store import RunningStore
+from protocol.errors import CorruptError, MqError
+
+log = logging.getLogger("keelog.reader")
+
+TICK_MS = 2
+"""The time between looks at the pages while a pull waits and messages flow: a lost hint costs less
+than 5 ms. After a quiet time a look comes less often."""
+IDLE_MS = int(SLEEP_S_MAX * 1000)
+WAITING_S = 0.1
+"""How long the process follows the log after the last request for its end: most are repeated."""
+HEARTBEAT_S = 0.1
+REOPEN_CHECK_S = 1.0
+UNFIT_S_MAX = 2.0
+"""How long the log's folder may disagree with the pages, as the writer changes its files."""
+
+
+class ReaderSite(NamedTuple):
+    """The store of a process that serves pulls, and its slot: the name of its page and lock."""
+
+    root: Path
+    slot: str
+    shards: int
+    settings: Settings
+
+
+class StoreFollower:
+    """Follows the store for `desk`. Times are seconds of the monotonic clock.
+
+    A turn is `begin_turn`, the requests, `end_turn`. The owner sleeps for `sleep_ms` after a turn,
+    but only if `ask_for_ring` is true, and not beyond an event of `bell_fd`.
+    """
+
+    def __init__(
+        self, site: ReaderSite, desk: PullDesk, page: WorkerPage, context: Context
+    ) -> None:
+        self.desk = desk
+        self._site = site
+        self._page = page
+        self._bell = DatagramWakeup(site.slot)
+        self.bell_fd = self._bell.watched
+        self._hints = Hints(self._bell, site.shards)
+        self._workers = Waiters(context, site.root, lambda slot: slot.startswith("queue-"))
+        self._news: News | None = None
+        self._epoch = 0
+        self._unfit_since: float | None = None
+        self._has_moved = False
+        self._waits_until = 0.0
+        self._wake_at = NEVER
+        self._readable = 0
+        self._grew_at = time.monotonic()
+        self._heartbeat_at = 0.0
+        self._reopen_check_at = 0.0
+
+    @property
+    def _pages(self) -> StatePages:
+        return self.desk.store.pages
+
+    def look(self, now: float) -> None:
+        """Notes whether the log has grown, after a sleep."""
+        if self._pages.readable() != self._readable:
+            self._readable, self._grew_at = self._pages.readable(), now
+
+    def begin_turn(self, now: float, is_rung: bool) -> None:
+        """Takes in what has come. Hints first: the refresh after them covers what they announce."""
+        self._news = self._collect(now, is_rung)
+        self._refresh(now)
+
+    def catch_up(self, now: float) -> None:
+        """Before each request: its client may know of the growth from the writer."""
+        if self._pages.readable() != self.desk.store.log.end:
+            self._refresh(now)
+
+    def end_turn(self, now: float) -> None:
+        """Serves the held pulls that have messages, or whose time is up."""
+        desk = self.desk
+        desk.note_removals()
+        self._follow(now)
+        if self._news is None:
+            desk.wake_all()
+        elif self._news or desk.has_work:
+            desk.wake(self._news)
+        desk.settle()
+        desk.time_out(now)
+
+    def is_anything_due(self, now: float) -> bool:
+        """True if a turn without an event has work: most ticks while pulls wait have none."""
+        desk = self.desk
+        deadline = desk.holds.next_deadline()
+        if desk.has_work or desk.is_unsettled:
+            return True
+        if now - self._heartbeat_at >= HEARTBEAT_S:
+            return True
+        if desk.tail.follows and self._pages.readable() != desk.tail.end:
+            return True
+        if deadline is None:
+            return False
+        if deadline <= now or self._pages.epoch() != self._epoch:
+            return True
+        return not desk.tail.follows and not self._hints.are_up_to_date(self._pages.hints())
+
+    def sleep_ms(self, now: float, has_unsent: bool) -> int:
+        """How long the process may sleep. `has_unsent`: replies wait for the network."""
+        desk = self.desk
+        if desk.has_work:
+            return 0
+        deadline = desk.holds.next_deadline()
+        if deadline is None:
+            return TICK_MS if has_unsent else IDLE_MS
+        sleep_ms = TICK_MS
+        if desk.tail.follows and not has_unsent and not desk.is_unsettled:
+            sleep_ms = int(quiet_sleep_s(now - self._grew_at, TICK_MS / 1000) * 1000)
+        return min(sleep_ms, max(0, int((deadline - now) * 1000) + 1))
+
+    def ask_for_ring(self) -> bool:
+        """Asks the writer to ring at the next record; False if that is there already."""
+        tail = self.desk.tail
+        wake_at = tail.end + 1 if tail.follows else NEVER
+        if wake_at != self._wake_at:
+            self._wake_at = wake_at
+            self._page.publish(wake_at=wake_at)
+        return not tail.follows or self._pages.readable() == tail.end
+
+    def beat(self, now: float, requests: int) -> bool:
+        """Gives the heartbeat when it is due, and says so. `requests`: how many were answered."""
+        if now - self._heartbeat_at < HEARTBEAT_S:
+            return False
+        self._heartbeat_at = now
+        self._page.beat(now_ms())
+        self._page.publish(
+            requests=requests,
+            held=len(self.desk.holds),
+            epoch=self._epoch,
+            dispatched=self.desk.store.followed,
+        )
+        return True
+
+    def stop(self) -> None:
+        """Serves the held pulls with what there is."""
+        self._refresh(time.monotonic())
+        self.desk.stop()
+
+    def stopped(self, requests: int) -> None:
+        """Publishes that the process serves nobody any more."""
+        self._page.publish(state=STOPPED, held=0, listens=0, wake_at=NEVER, requests=requests)
+
+    def close(self) -> None:
+        """Closes bells, pages and files."""
+        self._hints.close()
+        self._workers.close()
+        self.desk.store.close()
+
+    def _collect(self, now: float, is_rung: bool) -> News | None:
+        """What may have grown; None for everything, as at a new epoch."""
+        news = self._hints.collect(self._pages.hints, now, is_rung)
+        epoch = self._pages.epoch()
+        if epoch != self._epoch:
+            self._epoch = epoch
+            return None
+        return news
+
+    def _follow(self, now: float) -> None:
+        """While pulls wait, follows the log itself, or the queue workers where that fails."""
+        desk = self.desk
+        if len(desk.holds) or desk.is_asked_for_end:
+            desk.is_asked_for_end = False
+            self._waits_until = now + WAITING_S
+        elif now >= self._waits_until:
+            self._waits_until = 0.0
+        if not self._waits_until or self._unfit_since is not None:
+            desk.tail.stop()
+        else:
+            desk.follow(now)
+        listens = bool(self._waits_until) and not desk.tail.follows
+        if self._hints.listen(listens):
+            self._page.publish(listens=int(listens))
+            if listens:
+                # Workers rest while no reader listens: wake them.
+                self._workers.ring_all()
+
+    def _refresh(self, now: float) -> None:
+        """Takes in the pages; if that fails for UNFIT_S_MAX, requests are refused."""
+        desk = self.desk
+        if now >= self._reopen_check_at:
+            self._reopen_check_at = now + REOPEN_CHECK_S
+            self._workers.look()
+            desk.at_end.forget_bounds()
+            if not is_in_place():
+                self._note_moved()
+            elif self._pages.are_replaced():
+                self._reopen()
+        try:
+            desk.store.refresh()
+        except MqError as error:
+            if self._unfit_since is None:
+                self._unfit_since = now
+            if now - self._unfit_since >= UNFIT_S_MAX and desk.trouble is None:
+                details = fields(why=error)
+                log.error("the store cannot be followed", extra=details)  # noqa: TRY400
+                desk.trouble = error
+                self._page.publish(state=DAMAGED)
+            return
+        self._unfit_since = None
+        if desk.trouble is not None:
+            desk.trouble = None
+            self._page.publish(state=RUNNING)
+
+    def _note_moved(self) -> None:
+        """Logs, once, that only files which are open already will be read."""
+        if not self._has_moved:
+            self._has_moved = True
+            log.error("the store has moved: no more of its files are opened")
+
+    def _reopen(self) -> None:
+        """Opens the store again after its pages were replaced: the old maps do not change."""
+        log.warning("the state pages were replaced: opening the store again")
+        store = open_fitting(self._site)
+        self.desk.tail.stop()
+        self.desk.store.close()
+        self.desk.store = store
+        self._epoch = 0
+
+
+def transfer_limits(settings: Settings) -> TransferLimits:
+    """The limits of one pull; records within a share of the memory count as hot."""
+    memory = psutil.virtual_memory().total * settings.access_message_in_memory_max_ratio // 100
+    return TransferLimits(
+        count_max=settings.max_transfer_count_on_message_in_memory,
+        bytes_max=settings.max_transfer_bytes_on_message_in_memory,
+        cold_count_max=settings.max_transfer_count_on_message_in_disk,
+        cold_bytes_max=settings.max_transfer_bytes_on_message_in_disk,
+        memory_bytes=memory,
+    )
+
+
+def open_fitting(site: ReaderSite) -> RunningStore:
+    """Opens the store; tries again for a moment, as the writer may be changing its segments."""
+    deadline = time.monotonic() + UNFIT_S_MAX
+    while True:
+        try:
+            return open_live(site.root, site.shards, site.settings)
+        except CorruptError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(0.02)
