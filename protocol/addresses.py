@@ -4,6 +4,9 @@ its client."""
 import ipaddress
 import re
 
+VIP_DISTANCE = 2
+"""RocketMQ's old clients and slaves connect so much below the port of a broker
+(MixAll#brokerVIPChannel)."""
 ANY_HOST = "*"
 """The host in an address of a process that listens at all addresses of its machine: the client puts
 the one there under which it asked."""

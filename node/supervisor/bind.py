@@ -5,14 +5,14 @@ import re
 import socket
 from dataclasses import dataclass, replace
 
-from protocol.addresses import ANY_HOST, is_numeric
+from protocol.addresses import ANY_HOST, VIP_DISTANCE, is_numeric
 from protocol.errors import BadRequest
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
 _HTTP = re.compile(r"(?:http://)?(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})/?")
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 _PORT_MAX = 65_535
-_WILDCARDS = (ANY_HOST, "0.0.0.0", "[::]")
+WILDCARDS = (ANY_HOST, "0.0.0.0", "[::]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class BindAddress:
     @property
     def is_wildcard(self) -> bool:
         """True for all addresses of this machine."""
-        return self.host in _WILDCARDS
+        return self.host in WILDCARDS
 
     @property
     def is_loopback(self) -> bool:
@@ -98,6 +98,36 @@ def parse_http(text: str) -> BindAddress | None:
     return BindAddress(match[1] or "127.0.0.1", int(match[2]), any_port=False)
 
 
+def parse_remoting(text: str) -> BindAddress | None:
+    """Reads `HOST:PORT`, or `PORT` on loopback, for RocketMQ's clients; None for nothing.
+
+    Raises BadRequest for anything else.
+    """
+    if not text:
+        return None
+    match = _HTTP.fullmatch(text)
+    if match is None or "/" in text or int(match[2]) > _PORT_MAX:
+        raise BadRequest(f"remoting {text[:80]!a} cannot be listened at", "write 127.0.0.1:10911")
+    port = int(match[2])
+    return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0)
+
+
+def remoting_place(text: str) -> BindAddress:
+    """Where RocketMQ's clients connect: port 0 becomes a free one; without a text, it stays 0.
+
+    The port is chosen here, as records hold it, and the writer starts before the gateway.
+    """
+    place = parse_remoting(text)
+    if place is None:
+        return BindAddress("", 0, any_port=False)
+    if place.port:
+        return place
+    with socket.create_server(("127.0.0.1", 0)) as lower:
+        port = int(lower.getsockname()[1]) + VIP_DISTANCE
+        socket.create_server(("127.0.0.1", port)).close()
+    return replace(place, port=port)
+
+
 def parse_advertise(text: str) -> str:
     """Reads a host name or an address; an IPv6 address gets its brackets, nothing stays nothing.
 
@@ -106,7 +136,7 @@ def parse_advertise(text: str) -> str:
     host = f"[{text.strip('[]')}]" if ":" in text and is_numeric(text) else text
     if not host:
         return ""
-    if host in _WILDCARDS or not _is_host(host):
+    if host in WILDCARDS or not _is_host(host):
         raise BadRequest(
             f"advertise {text[:80]!a}: no client can connect to that host",
             "write the host alone, as db7.example.org, 192.0.2.7 or 2001:db8::7: the ports are"

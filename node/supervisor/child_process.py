@@ -6,13 +6,18 @@ Nothing is forked but for `exec`, so a child shares no memory, lock or socket wi
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime.process import DamageReport
+from node.supervisor.bind import WILDCARDS, BindAddress, parse_advertise
+from node.supervisor.options import Options
+from node.supervisor.plan import Child, ChildRole
 
 SOURCE_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 """The folder of the outermost package: the source tree, or where the wheel is installed."""
@@ -33,9 +38,55 @@ class ChildReport(NamedTuple):
     damage: DamageReport | None = None
 
 
+class NodePlaces(NamedTuple):
+    """Where a node listens: its control socket, and its gateway (port 0: it has none)."""
+
+    control: BindAddress
+    gateway: BindAddress
+
+
 def command(module: str, arguments: Sequence[str]) -> list[str]:
     """The command line of a child. -P: a folder `node` in the current directory is not ours."""
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def child_command(child: Child, options: Options, places: NodePlaces, held: str) -> list[str]:
+    """The command line of a node's child. `held` is the identity of the store that is held."""
+    arguments = [str(options.root), *_arguments(child, options, places), "--held", held]
+    if child.local:
+        arguments += ["--local", child.local]
+    for pair in options.pairs:
+        arguments += ["-X", pair]
+    return command(options.modules[child.role], arguments)
+
+
+def _arguments(child: Child, options: Options, places: NodePlaces) -> list[str]:
+    place, shards = places.control, str(options.serve.queue_workers)
+    match child.role:
+        case ChildRole.WRITER:
+            port = places.gateway.port or place.port
+            arguments = ["--bind", place.child(1, child.endpoint).bound, "--store-port", str(port)]
+            return [*arguments, "--advertise", options.network.advertise]
+        case ChildRole.QUEUE:
+            return ["--shard", str(child.index), "--shards", shards]
+        case ChildRole.READER:
+            endpoint = place.child(2 + child.index, child.endpoint).bound
+            return ["--bind", endpoint, "--index", str(child.index), "--shards", shards]
+        case ChildRole.GATEWAY:
+            return ["--shards", shards, *_gateway_arguments(options, places)]
+    return []
+
+
+def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
+    place, broker, control = places.gateway, options.broker, places.control
+    node = replace(control, host="127.0.0.1") if control.is_wildcard else control
+    arguments = ["--bind", f"{place.host}:{place.port}", "--node", node.endpoint]
+    arguments += ["--cluster", broker.broker_cluster_name]
+    arguments += ["--broker", broker.broker_name or socket.gethostname()]
+    told = parse_advertise(options.network.advertise) or place.host
+    if told not in WILDCARDS:
+        arguments += ["--address", f"{told}:{place.port}"]
+    return arguments
 
 
 def environment() -> dict[str, str]:

@@ -12,6 +12,7 @@ from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.regular_file import open_regular
 from node.runtime.state_page import run_dir
+from node.runtime.wakeup import READER_SLOTS
 from node.store.identity.own_places import check_own_files
 from node.store.identity.store_links import check_links
 from protocol.errors import NotAStore, StoreLocked, StorePermission
@@ -38,7 +39,7 @@ _MARKS = frozenset({COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, CHECKPOINT_FILE, ABORT_FI
 """A directory with one of these is a store."""
 _IN_EMPTY_FILE_SYSTEMS = frozenset({"lost+found"})
 _OTHERS_MAY_ENTER, _OTHERS_MAY_READ = 0o011, 0o044
-_COUNTED_SLOTS = ("queue-", "reader-")
+_COUNTED_SLOTS = ("queue-", *READER_SLOTS)
 ORPHANS_S_MAX = 10.0
 _RETRY_S = 0.05
 

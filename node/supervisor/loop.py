@@ -34,8 +34,13 @@ from node.runtime.run_process import begin_process
 from node.runtime.settings import Settings, load_settings
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
-from node.supervisor.bind import BindAddress, parse_advertise, parse_bind
-from node.supervisor.child_process import Process, command
+from node.supervisor.bind import (
+    BindAddress,
+    parse_advertise,
+    parse_bind,
+    remoting_place,
+)
+from node.supervisor.child_process import NodePlaces, Process, child_command
 from node.supervisor.control import answer_clients, bind, check_ports
 from node.supervisor.directory import (
     open_directory,
@@ -170,8 +175,12 @@ class Supervisor:
         self.server = server
         self.events = events
         self.children = plan_children(
-            options.serve.queue_workers, options.serve.readers, settings.message_index_enable
+            options.serve.queue_workers,
+            options.serve.readers,
+            settings.message_index_enable,
+            with_gateway=bool(options.serve.remoting),
         )
+        self._places = NodePlaces(self.place, remoting_place(options.serve.remoting))
         if self.place.takes_local:
             name_local_sockets(self.children)
         self._watch = SilenceWatch(held.place, options.serve.queue_workers, options.limits)
@@ -262,7 +271,8 @@ class Supervisor:
 
     def _start(self, number: int, child: Child, now: float) -> None:
         try:
-            process = Process(self._command(child))
+            arguments = child_command(child, self.options, self._places, self.held.identity)
+            process = Process(arguments)
         except OSError as error:
             details = fields(process=child.name, cause=error)
             log.error("process cannot be started", extra=details)  # noqa: TRY400 (no bug of ours)
@@ -274,27 +284,6 @@ class Supervisor:
         self._processes[number] = process
         note_start(child, process.pid, now)
         log.debug("process started", extra=fields(process=child.name, process_pid=process.pid))
-
-    def _command(self, child: Child) -> list[str]:
-        options, place = self.options, self.place
-        shards = str(options.serve.queue_workers)
-        arguments = [str(options.root)]
-        if child.role is ChildRole.WRITER:
-            arguments += ["--bind", place.child(1, child.endpoint).bound]
-            arguments += ["--control-port", str(place.port)]
-            arguments += ["--advertise", options.network.advertise]
-        elif child.role is ChildRole.QUEUE:
-            arguments += ["--shard", str(child.index), "--shards", shards]
-        elif child.role is ChildRole.READER:
-            endpoint = place.child(2 + child.index, child.endpoint).bound
-            arguments += ["--bind", endpoint, "--index", str(child.index)]
-            arguments += ["--shards", shards]
-        arguments += ["--held", self.held.identity]
-        if child.local:
-            arguments += ["--local", child.local]
-        for pair in options.pairs:
-            arguments += ["-X", pair]
-        return command(options.modules[child.role], arguments)
 
     def _collect(self, now: float) -> None:
         """Takes in the reports of children, and the children that have ended."""
@@ -369,6 +358,9 @@ class Supervisor:
     def _ends(self) -> list[str]:
         """The other addresses of the ready line: metrics and log file."""
         ends = [f"metrics {self._http_url}/metrics"] if self._http_url else []
+        gateway = self._places.gateway
+        if gateway.port:
+            ends.append(f"remoting {gateway.host}:{gateway.port}")
         return ends if self.events.file is None else [*ends, f"log {self.events.file}"]
 
     def _is_ready(self, now: float) -> bool:

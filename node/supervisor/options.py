@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.runtime.settings import check_bounds, setting
-from node.supervisor.bind import parse_advertise, parse_bind, parse_http
+from node.supervisor.bind import parse_advertise, parse_bind, parse_http, parse_remoting
 from node.supervisor.plan import ChildRole, RestartLimits
 from protocol.modules import module_name
+from protocol.names import check_topic
 
 SERVE = "serve"
 """The table of a settings file, and the word before a name: `-X serve.readers=2`."""
@@ -36,6 +37,11 @@ class ServeSettings:
         "",
         "where /metrics, /livez, /readyz and /healthz are, as 7855 or 0.0.0.0:7855; empty: nowhere",
     )
+    remoting: str = setting(
+        "",
+        "where RocketMQ's own clients connect, as 127.0.0.1:10911, and two ports below it; it is "
+        "their `namesrvAddr` too; port 0 takes free ones; empty: nowhere",
+    )
     restart_limit: int = setting(
         5, "a process that ends so often within a minute is given up; 0: never", least=0
     )
@@ -43,6 +49,7 @@ class ServeSettings:
     def __post_init__(self) -> None:
         parse_bind(self.bind)
         parse_http(self.http)
+        parse_remoting(self.remoting)
         check_bounds(self)
 
 
@@ -58,6 +65,18 @@ class NetworkSettings:
 
     def __post_init__(self) -> None:
         parse_advertise(self.advertise)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """How a node calls itself towards RocketMQ's clients: properties of a broker, in snake case."""
+
+    broker_cluster_name: str = setting("DefaultCluster", "the cluster of the node")
+    broker_name: str = setting("", "the name of the node in its cluster; empty: the host's name")
+
+    def __post_init__(self) -> None:
+        for name in (self.broker_cluster_name, self.broker_name or "b"):
+            check_topic(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +98,7 @@ MODULES: Mapping[ChildRole, str] = {
     ChildRole.QUEUE: module_name("workers.consume_queue"),
     ChildRole.INDEX: module_name("workers.index_file"),
     ChildRole.READER: module_name("node.reader.loop"),
+    ChildRole.GATEWAY: module_name("gateway.loop"),
 }
 
 
@@ -89,6 +109,7 @@ class Options:
     root: Path
     serve: ServeSettings = field(default_factory=ServeSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
     pairs: tuple[str, ...] = ()
     origins: Sequence[Mapping[str, str]] = ()
     """Which settings were given, and by whom: `setting`, `origin`, `where`."""

@@ -26,6 +26,7 @@ from node.runtime.process import (
 )
 from node.runtime.shortage import FREE_SPACE, FULL, MORE_RESOURCES, SHORT
 from node.runtime.state_page import LOG_SLOT, queue_slot
+from node.runtime.wakeup import GATEWAY, READER
 
 
 class ChildRole(StrEnum):
@@ -35,6 +36,7 @@ class ChildRole(StrEnum):
     QUEUE = "queue"
     INDEX = "index"
     READER = "reader"
+    GATEWAY = "gateway"
 
 
 class ChildState(StrEnum):
@@ -141,6 +143,7 @@ class Child:
             ChildRole.QUEUE: f"queue worker {self.index}",
             ChildRole.INDEX: "index worker",
             ChildRole.READER: f"reader {self.index}",
+            ChildRole.GATEWAY: "gateway",
         }[self.role]
 
     @property
@@ -154,13 +157,16 @@ class Child:
         return self.was_ready or self.exit_code is not None
 
 
-def plan_children(queue_workers: int, readers: int, with_index: bool) -> list[Child]:
+def plan_children(
+    queue_workers: int, readers: int, with_index: bool, with_gateway: bool = False
+) -> list[Child]:
     """The children of a node: the writer first, then those that follow it."""
     return [
         Child(ChildRole.WRITER, 0),
         *(Child(ChildRole.QUEUE, index) for index in range(queue_workers)),
         *([Child(ChildRole.INDEX, 0)] if with_index else []),
         *(Child(ChildRole.READER, index) for index in range(readers)),
+        *([Child(ChildRole.GATEWAY, 0)] if with_gateway else []),
     ]
 
 
@@ -182,7 +188,9 @@ def page_slot(child: Child, shards: int) -> str:
         return LOG_SLOT
     if child.role is ChildRole.QUEUE:
         return queue_slot(child.index, shards)
-    return f"reader-{child.index}" if child.role is ChildRole.READER else "index"
+    if child.role is ChildRole.INDEX:
+        return "index"
+    return f"{READER if child.role is ChildRole.READER else GATEWAY}{child.index}"
 
 
 def backoff_s(crashes: int, limits: RestartLimits) -> float:
@@ -423,10 +431,13 @@ def summary(children: list[Child]) -> str:
         (ChildRole.QUEUE, "queue worker"),
         (ChildRole.INDEX, ""),
         (ChildRole.READER, "reader"),
+        (ChildRole.GATEWAY, ""),
     ):
         count = counts[role]
         if role is ChildRole.INDEX:
             parts += ["index worker"] if count else []
+        elif role is ChildRole.GATEWAY:
+            parts += ["gateway"] if count else []
         else:
             parts.append(f"{count} {text}{'' if count == 1 else 's'}")
     return ", ".join(parts)

@@ -179,6 +179,7 @@ def health(view: NodeView) -> Fields:
         _role_check(view, ChildRole.READER, "readers", needed=True),
         _role_check(view, ChildRole.QUEUE, "queue_workers", needed=False),
         _role_check(view, ChildRole.INDEX, "index_worker", needed=False),
+        *_gateway_check(view),
         _check("heartbeat", not silent, silent or "every process gives its own", needed=True),
         _check("flush", not late, late or "none takes long", needed=view.settings.is_sync_flush),
         _check("publications", not problems, "; ".join(problems) or "none is stuck"),
@@ -247,6 +248,13 @@ def _role_check(view: NodeView, role: ChildRole, name: str, needed: bool) -> Fie
     detail = ", ".join([f"{running} of {len(children)} running", *others])
     enough = running >= min(1, len(children)) if needed else running == len(children)
     return _check(name, enough and not (needed and view.stopping), detail, needed)
+
+
+def _gateway_check(view: NodeView) -> list[Fields]:
+    """None for a node without a gateway."""
+    if all(child.role is not ChildRole.GATEWAY for child in view.children):
+        return []
+    return [_role_check(view, ChildRole.GATEWAY, "gateway", needed=False)]
 
 
 def _shown_state(child: Child) -> str:

@@ -20,7 +20,7 @@ from node.runtime.run_process import ChildProcess, child_parser, run_process
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal, is_disk_full, is_shortage
 from node.runtime.state_page import DISK_FULL, NO_RESOURCES, RUNNING, STOPPING
-from node.runtime.wakeup import SLEEP_S_MAX, Context, Waiters
+from node.runtime.wakeup import READER_SLOTS, SLEEP_S_MAX, Context, Waiters
 from node.serving.request_server import BadFrames, Received, RequestWait, Server
 from node.writer.append_request import AppendRequest, queues_of
 from node.writer.broker_checkpoint import SAVE_EVERY_S
@@ -60,7 +60,7 @@ IDLE_MS = int(SLEEP_S_MAX * 1000)
 ends of jobs and the wish to stop wake it."""
 DISK_RETRY_S = 1.0
 APPENDS = ("append", "send")
-FOLLOWERS = ("queue-", "index", "reader-")
+FOLLOWERS = ("queue-", "index", *READER_SLOTS)
 """Slots of the processes that may sleep until the log grows."""
 STOP_WAIT_S = 5.0
 _NEVER = float("inf")
@@ -447,7 +447,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = child_parser("node.writer.loop", __doc__)
     parser.add_argument("--bind", default="tcp://127.0.0.1:7851")
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
-    parser.add_argument("--control-port", type=int, default=7850)
+    parser.add_argument("--store-port", type=int, default=7850)
     parser.add_argument("--advertise", default="", metavar="HOST", help="for the store host")
     options = parser.parse_args(arguments)
     root = options.dir.resolve()
@@ -464,7 +464,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     options, root = child.options, child.root
-    store_host = store_host_of(options.bind, options.control_port, options.advertise)
+    store_host = store_host_of(options.bind, options.store_port, options.advertise)
     tell = RecoveryProgress(partial(report_recovery, child.ready_fd))
     store = open_writer_store(root, settings, store_host, child.ready_fd is None, tell)
     # Fail-stop: after a failed write or flush nothing more may be acknowledged.

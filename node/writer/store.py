@@ -390,8 +390,9 @@ def _show_durable(page: LogPage, found: Recovery) -> None:
     )
 
 
-def store_host_of(bind: str, control_port: int, advertise: str = "") -> Host:
-    """The store host of records: an IPv4 address of the node, with the control port.
+def store_host_of(bind: str, store_port: int, advertise: str = "") -> Host:
+    """The store host of records: an IPv4 address of the node, with `store_port`: that of the
+    gateway, else the control port.
 
     It is the advertised one, else that of `bind`, where those are IPv4 addresses; else the first
     one of this host that others can reach.
@@ -400,5 +401,5 @@ def store_host_of(bind: str, control_port: int, advertise: str = "") -> Host:
         with suppress(ValueError):
             found = ipaddress.IPv4Address(address)
             if not found.is_unspecified:
-                return Host(found.packed, control_port)
-    return Host(ipaddress.IPv4Address(first_address()).packed, control_port)
+                return Host(found.packed, store_port)
+    return Host(ipaddress.IPv4Address(first_address()).packed, store_port)

@@ -23,7 +23,13 @@ from keelog.cli.settings.given import (
 )
 from node.runtime.settings import Settings
 from node.supervisor import loop as supervisor
-from node.supervisor.options import NetworkSettings, NodeSettings, Options, ServeSettings
+from node.supervisor.options import (
+    BrokerSettings,
+    NetworkSettings,
+    NodeSettings,
+    Options,
+    ServeSettings,
+)
 from protocol.errors import BadRequest
 
 
@@ -34,7 +40,7 @@ def no_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-KINDS = (Settings, ServeSettings, NetworkSettings, NodeSettings)
+KINDS = (Settings, ServeSettings, NetworkSettings, BrokerSettings, NodeSettings)
 FIELDS = [field for kind in KINDS for field in fields(kind)]
 
 
@@ -81,7 +87,7 @@ def test_serve_takes_options_before_all_else_then_the_last_of_x_variables_and_fi
     given = ["--config", str(file), "-X", "serve.queueWorkers=4"]
     assert run(["serve", str(tmp_path), *given, "--bind", "tcp://h:2"]) == 0
     (one,) = asked
-    assert one.serve == ServeSettings("tcp://h:2", 4, 3, "2", 9)
+    assert one.serve == ServeSettings("tcp://h:2", 4, 3, "2", restart_limit=9)
     assert (one.pairs, one.limits.crashes_max) == (("store.file_reserved_time=1",), 9)
     assert one.limits.silence_s_max == 7
     assert one.network.advertise == "a.example"
@@ -156,7 +162,7 @@ def test_the_long_variable_of_a_setting_goes_before_the_short_one() -> None:
             1,
             "other",
             "no table [other]",
-            "[serve], [network], [node], [store]",
+            "[serve], [network], [broker], [node], [store]",
         ),
         ("readers = 2\n", 1, "readers", "in no table", "below a line [serve]"),
         ("[serve]\nreader = 2\n", 2, "reader", "no setting", "did you mean readers?"),

@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("dir", type=Path)
     for name in (
         "--bind",
-        "--control-port",
+        "--store-port",
         "--advertise",
         "--shard",
         "--shards",
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _slot(options: argparse.Namespace) -> str:
-    if options.control_port is not None:
+    if options.store_port is not None:
         return "writer"
     if options.shard is not None:
         return f"queue-{options.shard}"

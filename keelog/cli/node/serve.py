@@ -10,10 +10,24 @@ import click
 from keelog.cli.failures import doing
 from keelog.cli.options import command, settings_given_options, version
 from keelog.cli.settings.config_file import plain_meaning
-from keelog.cli.settings.given import NETWORK, NODE, SERVE, Given, settings_of, store_pairs
+from keelog.cli.settings.given import (
+    BROKER,
+    NETWORK,
+    NODE,
+    SERVE,
+    Given,
+    settings_of,
+    store_pairs,
+)
 from node.supervisor.options import NetworkSettings, ServeSettings
 
-_METAVARS = {"bind": "URL", "advertise": "HOST", "http": "ADDRESS", "readers": "M"}
+_METAVARS = {
+    "bind": "URL",
+    "advertise": "HOST",
+    "http": "ADDRESS",
+    "readers": "M",
+    "remoting": "HOST:PORT",
+}
 _TABLES = {
     field.name: table
     for table, kind in ((SERVE, ServeSettings), (NETWORK, NetworkSettings))
@@ -89,6 +103,7 @@ def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **op
                 root=directory.resolve(),
                 serve=asked,
                 network=tables[NETWORK],
+                broker=settings_of(BROKER, given),
                 pairs=store_pairs(given),
                 origins=origins(given, said),
                 limits=RestartLimits(

@@ -9,10 +9,10 @@ from protocol.errors import BadRequest
 
 if TYPE_CHECKING:
     from node.runtime.settings import Settings
-    from node.supervisor.options import NetworkSettings, NodeSettings, ServeSettings
+    from node.supervisor.options import BrokerSettings, NetworkSettings, NodeSettings, ServeSettings
 
-STORE, SERVE, NETWORK, NODE = "store", "serve", "network", "node"
-TABLES = (SERVE, NETWORK, NODE, STORE)
+STORE, SERVE, NETWORK, BROKER, NODE = "store", "serve", "network", "broker", "node"
+TABLES = (SERVE, NETWORK, BROKER, NODE, STORE)
 """Those of a settings file; the words before a name with -X."""
 SHORT_VARIABLES = {"KEELOG_HTTP": f"{SERVE}.http"}
 """The long one of the same setting wins."""
@@ -76,14 +76,19 @@ def settings_of(table: str, given: Sequence[Given]) -> Any:
     return changed(kind_of(table)(), (one.pair for one in given if one.table == table), table)
 
 
-def kind_of(table: str) -> "type[Settings | ServeSettings | NetworkSettings | NodeSettings]":
+def kind_of(
+    table: str,
+) -> "type[Settings | ServeSettings | NetworkSettings | BrokerSettings | NodeSettings]":
     """Names, defaults and meanings of a table."""
     from node.runtime.settings import Settings
-    from node.supervisor.options import NetworkSettings, NodeSettings, ServeSettings
+    from node.supervisor.options import BrokerSettings, NetworkSettings, NodeSettings, ServeSettings
 
-    kinds: dict[str, type[Settings | ServeSettings | NetworkSettings | NodeSettings]] = {
+    kinds: dict[
+        str, type[Settings | ServeSettings | NetworkSettings | BrokerSettings | NodeSettings]
+    ] = {
         SERVE: ServeSettings,
         NETWORK: NetworkSettings,
+        BROKER: BrokerSettings,
         NODE: NodeSettings,
         STORE: Settings,
     }
