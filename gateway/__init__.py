@@ -1,0 +1,1 @@
+"""The gateway: serves RocketMQ's own clients, over the remoting protocol."""

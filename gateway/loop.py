@@ -1,0 +1,200 @@
+"""The gateway process: RocketMQ's own clients at a node, over the remoting protocol.
+
+Run it as `python -m gateway.loop DIR --bind HOST:PORT --node URL --shards N`.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from functools import partial
+
+import zmq
+
+from client.core import ClientCore
+from gateway.connection import RemotingConnection
+from gateway.names import BrokerName
+from gateway.service import GatewayService
+from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
+from node.runtime.locks import FileLock
+from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave
+from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.settings import Settings
+from node.runtime.state_page import RUNNING, STOPPING, WorkerPage, run_dir
+from node.runtime.wakeup import GATEWAY, Context
+from node.store.identity.new_store import check_created
+from protocol.addresses import VIP_DISTANCE
+from protocol.errors import BadRequest, ServiceNotAvailable
+
+BACKLOG = 1_024
+LOOK_S = 1.0
+LOCK_WAIT_S = 2.0
+REQUEST_S = 5.0
+"""How long a request to the writer may take, beside sends."""
+
+
+class Gateway:
+    """The loop: it owns the service, the follower of the store and the state page."""
+
+    def __init__(
+        self, site: ReaderSite, core: ClientCore, name: BrokerName, page: WorkerPage, zmq_: Context
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._core = core
+        self._page = page
+        self.service = GatewayService(
+            open_fitting(site),
+            core,
+            site.settings,
+            name,
+            transfer_limits(site.settings),
+            site.shards,
+        )
+        self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
+        self.service.before_reading = self._catch_up
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False
+        self._look_at = 0.0
+        self._servers: list[asyncio.Server] = []
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+
+    async def listen(self, host: str, port: int) -> str:
+        """Opens the port, and the one VIP_DISTANCE below it; returns the endpoint."""
+        found = await self._open(host, port)
+        if port > VIP_DISTANCE:
+            await self._open(host, port - VIP_DISTANCE)
+        return f"tcp://{host}:{found}"
+
+    async def _open(self, host: str, port: int) -> int:
+        try:
+            server = await self._loop.create_server(
+                lambda: RemotingConnection(self.service, self._loop),
+                None if host == "*" else host.strip("[]"),
+                port,
+                backlog=BACKLOG,
+            )
+        except OSError as error:
+            raise ServiceNotAvailable(
+                f"cannot listen at {host}:{port}: {error.strerror or error}",
+                "stop who listens there, or name another port",
+            ) from None
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def run(self, stop: StopFlag) -> None:
+        """Serves until the flag is set, then serves the held pulls. Raises what a turn raises."""
+        self._page.publish(state=RUNNING)
+        ended = asyncio.Event()
+        self._loop.add_reader(stop.fd, ended.set)
+        self._failed.add_done_callback(lambda _: ended.set())
+        self._loop.add_reader(self._follower.bell_fd, self._turn, True)
+        self._turn()
+        await ended.wait()
+        self._loop.remove_reader(self._follower.bell_fd)
+        self._loop.remove_reader(stop.fd)
+        if self._timer is not None:
+            self._timer.cancel()
+        for server in self._servers:
+            server.close()
+        if self._failed.done():
+            self._failed.result()
+        self._page.publish(state=STOPPING)
+        self._follower.stop()
+        await self.service.stop()
+        self._follower.stopped(self.service.requests)
+
+    def _catch_up(self, now: float) -> None:
+        """Before a request that reads; after it, a turn holds or wakes what has to be."""
+        self._follower.catch_up(now)
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self, is_rung: bool = False) -> None:
+        try:
+            self._step(is_rung)
+        except BaseException as error:
+            # asyncio would log it and go on; it has to end the process.
+            if self._failed.done():
+                raise
+            self._failed.set_exception(error)
+
+    def _step(self, is_rung: bool) -> None:
+        follower, now = self._follower, time.monotonic()
+        self._is_due = False
+        follower.look(now)
+        follower.begin_turn(now, is_rung)
+        follower.end_turn(now)
+        follower.beat(now, self.service.requests)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self.service.look_around(now)
+        if self._timer is not None:
+            self._timer.cancel()
+        sleep_ms = follower.sleep_ms(now, has_unsent=False) if follower.ask_for_ring() else 0
+        self._timer = self._loop.call_later(sleep_ms / 1000, self._turn)
+
+    def close(self) -> None:
+        """Closes pages and files, and the connection to the writer."""
+        self._follower.close()
+        self._core.close()
+
+
+def parse_place(text: str) -> tuple[str, int]:
+    """Reads HOST:PORT. Raises BadRequest."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise BadRequest(f"cannot listen at {text[:80]!a}", "write 127.0.0.1:10911")
+    return host, int(port)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the gateway of a store until SIGTERM."""
+    parser = child_parser("gateway.loop", __doc__)
+    parser.add_argument("--bind", default="127.0.0.1:10911", metavar="HOST:PORT")
+    parser.add_argument("--node", default="tcp://127.0.0.1:7850", help="the node's control address")
+    parser.add_argument("--cluster", default="DefaultCluster")
+    parser.add_argument("--broker", default=socket.gethostname())
+    parser.add_argument("--address", default="", metavar="HOST:PORT", help="what clients are told")
+    parser.add_argument(
+        "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
+    )
+    options = parser.parse_args(arguments)
+    root = options.dir.resolve()
+    child = ChildProcess(
+        slot="gateway",
+        title="keelog-gateway",
+        what=f"the gateway of {root} ended",
+        root=root,
+        options=options,
+        oom_points=OOM_READER,
+    )
+    return run_process(child, partial(_serve, child))
+
+
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+    options, root = child.options, child.root
+    check_created(root)
+    slot = f"{GATEWAY}0"
+    os.chdir(run_dir(root))
+    lock = FileLock.take(run_dir(root) / f"{slot}.lock", record=False, wait_s=LOCK_WAIT_S)
+    context: Context = zmq.Context()
+    site = ReaderSite(root, slot, options.shards, settings)
+    name = BrokerName(options.cluster, options.broker, options.address)
+    with WorkerPage.create(root, slot) as page:
+
+        async def serve() -> None:
+            core = ClientCore(options.node, REQUEST_S, None)
+            gateway = Gateway(site, core, name, page, context)
+            child.report_ready(await gateway.listen(*parse_place(options.bind)))
+            await gateway.run(stop)
+            gateway.close()
+
+        asyncio.run(serve())
+        context.term()
+    lock.release()
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    leave(main())

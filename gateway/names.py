@@ -1,0 +1,22 @@
+"""How a node calls itself towards RocketMQ's clients, and the constants of its replies."""
+
+from typing import NamedTuple
+
+TBW102 = "TBW102"
+"""The topic whose settings a topic gets that a send creates (RocketMQ: TopicValidator)."""
+TBW102_QUEUES = 8
+PERM_INHERIT = 1
+RETRY_PREFIX = "%RETRY%"
+MASTER = 0
+"""The broker id of a master."""
+REGION = "DefaultRegion"
+SEND_EXT = {"MSG_REGION": REGION, "TRACE_ON": "true"}
+"""In every answer to a send, also a refusal: the Java client reads MSG_REGION without a check."""
+
+
+class BrokerName(NamedTuple):
+    """A broker of a cluster. `address` is announced; empty: the one that each client reached."""
+
+    cluster: str
+    broker: str
+    address: str = ""

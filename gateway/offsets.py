@@ -1,0 +1,150 @@
+"""Offsets of queues (29 to 32) and of groups (14, 15).
+
+Those of groups are the writer's (config/consumerOffset.json), as are the cursors of our own client.
+"""
+
+from typing import Any
+
+from client import operations
+from client.aio.run import run
+from client.core import ClientCore
+from gateway.connection import Reply, Request
+from gateway.topics import Topics
+from node.reader.answers import bounds_of, look_again
+from node.reader.pull_desk import PullDesk
+from node.store.query.record_of_unit import store_time
+from node.store.query.seek import Boundary, offset_by_time
+from protocol.errors import NotFound
+from protocol.ids import Queue
+from protocol.remoting.errors import BadCommand
+from protocol.remoting.request_headers import (
+    QueryConsumerOffsetHeader,
+    SearchOffsetHeader,
+    UpdateConsumerOffsetHeader,
+    request_fields,
+)
+
+_BOUNDARIES = {one.value: one for one in Boundary}
+
+
+class Offsets:
+    """One for each gateway, in the thread of its loop."""
+
+    def __init__(self, core: ClientCore, topics: Topics, desk: PullDesk) -> None:
+        self._core = core
+        self._topics = topics
+        self._desk = desk
+
+    # Of queues
+
+    def max(self, request: Request, now: float) -> Reply:
+        """30: the offset of the next message of a queue; 0 for one that does not exist."""
+        return _reply(self._bounds(request, now)[1])
+
+    def min(self, request: Request, now: float) -> Reply:
+        """31: the offset of the first message that a queue still has."""
+        return _reply(self._bounds(request, now)[0])
+
+    def by_time(self, request: Request, now: float) -> Reply:
+        """29: the offset of a store time."""
+        wanted: SearchOffsetHeader = request_fields(request.header)
+        boundary = _BOUNDARIES.get(wanted.boundary_type.lower())
+        if boundary is None:
+            raise BadCommand(f"boundaryType is {wanted.boundary_type[:40]!a}", "lower or upper")
+        desk = self._desk
+        desk.see_end(now)
+
+        def look() -> int:
+            queue = desk.store.queue(wanted.topic, wanted.queue_id)
+            return offset_by_time(desk.store.log, queue, wanted.timestamp, boundary)
+
+        return _reply(look_again(desk.store, look))
+
+    def earliest_time(self, request: Request, now: float) -> Reply:
+        """32: when the first message of a queue was stored, in ms; -1 without one."""
+        wanted = request_fields(request.header)
+        desk = self._desk
+        desk.see_end(now)
+
+        def look() -> int:
+            queue = desk.store.queue(wanted.topic, wanted.queue_id)
+            unit = None if queue is None else queue.unit(queue.min_offset)
+            if queue is None or unit is None:
+                return -1
+            return store_time(desk.store.log, queue, queue.min_offset, unit)
+
+        return Reply(ext={"timestamp": str(look_again(desk.store, look))})
+
+    def _bounds(self, request: Request, now: float) -> tuple[int, int]:
+        wanted = request_fields(request.header)
+        desk = self._desk
+        desk.see_end(now)
+        queue = Queue(wanted.topic, wanted.queue_id)
+        return look_again(desk.store, lambda: bounds_of(desk.store, desk.tail, queue))
+
+    # Of groups
+
+    async def stored(self, request: Request, now: float) -> Reply:
+        """14: the next offset that a group consumes; 22 where it has none, so that the client
+        begins as its group says.
+
+        A young topic is consumed from its begin: that is the case where its first message is
+        among the newest, as RocketMQ has it (ConsumerManageProcessor#queryConsumerOffset).
+        """
+        wanted: QueryConsumerOffsetHeader = request_fields(request.header)
+        places = await run(
+            self._core,
+            operations.cursor_places(
+                wanted.topic, wanted.consumer_group, self._core.deadline(None)
+            ),
+        )
+        found = places.get(wanted.queue_id)
+        if found is not None:
+            return _reply(found)
+        if wanted.set_zero_if_not_found and self._is_young(wanted.topic, wanted.queue_id, now):
+            return _reply(0)
+        raise NotFound(
+            f"group {wanted.consumer_group} has no offset in queue {wanted.queue_id} of"
+            f" {wanted.topic}"
+        )
+
+    async def commit(self, request: Request) -> Reply:
+        """15: notes the next offset that a group consumes. A negative one is ignored."""
+        wanted: UpdateConsumerOffsetHeader = request_fields(request.header)
+        await self.note(wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset)
+        return Reply()
+
+    async def note(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Commits one offset at the writer."""
+        if offset >= 0:
+            places = {queue_id: offset}
+            deadline = self._core.deadline(None)
+            await run(self._core, operations.commit_cursor(topic, group, places, deadline))
+
+    def _is_young(self, topic: str, queue_id: int, now: float) -> bool:
+        """Whether the first message of a queue is there still, and within the newest part of the
+        log that is taken to be in memory. So for an empty queue."""
+        desk = self._desk
+        desk.see_end(now)
+
+        def look() -> Any:
+            store = desk.store
+            queue = store.queue(topic, queue_id)
+            unit = None if queue is None else queue.unit(0)
+            if queue is None or unit is None:
+                return queue is None or queue.max_offset == 0
+            share = store.settings.access_message_in_memory_max_ratio
+            return queue.min_offset == 0 and unit.physical_offset >= store.log.end - _memory(share)
+
+        return bool(look_again(desk.store, look))
+
+
+def _memory(percent: int) -> int:
+    # Only here: it is asked once for each new group.
+    import psutil
+
+    return int(psutil.virtual_memory().total) * percent // 100
+
+
+def _reply(offset: int) -> Reply:
+    return Reply(ext={"offset": str(offset)})

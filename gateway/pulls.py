@@ -1,0 +1,182 @@
+"""Pulls of RocketMQ's clients (11, 361): answered from the store's files, or held.
+
+The rules and their order are those of RocketMQ's PullMessageProcessor.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+from gateway.connection import RemotingConnection, Reply, Request
+from gateway.members import Members
+from gateway.topics import Topics
+from node.reader.answers import Answer
+from node.reader.long_polls import Held
+from node.reader.pull_desk import PullDesk
+from node.reader.requests import Pull
+from node.runtime.settings import Settings
+from node.store.query.pull_types import PullRequest, PullStatus, TransferLimits
+from node.store.query.tag_filter import TagFilter, parse_tags
+from node.store.running_store import RunningStore
+from node.store.topics_file import PERM_READ
+from protocol.errors import BadRequest, MqError, NotAllowed
+from protocol.ids import Queue
+from protocol.remoting.codes import ResponseCode
+from protocol.remoting.errors import BadCommand
+from protocol.remoting.request_headers import PullMessageHeader
+
+COMMIT, SUSPEND, SUBSCRIPTION = 0x1, 0x2, 0x4
+"""Bits of sysFlag: commit an offset, may be held, the subscription is in the header."""
+HOLD_MS_MAX = 60_000
+"""A broker has no limit of its own: clients ask for 15 s and 20 s."""
+PULL_BYTES_MAX = 1024 * 1024
+"""Records of one answer, where the client asks for more."""
+PULL_MESSAGES_MAX = 1_024
+TAG = "TAG"
+_MOVED_AWAY_FROM_0 = (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE)
+_CODES = {
+    PullStatus.FOUND: ResponseCode.SUCCESS,
+    PullStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    PullStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    PullStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    PullStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    PullStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    PullStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    PullStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    PullStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_ALWAYS = {"suggestWhichBrokerId": "0", "topicSysFlag": "0", "groupSysFlag": "0"}
+
+
+class Pulls:
+    """The pulls of all connections, in the thread of the loop."""
+
+    def __init__(
+        self,
+        store: RunningStore,
+        topics: Topics,
+        members: Members,
+        limits: TransferLimits,
+        shards: int,
+    ) -> None:
+        self.desk = PullDesk(store, self._deliver, shards)
+        self._topics = topics
+        self._members = members
+        self._limits = limits
+        self._numbers = count(1)
+        self._open: dict[int, Request] = {}
+
+    def pull(self, request: Request, wanted: PullMessageHeader, now: float) -> None:
+        """Serves a pull, or holds it. Raises UnknownTopic, NotAllowed, BadRequest, BadCommand."""
+        topic = self._topics.need(wanted.topic)
+        if not topic.perm & PERM_READ:
+            raise NotAllowed(f"the topic {topic.name} is not readable (perm {topic.perm})")
+        if not 0 <= wanted.queue_id < topic.read_queues:
+            raise BadRequest(
+                f"queue {wanted.queue_id} of topic {topic.name} is outside"
+                f" [0, {topic.read_queues - 1}]"
+            )
+        tags = self._tags(wanted)
+        if isinstance(tags, Reply):
+            request.answer(tags)
+            return
+        held_ms = wanted.suspend_timeout_millis if wanted.sys_flag & SUSPEND else 0
+        asked = Pull(
+            Queue(wanted.topic, wanted.queue_id),
+            wanted.queue_offset,
+            _pull_request(
+                tags, wanted.max_msg_nums, wanted.max_msg_bytes, self._limits, self.settings
+            ),
+            max(0, min(held_ms, HOLD_MS_MAX)),
+            tags,
+        )
+        number = next(self._numbers)
+        self._open[number] = request
+        try:
+            self.desk.pull(request.connection.number, number, asked, now)
+        except MqError:
+            del self._open[number]
+            raise
+
+    @property
+    def settings(self) -> Settings:
+        """The store's."""
+        return self.desk.store.settings
+
+    def _tags(self, wanted: PullMessageHeader) -> str | Reply:
+        """The expression of tags that counts, or why there is none."""
+        if wanted.sys_flag & SUBSCRIPTION:
+            expression, kind = wanted.subscription or "*", wanted.expression_type
+        else:
+            group = self._members.find(wanted.consumer_group)
+            if group is None:
+                text = f"the consumer's group info not exist: {wanted.consumer_group}"
+                return Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark=text)
+            found = group.subscriptions.get(wanted.topic)
+            if found is None:
+                text = f"{wanted.consumer_group} does not subscribe {wanted.topic}"
+                return Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark=text)
+            if found.sub_version < wanted.sub_version:
+                text = f"an older subscription of {wanted.topic} is known"
+                return Reply(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark=text)
+            expression, kind = found.sub_string or "*", found.expression_type
+        if kind not in ("", TAG):
+            raise BadCommand(f"the broker does not support consumer to filter message by {kind}")
+        try:
+            _filter_of(expression)
+        except BadRequest as error:
+            return Reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=error.reason)
+        return expression
+
+    def _deliver(self, held: Held, found: Answer | MqError, _: Mapping[str, Any]) -> bool:
+        request = self._open.pop(held.request_id)
+        if isinstance(found, MqError):
+            request.answer(Reply(found.code, remark=found.reason))
+        else:
+            request.answer(_reply(held, found))
+        return not request.connection.is_closed
+
+    def went(self, connection: RemotingConnection) -> None:
+        """Drops the held pulls of a connection that is gone."""
+        for held in self.desk.holds.forget(connection.number):
+            self._open.pop(held.request_id, None)
+
+
+def _reply(held: Held, found: Answer) -> Reply:
+    status = PullStatus(found.fields["status"])
+    code = _CODES[status]
+    if status in _MOVED_AWAY_FROM_0 and held.pull.offset:
+        code = ResponseCode.PULL_OFFSET_MOVED
+    ext = {
+        **_ALWAYS,
+        "nextBeginOffset": str(found.fields["next_begin_offset"]),
+        "minOffset": str(found.fields["min_offset"]),
+        "maxOffset": str(found.fields["max_offset"]),
+    }
+    return Reply(code, ext, found.payload or b"", status.value)
+
+
+@lru_cache(maxsize=1024)
+def _filter_of(expression: str) -> TagFilter | None:
+    return parse_tags(expression)
+
+
+@lru_cache(maxsize=1024)
+def _pull_request(
+    tags: str, count: int, size: int, limits: TransferLimits, settings: Settings
+) -> PullRequest:
+    """Cached, as consumers repeat their pulls."""
+    count = max(1, min(count, PULL_MESSAGES_MAX))
+    size = max(1, min(size, PULL_BYTES_MAX))
+    return PullRequest(
+        max_messages=count,
+        total_bytes_max=size,
+        limits=limits._replace(
+            count_max=count, cold_count_max=count, bytes_max=size, cold_bytes_max=size
+        ),
+        tags=_filter_of(tags),
+        exact=True,
+        filter_bytes_max=settings.max_filter_message_size,
+        files_max=settings.travel_cq_file_num_when_get_message,
+    )

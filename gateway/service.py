@@ -1,0 +1,212 @@
+"""Which request goes where: the codes that a gateway serves.
+
+Nothing that holds a group together (34, 35, 38, 41, 105) waits for the disk or for the writer: a
+Java client closes its connection when one answer takes more than 3 s.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from inspect import iscoroutine
+from time import monotonic
+from typing import Any
+
+from client.core import ClientCore
+from gateway.connection import RemotingConnection, Reply, Request
+from gateway.members import Members
+from gateway.names import RETRY_PREFIX, BrokerName
+from gateway.offsets import Offsets
+from gateway.pulls import COMMIT, Pulls
+from gateway.sends import Sends, refusal_of_send
+from gateway.topics import Topics
+from node.runtime.event_log import fields
+from node.runtime.settings import Settings
+from node.runtime.shortage import as_refusal
+from node.store.query.pull_types import TransferLimits
+from node.store.running_store import RunningStore
+from node.store.topics_file import TopicsFile
+from protocol.errors import MqError, NodeBusy
+from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.request_headers import PullMessageHeader, request_fields
+
+log = logging.getLogger("keelog.gateway")
+
+TASKS_MAX = 4_096
+"""Requests of all connections that wait for the writer, but sends; further ones are refused."""
+CONNECTIONS_MAX = 10_000
+Handle = Callable[[Request], Any]
+SENDS = frozenset(
+    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+)
+
+
+class GatewayService:
+    """Takes the requests of all connections, in the thread of the loop."""
+
+    def __init__(
+        self,
+        store: RunningStore,
+        core: ClientCore,
+        settings: Settings,
+        name: BrokerName,
+        limits: TransferLimits,
+        shards: int,
+    ) -> None:
+        self.requests = 0
+        self.connections: set[RemotingConnection] = set()
+        self.members = Members()
+        self.topics = Topics(TopicsFile(store.root), core, settings, name)
+        self.pulls = Pulls(store, self.topics, self.members, limits, shards)
+        self.sends = Sends(core, self.topics, name.cluster)
+        self._offsets = Offsets(core, self.topics, self.pulls.desk)
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self.before_reading: Callable[[float], None] = lambda now: None
+        """Takes in how far the log has grown; its owner sets it."""
+        self._handlers = self._declared()
+
+    def _declared(self) -> dict[int, Handle]:
+        """Each replies at once (Reply), by itself (None), or later (an awaitable of either)."""
+        topics, members, offsets, send = self.topics, self.members, self._offsets, self.sends.send
+        code = RequestCode
+        return {
+            code.SEND_MESSAGE: send,
+            code.SEND_MESSAGE_V2: send,
+            code.SEND_BATCH_MESSAGE: send,
+            code.PULL_MESSAGE: self._pull,
+            code.LITE_PULL_MESSAGE: self._pull,
+            code.QUERY_CONSUMER_OFFSET: lambda request: offsets.stored(request, self._now()),
+            code.UPDATE_CONSUMER_OFFSET: offsets.commit,
+            code.SEARCH_OFFSET_BY_TIMESTAMP: lambda request: offsets.by_time(request, self._now()),
+            code.GET_MAX_OFFSET: lambda request: offsets.max(request, self._now()),
+            code.GET_MIN_OFFSET: lambda request: offsets.min(request, self._now()),
+            code.GET_EARLIEST_MSG_STORETIME: lambda request: offsets.earliest_time(
+                request, self._now()
+            ),
+            code.HEART_BEAT: self._beat,
+            code.UNREGISTER_CLIENT: members.unregister,
+            code.GET_CONSUMER_LIST_BY_GROUP: members.members_of,
+            code.LOCK_BATCH_MQ: lambda request: members.lock(request, monotonic()),
+            code.UNLOCK_BATCH_MQ: members.unlock,
+            code.UPDATE_AND_CREATE_TOPIC: topics.create,
+            code.GET_ALL_TOPIC_CONFIG: topics.configs,
+            code.GET_TOPIC_CONFIG: topics.config,
+            code.GET_ROUTEINFO_BY_TOPIC: topics.route,
+            code.GET_BROKER_CLUSTER_INFO: topics.cluster,
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics.names,
+        }
+
+    def _now(self) -> float:
+        """The time, after taking in how far the log has grown."""
+        now = monotonic()
+        self.before_reading(now)
+        return now
+
+    # Connections
+
+    def came(self, connection: RemotingConnection) -> None:
+        """One more; beyond CONNECTIONS_MAX it is closed."""
+        if len(self.connections) >= CONNECTIONS_MAX:
+            log.warning("too many connections", extra=fields(peer=str(connection.peer)))
+            connection.close()
+            return
+        self.connections.add(connection)
+
+    def went(self, connection: RemotingConnection) -> None:
+        """It is gone, with its memberships and held pulls."""
+        self.connections.discard(connection)
+        self.pulls.went(connection)
+        self.members.went(connection)
+
+    def look_around(self, now: float) -> None:
+        """Ends what is silent, and takes in changed topics. Call it each second or so."""
+        self.members.drop_silent(now)
+        for connection in list(self.connections):
+            connection.close_if_idle(now)
+        self.topics.reload()
+
+    # Requests
+
+    def take(self, request: Request) -> None:
+        """Serves a request, at once or later."""
+        self.requests += 1
+        handle = self._handlers.get(request.header.code)
+        if handle is None:
+            text = f" request type {request.header.code} not supported"
+            request.answer(Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=text))
+            return
+        try:
+            found = handle(request)
+        except (MqError, OSError) as error:
+            self._refuse(request, error)
+            return
+        if iscoroutine(found):
+            self._await(request, found)
+        elif found is not None:
+            request.answer(found)
+
+    def _await(self, request: Request, coming: Coroutine[Any, Any, Reply | None]) -> None:
+        if len(self._tasks) >= TASKS_MAX:
+            coming.close()
+            self._refuse(request, NodeBusy(f"{TASKS_MAX} requests wait for the writer"))
+            return
+        task = asyncio.ensure_future(self._answer(request, coming))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, request: Request, coming: Awaitable[Reply | None]) -> None:
+        try:
+            found = await coming
+        except (MqError, OSError) as error:
+            self._refuse(request, error)
+            return
+        if found is not None:
+            request.answer(found)
+
+    def _refuse(self, request: Request, error: MqError | OSError) -> None:
+        refused = as_refusal(error, "the gateway")
+        if request.header.code in SENDS:
+            request.answer(refusal_of_send(refused))
+        else:
+            request.answer(Reply(refused.code, remark=refused.reason))
+
+    def _pull(self, request: Request) -> None:
+        wanted: PullMessageHeader = request_fields(request.header)
+        if wanted.sys_flag & COMMIT:
+            note = self._offsets.note(
+                wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
+            )
+            self._aside(note, "an offset was not committed")
+        self.pulls.pull(request, wanted, self._now())
+
+    def _beat(self, request: Request) -> None:
+        for group in self.members.beat(request, monotonic()):
+            name = f"{RETRY_PREFIX}{group}"
+            if self.topics.find(name) is None:
+                self._aside(self.topics.make(name, 1), "a retry topic was not made")
+
+    def _aside(self, coming: Coroutine[Any, Any, Any], event: str) -> None:
+        """Does what nobody waits for; a failure is logged."""
+        if len(self._tasks) >= TASKS_MAX:
+            coming.close()
+            log.warning(event, extra=fields(why=f"{TASKS_MAX} requests wait for the writer"))
+            return
+
+        async def attempt() -> None:
+            try:
+                await coming
+            except (MqError, OSError) as error:
+                log.warning(event, extra=fields(why=error))
+
+        task = asyncio.ensure_future(attempt())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Serves the held pulls, and closes all connections."""
+        self.pulls.desk.stop()
+        await asyncio.sleep(0)
+        for connection in list(self.connections):
+            connection.close()
+        for task in list(self._tasks):
+            task.cancel()
+        self.sends.close()

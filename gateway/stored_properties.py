@@ -1,0 +1,68 @@
+"""The properties of a message as a broker stores them: the client's, and what the broker adds.
+
+Most strings of properties need no look at their pairs: what is added goes to the end.
+"""
+
+import re
+
+from gateway.names import REGION
+from protocol.errors import IllegalMessage
+from protocol.record.encode import NOT_OFFERED
+from protocol.record.properties import CRC32, DELAY, TRANSACTION, UNIQUE_KEY, decode_raw_properties
+
+CLUSTER, MSG_REGION, TRACE_ON, POP_CK = "CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"
+_ADDED = (CLUSTER, MSG_REGION, TRACE_ON, POP_CK)
+_DROPPED = frozenset(name.encode() for name in (*_ADDED, CRC32))
+_SPECIAL = re.compile(
+    b"(?:^|\x02)(?:"
+    + b"|".join(re.escape(name.encode()) for name in (*NOT_OFFERED, *_ADDED, CRC32))
+    + b")\x01"
+)
+_KEY_START = f"{UNIQUE_KEY}\x01".encode()
+_PAIR_END = b"\x02"
+_NOTHING_ASKED = {DELAY: b"0", TRANSACTION: b"false"}
+"""Values of these names that ask for nothing."""
+
+
+def broker_properties(cluster: str) -> bytes:
+    """What a broker of this cluster adds to each message outside a batch."""
+    pairs = ((CLUSTER, cluster), (MSG_REGION, REGION), (TRACE_ON, "true"))
+    return "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
+
+
+def stored_properties(given: bytes, added: bytes, key: str) -> bytes:
+    """The properties of a message whose client sent `given`; with `added` at their end, and the
+    unique key `key` where the client made none.
+
+    Raises IllegalMessage for those by which a broker would do more than store the message.
+    """
+    if _SPECIAL.search(given):
+        given = _without_ours(given)
+    elif given and not given.endswith(_PAIR_END):
+        given += _PAIR_END
+    if not unique_key_of(given):
+        given += _KEY_START + key.encode() + _PAIR_END
+    return given + added
+
+
+def unique_key_of(properties: bytes) -> bytes:
+    """The value of UNIQ_KEY; empty without one."""
+    at = properties.find(_KEY_START)
+    if at < 0 or (at and properties[at - 1] != _PAIR_END[0]):
+        return b"" if at < 0 else decode_raw_properties(properties).get(UNIQUE_KEY.encode(), b"")
+    at += len(_KEY_START)
+    end = properties.find(_PAIR_END, at)
+    return properties[at:] if end < 0 else properties[at:end]
+
+
+def _without_ours(given: bytes) -> bytes:
+    found = decode_raw_properties(given)
+    for name, what in NOT_OFFERED.items():
+        value = found.get(name.encode())
+        if value is not None and value != _NOTHING_ASKED.get(name):
+            raise IllegalMessage(
+                f"property {name} asks for {what}, which this node does not offer",
+                "leave the property out, and send the message when it is due",
+            )
+    pairs = (name + b"\x01" + value for name, value in found.items() if name not in _DROPPED)
+    return b"".join(pair + _PAIR_END for pair in pairs)

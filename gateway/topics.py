@@ -1,0 +1,160 @@
+"""The topics of the node, as RocketMQ's clients see them: routes, and topics that a send creates.
+
+The table is the writer's (config/topics.json): the gateway reads it, and asks the writer for
+changes.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from client.aio.run import run
+from client.core import ClientCore
+from gateway.connection import Reply, Request
+from gateway.names import MASTER, PERM_INHERIT, RETRY_PREFIX, TBW102, TBW102_QUEUES, BrokerName
+from node.runtime.settings import Settings
+from node.store.topics_file import PERM_DEFAULT, Topic, TopicsFile
+from protocol.errors import UnknownTopic
+from protocol.names import check_topic_for_send
+from protocol.remoting.bodies import (
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicRouteData,
+)
+from protocol.remoting.errors import BadCommand
+from protocol.remoting.java_class import write_body
+from protocol.remoting.request_headers import request_fields, wants_standard_json
+
+
+class Topics:
+    """One for each gateway, in the thread of its loop."""
+
+    def __init__(
+        self, file: TopicsFile, core: ClientCore, settings: Settings, name: BrokerName
+    ) -> None:
+        self._file = file
+        self._core = core
+        self._settings = settings
+        self._name = name
+        self._making: dict[str, asyncio.Task[None]] = {}
+
+    def reload(self) -> None:
+        """Takes in what the writer has changed. Call it now and then. Raises StoreDamaged."""
+        self._file.reload()
+
+    def find(self, name: str) -> Topic | None:
+        """The topic; looks into the table again for one that is not known."""
+        found = self._file.topics.get(name)
+        if found is None and self._file.reload():
+            found = self._file.topics.get(name)
+        return found
+
+    def need(self, name: str) -> Topic:
+        """As `find`. Raises UnknownTopic."""
+        found = self.find(name)
+        if found is None:
+            raise UnknownTopic(f"topic {name} does not exist", "see keelog topic ls")
+        return found
+
+    def check_may_make(self, name: str, model: str) -> None:
+        """Raises UnknownTopic, IllegalMessage or NotAllowed for a topic that no send creates.
+
+        `model` is the topic whose settings it would get.
+        """
+        check_topic_for_send(name)
+        is_retry = name.startswith(RETRY_PREFIX)
+        may_follow = model == TBW102 and self._settings.auto_create_topic_enable
+        if not is_retry and not may_follow:
+            raise UnknownTopic(
+                f"topic {name} does not exist, and is not created from {model[:80]!a}",
+                f"make it: keelog topic create {name} --queues 8",
+            )
+
+    async def make(self, name: str, queues: int) -> Topic:
+        """Creates a topic; waits for the one who does it already. Raises what the writer refuses.
+
+        A topic that a send creates has at most as many queues as TBW102.
+        """
+        task = self._making.get(name)
+        if task is None:
+            queues = 1 if name.startswith(RETRY_PREFIX) else min(max(queues, 1), TBW102_QUEUES)
+            task = asyncio.ensure_future(self._make(name, queues, PERM_DEFAULT))
+            self._making[name] = task
+            task.add_done_callback(lambda _: self._making.pop(name, None))
+        await asyncio.shield(task)
+        return self.need(name)
+
+    async def _make(self, name: str, queues: int, perm: int) -> None:
+        if self.find(name) is None:
+            await run(self._core, self._core.create_topic(name, queues, {"perm": perm}))
+            self._file.reload()
+
+    # Requests
+
+    async def create(self, request: Request) -> Reply:
+        """17: makes a topic, or changes it."""
+        wanted = request_fields(request.header)
+        if wanted.read_queue_nums != wanted.write_queue_nums:
+            raise BadCommand(
+                f"{wanted.read_queue_nums} queues to read and {wanted.write_queue_nums} to write:"
+                " a node has as many of one as of the other"
+            )
+        await run(
+            self._core,
+            self._core.create_topic(wanted.topic, wanted.write_queue_nums, {"perm": wanted.perm}),
+        )
+        self._file.reload()
+        return Reply()
+
+    def route(self, request: Request) -> Reply:
+        """105: the one broker of a topic, and its queues."""
+        wanted = request_fields(request.header)
+        name, queues = wanted.topic, None
+        known = self.find(name)
+        if known is not None:
+            queues = QueueData(self._name.broker, known.read_queues, known.write_queues, known.perm)
+        elif name == TBW102 and self._settings.auto_create_topic_enable:
+            perm = PERM_DEFAULT | PERM_INHERIT
+            queues = QueueData(self._name.broker, TBW102_QUEUES, TBW102_QUEUES, perm)
+        elif name == self._name.cluster:
+            queues = QueueData(self._name.broker, 1, 1, PERM_DEFAULT)
+        if queues is None:
+            raise UnknownTopic(f"No topic route info in name server for the topic: {name}")
+        route = TopicRouteData((self._broker(request),), (queues,))
+        standard = wants_standard_json(request.header, wanted.accept_standard_json_only)
+        return Reply(body=write_body(route, standard=standard))
+
+    def cluster(self, request: Request) -> Reply:
+        """106: all brokers: this one."""
+        broker = self._broker(request)
+        info = ClusterInfo({self._name.broker: broker}, {self._name.cluster: (self._name.broker,)})
+        return Reply(body=write_body(info, standard=wants_standard_json(request.header, False)))
+
+    def names(self, _: Request) -> Reply:
+        """206: the names of all topics."""
+        self._file.reload()
+        return Reply(body=write_body(TopicList(tuple(sorted(self._file.topics))), standard=True))
+
+    def config(self, request: Request) -> Reply:
+        """351: the settings of one topic."""
+        name = request.header.ext.get("topic", "")
+        return Reply(body=write_body(_config(self.need(name)), standard=True))
+
+    def configs(self, _: Request) -> Reply:
+        """21: the settings of all topics."""
+        self._file.reload()
+        table = {name: _config(topic) for name, topic in sorted(self._file.topics.items())}
+        version = DataVersion(counter=self._file.version)
+        return Reply(body=write_body(TopicConfigTable(table, version), standard=True))
+
+    def _broker(self, request: Request) -> BrokerData:
+        addresses: Mapping[int, str] = {MASTER: self._name.address or request.connection.address}
+        return BrokerData(self._name.broker, addresses, self._name.cluster)
+
+
+def _config(topic: Topic) -> TopicConfig:
+    return TopicConfig(topic.name, topic.read_queues, topic.write_queues, topic.perm)

@@ -1,0 +1,49 @@
+"""What a broker stores as the properties of a message, against a plain map of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.stored_properties import broker_properties, stored_properties, unique_key_of
+from protocol.errors import IllegalMessage
+from protocol.record.properties import decode_properties
+
+ADDED = broker_properties("c1")
+OURS = {"CLUSTER": "c1", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+NAMES = st.sampled_from(
+    ["a", "TAGS", "KEYS", "UNIQ_KEY", "XUNIQ_KEY", "CLUSTER", "POP_CK", "TRACE_ON", "__CRC32#"]
+)
+PAIRS = st.dictionaries(NAMES, st.text("ab1 ", min_size=1), max_size=6)
+
+
+@given(pairs=PAIRS, ends=st.booleans())
+def test_the_broker_adds_its_own_and_keeps_the_clients(pairs: dict[str, str], ends: bool) -> None:
+    text = "\x02".join(f"{name}\x01{value}" for name, value in pairs.items())
+    sent = (text + "\x02" if ends and text else text).encode()
+    stored = decode_properties(stored_properties(sent, ADDED, "KEY"))
+    kept = {name: pairs[name] for name in pairs if name not in (*OURS, "POP_CK", "__CRC32#")}
+    assert stored == {"UNIQ_KEY": "KEY", **kept, **OURS}
+
+
+@given(pairs=PAIRS)
+def test_a_batchs_message_gets_nothing_but_a_key(pairs: dict[str, str]) -> None:
+    sent = "".join(f"{name}\x01{value}\x02" for name, value in pairs.items()).encode()
+    stored = stored_properties(sent, b"", "KEY")
+    key = unique_key_of(stored).decode()
+    assert key == pairs.get("UNIQ_KEY", "KEY") == decode_properties(stored)["UNIQ_KEY"]
+
+
+@pytest.mark.parametrize(
+    "pair", ["DELAY\x013", "TIMER_DELAY_SEC\x011", "TRAN_MSG\x01true", "INNER_NUM\x012"]
+)
+def test_what_asks_for_more_than_storing_is_refused(pair: str) -> None:
+    for sent in (pair, f"a\x01b\x02{pair}\x02"):
+        with pytest.raises(IllegalMessage, match="which this node does not offer"):
+            stored_properties(sent.encode(), ADDED, "KEY")
+
+
+@pytest.mark.parametrize("pair", ["DELAY\x010", "TRAN_MSG\x01false"])
+def test_what_asks_for_nothing_is_stored(pair: str) -> None:
+    name, _, value = pair.partition("\x01")
+    stored = decode_properties(stored_properties(f"a\x01b\x02{pair}\x02".encode(), ADDED, "KEY"))
+    assert (stored[name], stored["a"]) == (value, "b")
