@@ -1,0 +1,67 @@
+"""RocketMQ's own Java client, unmodified, at a node with a gateway: no JVM on the server's side."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from node.store.opening import open_store
+from node.store.verify.verify import verify
+from tests.interop import probe
+from tests.support.node import RunningNode
+from tests.support.remoting import REMOTING, remoting_place
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(probe.why_missing()), reason=probe.why_missing()),
+]
+COUNT = 200
+RUN_S = 240
+JAVA = Path(probe.RUN).parent
+
+
+def run_client(home: Path, *arguments: str) -> dict[str, str]:
+    """What the program printed. It is RocketMQ's client of 5.5.0."""
+    libraries = (JAVA / "target" / "cp.txt").read_text().strip()
+    command = [
+        "java",
+        "-Xmx512m",
+        f"-Duser.home={home}",
+        "-cp",
+        f"{JAVA}/target/classes:{libraries}",
+    ]
+    done = subprocess.run(
+        [*command, "RemotingClient", *arguments],
+        capture_output=True, text=True, timeout=RUN_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (line.partition("=") for line in done.stdout.splitlines() if "=" in line)
+    return {name: value for name, _, value in lines}
+
+
+def test_producer_and_push_consumers_share_take_over_and_go_on(tmp_path: Path) -> None:
+    probe.build()
+    root = tmp_path / "store"
+    with RunningNode(root, (REMOTING,), queue_workers=1, readers=1) as node:
+        host, port = remoting_place(node.stderr)
+        found = run_client(tmp_path, f"{host}:{port}", "orders", str(COUNT))
+        first = found.pop("first").split()
+        assert first[0] == "SEND_OK"
+        assert found == {
+            "answered": "true failed 0",
+            "batch": "SEND_OK",
+            "queues": "4",
+            "all": "true",
+            "shared": "true",
+            "taken over": "true",
+            "all after it": "true",
+            "goes on": "true",
+            "repeated": "0",
+        }
+        by_id = node.client.get(first[1])
+        assert (by_id.body, by_id.keys) == (b"body 0", ["k0"])
+    assert not verify(root).findings
+    with open_store(root) as store:
+        ends = [queue.max_offset for one in range(4) if (queue := store.queue("orders", one))]
+    assert sum(ends) == 5 * COUNT, "each message once"
