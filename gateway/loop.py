@@ -4,6 +4,7 @@ Run it as `python -m gateway.loop DIR --bind HOST:PORT --node URL --shards N`.
 """
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -16,17 +17,24 @@ from gateway.connection import RemotingConnection
 from gateway.names import BrokerName
 from gateway.service import GatewayService
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
+from node.runtime import disk
+from node.runtime.event_log import fields
 from node.runtime.locks import FileLock
 from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave
 from node.runtime.run_process import ChildProcess, child_parser, run_process
 from node.runtime.settings import Settings
+from node.runtime.shortage import is_shortage
 from node.runtime.state_page import RUNNING, STOPPING, WorkerPage, run_dir
 from node.runtime.wakeup import GATEWAY, Context
 from node.store.identity.new_store import check_created
 from protocol.addresses import VIP_DISTANCE
-from protocol.errors import BadRequest, ServiceNotAvailable
+from protocol.errors import BadRequest, MqError, ServiceNotAvailable
+
+log = logging.getLogger("keelog.gateway")
 
 BACKLOG = 1_024
+SHORTAGE_S = 0.1
+"""The pause after a turn that failed because no descriptor was free."""
 LOOK_S = 1.0
 LOCK_WAIT_S = 2.0
 REQUEST_S = 5.0
@@ -112,11 +120,20 @@ class Gateway:
 
     def _turn(self, is_rung: bool = False) -> None:
         try:
-            self._step(is_rung)
-        except BaseException as error:
-            # asyncio would log it and go on; it has to end the process.
-            if self._failed.done():
-                raise
+            with disk.if_room():
+                self._step(is_rung)
+        except MqError as error:
+            if not is_shortage(error):
+                self._fail(error)
+                return
+            log.warning("not done for now", extra=fields(why=error))
+            self._timer = self._loop.call_later(SHORTAGE_S, self._turn)
+        except BaseException as error:  # noqa: BLE001 (it ends the process)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends `run` with the error: asyncio would log it and go on."""
+        if not self._failed.done():
             self._failed.set_exception(error)
 
     def _step(self, is_rung: bool) -> None:
@@ -186,9 +203,11 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
         async def serve() -> None:
             core = ClientCore(options.node, REQUEST_S, None)
             gateway = Gateway(site, core, name, page, context)
-            child.report_ready(await gateway.listen(*parse_place(options.bind)))
-            await gateway.run(stop)
-            gateway.close()
+            try:
+                child.report_ready(await gateway.listen(*parse_place(options.bind)))
+                await gateway.run(stop)
+            finally:
+                gateway.close()
 
         asyncio.run(serve())
         context.term()

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from time import monotonic
 from typing import Any
 
@@ -34,6 +35,7 @@ from protocol.errors import (
     OutcomeUnknownError,
 )
 from protocol.message_id import IPV4_BYTES
+from protocol.names import check_topic_for_send
 from protocol.record.encode import FORBIDDEN_SYS_FLAGS, NewMessage, pack_record
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
@@ -115,6 +117,7 @@ class Sends:
         """Raises NodeBusy, NotAllowed, BadRequest, IllegalMessage and its kinds."""
         if self._waiting_bytes > WAITING_BYTES_MAX:
             raise NodeBusy(f"{self._waiting_bytes} bytes wait for the writer", "send again later")
+        _check_for_clients(topic.name)
         if not topic.is_writable:
             raise NotAllowed(f"the topic {topic.name} does not take messages (perm {topic.perm})")
         queue_id = _queue_of(topic, wanted.queue_id)
@@ -235,6 +238,12 @@ class Sends:
     def close(self) -> None:
         """Ends the link to the writer. Sends without an answer fail."""
         self._core.drop(self._link)
+
+
+@lru_cache(maxsize=4096)
+def _check_for_clients(topic: str) -> None:
+    """Raises NotAllowed for the system's own topics, which a store of a broker has."""
+    check_topic_for_send(topic)
 
 
 def _queue_of(topic: Topic, wanted: int) -> int:

@@ -118,11 +118,10 @@ class GatewayService:
         self.members.went(connection)
 
     def look_around(self, now: float) -> None:
-        """Ends what is silent, and takes in changed topics. Call it each second or so."""
+        """Ends what is silent. Call it each second or so."""
         self.members.drop_silent(now)
         for connection in list(self.connections):
             connection.close_if_idle(now)
-        self.topics.reload()
 
     # Requests
 

@@ -6,6 +6,7 @@ changes.
 
 import asyncio
 from collections.abc import Mapping
+from time import monotonic
 
 from client.aio.run import run
 from client.core import ClientCore
@@ -29,6 +30,8 @@ from protocol.remoting.errors import BadCommand
 from protocol.remoting.java_class import write_body
 from protocol.remoting.request_headers import request_fields, wants_standard_json
 
+RELOAD_S = 1.0
+
 
 class Topics:
     """One for each gateway, in the thread of its loop."""
@@ -40,17 +43,20 @@ class Topics:
         self._core = core
         self._settings = settings
         self._name = name
+        self._reload_at = 0.0
         self._making: dict[str, asyncio.Task[None]] = {}
 
-    def reload(self) -> None:
-        """Takes in what the writer has changed. Call it now and then. Raises StoreDamaged."""
-        self._file.reload()
-
     def find(self, name: str) -> Topic | None:
-        """The topic; looks into the table again for one that is not known."""
+        """The topic; looks into the table again for one that is not known, and each RELOAD_S.
+
+        Raises StoreDamaged.
+        """
         found = self._file.topics.get(name)
-        if found is None and self._file.reload():
-            found = self._file.topics.get(name)
+        now = monotonic()
+        if found is None or now >= self._reload_at:
+            self._reload_at = now + RELOAD_S
+            if self._file.reload():
+                found = self._file.topics.get(name)
         return found
 
     def need(self, name: str) -> Topic:

@@ -1,5 +1,6 @@
 """The control socket of a supervisor: routes, status, health."""
 
+import socket
 from collections.abc import Callable
 
 import zmq
@@ -8,6 +9,7 @@ from node.runtime.shortage import as_refusal
 from node.serving.request_server import BadFrames, Server
 from node.supervisor.bind import BindAddress
 from node.supervisor.status import NodeView, health, routes, status
+from protocol.addresses import VIP_DISTANCE
 from protocol.errors import (
     BadRequest,
     MqError,
@@ -46,6 +48,18 @@ def check_ports(place: BindAddress, children: int) -> None:
     with zmq.Context() as context:
         for distance in range(0 if place.any_port else 1 + children):
             bind(context, place.child(distance)).close(0)
+
+
+def check_remoting(place: BindAddress) -> None:
+    """As `check_ports`, for the two ports of a gateway; port 0: the node has none."""
+    for port in (place.port, place.port - VIP_DISTANCE) if place.port else ():
+        try:
+            socket.create_server((place.host.strip("[]*"), port)).close()
+        except OSError as error:
+            raise RefusedError(
+                f"cannot listen at {place.host}:{port}: {error.strerror or error}",
+                "stop the process that listens there, or name another --remoting",
+            ) from None
 
 
 def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:

@@ -35,13 +35,12 @@ from node.runtime.settings import Settings, load_settings
 from node.serving.request_server import Server
 from node.store.identity.new_store import create_store
 from node.supervisor.bind import (
-    BindAddress,
     parse_advertise,
     parse_bind,
     remoting_place,
 )
 from node.supervisor.child_process import NodePlaces, Process, child_command
-from node.supervisor.control import answer_clients, bind, check_ports
+from node.supervisor.control import answer_clients, bind, check_ports, check_remoting
 from node.supervisor.directory import (
     open_directory,
     remove_old_pages,
@@ -105,6 +104,7 @@ def serve(options: Options) -> int:
     started_at = time.monotonic()
     settings = load_settings(options.pairs)
     place = parse_bind(options.serve.bind).resolved()
+    remoting = remoting_place(options.serve.remoting)
     stop = begin_process("keelog-serve", "supervisor")
     threads = _watch_threads(stop)
     if options.while_pid is not None:
@@ -117,6 +117,7 @@ def serve(options: Options) -> int:
     is_new = not (options.root / COMMIT_LOG_DIR).is_dir()
     if is_new:
         check_ports(place, 1 + options.serve.readers)
+        check_remoting(remoting)
     with ExitStack() as ends:
         open_directory(options.root)
         create_store(options.root)
@@ -132,7 +133,8 @@ def serve(options: Options) -> int:
             options = replace(options, pairs=_all_pairs(options))
         server = bind(ends.enter_context(zmq.Context()), place)
         ends.callback(server.close)
-        node = Supervisor(options, settings, held, server, place, events, started_at)
+        places = NodePlaces(place, remoting)
+        node = Supervisor(options, settings, held, server, places, events, started_at)
         code = node.run(stop)
         return EXIT_UNEXPECTED if code == EXIT_OK and threads else code
 
@@ -161,13 +163,14 @@ class Supervisor:
         settings: Settings,
         held: HeldStore,
         server: Server,
-        place: BindAddress,
+        places: NodePlaces,
         events: NodeLog,
         started_at: float,
     ) -> None:
         self.options = options
         self.settings = settings
         self.held = held
+        place = places.control
         self.place = place.with_port_of(server.endpoint)
         self._host = parse_advertise(options.network.advertise) or (
             ANY_HOST if place.is_wildcard else place.host
@@ -180,7 +183,7 @@ class Supervisor:
             settings.message_index_enable,
             with_gateway=bool(options.serve.remoting),
         )
-        self._places = NodePlaces(self.place, remoting_place(options.serve.remoting))
+        self._places = places._replace(control=self.place)
         if self.place.takes_local:
             name_local_sockets(self.children)
         self._watch = SilenceWatch(held.place, options.serve.queue_workers, options.limits)
