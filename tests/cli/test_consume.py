@@ -297,6 +297,7 @@ def test_a_place_that_cannot_be_is_refused(node: RunningNode) -> None:
         node.client.tail("places-c", cursor="a b")
 
 
+@pytest.mark.faults
 def test_a_cursor_survives_kills_of_node_and_follower(tmp_path: Path) -> None:
     with RunningNode(tmp_path / "store", SMALL, readers=1) as node:
         for number in range(30):

@@ -103,6 +103,7 @@ def everything(client: Client) -> list[tuple[int, int, bytes]]:
     )
 
 
+@pytest.mark.faults
 def test_backups_under_load_hold_all_that_was_flushed_before_they_began(tmp_path: Path) -> None:
     out, copy = tmp_path / "out", tmp_path / "copy"
     with RunningNode(tmp_path / "store", SMALL, readers=1) as node:

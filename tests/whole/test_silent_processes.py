@@ -113,6 +113,7 @@ def send_until_answered(node: RunningNode) -> None:
 
 
 @pytest.mark.parametrize("slot", PAGES)
+@pytest.mark.faults
 def test_a_state_page_that_is_lost_under_a_running_node_is_made_anew(
     tmp_path: Path, slot: str
 ) -> None:
