@@ -36,7 +36,7 @@ from protocol.errors import (
 )
 from protocol.message_id import IPV4_BYTES
 from protocol.names import check_topic_for_send
-from protocol.record.encode import FORBIDDEN_SYS_FLAGS, NewMessage, pack_record
+from protocol.record.encode import FORBIDDEN_SYS_FLAGS, pack_fields
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
     EMPTY_CRC_PROPERTY,
@@ -138,9 +138,7 @@ class Sends:
                 wanted.properties.encode(), self._added, self._keys.next()
             )
             sent = _Sent(request, 1)
-            entries = [
-                self._entry(wanted, queue_id, bytes(body), properties, wanted.flag, request, sent)
-            ]
+            entries = [self._entry(wanted, queue_id, body, properties, wanted.flag, request, sent)]
         for entry in entries:
             self._gather(entry)
 
@@ -154,13 +152,13 @@ class Sends:
     ) -> EncodedMessage:
         """One message of a batch: a broker adds nothing to it."""
         properties = stored_properties(bytes(item.properties), b"", self._keys.next())
-        return self._entry(wanted, queue_id, bytes(item.body), properties, item.flag, request, sent)
+        return self._entry(wanted, queue_id, item.body, properties, item.flag, request, sent)
 
     def _entry(
         self,
         wanted: SendMessageHeader,
         queue_id: int,
-        body: bytes,
+        body: memoryview,
         properties: bytes,
         flag: int,
         request: Request,
@@ -174,12 +172,11 @@ class Sends:
             )
         own = CRC_PROPERTY_BYTES if routes.crc else 0
         check_properties_length(len(properties) + own)
-        message = NewMessage(
-            wanted.topic, body, queue_id,
-            flag=flag, sys_flag=wanted.sys_flag, born_timestamp=wanted.born_timestamp,
-            born_host=request.connection.peer, reconsume_times=wanted.reconsume_times,
+        record = pack_fields(
+            wanted.topic, body, queue_id, properties + EMPTY_CRC_PROPERTY if own else properties,
+            wanted.born_timestamp, request.connection.peer,
+            flag, wanted.sys_flag, wanted.reconsume_times,
         )  # fmt: skip
-        record = pack_record(message, properties + EMPTY_CRC_PROPERTY if routes.crc else properties)
         key = unique_key_of(properties).decode("utf-8", "replace")
         return EncodedMessage(record, wanted.topic, queue_id, None, key, sent)
 

@@ -20,7 +20,6 @@ from protocol.record.codec import (
     MAGIC_V2,
     NEED_UNWRAP,
     STORE_HOST_V6,
-    RecordHead,
     record_head,
 )
 from protocol.record.properties import (
@@ -42,6 +41,10 @@ from protocol.sizes import DEFAULT_MAX_MESSAGE_BYTES
 ANY_QUEUE = -1
 """The node chooses the queue."""
 
+_HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
+_NO_IP = bytes(IPV4_BYTES)
+_SHORT_TOPIC, _LONG_TOPIC = struct.Struct(">b").pack, struct.Struct(">h").pack
+_PROPERTIES = struct.Struct(">h").pack
 FORBIDDEN_SYS_FLAGS = 0xC | INNER_BATCH | NEED_UNWRAP
 NOT_OFFERED = {
     DELAY: "delayed delivery",
@@ -127,39 +130,40 @@ def check_message(message: NewMessage, crc: bool, max_message_bytes: int) -> byt
 
 def pack_record(message: NewMessage, properties: bytes) -> bytes:
     """The record of `message` with ready-made properties; its other fields are not checked."""
-    topic = message.topic.encode()
-    long_topic = len(message.topic) > SHORT_TOPIC_CHARS_MAX
-    sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
-    sys_flag |= BORN_HOST_V6 if message.born_host.is_v6 else 0
+    return pack_fields(
+        message.topic, message.body, message.queue_id, properties,
+        message.born_timestamp, message.born_host,
+        message.flag, message.sys_flag, message.reconsume_times,
+    )  # fmt: skip
+
+
+def pack_fields(  # noqa: PLR0913 (the fields of a record)
+    topic: str,
+    body: bytes | memoryview,
+    queue_id: int,
+    properties: bytes,
+    born_timestamp: int,
+    born_host: Host,
+    flag: int = 0,
+    sys_flag: int = 0,
+    reconsume_times: int = 0,
+) -> bytes:
+    """As `pack_record`, from the fields alone: each send of RocketMQ's clients waits for it."""
+    sys_flag &= ~_HOST_BITS
+    if born_host.is_v6:
+        sys_flag |= BORN_HOST_V6
     layout = record_head(sys_flag)
-    tail_format = ">hh" if long_topic else ">bh"
-    tail_bytes = struct.calcsize(tail_format)
-    total = layout.size + len(message.body) + tail_bytes + len(topic) + len(properties)
-    head = layout.pack(
-        RecordHead(
-            total_size=total,
-            magic=MAGIC_V2 if long_topic else MAGIC_V1,
-            body_crc=zlib.crc32(message.body) & CRC_MASK,
-            queue_id=message.queue_id,
-            flag=message.flag,
-            queue_offset=0,
-            physical_offset=0,
-            sys_flag=sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_ip=message.born_host.ip,
-            born_port=message.born_host.port,
-            store_timestamp=0,
-            store_ip=bytes(4),
-            store_port=0,
-            reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=0,
-            body_length=len(message.body),
-        )
-    )
-    length = struct.pack(tail_format[:2], len(topic))
-    return b"".join(
-        (head, message.body, length, topic, struct.pack(">h", len(properties)), properties)
-    )
+    name, body_bytes = topic.encode(), len(body)
+    long_topic = len(name) > SHORT_TOPIC_CHARS_MAX
+    length = (_LONG_TOPIC if long_topic else _SHORT_TOPIC)(len(name))
+    total = layout.size + body_bytes + len(length) + len(name) + 2 + len(properties)
+    # In the order of RecordHead. The node alone knows the fields that are zero.
+    head = layout.struct.pack(
+        total, MAGIC_V2 if long_topic else MAGIC_V1, zlib.crc32(body) & CRC_MASK, queue_id, flag,
+        0, 0, sys_flag, born_timestamp, born_host.ip, born_host.port,
+        0, _NO_IP, 0, reconsume_times, 0, body_bytes,
+    )  # fmt: skip
+    return b"".join((head, body, length, name, _PROPERTIES(len(properties)), properties))
 
 
 def record_bytes(message: NewMessage, properties: bytes, crc: bool) -> int:
