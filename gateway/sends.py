@@ -22,7 +22,12 @@ from client.send.unique_key import UniqueKeys
 from client.transport.routes import NO_ROUTES
 from gateway.connection import Reply, Request
 from gateway.names import RETRY_PREFIX, SEND_EXT
-from gateway.stored_properties import broker_properties, stored_properties, unique_key_of
+from gateway.stored_properties import (
+    broker_properties,
+    stored_properties,
+    unique_key_of,
+    waits_for_disk,
+)
 from gateway.topics import Topics
 from node.store.topics_file import Topic
 from protocol.errors import (
@@ -51,7 +56,6 @@ WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Of all clients' messages that the writer has not taken; beyond it, sends are refused as busy."""
 TIMEOUT_S = 10.0
 """How long the writer may take: clients give up after 3 s, and then ask again."""
-_NO_WAIT = b"WAIT\x01false\x02"
 _CODES = {
     "PUT_OK": ResponseCode.SUCCESS,
     "FLUSH_DISK_TIMEOUT": ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -127,6 +131,7 @@ class Sends:
                 " node does not offer",
                 "send plain messages",
             )
+        wait = None
         if wanted.batch:
             if wanted.topic.startswith(RETRY_PREFIX):
                 raise IllegalMessage("a batch to a retry topic", "send them one by one")
@@ -137,10 +142,11 @@ class Sends:
             properties = stored_properties(
                 wanted.properties.encode(), self._added, self._keys.next()
             )
+            wait = None if waits_for_disk(properties) else WAIT_NONE
             sent = _Sent(request, 1)
             entries = [self._entry(wanted, queue_id, body, properties, wanted.flag, request, sent)]
         for entry in entries:
-            self._gather(entry)
+            self._gather(wait, entry)
 
     def _item(
         self,
@@ -182,8 +188,7 @@ class Sends:
 
     # To the writer
 
-    def _gather(self, entry: EncodedMessage) -> None:
-        wait = WAIT_NONE if _NO_WAIT in entry.record else None
+    def _gather(self, wait: str | None, entry: EncodedMessage) -> None:
         self._waiting.setdefault(wait, []).append(entry)
         self._waiting_bytes += len(entry.record)
         if not self._is_due:

@@ -8,7 +8,14 @@ import re
 from gateway.names import REGION
 from protocol.errors import IllegalMessage
 from protocol.record.encode import NOT_OFFERED
-from protocol.record.properties import CRC32, DELAY, TRANSACTION, UNIQUE_KEY, decode_raw_properties
+from protocol.record.properties import (
+    CRC32,
+    DELAY,
+    TRANSACTION,
+    UNIQUE_KEY,
+    WAIT,
+    decode_raw_properties,
+)
 
 CLUSTER, MSG_REGION, TRACE_ON, POP_CK = "CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"
 _ADDED = (CLUSTER, MSG_REGION, TRACE_ON, POP_CK)
@@ -20,6 +27,7 @@ _SPECIAL = re.compile(
 )
 _KEY_START = f"{UNIQUE_KEY}\x01".encode()
 _PAIR_END = b"\x02"
+_NO_WAIT = f"{WAIT}\x01false\x02".encode()
 _NOTHING_ASKED = {DELAY: b"0", TRANSACTION: b"false"}
 """Values of these names that ask for nothing."""
 
@@ -43,6 +51,11 @@ def stored_properties(given: bytes, added: bytes, key: str) -> bytes:
     if not unique_key_of(given):
         given += _KEY_START + key.encode() + _PAIR_END
     return given + added
+
+
+def waits_for_disk(properties: bytes) -> bool:
+    """False where the client says WAIT=false: its message need not be flushed before the reply."""
+    return not (properties.startswith(_NO_WAIT) or _PAIR_END + _NO_WAIT in properties)
 
 
 def unique_key_of(properties: bytes) -> bytes:

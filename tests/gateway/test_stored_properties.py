@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.stored_properties import broker_properties, stored_properties, unique_key_of
+from gateway.stored_properties import (
+    broker_properties,
+    stored_properties,
+    unique_key_of,
+    waits_for_disk,
+)
 from protocol.errors import IllegalMessage
 from protocol.record.properties import decode_properties
 
@@ -23,6 +28,17 @@ def test_the_broker_adds_its_own_and_keeps_the_clients(pairs: dict[str, str], en
     stored = decode_properties(stored_properties(sent, ADDED, "KEY"))
     kept = {name: pairs[name] for name in pairs if name not in (*OURS, "POP_CK", "__CRC32#")}
     assert stored == {"UNIQ_KEY": "KEY", **kept, **OURS}
+
+
+@given(pairs=PAIRS, wait=st.sampled_from([None, "true", "false"]), other=st.booleans())
+def test_only_the_property_itself_says_that_nobody_waits_for_the_disk(
+    pairs: dict[str, str], wait: str | None, other: bool
+) -> None:
+    given_pairs = {**pairs, **({"AWAIT": "false"} if other else {})}
+    if wait is not None:
+        given_pairs["WAIT"] = wait
+    sent = "\x02".join(f"{name}\x01{value}" for name, value in given_pairs.items()).encode()
+    assert waits_for_disk(stored_properties(sent, ADDED, "KEY")) == (wait != "false")
 
 
 @given(pairs=PAIRS)
