@@ -50,6 +50,7 @@ class LoadRow(NamedTuple):
 
 def start_keelog(ends: ExitStack, folder: Path) -> str:
     """A node with a gateway; the address of its gateway."""
+    folder.mkdir(parents=True, exist_ok=True)
     address = f"127.0.0.1:{free_ports(4) + 3}"
     settings = ["disk_space_warning_level_ratio=100", f"serve.remoting={address}"]
     node = Node(folder / "node", settings, readers=1).start()
