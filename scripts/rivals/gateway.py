@@ -1,6 +1,6 @@
 """RocketMQ's own Java client at a node's gateway and at a Java broker, in turns.
 
-`python -m scripts.bench.gateway` prints messages a second of both, and their ratio, for each load.
+`python -m scripts.rivals.gateway` prints messages a second of both, and their ratio, for each load.
 Both flush asynchronously. The client is one process with one connection to each server.
 """
 
@@ -112,7 +112,7 @@ def measure_load(programs: Mapping[str, Program], load: str, rounds: int, second
 
 def main() -> None:
     """Measures and prints a row as soon as it is there."""
-    parser = argparse.ArgumentParser("python -m scripts.bench.gateway", description=__doc__)
+    parser = argparse.ArgumentParser("python -m scripts.rivals.gateway", description=__doc__)
     parser.add_argument("--loads", default=",".join(range_of(LOADS)), help="numbers from 0, by ,")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=5, help="of a turn")
