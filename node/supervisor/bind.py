@@ -109,6 +109,11 @@ def parse_remoting(text: str) -> BindAddress | None:
     if match is None or "/" in text or int(match[2]) > _PORT_MAX:
         raise BadRequest(f"remoting {text[:80]!a} cannot be listened at", "write 127.0.0.1:10911")
     port = int(match[2])
+    if 0 < port <= VIP_DISTANCE:
+        raise BadRequest(
+            f"remoting {text[:80]!a} leaves no port {VIP_DISTANCE} below it",
+            "write 127.0.0.1:10911, or port 0 for free ones",
+        )
     return BindAddress(match[1] or "127.0.0.1", port, any_port=port == 0)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from node.runtime.settings import check_bounds, setting
 from node.supervisor.bind import parse_advertise, parse_bind, parse_http, parse_remoting
 from node.supervisor.plan import ChildRole, RestartLimits
+from protocol.errors import BadRequest, IllegalMessage
 from protocol.modules import module_name
 from protocol.names import check_topic
 
@@ -75,8 +76,17 @@ class BrokerSettings:
     broker_name: str = setting("", "the name of the node in its cluster; empty: the host's name")
 
     def __post_init__(self) -> None:
-        for name in (self.broker_cluster_name, self.broker_name or "b"):
-            check_topic(name)
+        for setting_name, name in (
+            ("broker_cluster_name", self.broker_cluster_name),
+            ("broker_name", self.broker_name or "b"),
+        ):
+            try:
+                check_topic(name)
+            except IllegalMessage:
+                raise BadRequest(
+                    f"broker.{setting_name} is {name[:80]!a}",
+                    "use 1 to 127 of the characters % | a-z A-Z 0-9 _ -",
+                ) from None
 
 
 @dataclass(frozen=True, slots=True)

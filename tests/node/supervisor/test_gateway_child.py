@@ -19,7 +19,7 @@ from node.supervisor.plan import (
     plan_children,
     summary,
 )
-from protocol.errors import BadRequest, IllegalMessage
+from protocol.errors import BadRequest
 from tests.support.node import ANY_DISK
 
 CONTROL = parse_bind("tcp://127.0.0.1:7850")
@@ -52,9 +52,11 @@ def test_a_place_is_a_host_with_a_port(text: str, host: str, port: int) -> None:
     assert parse_remoting("") is None
 
 
-@pytest.mark.parametrize("text", ["db7", "db7:99999", "http://db7:1/", "tcp://db7:1", ":"])
+@pytest.mark.parametrize(
+    "text", ["db7", "db7:99999", "http://db7:1/", "tcp://db7:1", ":", "db7:1", "2"]
+)
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(BadRequest, match=r"write 127\.0\.0\.1:10911|cannot be listened at"):
+    with pytest.raises(BadRequest, match=r"cannot be listened at|leaves no port 2 below it"):
         ServeSettings(remoting=text)
 
 
@@ -74,10 +76,10 @@ def test_records_get_the_port_of_the_gateway_where_there_is_one() -> None:
 @pytest.mark.parametrize(
     ("bind", "remoting", "advertise", "node", "address"),
     [
-        ("tcp://127.0.0.1:7850", "h:1", "", "tcp://127.0.0.1:7850", "h:1"),
-        ("tcp://0.0.0.0:7850", "0.0.0.0:1", "", "tcp://127.0.0.1:7850", None),
-        ("tcp://0.0.0.0:7850", "0.0.0.0:1", "db7", "tcp://127.0.0.1:7850", "db7:1"),
-        ("tcp://db7:7850", "h:1", "db8", "tcp://db7:7850", "db8:1"),
+        ("tcp://127.0.0.1:7850", "h:9", "", "tcp://127.0.0.1:7850", "h:9"),
+        ("tcp://0.0.0.0:7850", "0.0.0.0:9", "", "tcp://127.0.0.1:7850", None),
+        ("tcp://0.0.0.0:7850", "0.0.0.0:9", "db7", "tcp://127.0.0.1:7850", "db7:9"),
+        ("tcp://db7:7850", "h:9", "db8", "tcp://db7:7850", "db8:9"),
     ],
 )
 def test_a_gateway_is_told_where_its_node_is_and_what_to_tell_clients(
@@ -102,7 +104,7 @@ def test_a_node_has_a_gateway_only_when_asked() -> None:
 
 @pytest.mark.parametrize("name", ["a broker", "a@b", "x" * 128])
 def test_a_name_that_a_broker_cannot_have_is_refused(name: str) -> None:
-    with pytest.raises(IllegalMessage):
+    with pytest.raises(BadRequest, match=r"broker\.broker_name is"):
         BrokerSettings(broker_name=name)
 
 
