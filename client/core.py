@@ -291,13 +291,18 @@ class ClientCore:
         """See Client.create_topic."""
         check_names("create_topic", options, CreateTopicOptions)
         deadline = self.deadline(options.get("timeout"))
-        perm = options.get("perm", operations.READ_AND_WRITE)
         if not options.get("exist_ok", True):
             # Asked before: an existing topic would get these queues.
             known = yield from operations.topics(deadline, NodeRole.WRITER)
             if topic in {one.topic for one in known}:
                 raise BadRequest(f"topic {topic} exists", "leave exist_ok out")
-        return (yield from operations.create_topic(topic, queues, perm, deadline))
+        fields = {
+            "topic": topic,
+            "queues": queues,
+            "perm": options.get("perm", operations.READ_AND_WRITE),
+            "retention_hours": options.get("retention_hours"),
+        }
+        return (yield from operations.create_topic(fields, deadline))
 
     def purge_topic(self, topic: str, options: PurgeOptions) -> Operation[TopicPurged]:
         """See Client.purge_topic."""

@@ -83,10 +83,10 @@ def topics(deadline: float, role: NodeRole = NodeRole.READER) -> Operation[list[
     return [TopicInfo.of(item) for item in answer.header["topics"]]
 
 
-def create_topic(topic: str, queues: int, perm: int, deadline: float) -> Operation[TopicCreated]:
+def create_topic(fields: dict[str, Any], deadline: float) -> Operation[TopicCreated]:
     """Makes a topic; doing it twice is harmless."""
-    fields = {"topic": topic, "queues": queues, "perm": perm}
-    header = (yield Call(NodeRole.WRITER, "create_topic", fields, deadline)).header
+    given = {name: value for name, value in fields.items() if value is not None}
+    header = (yield Call(NodeRole.WRITER, "create_topic", given, deadline)).header
     return TopicCreated(header["topic"], header["queues"], header["created"])
 
 

@@ -116,11 +116,14 @@ class CreateTopicOptions(TypedDict, total=False):
 
     `exist_ok`: False makes a topic that is there an error, else it gets the queues asked for.
     `perm`: 2 write, 4 read, 6 both, which is the default.
+    `retention_hours`: how long its messages are kept; 0: as the node's `file_reserved_time` says;
+    as it was unless given.
     `timeout`: seconds for the whole call.
     """
 
     exist_ok: bool
     perm: int
+    retention_hours: int | None
     timeout: float | None
 
 

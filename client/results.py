@@ -31,13 +31,17 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic; `queues` counts what may be read, of whatever origin."""
+    """A topic; `queues` counts what may be read, of whatever origin.
+
+    `retention_hours`: 0 where the node's `file_reserved_time` counts.
+    """
 
     topic: str
     queues: int
     read_queues: int
     write_queues: int
     perm: int
+    retention_hours: int = 0
 
     @classmethod
     def of(cls, fields: Fields) -> "TopicInfo":
@@ -45,7 +49,8 @@ class TopicInfo:
         read = int(fields.get("read_queues", 0))
         write = int(fields.get("write_queues", 0))
         queues = int(fields.get("queues", max(read, write)))
-        return cls(str(fields["topic"]), queues, read, write, int(fields.get("perm", 6)))
+        perm, hours = int(fields.get("perm", 6)), int(fields.get("retention_hours", 0))
+        return cls(str(fields["topic"]), queues, read, write, perm, hours)
 
 
 @dataclass(frozen=True, slots=True)

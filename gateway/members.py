@@ -5,7 +5,7 @@ a group divide the queues among themselves; the node says who is there, and ring
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -84,6 +84,8 @@ class Members:
     """All groups of a node. Times are seconds of the caller's monotonic clock."""
 
     def __init__(self) -> None:
+        self.may_ring: Callable[[str], bool] = lambda group: True
+        """Whether a group's members hear of changes; its owner sets it."""
         self.groups: dict[str, Group] = {}
         self.producers: dict[str, dict[RemotingConnection, GroupMember]] = {}
         self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
@@ -183,6 +185,11 @@ class Members:
                 granted.append(queue)
         return Reply(body=write_body(LockedQueues(tuple(granted)), standard=True))
 
+    def has_locks(self, name: str, now: float) -> bool:
+        """Whether a group has locked a queue of late: it consumes in order."""
+        locks = self._locks.get(name, {})
+        return any(now - since <= LOCK_S for _, since in locks.values())
+
     def unlock(self, request: Request) -> Reply:
         """42: gives locks back."""
         wanted = read_body(LockBatchBody, request.body)
@@ -231,7 +238,7 @@ class Members:
 
     def _ring(self, name: str, group: Group) -> None:
         """40: tells all members that the group has changed."""
-        if group.message_model == BROADCASTING:
+        if group.message_model == BROADCASTING or not self.may_ring(name):
             return
         for connection in group.members:
             ext = {"consumerGroup": name}

@@ -6,7 +6,6 @@ TBW102 = "TBW102"
 """The topic whose settings a topic gets that a send creates (RocketMQ: TopicValidator)."""
 TBW102_QUEUES = 8
 PERM_INHERIT = 1
-RETRY_PREFIX = "%RETRY%"
 MASTER = 0
 """The broker id of a master."""
 REGION = "DefaultRegion"

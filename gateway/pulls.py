@@ -9,17 +9,18 @@ from itertools import count
 from typing import Any
 
 from gateway.connection import RemotingConnection, Reply, Request
-from gateway.members import Members
+from gateway.groups import Groups
+from gateway.members import BROADCASTING, Members
 from gateway.topics import Topics
 from node.reader.answers import Answer
 from node.reader.long_polls import Held
 from node.reader.pull_desk import PullDesk
 from node.reader.requests import Pull
 from node.runtime.settings import Settings
+from node.store.config.topics_file import PERM_READ
 from node.store.query.pull_types import PullRequest, PullStatus, TransferLimits
 from node.store.query.tag_filter import TagFilter, parse_tags
 from node.store.running_store import RunningStore
-from node.store.topics_file import PERM_READ
 from protocol.errors import BadRequest, MqError, NotAllowed
 from protocol.ids import Queue
 from protocol.remoting.codes import ResponseCode
@@ -57,18 +58,27 @@ class Pulls:
         store: RunningStore,
         topics: Topics,
         members: Members,
+        groups: Groups,
         limits: TransferLimits,
         shards: int,
     ) -> None:
         self.desk = PullDesk(store, self._deliver, shards)
         self._topics = topics
         self._members = members
+        self._groups = groups
         self._limits = limits
         self._numbers = count(1)
         self._open: dict[int, Request] = {}
 
     def pull(self, request: Request, wanted: PullMessageHeader, now: float) -> None:
         """Serves a pull, or holds it. Raises UnknownTopic, NotAllowed, BadRequest, BadCommand."""
+        settings = self._groups.find(wanted.consumer_group)
+        if settings is None:
+            text = f"subscription group [{wanted.consumer_group}] does not exist"
+            request.answer(Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=text))
+            return
+        if not settings.may_consume:
+            raise NotAllowed(f"the group {wanted.consumer_group} may not consume")
         topic = self._topics.need(wanted.topic)
         if not topic.perm & PERM_READ:
             raise NotAllowed(f"the topic {topic.name} is not readable (perm {topic.perm})")
@@ -113,6 +123,9 @@ class Pulls:
             if group is None:
                 text = f"the consumer's group info not exist: {wanted.consumer_group}"
                 return Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark=text)
+            is_broadcast = group.message_model == BROADCASTING
+            if is_broadcast and not self._groups.settings(wanted.consumer_group).may_broadcast:
+                raise NotAllowed(f"the group {wanted.consumer_group} may not broadcast")
             found = group.subscriptions.get(wanted.topic)
             if found is None:
                 text = f"{wanted.consumer_group} does not subscribe {wanted.topic}"

@@ -1,27 +1,27 @@
-"""Sends of RocketMQ's clients: 10, 310 and 320 become records, gathered for the writer.
+"""Sends of RocketMQ's clients: 10, 310 and 320 become records for the writer.
 
-Those of one turn of the loop go as one request (`client.send.record_batch`), whoever sent them.
 The checks and their order are those of RocketMQ's SendMessageProcessor.
 """
 
-import asyncio
 import random
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import lru_cache
-from time import monotonic
 from typing import Any
 
-from client.aio.channel import AsyncioChannel
-from client.core import ClientCore
 from client.results import Receipt
-from client.send.receipts import Results
-from client.send.record_batch import EncodedMessage, EntryBatch
-from client.send.send_coalescer import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
+from client.send.record_batch import EncodedMessage
 from client.send.unique_key import UniqueKeys
-from client.transport.routes import NO_ROUTES
 from gateway.connection import Reply, Request
-from gateway.names import RETRY_PREFIX, SEND_EXT
+from gateway.delayed import (
+    RealPlace,
+    dead_letter,
+    dead_letter_topic,
+    delay_level_of,
+    schedule_place,
+    scheduled,
+)
+from gateway.groups import Groups
+from gateway.names import SEND_EXT
 from gateway.stored_properties import (
     broker_properties,
     stored_properties,
@@ -29,7 +29,8 @@ from gateway.stored_properties import (
     waits_for_disk,
 )
 from gateway.topics import Topics
-from node.store.topics_file import Topic
+from gateway.writer_link import WriterLink
+from node.store.config.topics_file import Topic
 from protocol.errors import (
     BadRequest,
     IllegalMessage,
@@ -40,8 +41,8 @@ from protocol.errors import (
     OutcomeUnknownError,
 )
 from protocol.message_id import IPV4_BYTES
-from protocol.names import check_topic_for_send
-from protocol.record.encode import FORBIDDEN_SYS_FLAGS, pack_fields
+from protocol.names import RETRY_PREFIX, check_topic_for_send
+from protocol.record.encode import ANY_QUEUE, FORBIDDEN_SYS_FLAGS, pack_fields
 from protocol.record.properties import (
     CRC_PROPERTY_BYTES,
     EMPTY_CRC_PROPERTY,
@@ -54,8 +55,6 @@ from protocol.request_checks import WAIT_NONE
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Of all clients' messages that the writer has not taken; beyond it, sends are refused as busy."""
-TIMEOUT_S = 10.0
-"""How long the writer may take: clients give up after 3 s, and then ask again."""
 _CODES = {
     "PUT_OK": ResponseCode.SUCCESS,
     "FLUSH_DISK_TIMEOUT": ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -63,13 +62,15 @@ _CODES = {
 
 
 class _Sent:
-    """The messages of one request, until all have their outcome."""
+    """The messages of one request, until all have their outcome. `queue_id`: the one that its
+    client gets to know."""
 
-    __slots__ = ("left", "receipts", "request")
+    __slots__ = ("left", "queue_id", "receipts", "request")
 
-    def __init__(self, request: Request, left: int) -> None:
+    def __init__(self, request: Request, left: int, queue_id: int) -> None:
         self.request = request
         self.left = left
+        self.queue_id = queue_id
         self.receipts: list[Receipt] = []
 
     def refused(self, error: MqError) -> None:
@@ -80,28 +81,27 @@ class _Sent:
         """One of them was."""
         self.receipts.append(receipt)
         if len(self.receipts) == self.left:
-            self.request.answer(_answer(self.receipts))
+            self.request.answer(_answer(self.receipts, self.queue_id))
 
 
 class Sends:
     """The sends of all connections, in the thread of the loop."""
 
-    def __init__(self, core: ClientCore, topics: Topics, cluster: str) -> None:
-        self._core = core
+    def __init__(
+        self, link: WriterLink, topics: Topics, groups: Groups, cluster: str, level_max: int
+    ) -> None:
+        self._link = link
         self._topics = topics
-        self._loop = asyncio.get_running_loop()
-        self._link = AsyncioChannel(core.io, self._loop)
-        core.adopt(self._link)
+        self._groups = groups
+        self._level_max = level_max
         self._keys = UniqueKeys(bytes(IPV4_BYTES))
         self._added = broker_properties(cluster)
-        self._waiting: dict[str | None, list[EncodedMessage]] = {}
-        self._waiting_bytes = 0
-        self._under_way = 0
-        self._is_due = False
 
     def send(self, request: Request) -> Any:
         """10, 310, 320: stores messages. Replies later, or returns what has to be awaited."""
         wanted: SendMessageHeader = request_fields(request.header)
+        if wanted.topic.startswith(RETRY_PREFIX):
+            wanted = self._or_dead_letter(wanted)
         topic = self._topics.find(wanted.topic)
         if topic is None:
             self._topics.check_may_make(wanted.topic, wanted.default_topic)
@@ -109,18 +109,33 @@ class Sends:
         self._send_to(topic, request, wanted, request.body)
         return None
 
+    def _or_dead_letter(self, wanted: SendMessageHeader) -> SendMessageHeader:
+        """A message to a retry topic, or as a dead letter where it has failed too often. An orderly
+        group, which has locks, tries again by itself before."""
+        group = wanted.topic.removeprefix(RETRY_PREFIX)
+        times_max = wanted.max_reconsume_times
+        if times_max is None:
+            times_max = self._groups.settings(group).retry_times_max
+        if wanted.reconsume_times <= times_max and not self._groups.has_locks(group):
+            return wanted
+        properties = dead_letter(wanted.properties.encode()).decode()
+        return wanted._replace(
+            topic=dead_letter_topic(group), queue_id=ANY_QUEUE, properties=properties
+        )
+
     async def _make_and_send(
         self, request: Request, wanted: SendMessageHeader, body: bytes
     ) -> None:
-        topic = await self._topics.make(wanted.topic, wanted.default_topic_queue_nums)
+        topic = await self._topics.make_for_send(wanted.topic, wanted.default_topic_queue_nums)
         self._send_to(topic, request, wanted, memoryview(body))
 
     def _send_to(
         self, topic: Topic, request: Request, wanted: SendMessageHeader, body: memoryview
     ) -> None:
         """Raises NodeBusy, NotAllowed, BadRequest, IllegalMessage and its kinds."""
-        if self._waiting_bytes > WAITING_BYTES_MAX:
-            raise NodeBusy(f"{self._waiting_bytes} bytes wait for the writer", "send again later")
+        if self._link.waiting_bytes > WAITING_BYTES_MAX:
+            waiting = self._link.waiting_bytes
+            raise NodeBusy(f"{waiting} bytes wait for the writer", "send again later")
         _check_for_clients(topic.name)
         if not topic.is_writable:
             raise NotAllowed(f"the topic {topic.name} does not take messages (perm {topic.perm})")
@@ -131,46 +146,60 @@ class Sends:
                 " node does not offer",
                 "send plain messages",
             )
-        wait = None
         if wanted.batch:
-            if wanted.topic.startswith(RETRY_PREFIX):
-                raise IllegalMessage("a batch to a retry topic", "send them one by one")
-            items = batch_items(body)
-            sent = _Sent(request, len(items))
-            entries = [self._item(wanted, queue_id, item, request, sent) for item in items]
+            self._send_batch(request, wanted, queue_id, body)
         else:
-            properties = stored_properties(
-                wanted.properties.encode(), self._added, self._keys.next()
-            )
-            wait = None if waits_for_disk(properties) else WAIT_NONE
-            sent = _Sent(request, 1)
-            entries = [self._entry(wanted, queue_id, body, properties, wanted.flag, request, sent)]
-        for entry in entries:
-            self._gather(wait, entry)
+            self._send_one(request, wanted, queue_id, body)
+
+    def _send_one(
+        self, request: Request, wanted: SendMessageHeader, queue_id: int, body: memoryview
+    ) -> None:
+        properties = stored_properties(wanted.properties.encode(), self._added, self._keys.next())
+        wait = None if waits_for_disk(properties) else WAIT_NONE
+        place = RealPlace(wanted.topic, queue_id)
+        level = delay_level_of(properties, self._level_max)
+        if level:
+            properties, place = scheduled(properties, place, level), schedule_place(level)
+        sent = _Sent(request, 1, queue_id)
+        entry = self._entry(wanted, place, body, properties, wanted.flag, request, sent)
+        self._link.put(entry, wait, is_inner=level > 0)
+
+    def _send_batch(
+        self, request: Request, wanted: SendMessageHeader, queue_id: int, body: memoryview
+    ) -> None:
+        if wanted.topic.startswith(RETRY_PREFIX):
+            raise IllegalMessage("a batch to a retry topic", "send them one by one")
+        items = batch_items(body)
+        sent = _Sent(request, len(items), queue_id)
+        place = RealPlace(wanted.topic, queue_id)
+        for entry in [self._item(wanted, place, item, request, sent) for item in items]:
+            self._link.put(entry)
 
     def _item(
         self,
         wanted: SendMessageHeader,
-        queue_id: int,
+        place: RealPlace,
         item: BatchItem,
         request: Request,
         sent: _Sent,
     ) -> EncodedMessage:
         """One message of a batch: a broker adds nothing to it."""
         properties = stored_properties(bytes(item.properties), b"", self._keys.next())
-        return self._entry(wanted, queue_id, item.body, properties, item.flag, request, sent)
+        if delay_level_of(properties, self._level_max):
+            raise IllegalMessage("a delay level in a batch", "send delayed messages one by one")
+        return self._entry(wanted, place, item.body, properties, item.flag, request, sent)
 
     def _entry(
         self,
         wanted: SendMessageHeader,
-        queue_id: int,
+        place: RealPlace,
         body: memoryview,
         properties: bytes,
         flag: int,
         request: Request,
         sent: _Sent,
     ) -> EncodedMessage:
-        routes = self._core.io.routes or NO_ROUTES
+        routes = self._link.routes
         if len(body) > routes.max_message_bytes:
             raise MessageTooLarge(
                 f"the body has {len(body)} bytes, {routes.max_message_bytes} are allowed",
@@ -178,68 +207,15 @@ class Sends:
             )
         own = CRC_PROPERTY_BYTES if routes.crc else 0
         check_properties_length(len(properties) + own)
+        if own:
+            properties += EMPTY_CRC_PROPERTY
         record = pack_fields(
-            wanted.topic, body, queue_id, properties + EMPTY_CRC_PROPERTY if own else properties,
+            place.topic, body, place.queue_id, properties,
             wanted.born_timestamp, request.connection.peer,
             flag, wanted.sys_flag, wanted.reconsume_times,
         )  # fmt: skip
         key = unique_key_of(properties).decode("utf-8", "replace")
-        return EncodedMessage(record, wanted.topic, queue_id, None, key, sent)
-
-    # To the writer
-
-    def _gather(self, wait: str | None, entry: EncodedMessage) -> None:
-        self._waiting.setdefault(wait, []).append(entry)
-        self._waiting_bytes += len(entry.record)
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._go)
-
-    def _go(self) -> None:
-        """Sends what waits, unless enough is under way: the next answer does it then."""
-        while self._waiting and self._under_way < UNDER_WAY_MAX:
-            wait, entries = next(iter(self._waiting.items()))
-            count = _count_of_request(entries)
-            rest = entries[count:]
-            if rest:
-                self._waiting[wait] = rest
-            else:
-                del self._waiting[wait]
-            self._send(wait, entries[:count] if rest else entries)
-        self._is_due = bool(self._waiting)
-
-    def _send(self, wait: str | None, entries: list[EncodedMessage]) -> None:
-        self._under_way += 1
-        left = len(entries)
-        sender = self._core.sender
-
-        def deliver(some: Sequence[EncodedMessage], results: Results) -> None:
-            if self._link.is_here():
-                take(some, results)
-                return
-            with suppress(RuntimeError):  # the loop is closed: so are all connections
-                self._loop.call_soon_threadsafe(take, some, results)
-
-        def take(some: Sequence[EncodedMessage], results: Results) -> None:
-            nonlocal left
-            left -= len(some)
-            for row, entry in enumerate(some):
-                self._waiting_bytes -= len(entry.record)
-                if isinstance(results, MqError):
-                    entry.slot.refused(results)
-                else:
-                    entry.slot.stored(results[row])
-            if not left:
-                self._under_way -= 1
-                self._go()
-
-        batch = EntryBatch(wait, monotonic() + TIMEOUT_S, deliver, True, entries)
-        if not sender.carry(batch, self._link.carry):
-            sender.send(batch)
-
-    def close(self) -> None:
-        """Ends the link to the writer. Sends without an answer fail."""
-        self._core.drop(self._link)
+        return EncodedMessage(record, place.topic, place.queue_id, None, key, sent)
 
 
 @lru_cache(maxsize=4096)
@@ -260,23 +236,16 @@ def _queue_of(topic: Topic, wanted: int) -> int:
     return wanted
 
 
-def _count_of_request(entries: list[EncodedMessage]) -> int:
-    """How many of the entries go as one request: at least one."""
-    size = 0
-    for row, entry in enumerate(entries[:SEND_RECORDS_MAX]):
-        size += len(entry.record)
-        if size > SEND_BYTES_MAX and row:
-            return row
-    return min(len(entries), SEND_RECORDS_MAX)
+def _answer(receipts: Sequence[Receipt], queue_id: int) -> Reply:
+    """Of one message, or of all those of a batch: their ids are joined by commas.
 
-
-def _answer(receipts: Sequence[Receipt]) -> Reply:
-    """Of one message, or of all those of a batch: their ids are joined by commas."""
+    A delayed message is in another queue than its client asked for, and hears of.
+    """
     first = receipts[0]
     ext = {
         **SEND_EXT,
         "msgId": ",".join(receipt.msg_id for receipt in receipts),
-        "queueId": str(first.queue_id),
+        "queueId": str(queue_id),
         "queueOffset": str(first.queue_offset),
         "transactionId": first.unique_key,
     }

@@ -13,19 +13,25 @@ from typing import Any
 
 from client.core import ClientCore
 from gateway.connection import RemotingConnection, Reply, Request
+from gateway.delayed import retry_topic
+from gateway.groups import Groups
 from gateway.members import Members
-from gateway.names import RETRY_PREFIX, BrokerName
+from gateway.names import BrokerName
 from gateway.offsets import Offsets
 from gateway.pulls import COMMIT, Pulls
+from gateway.send_back import SendBack
 from gateway.sends import Sends, refusal_of_send
 from gateway.topics import Topics
+from gateway.writer_link import WriterLink
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
+from node.runtime.state_page import run_dir
+from node.store.config.topics_file import TopicsFile
 from node.store.query.pull_types import TransferLimits
 from node.store.running_store import RunningStore
-from node.store.topics_file import TopicsFile
 from protocol.errors import MqError, NodeBusy
+from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.request_headers import PullMessageHeader, request_fields
 
@@ -56,8 +62,17 @@ class GatewayService:
         self.connections: set[RemotingConnection] = set()
         self.members = Members()
         self.topics = Topics(TopicsFile(store.root), core, settings, name)
-        self.pulls = Pulls(store, self.topics, self.members, limits, shards)
-        self.sends = Sends(core, self.topics, name.cluster)
+        self.groups = Groups(
+            store.root,
+            settings.auto_create_subscription_group,
+            lambda group: self.members.has_locks(group, monotonic()),
+        )
+        self.members.may_ring = lambda group: self.groups.settings(group).rings
+        self.pulls = Pulls(store, self.topics, self.members, self.groups, limits, shards)
+        self._link = WriterLink(core, run_dir(store.root))
+        levels = len(settings.delay_levels_ms)
+        self.sends = Sends(self._link, self.topics, self.groups, name.cluster, levels)
+        self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
         self._offsets = Offsets(core, self.topics, self.pulls.desk)
         self._tasks: set[asyncio.Future[Any]] = set()
         self.before_reading: Callable[[float], None] = lambda now: None
@@ -72,6 +87,7 @@ class GatewayService:
             code.SEND_MESSAGE: send,
             code.SEND_MESSAGE_V2: send,
             code.SEND_BATCH_MESSAGE: send,
+            code.CONSUMER_SEND_MSG_BACK: self._send_back.take,
             code.PULL_MESSAGE: self._pull,
             code.LITE_PULL_MESSAGE: self._pull,
             code.QUERY_CONSUMER_OFFSET: lambda request: offsets.stored(request, self._now()),
@@ -94,6 +110,11 @@ class GatewayService:
             code.GET_BROKER_CLUSTER_INFO: topics.cluster,
             code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics.names,
         }
+
+    def _look_up(self, offset: int) -> Record:
+        """The record at a log offset. Raises NotFound, StoreDamaged."""
+        self._now()
+        return self.pulls.desk.again(lambda: self.pulls.desk.store.look_up(offset))
 
     def _now(self) -> float:
         """The time, after taking in how far the log has grown."""
@@ -120,6 +141,7 @@ class GatewayService:
     def look_around(self, now: float) -> None:
         """Ends what is silent. Call it each second or so."""
         self.members.drop_silent(now)
+        self.groups.turn(now)
         for connection in list(self.connections):
             connection.close_if_idle(now)
 
@@ -179,9 +201,10 @@ class GatewayService:
 
     def _beat(self, request: Request) -> None:
         for group in self.members.beat(request, monotonic()):
-            name = f"{RETRY_PREFIX}{group}"
+            settings, name = self.groups.settings(group), retry_topic(group)
             if self.topics.find(name) is None:
-                self._aside(self.topics.make(name, 1), "a retry topic was not made")
+                coming = self.topics.make(name, settings.retry_queues)
+                self._aside(coming, "a retry topic was not made")
 
     def _aside(self, coming: Coroutine[Any, Any, Any], event: str) -> None:
         """Does what nobody waits for; a failure is logged."""
@@ -208,4 +231,5 @@ class GatewayService:
             connection.close()
         for task in list(self._tasks):
             task.cancel()
-        self.sends.close()
+        self._link.close()
+        self.groups.close()

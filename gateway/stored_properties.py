@@ -5,6 +5,7 @@ Most strings of properties need no look at their pairs: what is added goes to th
 
 import re
 
+from gateway.delayed import TIMERS
 from gateway.names import REGION
 from protocol.errors import IllegalMessage
 from protocol.record.encode import NOT_OFFERED
@@ -19,16 +20,17 @@ from protocol.record.properties import (
 
 CLUSTER, MSG_REGION, TRACE_ON, POP_CK = "CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"
 _ADDED = (CLUSTER, MSG_REGION, TRACE_ON, POP_CK)
+_REFUSED = {name: what for name, what in NOT_OFFERED.items() if name != DELAY}
 _DROPPED = frozenset(name.encode() for name in (*_ADDED, CRC32))
 _SPECIAL = re.compile(
     b"(?:^|\x02)(?:"
-    + b"|".join(re.escape(name.encode()) for name in (*NOT_OFFERED, *_ADDED, CRC32))
+    + b"|".join(re.escape(name.encode()) for name in (*_REFUSED, *_ADDED, CRC32))
     + b")\x01"
 )
 _KEY_START = f"{UNIQUE_KEY}\x01".encode()
 _PAIR_END = b"\x02"
 _NO_WAIT = f"{WAIT}\x01false\x02".encode()
-_NOTHING_ASKED = {DELAY: b"0", TRANSACTION: b"false"}
+_NOTHING_ASKED = {TRANSACTION: b"false"}
 """Values of these names that ask for nothing."""
 
 
@@ -70,8 +72,11 @@ def unique_key_of(properties: bytes) -> bytes:
 
 def _without_ours(given: bytes) -> bytes:
     found = decode_raw_properties(given)
-    for name, what in NOT_OFFERED.items():
+    is_delayed = found.get(DELAY.encode(), b"0") not in (b"0", b"-1")
+    for name, what in _REFUSED.items():
         value = found.get(name.encode())
+        if is_delayed and name in TIMERS:
+            continue  # a delay level goes before them, and they vanish
         if value is not None and value != _NOTHING_ASKED.get(name):
             raise IllegalMessage(
                 f"property {name} asks for {what}, which this node does not offer",

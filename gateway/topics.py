@@ -10,12 +10,13 @@ from time import monotonic
 
 from client.aio.run import run
 from client.core import ClientCore
+from client.options import CreateTopicOptions
 from gateway.connection import Reply, Request
-from gateway.names import MASTER, PERM_INHERIT, RETRY_PREFIX, TBW102, TBW102_QUEUES, BrokerName
+from gateway.names import MASTER, PERM_INHERIT, TBW102, TBW102_QUEUES, BrokerName
 from node.runtime.settings import Settings
-from node.store.topics_file import PERM_DEFAULT, Topic, TopicsFile
+from node.store.config.topics_file import PERM_DEFAULT, RESERVE_TIME, Topic, TopicsFile
 from protocol.errors import UnknownTopic
-from protocol.names import check_topic_for_send
+from protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic_for_send
 from protocol.remoting.bodies import (
     BrokerData,
     ClusterInfo,
@@ -31,6 +32,7 @@ from protocol.remoting.java_class import write_body
 from protocol.remoting.request_headers import request_fields, wants_standard_json
 
 RELOAD_S = 1.0
+_OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 class Topics:
@@ -72,7 +74,7 @@ class Topics:
         `model` is the topic whose settings it would get.
         """
         check_topic_for_send(name)
-        is_retry = name.startswith(RETRY_PREFIX)
+        is_retry = name.startswith(_OF_GROUPS)
         may_follow = model == TBW102 and self._settings.auto_create_topic_enable
         if not is_retry and not may_follow:
             raise UnknownTopic(
@@ -80,14 +82,18 @@ class Topics:
                 f"make it: keelog topic create {name} --queues 8",
             )
 
-    async def make(self, name: str, queues: int) -> Topic:
-        """Creates a topic; waits for the one who does it already. Raises what the writer refuses.
+    async def make_for_send(self, name: str, queues: int) -> Topic:
+        """As `make`: with at most as many queues as TBW102, and one for a group's own topic."""
+        of_group = name.startswith(_OF_GROUPS)
+        return await self.make(name, 1 if of_group else min(max(queues, 1), TBW102_QUEUES))
 
-        A topic that a send creates has at most as many queues as TBW102.
+    async def make(self, name: str, queues: int) -> Topic:
+        """Creates a topic; waits for the one who does it already.
+
+        Raises what the writer refuses.
         """
         task = self._making.get(name)
         if task is None:
-            queues = 1 if name.startswith(RETRY_PREFIX) else min(max(queues, 1), TBW102_QUEUES)
             task = asyncio.ensure_future(self._make(name, queues, PERM_DEFAULT))
             self._making[name] = task
             task.add_done_callback(lambda _: self._making.pop(name, None))
@@ -109,9 +115,10 @@ class Topics:
                 f"{wanted.read_queue_nums} queues to read and {wanted.write_queue_nums} to write:"
                 " a node has as many of one as of the other"
             )
+        options: CreateTopicOptions = {"perm": wanted.perm}
+        options["retention_hours"] = _retention_hours(wanted.attributes or "")
         await run(
-            self._core,
-            self._core.create_topic(wanted.topic, wanted.write_queue_nums, {"perm": wanted.perm}),
+            self._core, self._core.create_topic(wanted.topic, wanted.write_queue_nums, options)
         )
         self._file.reload()
         return Reply()
@@ -162,5 +169,26 @@ class Topics:
         return BrokerData(self._name.broker, addresses, self._name.cluster)
 
 
+def _retention_hours(changes: str) -> int | None:
+    """The retention that changes of attributes set, `+name=value,-name`; None where they do not.
+
+    Raises BadCommand. Other attributes change nothing here.
+    """
+    for change in filter(None, changes.split(",")):
+        name, _, value = change.partition("=")
+        if name.lstrip("+-") != RESERVE_TIME:
+            continue
+        if name.startswith("-"):
+            return 0
+        if not value.strip().lstrip("-").isdecimal():
+            raise BadCommand(f"attribute {RESERVE_TIME} is {value[:40]!a}: name a number of hours")
+        return max(0, int(value))
+    return None
+
+
 def _config(topic: Topic) -> TopicConfig:
-    return TopicConfig(topic.name, topic.read_queues, topic.write_queues, topic.perm)
+    hours = topic.retention_hours
+    attributes = {RESERVE_TIME: str(hours)} if hours else {}
+    return TopicConfig(
+        topic.name, topic.read_queues, topic.write_queues, topic.perm, attributes=attributes
+    )

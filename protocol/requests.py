@@ -10,7 +10,6 @@ from protocol import request_checks as checks
 from protocol.ids import Queue
 from protocol.message_id import Host
 from protocol.names import QUEUE_ID_MAX
-from protocol.record.codec import RECORD_BYTES_MIN
 from protocol.record.encode import ANY_QUEUE
 from protocol.request_fields import (
     INT32,
@@ -20,7 +19,19 @@ from protocol.request_fields import (
     RequestForms,
     RequestLayout,
 )
-from protocol.wire.frames import PAYLOAD_BYTES_MAX
+from protocol.request_types import (
+    BatchNumber,
+    Crc,
+    Group,
+    Query,
+    QueueId,
+    Records,
+    Size,
+    Sizes,
+    Topic,
+    TopicName,
+    Wait,
+)
 
 BOUNDARY_LOWER, BOUNDARY_UPPER = "lower", "upper"
 FETCH_LOG, FETCH_QUEUE, FETCH_INDEX = "log", "queue", "index"
@@ -36,46 +47,9 @@ FETCH_BYTES_MAX = 4 * 1024 * 1024
 """Raw bytes of one answer to `fetch`."""
 PARTS_MAX = 10_000
 """Stages of one `publish`."""
-_CRC_MAX = 2**32 - 1
-_RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 _PERM_MAX = 15
-
-# -- fields of several operations -----------------------------------------------------------------
-
-Topic = Annotated[str, RequestField("the topic", check=checks.stored_topic)]
-TopicName = Annotated[str, RequestField("the name")]
-_GROUP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
-Group = Annotated[str, RequestField(_GROUP, check=checks.group)]
-QueueId = Annotated[int, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue")]
-Wait = Annotated[
-    str | None,
-    RequestField(
-        "what the answer waits for, see [send](#send)",
-        check=checks.wait,
-        range=f"`{checks.WAIT_NONE}` `{checks.WAIT_FLUSHED}`",
-        absent="the flush mode decides",
-    ),
-]
-Records = Annotated[int, RequestField("number of records", 1, _RECORDS_MAX, wire="count")]
-Size = Annotated[
-    int, RequestField("length of the second frame", 0, PAYLOAD_BYTES_MAX, wire="bytes")
-]
-Crc = Annotated[int, RequestField("CRC-32 of the second frame (the one of zlib)", 0, _CRC_MAX)]
-Sizes = Annotated[
-    bytes,
-    RequestField(
-        "the size of each record, 4 bytes each, **little-endian**. Saves the node a walk",
-        absent="the node walks",
-    ),
-]
-Query = Annotated[
-    str,
-    RequestField(
-        "who stages: 1 to 64 of the characters `A-Z a-z 0-9 _ -`", check=checks.staging_id
-    ),
-]
-BatchNumber = Annotated[int, RequestField("number of the batch", 0, INT64_MAX)]
-
+RETENTION_HOURS_MAX = 1_000_000
+"""A century of hours: a topic of which nothing expires."""
 
 # -- the writer -----------------------------------------------------------------------------------
 
@@ -171,6 +145,13 @@ class AppendFields(NamedTuple):
         ),
     ] = None
     wait: Wait = None
+    right: Annotated[
+        str | None,
+        RequestField(
+            "for the node's own processes: the text of `keelog/run/right`. It lets records into the"
+            " system's topics"
+        ),
+    ] = None
 
 
 class StageFields(NamedTuple):
@@ -228,6 +209,15 @@ class CreateTopicFields(NamedTuple):
             _PERM_MAX,
         ),
     ] = 6
+    retention_hours: Annotated[
+        int | None,
+        RequestField(
+            "hours that its messages are kept; 0: as `file_reserved_time` says",
+            0,
+            RETENTION_HOURS_MAX,
+            absent="as it was",
+        ),
+    ] = None
 
 
 class DeleteTopicFields(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from node.store.checkpoints import Tails, load_tails
-from node.store.topics_file import TopicsFile
+from node.store.config.topics_file import TopicsFile
 from protocol.derived.dispatch_request import DispatchRequests
 from protocol.derived.queue_build import QueueEnd
 from protocol.ids import Queue

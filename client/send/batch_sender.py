@@ -40,7 +40,7 @@ class BatchSender:
         if others:
             return False
         settle = partial(self._settle, batch, request)
-        return carry(request.call(batch.wait, batch.deadline, settle))
+        return carry(request.call(batch, settle))
 
     def _settle(self, batch: RecordBatch, request: BatchRequest, outcome: Outcome) -> None:
         if isinstance(outcome, RefusedError) and self._io.post(
@@ -87,7 +87,7 @@ class BatchSender:
         for request in requests:
             last = then if request is requests[-1] else None
             answered = partial(self._answered, batch, request, last)
-            self._io.start(request.call(batch.wait, batch.deadline, answered))
+            self._io.start(request.call(batch, answered))
 
     def _answered(
         self, batch: RecordBatch, request: BatchRequest, then: Action | None, outcome: Outcome

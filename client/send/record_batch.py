@@ -101,8 +101,8 @@ class BatchRequest(NamedTuple):
     entries: Sequence[EncodedMessage] = ()
     queue_ids: Sequence[int] = ()
 
-    def call(self, wait: str | None, deadline: float, done: Callable[[Outcome], None]) -> Call:
-        """The request as a call."""
+    def call(self, batch: "RecordBatch", done: Callable[[Outcome], None]) -> Call:
+        """The request of a batch as a call."""
         fields: dict[str, Any] = {
             "count": len(self.sizes),
             "bytes": len(self.records),
@@ -110,10 +110,12 @@ class BatchRequest(NamedTuple):
         }
         if self.any_queue:
             fields["queue"] = ANY_QUEUE
-        if wait is not None:
-            fields["wait"] = wait
+        if batch.wait is not None:
+            fields["wait"] = batch.wait
+        if batch.right is not None:
+            fields["right"] = batch.right
         return Call(
-            NodeRole.WRITER, "append", fields, deadline,
+            NodeRole.WRITER, "append", fields, batch.deadline,
             payload=self.records, repeatable=False, done=done,
         )  # fmt: skip
 
@@ -155,11 +157,13 @@ class BatchRequest(NamedTuple):
 @dataclass(slots=True, eq=False)
 class RecordBatch(ABC):
     """Records that are sent together. `wait` is the field of that name; `deadline` is in seconds of
-    the monotonic clock. `has_relearned`: its queues were asked for again after a refusal."""
+    the monotonic clock. `has_relearned`: its queues were asked for again after a refusal. `right`:
+    of a process of the node, which may append to the system's topics."""
 
     wait: str | None
     deadline: float
     has_relearned: bool = field(default=False, kw_only=True)
+    right: str | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def open_topics(self) -> AbstractSet[str]:

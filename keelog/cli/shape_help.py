@@ -217,7 +217,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "topic describe": (
         {
             "topic": "text",
-            **integers("perm", "read_queues", "write_queues"),
+            **integers("perm", "read_queues", "write_queues", "retention_hours"),
             "queues": [QUEUE],
         },
     ),

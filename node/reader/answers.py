@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from node.reader.requests import Get, Pull
 from node.reader.tail_cache import TailCache, Taken
 from node.serving.unix_server import Payload
+from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import FileVanished
 from node.store.query.find import FindPage, FindRequest, find
 from node.store.query.pull import get_message
@@ -15,7 +16,6 @@ from node.store.query.record_of_unit import record_of
 from node.store.query.seek import Boundary, offset_by_time
 from node.store.queues.listing import list_topics
 from node.store.running_store import RunningStore
-from node.store.topics_file import Topic, TopicsFile
 from protocol.errors import NotFound, UnknownTopic
 from protocol.ids import Queue
 from protocol.message_id import parse_offset_message_id
@@ -234,6 +234,7 @@ def _row(store: RunningStore, name: str, known: Topic | None) -> dict[str, Any]:
         "topic": name,
         "queues": max(topic.read_queues, topic.write_queues, stored),
         "read_queues": topic.read_queues,
+        "retention_hours": topic.retention_hours,
         "write_queues": topic.write_queues,
         "perm": topic.perm,
     }

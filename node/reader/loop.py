@@ -36,8 +36,8 @@ from node.runtime.stats.topic_counts import TopicCounts
 from node.runtime.wakeup import READER, Context
 from node.serving.request_server import Server
 from node.serving.unix_server import bulk_socket
+from node.store.config.topics_file import TopicsFile
 from node.store.identity.new_store import check_created
-from node.store.topics_file import TopicsFile
 from protocol.errors import BadRequest, MqError, ServiceNotAvailable
 
 log = logging.getLogger("keelog.reader")

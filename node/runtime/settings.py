@@ -175,9 +175,12 @@ class Settings:
         True, "make a topic when the first message for it comes"
     )
     default_topic_queue_nums: int = setting(8, "queues of a topic made so")
+    auto_create_subscription_group: bool = setting(
+        True, "make a consumer group when the first client of RocketMQ's names it"
+    )
     message_delay_level: str = setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
-        "delays of the levels of DELAY, for reading delayed messages",
+        "delays of the levels of DELAY",
     )
     max_transfer_bytes_on_message_in_memory: int = setting(
         262_144, "bytes of one pull, recent messages", is_size=True

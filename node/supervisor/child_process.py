@@ -74,13 +74,20 @@ def _arguments(child: Child, options: Options, places: NodePlaces) -> list[str]:
             return ["--bind", endpoint, "--index", str(child.index), "--shards", shards]
         case ChildRole.GATEWAY:
             return ["--shards", shards, *_gateway_arguments(options, places)]
+        case ChildRole.TASKS:
+            return ["--node", _own_endpoint(place)]
     return []
 
 
+def _own_endpoint(control: BindAddress) -> str:
+    """The control socket as children of the node reach it."""
+    return (replace(control, host="127.0.0.1") if control.is_wildcard else control).endpoint
+
+
 def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
-    place, broker, control = places.gateway, options.broker, places.control
-    node = replace(control, host="127.0.0.1") if control.is_wildcard else control
-    arguments = ["--bind", f"{place.host}:{place.port}", "--node", node.endpoint]
+    place, broker = places.gateway, options.broker
+    node = _own_endpoint(places.control)
+    arguments = ["--bind", f"{place.host}:{place.port}", "--node", node]
     arguments += ["--cluster", broker.broker_cluster_name]
     arguments += ["--broker", broker.broker_name or socket.gethostname()]
     told = parse_advertise(options.network.advertise) or place.host

@@ -109,6 +109,7 @@ MODULES: Mapping[ChildRole, str] = {
     ChildRole.INDEX: module_name("workers.index_file"),
     ChildRole.READER: module_name("node.reader.loop"),
     ChildRole.GATEWAY: module_name("gateway.loop"),
+    ChildRole.TASKS: module_name("gateway.tasks.loop"),
 }
 
 

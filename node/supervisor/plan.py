@@ -37,6 +37,7 @@ class ChildRole(StrEnum):
     INDEX = "index"
     READER = "reader"
     GATEWAY = "gateway"
+    TASKS = "tasks"
 
 
 class ChildState(StrEnum):
@@ -144,6 +145,7 @@ class Child:
             ChildRole.INDEX: "index worker",
             ChildRole.READER: f"reader {self.index}",
             ChildRole.GATEWAY: "gateway",
+            ChildRole.TASKS: "tasks",
         }[self.role]
 
     @property
@@ -166,7 +168,7 @@ def plan_children(
         *(Child(ChildRole.QUEUE, index) for index in range(queue_workers)),
         *([Child(ChildRole.INDEX, 0)] if with_index else []),
         *(Child(ChildRole.READER, index) for index in range(readers)),
-        *([Child(ChildRole.GATEWAY, 0)] if with_gateway else []),
+        *([Child(ChildRole.GATEWAY, 0), Child(ChildRole.TASKS, 0)] if with_gateway else []),
     ]
 
 
@@ -190,6 +192,8 @@ def page_slot(child: Child, shards: int) -> str:
         return queue_slot(child.index, shards)
     if child.role is ChildRole.INDEX:
         return "index"
+    if child.role is ChildRole.TASKS:
+        return "tasks-0"
     return f"{READER if child.role is ChildRole.READER else GATEWAY}{child.index}"
 
 
@@ -432,12 +436,13 @@ def summary(children: list[Child]) -> str:
         (ChildRole.INDEX, ""),
         (ChildRole.READER, "reader"),
         (ChildRole.GATEWAY, ""),
+        (ChildRole.TASKS, ""),
     ):
         count = counts[role]
         if role is ChildRole.INDEX:
             parts += ["index worker"] if count else []
-        elif role is ChildRole.GATEWAY:
-            parts += ["gateway"] if count else []
+        elif role in (ChildRole.GATEWAY, ChildRole.TASKS):
+            parts += [str(role)] if count else []
         else:
             parts.append(f"{count} {text}{'' if count == 1 else 's'}")
     return ", ".join(parts)

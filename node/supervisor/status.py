@@ -254,7 +254,10 @@ def _gateway_check(view: NodeView) -> list[Fields]:
     """None for a node without a gateway."""
     if all(child.role is not ChildRole.GATEWAY for child in view.children):
         return []
-    return [_role_check(view, ChildRole.GATEWAY, "gateway", needed=False)]
+    return [
+        _role_check(view, ChildRole.GATEWAY, "gateway", needed=False),
+        _role_check(view, ChildRole.TASKS, "tasks", needed=False),
+    ]
 
 
 def _shown_state(child: Child) -> str:
@@ -273,6 +276,8 @@ def _process_row(view: NodeView, child: Child, log: LogState) -> Fields:
     else:
         worker = read_worker(view.root, page_slot(child, view.shards))
         own_state, offset, lag = worker.state, worker.dispatched, log.readable - worker.dispatched
+        if child.role is ChildRole.TASKS:
+            lag = 0  # it reads queues, as any consumer
     state: str = child.state
     if child.is_alive and own_state in _SHOWN_STATES:
         state = STATE_NAMES[own_state]

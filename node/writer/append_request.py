@@ -34,6 +34,8 @@ class AppendRequest:
     crc: int | None = None
     checked_rows: list[PlainRow] | None = None
     """Set when the node encoded the records itself, so that they need no check."""
+    is_inner: bool = False
+    """Whether the node's own processes sent it: they write to the system's topics, too."""
     draft: Put | None = None
     """A message that the node still has to encode: `records` is empty until then."""
     draft_bytes: int = 0

@@ -104,9 +104,11 @@ class Appender:
         One that does not fit goes alone, into the next segment.
         """
         log, placement, time = self._placement.log, self._placement, stamp.store_timestamp
-        count, size = 1, len(requests[0].records)
-        while count < len(requests) and log.fits(size + len(requests[count].records)):
-            size += len(requests[count].records)
+        count, size, is_inner = 1, len(requests[0].records), requests[0].is_inner
+        for request in requests[1:]:
+            if request.is_inner != is_inner or not log.fits(size + len(request.records)):
+                break
+            size += len(request.records)
             count += 1
         if size > log.request_bytes_max:
             requests[0].error = MessageTooLarge(
@@ -135,7 +137,9 @@ class Appender:
 
     def _check(self, requests: list[AppendRequest]) -> CheckedBatch | None:
         """The good ones as a batch, None where none is; the others get their error."""
-        if self._group is not None:
+        is_inner = requests[0].is_inner
+        rules = self._rules._replace(inner=is_inner)
+        if self._group is not None and not is_inner:
             compiled = compiled_batch(requests, self._group)
             if compiled is not None:
                 with suppress(MqError):
@@ -143,7 +147,7 @@ class Appender:
         is_small = sum([request.count for request in requests]) <= PLAIN_RECORDS_MAX
         check: Check = plain_batch if is_small else columns_batch
         try:
-            return self._with_queues(check(requests, self._rules))
+            return self._with_queues(check(requests, rules))
         except MqError as error:
             if len(requests) == 1:
                 requests[0].error = error
@@ -151,11 +155,11 @@ class Appender:
         # One of them is bad: each is checked alone, and the good ones go together.
         for request in requests:
             try:
-                self._with_queues(check([request], self._rules))
+                self._with_queues(check([request], rules))
             except MqError as error:
                 request.error = error
         good = [request for request in requests if request.error is None]
-        return self._with_queues(check(good, self._rules)) if good else None
+        return self._with_queues(check(good, rules)) if good else None
 
     def _with_queues(self, batch: CheckedBatch) -> CheckedBatch:
         """Checks a batch's queues, and chooses those that the requests leave to the node.
@@ -163,6 +167,10 @@ class Appender:
         Raises the MqError of one of the requests; only a topic's turn has changed then.
         """
         topics = self._topics
+        if batch.requests[0].is_inner:
+            for part in (part for parts in batch.parts for part in parts):
+                topics.check_queue(topics.for_inner(part.topic), part.queue_id)
+            return batch
         names = {part.topic for parts in batch.parts for part in parts}
         if len(names) > 1:
             topics.make(names)

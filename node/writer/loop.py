@@ -27,6 +27,7 @@ from node.writer.broker_checkpoint import SAVE_EVERY_S
 from node.writer.group_commit import GroupCommit
 from node.writer.log.flush import NOTHING_MOVED, FlushServices, Moved
 from node.writer.recovery.progress import RecoveryProgress
+from node.writer.removal.expiry import Expiry
 from node.writer.removal.removals import REMOVAL_OPERATIONS, Removals
 from node.writer.requests import (
     FLUSH_DISK_TIMEOUT,
@@ -80,6 +81,7 @@ class Writer:
         self.stats = WriterStats(store.root, self.settings.is_sync_flush)
         self.staging = StagingService(store, server, self._put, lambda: self.flushing.flushed)
         self.removals = Removals(store, self._flush_all, self._answer_other, self._refuse_removal)
+        self.expiry = Expiry(store, self.removals)
         self._is_sync = store.settings.is_sync_flush
         self._shows_at_once = store.log.pool is None and not self._is_sync
         """Whether an append is readable as soon as it is written."""
@@ -159,6 +161,7 @@ class Writer:
         if not self.stopping:
             with disk.if_room():
                 self.store.retain(now)
+            self.expiry.turn(now)
         if self.store.log.lacks_next and now - self.last_disk_retry >= DISK_RETRY_S:
             self.last_disk_retry = now
             if self.store.log.retry_next():
@@ -216,7 +219,7 @@ class Writer:
                 if self.stopping or self.waiting.is_full or self.store.retention.full is not None:
                     self._refuse_append()
                 if operation == "append":
-                    pending = pending_append(received, header)
+                    pending = pending_append(received, header, self.store.inner_right)
                 else:
                     pending = pending_send(received, header, self.store.topics, self.store.rules)
                 if self._refuses_when_pool_is_full:

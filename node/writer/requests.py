@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hmac import compare_digest
 from typing import NoReturn
 
 from node.runtime.process import now_ms
 from node.serving.request_server import Received
-from node.store.consumer_offsets import ConsumerOffsets
+from node.store.config.consumer_offsets import ConsumerOffsets
 from node.writer.append_request import AppendRequest
 from node.writer.topic_table import TopicTable
-from protocol.errors import BadRequest, MessageTooLarge, UnknownOperation
+from protocol.errors import BadRequest, MessageTooLarge, NotAllowed, UnknownOperation
 from protocol.message_id import Host, offset_message_id
 from protocol.record.codec import BORN_HOST_V6, STORE_HOST_V6
 from protocol.record.encode import ANY_QUEUE, NewMessage, check_message, record_bytes
@@ -75,13 +76,17 @@ def _text_of(host: Host) -> str:
     return str(host)
 
 
-def pending_append(received: Received, header: Header) -> PendingRequest:
-    """The operation `append`. Raises BadRequest, MessageTooLarge."""
+def pending_append(received: Received, header: Header, inner_right: str) -> PendingRequest:
+    """The operation `append`. Raises BadRequest, MessageTooLarge, NotAllowed."""
     payload = received.payload
     if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
         refuse_payload(payload)
-    records, size, crc, sizes, queue_id, wait = APPEND.values(header)
+    records, size, crc, sizes, queue_id, wait, right = APPEND.values(header)
     append = batch_of(payload, records, size, crc, sizes, queue_id is not None)
+    if right is not None:
+        if not compare_digest(right.encode(), inner_right.encode()):
+            raise NotAllowed("the right is not this node's", "leave the field out")
+        append.is_inner = True
     return PendingRequest(received.peer, header["id"], append, wait, False)
 
 
@@ -183,14 +188,14 @@ def answer_other(
                 "read_queues": topic.read_queues,
                 "write_queues": topic.write_queues,
                 "perm": topic.perm,
+                "retention_hours": topic.retention_hours,
             }
             for topic in table.all()
         ]
         return answer(number, topics=rows)
     if operation == "create_topic":
-        name, queues, perm = CREATE_TOPIC.parse(header)
-        topic, created = table.create(name, queues, perm)
-        return answer(number, topic=name, queues=topic.write_queues, created=created)
+        topic, created = table.create(*CREATE_TOPIC.parse(header))
+        return answer(number, topic=topic.name, queues=topic.write_queues, created=created)
     if operation == "cursor_get":
         found = offsets.get(*CURSOR_GET.parse(header))
         return answer(number, offsets=[list(pair) for pair in sorted(found.items())])

@@ -4,7 +4,8 @@ RocketMQ's rules (DefaultMessageStore.CleanCommitLogService), with these differe
 ratios are really used: a broker clamps them. A segment younger than `file_forced_reserved_minutes`
 stays however full the disk is: a broker deletes it. By force one segment goes in a round, and none
 in the first `file_forced_warning_seconds` of a writer: a broker deletes ten at once.
-`retention_bytes` bounds the whole log: a broker has no such limit. `judge` and `expired` decide,
+`retention_bytes` bounds the whole log, and topics may be kept for longer than
+`file_reserved_time`: a broker has neither. `judge` and `expired` decide,
 purely; `Retention` looks and unlinks.
 Segments are unlinked and never truncated: a process that maps one goes on reading it.
 """
@@ -55,10 +56,13 @@ class Spared(NamedTuple):
 
     Below `needed` the log is flushed, not written any more, and a saved snapshot has the queues'
     ends. Below `followed` every worker has read it; above the forced ratio only `needed` counts.
+    Below `reserved` no topic of a longer retention has a message that is not past it; that counts
+    for segments that go by age.
     """
 
     needed: int
     followed: int
+    reserved: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +145,9 @@ def expired(
     """
     found: list[SegmentFile] = []
     forced_s = settings.file_forced_reserved_minutes * _MINUTE_S
-    limit = spared.needed if verdict.at_once else min(spared)
+    limit = spared.needed if verdict.at_once else min(spared.needed, spared.followed)
     for segment, written_s in zip(segments[:-1], _written_s(segments), strict=False):
-        is_old = verdict.may_delete and is_past_time(segment, now_s, settings)
+        is_old = verdict.may_delete and is_past_time(segment, now_s, settings, spared)
         is_forced = verdict.at_once and (forced_s == 0 or now_s >= written_s + forced_s)
         is_over = segment.start < over_size(segments, settings)
         if segment.end > limit or not (is_old or is_over or is_forced):
@@ -154,9 +158,11 @@ def expired(
     return found[: settings.delete_file_batch_max]
 
 
-def is_past_time(segment: SegmentFile, now_s: float, settings: Settings) -> bool:
-    """Whether a segment was last written more than `file_reserved_time` ago."""
-    return now_s >= segment.modified_s + settings.file_reserved_time * _HOUR_S
+def is_past_time(segment: SegmentFile, now_s: float, settings: Settings, spared: Spared) -> bool:
+    """Whether a segment was last written more than `file_reserved_time` ago, and no topic keeps it
+    for longer."""
+    is_old = now_s >= segment.modified_s + settings.file_reserved_time * _HOUR_S
+    return is_old and segment.end <= spared.reserved
 
 
 def over_size(segments: Sequence[SegmentFile], settings: Settings) -> int:
@@ -259,25 +265,26 @@ class Retention:
         segments = self.segments()
         log.debug("old segments looked for", extra=fields(segments=len(segments), why=verdict.why))
         now_s = self.clock.now_s()
-        found = expired(segments, verdict, spared(), now_s, self._settings)
+        sparing = spared()
+        found = expired(segments, verdict, sparing, now_s, self._settings)
         if not found:
             self._note_nothing(segments, verdict)
             return found
-        is_forced = verdict.at_once and not self._may_go_anyway(segments, found[-1], now_s)
+        is_old = is_past_time(found[-1], now_s, self._settings, sparing)
+        is_over = found[-1].start < over_size(segments, self._settings)
+        is_forced = verdict.at_once and not (is_old or is_over)
         if is_forced and now < self._forced_from:
             self._warn(found.pop(), verdict, self._forced_from - now)
         elif is_forced and verdict.is_full:
             self._clean_at = now  # appends are refused: the next one goes after the next look
         if found:
-            self._note_deleted(segments, found, verdict, is_forced, now_s)
+            why = verdict.why
+            if not (is_forced or is_old):
+                why = f"the log is larger than retention_bytes, {self._settings.retention_bytes}"
+            span = {"start": found[0].start, "end": found[-1].end}
+            details = fields(segments=len(found), **span, why=why, before_their_time=is_forced)
+            log.warning("deleting segments", extra=details)
         return found
-
-    def _may_go_anyway(
-        self, segments: list[SegmentFile], segment: SegmentFile, now_s: float
-    ) -> bool:
-        """Whether a segment goes by its age or by the size of the log, however full the disk is."""
-        is_over = segment.start < over_size(segments, self._settings)
-        return is_over or is_past_time(segment, now_s, self._settings)
 
     def _warn(self, first: SegmentFile, verdict: Verdict, left_s: float) -> None:
         """Once a start: says which segment is the first to go by force, and when."""
@@ -292,21 +299,6 @@ class Retention:
             to_keep_them="free space, or set store.clean_file_forcibly_enable=false",
         )
         log.warning("segments will be deleted before their time", extra=details)
-
-    def _note_deleted(
-        self,
-        segments: list[SegmentFile],
-        found: list[SegmentFile],
-        verdict: Verdict,
-        is_forced: bool,
-        now_s: float,
-    ) -> None:
-        why = verdict.why
-        if not is_forced and not is_past_time(found[-1], now_s, self._settings):
-            why = f"the log is larger than retention_bytes, {self._settings.retention_bytes}"
-        span = {"start": found[0].start, "end": found[-1].end}
-        details = fields(segments=len(found), **span, why=why, before_their_time=is_forced)
-        log.warning("deleting segments", extra=details)
 
     def _note_nothing(self, segments: list[SegmentFile], verdict: Verdict) -> None:
         if verdict.at_once and len(segments) > 1:

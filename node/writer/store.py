@@ -25,12 +25,13 @@ from node.store.checkpoints import (
     save_removed,
     save_tails,
 )
-from node.store.consumer_offsets import ConsumerOffsets
+from node.store.config.consumer_offsets import ConsumerOffsets
+from node.store.config.topics_file import TopicsFile
+from node.store.identity.inner_right import make_right
 from node.store.identity.new_store import check_created
 from node.store.identity.own_places import check_own_files
 from node.store.identity.store_id import check_guards, ensure_id
 from node.store.identity.store_links import check_links
-from node.store.topics_file import TopicsFile
 from node.writer.appender import Appender
 from node.writer.broker_checkpoint import BrokerCheckpoint, live_workers
 from node.writer.log.commit_log import Ahead, CommitLog
@@ -98,6 +99,7 @@ class WriterStore:
         self.floor = Floor(self.root)
         self.floor.save(found.end)
         self.checkpoint = BrokerCheckpoint(self.root, settings)
+        self.inner_right = make_right(self.run_dir)
         self._snapshot: Tails | None = None
         self._snapshot_at = found.end
         self._snapshot_records = 0
@@ -106,6 +108,9 @@ class WriterStore:
         self._tails_at = 0
         """The log offset of the last saved snapshot of this run."""
         self.retention = Retention(self.root, found.segment_bytes, settings)
+        self.kept_from: dict[str, int] = {}
+        """By topic with a retention of its own: the log offset of its first message that is not
+        past it, as last looked for."""
         self.needed_from: Callable[[int], int] = lambda offset: offset
         """Returns the lesser of an offset and of that from which unfinished publications need the
         log."""
@@ -269,7 +274,19 @@ class WriterStore:
         ]
         passed = min(followed, default=0)
         needed = min(self._flushed, base, max(self._tails_at, passed))
-        return Spared(self.needed_from(needed), passed)
+        return Spared(self.needed_from(needed), passed, self._reserved_from())
+
+    @property
+    def longest_hours(self) -> int:
+        """How long a segment is kept at most that holds messages of any topic."""
+        usual = self.settings.file_reserved_time
+        return max([usual, *(topic.retention_hours for topic in self.topics.all())])
+
+    def _reserved_from(self) -> int:
+        """The log offset from which on a topic may have messages that it keeps for longer."""
+        usual = self.settings.file_reserved_time
+        longer = (one.name for one in self.topics.all() if one.retention_hours > usual)
+        return min((self.kept_from.get(name, 0) for name in longer), default=self.log.end)
 
     def has_workers(self) -> bool:
         """Whether any worker runs."""

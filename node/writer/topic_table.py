@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from node.runtime.settings import Settings
-from node.store.topics_file import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic, TopicsFile
+from node.store.config.topics_file import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic, TopicsFile
 from protocol.errors import BadRequest, MqError, NotAllowed, UnknownTopic
 from protocol.ids import Queue
-from protocol.names import QUEUE_ID_MAX, check_topic_for_send
+from protocol.names import QUEUE_ID_MAX, SCHEDULE_TOPIC, check_topic_for_send
 from protocol.record.encode import ANY_QUEUE
 
 TOPIC_QUEUES_MAX = 1024
@@ -39,6 +39,17 @@ class TopicTable:
             count = self._stored_queues.get(queue.topic, 0)
             self._stored_queues[queue.topic] = max(count, queue.queue_id + 1)
         self._turn: dict[str, int] = {}
+
+    def for_inner(self, name: str) -> Topic:
+        """The topic that a process of the node writes to: one of the system's is created, and a
+        permission counts for clients alone. Raises as `for_send`."""
+        topic = self._file.topics.get(name)
+        if topic is not None or name != SCHEDULE_TOPIC:
+            return topic or self._adopt(name)
+        queues = len(self._settings.delay_levels_ms)
+        topic = Topic(name, queues, queues, PERM_DEFAULT)
+        self._put([topic])
+        return topic
 
     def for_send(self, name: str) -> Topic:
         """The topic, created if allowed. Raises IllegalMessage, NotAllowed, UnknownTopic."""
@@ -136,8 +147,10 @@ class TopicTable:
         self._turn[name] = turn + 1
         return turn % topic.write_queues
 
-    def create(self, name: str, queues: int, perm: int) -> tuple[Topic, bool]:
-        """Makes a topic or changes its number of queues; True when it is new."""
+    def create(
+        self, name: str, queues: int, perm: int, retention_hours: int | None = None
+    ) -> tuple[Topic, bool]:
+        """Makes a topic or changes it; True when it is new. `retention_hours`: None as it was."""
         check_topic_for_send(name)
         limit = min(TOPIC_QUEUES_MAX, QUEUE_ID_MAX)
         if not 1 <= queues <= limit:
@@ -145,7 +158,9 @@ class TopicTable:
         if perm not in (PERM_WRITE, PERM_READ, PERM_DEFAULT):
             raise BadRequest(f"perm is {perm}", "use 2 (write), 4 (read) or 6 (both)")
         known = self._file.topics.get(name)
-        wanted = Topic(name, queues, queues, perm)
+        if retention_hours is None:
+            retention_hours = 0 if known is None else known.retention_hours
+        wanted = Topic(name, queues, queues, perm, retention_hours)
         if known != wanted:
             self._put([wanted])
         return wanted, known is None
@@ -158,6 +173,10 @@ class TopicTable:
     def has(self, name: str) -> bool:
         """True for a topic of the table, and for one that only has messages."""
         return name in self._file.topics or name in self._stored_queues
+
+    def find(self, name: str) -> Topic | None:
+        """The topic's settings, if it is in the table."""
+        return self._file.topics.get(name)
 
     def forget(self, name: str) -> None:
         """Takes a topic whose messages are gone out of the table, and saves it."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from protocol.errors import BadRequest, IllegalMessage, MessageTooLarge, MqError
-from protocol.names import QUEUE_ID_MAX, check_topic_for_send
+from protocol.names import QUEUE_ID_MAX, check_topic, check_topic_for_send
 from protocol.record.codec import (
     BORN_HOST_V6,
     CRC_MASK,
@@ -65,6 +65,16 @@ class AppendRules(NamedTuple):
     max_message_bytes: int
     crc: bool
     """Whether every record must leave room for the whole-record checksum."""
+    inner: bool = False
+    """Whether the records are of the node's own processes, which write to the system's topics."""
+
+    def check_topic(self, topic: str) -> None:
+        """Raises IllegalMessage for a name that RocketMQ does not allow, NotAllowed for a topic of
+        the system's."""
+        if self.inner:
+            check_topic(topic)
+        else:
+            check_topic_for_send(topic)
 
 
 class StoreStamp(NamedTuple):
@@ -124,7 +134,7 @@ def check_columns(frame: Bytes, rules: AppendRules) -> CheckedColumns:
     if not properties_alternate(columns):
         suspect[:] = True
     topics, topic_id = group_topics(columns)
-    legal = np.array([_is_legal_topic(topic) for topic in topics] or [True])
+    legal = np.array([_is_legal_topic(topic, rules) for topic in topics] or [True])
     suspect |= ~legal[topic_id] if len(topic_id) else suspect
     for row in np.flatnonzero(suspect):
         _check_record(int(row), columns.record(int(row), sealed=False), rules)
@@ -188,9 +198,9 @@ def _not_a_record(row: int, position: int, found: Filler | Torn) -> IllegalMessa
     )
 
 
-def _is_legal_topic(topic: str) -> bool:
+def _is_legal_topic(topic: str, rules: AppendRules) -> bool:
     try:
-        check_topic_for_send(topic)
+        rules.check_topic(topic)
     except MqError:
         return False
     return True
@@ -200,7 +210,7 @@ def _check_record(row: int, record: Record, rules: AppendRules) -> None:
     """Raises the typed error for the first rule that the record breaks."""
     head = record.head
     where = f"record {row} of the batch"
-    check_topic_for_send(record.topic)
+    rules.check_topic(record.topic)
     if not ANY_QUEUE <= head.queue_id <= QUEUE_ID_MAX:
         raise BadRequest(
             f"{where}: queue {head.queue_id} is outside [0, {QUEUE_ID_MAX}]", "see keelog topic ls"

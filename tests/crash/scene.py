@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from node.serving.request_server import Received
-from node.store.topics_file import TopicsFile
+from node.store.config.topics_file import TopicsFile
 from protocol.wire.frames import VERSION, pack
 from tests.crash.histories import STORE, Checker, Totals
 from tests.crash.images import Chooser, Image, tree_of

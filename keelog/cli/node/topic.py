@@ -77,6 +77,7 @@ def describe(name: str, node: str, output: Output) -> int:
         "perm": info.perm,
         "read_queues": info.read_queues,
         "write_queues": info.write_queues,
+        "retention_hours": info.retention_hours,
         "queues": queues,
     }
     output.document(document, table=queues)
@@ -93,15 +94,25 @@ def describe(name: str, node: str, output: Output) -> int:
 @click.option(
     "--perm", type=click.IntRange(0, 7), default=6, show_default=True, help="2 write, 4 read."
 )
+@click.option(
+    "--retention",
+    type=click.IntRange(0),
+    metavar="HOURS",
+    help="How long its messages are kept; 0: as the node keeps all others.  [default: as it was]",
+)
 @node_option
 @output_options
-def create(name: str, queues: int, perm: int, node: str, output: Output) -> int:
-    """Makes a topic, or changes the number of queues of one that is there.
+def create(
+    name: str, queues: int, perm: int, retention: int | None, node: str, output: Output
+) -> int:
+    """Makes a topic, or changes one that is there.
 
-    Example: keelog topic create orders --queues 4
+    Example: keelog topic create orders --queues 4 --retention 24
     """
     with doing(f"cannot create topic {name}"), keelog.connect(node) as client:
-        made = client.create_topic(name, queues, perm=perm, exist_ok=True)
+        made = client.create_topic(
+            name, queues, perm=perm, retention_hours=retention, exist_ok=True
+        )
     output.document(asdict(made))
     return OK
 

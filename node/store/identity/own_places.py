@@ -35,8 +35,10 @@ from protocol.names import (
     CHECKPOINT_FILE_BYTES,
     CONFIG_DIR,
     CONSUMER_OFFSETS_FILE,
+    DELAY_OFFSETS_FILE,
     KEELOG_DIR,
     LOCK_FILE,
+    SUBSCRIPTION_GROUPS_FILE,
     TOPICS_FILE,
 )
 
@@ -48,9 +50,11 @@ _BESIDE = {
     TOPICS_FILE: TOPICS_FILE_BYTES_MAX,
     f"{TOPICS_FILE}.bak": TOPICS_FILE_BYTES_MAX,
     f"{TOPICS_FILE}.new": TOPICS_FILE_BYTES_MAX,
-    CONSUMER_OFFSETS_FILE: OFFSETS_FILE_BYTES_MAX,
-    f"{CONSUMER_OFFSETS_FILE}.bak": OFFSETS_FILE_BYTES_MAX,
-    f"{CONSUMER_OFFSETS_FILE}.new": OFFSETS_FILE_BYTES_MAX,
+    **{
+        f"{table}{end}": OFFSETS_FILE_BYTES_MAX
+        for table in (CONSUMER_OFFSETS_FILE, SUBSCRIPTION_GROUPS_FILE, DELAY_OFFSETS_FILE)
+        for end in ("", ".bak", ".new")
+    },
 }
 _FOLDERS = re.compile(
     r"progress|run|run/stats|staging|quarantine|staging/[^/]+|staging/[^./][^/]*/[0-9]+"

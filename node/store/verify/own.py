@@ -5,9 +5,9 @@ from pathlib import Path
 
 from node.runtime.regular_file import IrregularFile
 from node.store.checkpoints import TAILS_FILE, own_dir
+from node.store.config.topics_file import unreadable_tables
 from node.store.file_cache import OpenFiles
 from node.store.identity import own_places, store_id
-from node.store.topics_file import unreadable_tables
 from node.store.verify.checked_store import CheckedStore
 from node.store.verify.findings import NO_START, Finding
 from node.store.verify.tails import disagreement

@@ -20,7 +20,7 @@ from node.runtime.process import now_ms
 from node.runtime.state_page import LogState
 from node.runtime.stats.page import read_stats
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
-from node.store.topics_file import TopicsFile
+from node.store.config.topics_file import TopicsFile
 from node.supervisor.monitoring.families import TopicFamilies, stats_families
 from node.supervisor.plan import ChildRole, ChildState, page_slot
 from node.supervisor.status import (

@@ -5,12 +5,14 @@ flushed, the note `keelog/removed` saved, and the topic's entry taken out. From 
 messages are gone, whatever is killed after it; the queue workers delete the queues' files.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Thread
 
+from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import RUNNING
@@ -26,6 +28,8 @@ from protocol.names import check_topic_for_send
 from protocol.requests import DELETE_TOPIC, PURGE_BEFORE_OFFSET, PURGE_BEFORE_TIME, PURGE_TOPIC
 from protocol.wire.frames import Header, answer, request_id
 
+log = logging.getLogger("keelog.removal")
+
 REMOVAL_OPERATIONS = ("delete_topic", "purge_topic")
 WAITING_MAX = 64
 """Requests that wait for their turn: one is served at a time."""
@@ -37,12 +41,16 @@ Refuse = Callable[[bytes, int, MqError], None]
 
 @dataclass(slots=True)
 class _Removal:
-    """One request; `survey` counts in a thread, and `error` is what ended that."""
+    """One request; `survey` counts in a thread, and `error` is what ended that.
+
+    `is_expiry`: a purge that nobody asked for and nobody gets an answer to.
+    """
 
     peer: bytes
     number: int
     survey: TopicSurvey
     is_purge: bool
+    is_expiry: bool = False
     thread: Thread | None = None
     error: MqError | OSError | None = None
 
@@ -121,6 +129,9 @@ class Removals:
             removal.begin(_dispatched(self._store), self._store.log.committed)
         elif not removal.thread.is_alive():
             self._waiting.popleft()
+            if removal.is_expiry:
+                self._expire(removal)
+                return
             if removal.error is None:
                 self._flush()  # its errors end the process
             try:
@@ -139,7 +150,8 @@ class Removals:
             if not store.has_topic(survey.topic):
                 return _deleted(number, survey.topic, False, 0, None)
             full = [one for one in store.retention.segments() if one.end <= store.log.end]
-            until = left and deleted_at_ms(full, survey.last_offset, store.settings)
+            hours = store.longest_hours
+            until = left and deleted_at_ms(full, survey.last_offset, hours, store.settings)
             store.remove_topic(survey.topic)
             return _deleted(number, survey.topic, True, left, until or None)
         if survey.queue_id is not None and survey.queue_id not in survey.queues:
@@ -159,6 +171,35 @@ class Removals:
         ]
         return answer(number, topic=survey.topic, queues=queues, left_in_log_bytes=left)
 
+    def expire(self, topic: str, before_ms: int) -> None:
+        """Purges what a topic stored before a time, in its turn, and notes from where it is kept.
+
+        A queue that cannot be read stays, and with it all segments that are kept for the topic.
+        """
+        survey = TopicSurvey(self._store.root, topic, PurgePoint(time_ms=before_ms), None)
+        self._waiting.append(_Removal(b"", 0, survey, is_purge=True, is_expiry=True))
+
+    def _expire(self, removal: _Removal) -> None:
+        survey, store = removal.survey, self._store
+        ends = {
+            queue_id: survey.end if seen.begin is None else seen.begin
+            for queue_id, seen in survey.queues.items()
+        }
+        gone = [number for number, seen in survey.queues.items() if seen.gone_bytes]
+        try:
+            if removal.error is not None:
+                raise removal.error
+            if gone:
+                self._flush()
+                store.purge({Queue(survey.topic, number): ends[number] for number in gone})
+                extra = fields(topic=survey.topic, bytes=survey.gone_bytes, queues=len(gone))
+                log.info("messages are past their topic's retention", extra=extra)
+        except (MqError, OSError) as error:
+            details = fields(topic=survey.topic, why=error)
+            log.warning("messages past their topic's retention stay", extra=details)
+            return
+        store.kept_from[survey.topic] = min(ends.values(), default=survey.end)
+
     def close(self) -> None:
         """Refuses what waits: the writer ends."""
         stopping = ServiceNotAvailable("the node is stopping", "send it again when it is back")
@@ -166,6 +207,8 @@ class Removals:
             removal = self._waiting.popleft()
             if removal.thread is not None:
                 removal.thread.join()
+            if removal.is_expiry:
+                continue
             self._refuse(removal.peer, removal.number, stopping)
 
 
@@ -192,18 +235,21 @@ def _dispatched(store: WriterStore) -> int:
     return min(queues, default=0)
 
 
-def deleted_at_ms(segments: list[SegmentFile], offset: int, settings: Settings) -> int | None:
+def deleted_at_ms(
+    segments: list[SegmentFile], offset: int, hours: int, settings: Settings
+) -> int | None:
     """When retention at the latest deletes the segment of a log offset, in ms since 1970.
 
-    `segments`: those that are full. None for the one after them: nobody knows when it will be full.
+    `segments`: those that are full. `hours`: how long they are kept. None for the one after
+    them: nobody knows when it will be full.
     """
     older = [segment for segment in segments if segment.start <= offset]
     if not older or offset >= older[-1].end:
         return None
     written_s = max(segment.modified_s for segment in older)
-    expires_s = written_s + settings.file_reserved_time * _HOUR_S
-    hours = (int(expires_s // _HOUR_S + step) * _HOUR_S for step in range(1, 26))
-    for moment_s in (expires_s, *hours):
+    expires_s = written_s + hours * _HOUR_S
+    moments = (int(expires_s // _HOUR_S + step) * _HOUR_S for step in range(1, 26))
+    for moment_s in (expires_s, *moments):
         if time.localtime(moment_s).tm_hour in settings.delete_hours:
             return int(moment_s * 1000)
     return None

@@ -14,10 +14,10 @@ from node.runtime.held_store import HeldStore, check_held, hold_store, is_in_pla
 from node.runtime.locks import FileLock
 from node.runtime.process import EXIT_MOVED, end_badly, exit_code
 from node.runtime.state_page import WorkerPage
+from node.store.config.topics_file import TopicsFile
 from node.store.file_cache import OpenFile
 from node.store.identity.new_store import create_store
 from node.store.queues.listing import list_topics
-from node.store.topics_file import TopicsFile
 from protocol.errors import NotAStore, StoreError, StoreMoved
 
 

@@ -16,8 +16,8 @@ from node.runtime.descriptors import ROOM, Spares, backlog, check_file_limit, fi
 from node.runtime.shortage import is_shortage
 from node.serving import doors as doors_module
 from node.serving.request_server import Server
+from node.store.config.topics_file import Topic, TopicsFile
 from node.store.file_cache import OpenFiles
-from node.store.topics_file import Topic, TopicsFile
 from node.supervisor.child_process import Process
 from node.writer.log.commit_log import make_segment
 from protocol.errors import ServiceNotAvailable

@@ -90,16 +90,17 @@ def test_a_gateway_is_told_where_its_node_is_and_what_to_tell_clients(
     assert (found["--cluster"], found["--broker"], found["--shards"]) == ("c", "b", "1")
 
 
-def test_a_node_has_a_gateway_only_when_asked() -> None:
-    assert ChildRole.GATEWAY not in {child.role for child in plan_children(1, 1, True)}
+@pytest.mark.parametrize("role", [ChildRole.GATEWAY, ChildRole.TASKS])
+def test_a_node_has_a_gateway_and_tasks_only_when_asked(role: ChildRole) -> None:
+    assert role not in {child.role for child in plan_children(1, 1, True)}
     children = plan_children(1, 1, with_index=False, with_gateway=True)
-    gateway = children[-1]
-    assert (gateway.role, gateway.name) == (ChildRole.GATEWAY, "gateway")
-    assert page_slot(gateway, 1) == "gateway-0"
-    assert "gateway" not in summary(children)
-    note_start(gateway, 1, 0.0)
-    note_ready(gateway, "tcp://h:1")
-    assert summary(children).endswith(", gateway")
+    (child,) = [one for one in children if one.role is role]
+    assert child.name == str(role)
+    assert page_slot(child, 1) == f"{role}-0"
+    assert str(role) not in summary(children)
+    note_start(child, 1, 0.0)
+    note_ready(child, "")
+    assert summary(children).endswith(f", {role}")
 
 
 @pytest.mark.parametrize("name", ["a broker", "a@b", "x" * 128])

@@ -8,7 +8,7 @@ import pytest
 
 import node.writer.appender
 from node.runtime.settings import Settings
-from node.store.topics_file import TopicsFile
+from node.store.config.topics_file import TopicsFile
 from node.writer.append_request import AppendRequest
 from node.writer.appender import Appender
 from node.writer.log.commit_log import CommitLog

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.consumer_offsets import ConsumerOffsets
+from node.store.config.consumer_offsets import ConsumerOffsets
 from node.writer.topic_table import TopicTable
 from tests.support.owned_store import Owner, some
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from keelog.repair import repair
 from node.runtime import disk
 from node.store.checkpoints import Tails, load_floor, own_dir, save_tails
+from node.store.config.topics_file import TopicsFile
 from node.store.repair.plan import plan_repair
-from node.store.topics_file import TopicsFile
 from node.store.verify.verify import verify
 from node.writer.recovery.recovery import carry_out, examine
 from protocol.errors import StoreDamaged

@@ -28,7 +28,7 @@ from protocol.names import COMMIT_LOG_DIR, offset_file_name
 SEGMENT_BYTES = 1000
 HOUR_S = 3600.0
 NOW_S = 1_800_000_000.0
-ALL = Spared(10**9, 10**9)
+ALL = Spared(10**9, 10**9, 10**9)
 DEFAULTS = Settings()
 
 
@@ -172,31 +172,43 @@ def test_the_room_below_a_ratio_ends_where_the_used_part_goes_over_it(tmp_path: 
 
 def test_a_slow_worker_is_waited_for_until_the_disk_is_above_the_forced_ratio() -> None:
     files = segments(100, 100, 100, 100)
-    slow = Spared(needed=3 * SEGMENT_BYTES, followed=SEGMENT_BYTES + 1)
+    slow = ALL._replace(needed=3 * SEGMENT_BYTES, followed=SEGMENT_BYTES + 1)
     by_time, forced = judge(DiskUse(0, 0), 4, DEFAULTS), judge(DiskUse(86, 0), 0, DEFAULTS)
     assert expired(files, by_time, slow, NOW_S, DEFAULTS) == files[:1]
     assert expired(files, forced, slow, NOW_S, DEFAULTS) == files[:3]
+
+
+def test_a_topic_that_keeps_its_messages_for_longer_keeps_segments_until_the_disk_fills() -> None:
+    files = segments(100, 100, 100, 100)
+    kept = ALL._replace(reserved=2 * SEGMENT_BYTES)
+    by_time, forced = judge(DiskUse(0, 0), 4, DEFAULTS), judge(DiskUse(86, 0), 0, DEFAULTS)
+    assert expired(files, by_time, kept, NOW_S, DEFAULTS) == files[:2]
+    assert expired(files, forced, kept, NOW_S, DEFAULTS) == files[:3]
+    sized = load_settings([f"retention_bytes={SEGMENT_BYTES}"])
+    assert expired(files, by_time, kept, NOW_S, sized) == files[:3]
 
 
 @given(
     ages=st.lists(st.floats(0, 200), max_size=30),
     needed=st.integers(0, 31_000),
     followed=st.integers(0, 31_000),
+    reserved=st.integers(0, 31_000),
     percent=st.integers(0, 100),
     hour=st.integers(0, 23),
 )
 def test_what_goes_is_always_a_beginning_that_nobody_needs(
-    ages: list[float], needed: int, followed: int, percent: int, hour: int
+    ages: list[float], needed: int, followed: int, reserved: int, percent: int, hour: int
 ) -> None:
     files, verdict = segments(*ages), judge(DiskUse(percent, 0), hour, DEFAULTS)
-    gone = expired(files, verdict, Spared(needed, followed), NOW_S, DEFAULTS)
+    gone = expired(files, verdict, Spared(needed, followed, reserved), NOW_S, DEFAULTS)
     assert gone == files[: len(gone)]
     assert len(gone) <= min(max(len(files) - 1, 0), DEFAULTS.delete_file_batch_max)
     assert all(file.end <= needed for file in gone)
     hours = [max(ages[n:]) for n in range(len(gone))]
     assert all(age >= 1 for age in hours), "younger than an hour"
     if not verdict.at_once:
-        assert all(file.end <= followed and NOW_S - file.modified_s >= 72 * HOUR_S for file in gone)
+        assert all(file.end <= min(followed, reserved) for file in gone)
+        assert all(NOW_S - file.modified_s >= 72 * HOUR_S for file in gone)
     if not verdict.may_delete:
         assert gone == []
 
@@ -351,7 +363,7 @@ def test_a_log_of_its_size_stays_and_so_do_the_last_segment_and_what_is_needed(
     files, idle = segments(0, 0, 0, 0), judge(DiskUse(0, 0), 0, DEFAULTS)
     settings = load_settings([f"retention_bytes={size}"])
     assert len(expired(files, idle, ALL, NOW_S, settings)) == gone
-    slow = Spared(needed=10**9, followed=1000)
+    slow = ALL._replace(followed=1000)
     assert len(expired(files, idle, slow, NOW_S, settings)) == min(gone, 1)
 
 

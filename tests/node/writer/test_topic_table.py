@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.runtime.settings import Settings
-from node.store.topics_file import Topic, TopicsFile
+from node.store.config.topics_file import Topic, TopicsFile
 from node.writer import topic_table
 from node.writer.topic_table import TopicTable
 from protocol.errors import (

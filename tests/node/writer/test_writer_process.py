@@ -277,7 +277,9 @@ def test_topics_are_made_listed_and_removed(client: RawClient) -> None:
     assert client.ask("create_topic", topic="orders", queues=4)["created"] is True
     assert client.ask("create_topic", topic="orders", queues=4)["created"] is False
     (row,) = client.ask("topics")["topics"]
-    assert row == {"topic": "orders", "read_queues": 4, "write_queues": 4, "perm": 6}
+    assert row == {
+        "topic": "orders", "read_queues": 4, "write_queues": 4, "perm": 6, "retention_hours": 0,
+    }  # fmt: skip
     assert client.ask("delete_topic", topic="orders")["deleted"] is True
     assert client.ask("topics")["topics"] == []
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from node.store import consumer_offsets
-from node.store.consumer_offsets import ConsumerOffsets
+from node.store.config import config_table, consumer_offsets
+from node.store.config.consumer_offsets import ConsumerOffsets
 from protocol.errors import BadRequest, NotAllowed, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
 from protocol.names import CONSUMER_OFFSETS_FILE
@@ -50,14 +50,14 @@ def test_a_place_is_saved_within_a_second_and_no_more_often(tmp_path: Path) -> N
     with opened(tmp_path) as table:
         table.commit("orders", "billing", {0: 1})
         table.turn(100.0)
-        while table._saving is not None and not table._saving.done():
+        while table._file._saving is not None and not table._file._saving.done():
             pass
         assert stored(tmp_path)["offsetTable"] == {"orders@billing": {"0": 1}}
         table.commit("orders", "billing", {0: 2})
         table.turn(100.5)
         assert stored(tmp_path)["offsetTable"] == {"orders@billing": {"0": 1}}
         table.turn(101.1)
-        while table._saving is not None and not table._saving.done():
+        while table._file._saving is not None and not table._file._saving.done():
             pass
         assert stored(tmp_path)["offsetTable"] == {"orders@billing": {"0": 2}}
         assert (tmp_path / f"{CONSUMER_OFFSETS_FILE}.bak").exists()
@@ -148,11 +148,11 @@ def test_a_full_disk_costs_a_later_save_and_nothing_else(
 
     with opened(tmp_path) as table:
         with monkeypatch.context() as patch:
-            patch.setattr(consumer_offsets, "_save", full)
+            patch.setattr(config_table, "_save", full)
             table.commit("orders", "g", {0: 3})
             table.turn(0.0)
-            assert table._saving is not None
-            table._saving.exception()
+            assert table._file._saving is not None
+            table._file._saving.exception()
             table.turn(0.1)
         assert table.get("orders", "g") == {0: 3}
     assert stored(tmp_path)["offsetTable"] == {"orders@g": {"0": 3}}

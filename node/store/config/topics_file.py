@@ -24,18 +24,21 @@ from protocol.remoting.java_json import parse_java_json
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_DEFAULT = PERM_READ | PERM_WRITE
+RESERVE_TIME = "reserve.time"
+"""RocketMQ's attribute of a topic (TopicAttributes), in hours; its tiered store alone heeds it."""
 _NEW_ENTRY = {"attributes": {}, "order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
 _RESTORE_HINT = "restore it from topics.json.bak, or remove it"
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic's settings."""
+    """One topic's settings. `retention_hours`: 0 where the node's `file_reserved_time` counts."""
 
     name: str
     read_queues: int
     write_queues: int
     perm: int = PERM_DEFAULT
+    retention_hours: int = 0
 
     @property
     def is_writable(self) -> bool:
@@ -88,8 +91,10 @@ class TopicsFile:
         topics = list(topics)
         table = dict(self._document.get("topicConfigTable", {}))
         for topic in topics:
+            known = table.get(topic.name, _NEW_ENTRY)
             table[topic.name] = {
-                **table.get(topic.name, _NEW_ENTRY),
+                **known,
+                "attributes": _attributes(known, topic.retention_hours),
                 "topicName": topic.name,
                 "perm": topic.perm,
                 "readQueueNums": topic.read_queues,
@@ -129,6 +134,12 @@ class TopicsFile:
         disk.write_with_backup(self.path, text.encode())
         status = self.path.stat()
         self._stamp = (status.st_mtime_ns, status.st_size)
+
+
+def _attributes(entry: dict[str, Any], retention_hours: int) -> dict[str, Any]:
+    attributes = dict(entry.get("attributes") or {})
+    attributes.pop(RESERVE_TIME, None)
+    return {**attributes, RESERVE_TIME: str(retention_hours)} if retention_hours else attributes
 
 
 def unreadable_tables(root: Path) -> Iterator[StoreDamaged]:
@@ -179,6 +190,7 @@ def _topic(path: Path, name: str, entry: Any) -> Topic:
             int(entry.get("readQueueNums", 0)),
             int(entry.get("writeQueueNums", 0)),
             int(entry.get("perm", PERM_DEFAULT)),
+            max(0, int((entry.get("attributes") or {}).get(RESERVE_TIME, 0))),
         )
     except (AttributeError, TypeError, ValueError, OverflowError):
         found = f"the entry of topic {name[:80]!a} is no topic"

@@ -1,0 +1,157 @@
+"""Messages that wait in the schedule topic, and those that a group wants again: their properties.
+
+A message with a delay level is stored in SCHEDULE_TOPIC_XXXX, one queue for each level, under
+properties that name its real place (RocketMQ: HookUtils#transformDelayLevelMessage). When it is due
+a copy goes to that place (ScheduleMessageService#messageTimeUp). A message that a consumer could
+not handle goes to its group's retry topic by the same way
+(AbstractSendMessageProcessor#consumerSendMsgBack).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from protocol.errors import IllegalMessage
+from protocol.names import (
+    DLQ_PREFIX,
+    QUEUE_ID_MAX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    is_folder_name,
+)
+from protocol.record.codec import Record, has_crc_property
+from protocol.record.encode import pack_fields
+from protocol.record.properties import (
+    CRC32,
+    CRC_PROPERTY_BYTES,
+    DELAY,
+    EMPTY_CRC_PROPERTY,
+    ORIGIN_MESSAGE_ID,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    WAIT,
+    decode_raw_properties,
+    encode_properties,
+)
+
+FIRST_RETRY_LEVEL = 3
+"""Of a message that was never handed back: 10 s by the usual levels."""
+TIMERS = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+_DELAY_START = f"{DELAY}\x01".encode()
+_LEVEL_CHARS_MAX = 11
+
+
+class RealPlace(NamedTuple):
+    """A topic and the number of a queue."""
+
+    topic: str
+    queue_id: int
+
+
+def delay_level_of(properties: bytes, level_max: int) -> int:
+    """The delay level that properties ask for, `level_max` at most; 0 for none.
+
+    Raises IllegalMessage for one that is not a number.
+    """
+    if _DELAY_START not in properties:
+        return 0
+    text = decode_raw_properties(properties).get(DELAY.encode(), b"0")
+    digits = text.removeprefix(b"-")
+    if not digits.isdigit() or len(text) > _LEVEL_CHARS_MAX:
+        raise IllegalMessage(f"the delay level is {text[:40]!a}", f"name one of 1 to {level_max}")
+    return max(0, min(int(text), level_max))
+
+
+def scheduled(properties: bytes, place: RealPlace, level: int) -> bytes:
+    """The properties of a message that waits for its delivery at `place`."""
+    found = decode_raw_properties(properties)
+    for name in TIMERS:
+        found.pop(name.encode(), None)
+    found[DELAY.encode()] = b"%d" % level
+    found[REAL_TOPIC.encode()] = place.topic.encode()
+    found[REAL_QUEUE_ID.encode()] = b"%d" % place.queue_id
+    return _joined(found)
+
+
+def dead_letter(properties: bytes) -> bytes:
+    """The properties of a message that was sent to a retry topic once too often."""
+    return _joined({**decode_raw_properties(properties), DELAY.encode(): b"-1"})
+
+
+def real_place_of(record: Record) -> RealPlace | None:
+    """Where a message of the schedule topic is delivered; None where it does not say."""
+    topic, queue = (record.properties.get(name, "") for name in (REAL_TOPIC, REAL_QUEUE_ID))
+    is_queue = queue.isascii() and queue.isdigit() and len(queue) <= len(str(QUEUE_ID_MAX))
+    if not is_queue or int(queue) > QUEUE_ID_MAX or not is_folder_name(topic):
+        return None
+    return RealPlace(topic, int(queue))
+
+
+def delivered(record: Record, place: RealPlace, crc: bool) -> bytes:
+    """The record to append when a message of the schedule topic is due.
+
+    Its properties stay as they are, as those of a broker's do.
+    """
+    raw = record.properties_raw
+    if has_crc_property(raw):
+        raw = raw[:-CRC_PROPERTY_BYTES]
+    return _copy(record, place, raw, record.head.reconsume_times, crc)
+
+
+def handed_back(
+    record: Record, place: RealPlace, level: int, level_max: int, crc: bool
+) -> tuple[RealPlace, bytes]:
+    """The record of a message that its consumers get again after a delay, and where it is stored.
+
+    `level` 0: none, it goes to `place` at once.
+    """
+    properties = dict(record.properties)
+    properties.pop(CRC32, None)
+    properties.setdefault(RETRY_TOPIC, record.topic)
+    properties.setdefault(ORIGIN_MESSAGE_ID, record.message_id)
+    properties |= {WAIT: "false", DELAY: str(level)}
+    raw = encode_properties(properties)
+    if level:
+        level = min(level, level_max)
+        raw, place = scheduled(raw, place, level), schedule_place(level)
+    return place, _copy(record, place, raw, record.head.reconsume_times + 1, crc)
+
+
+def schedule_place(level: int) -> RealPlace:
+    """Where the messages of a delay level wait."""
+    return RealPlace(SCHEDULE_TOPIC, level - 1)
+
+
+def retry_topic(group: str) -> str:
+    """The topic from which a group gets messages again."""
+    return f"{RETRY_PREFIX}{group}"
+
+
+def dead_letter_topic(group: str) -> str:
+    """The topic of the messages that a group could not handle."""
+    return f"{DLQ_PREFIX}{group}"
+
+
+def retry_level(asked: int, reconsume_times: int) -> int:
+    """The delay level of a message that is handed back: the asked one, else a growing one."""
+    return asked or FIRST_RETRY_LEVEL + reconsume_times
+
+
+def is_dead(asked_level: int, reconsume_times: int, times_max: int) -> bool:
+    """Whether a message that is handed back becomes a dead letter."""
+    return asked_level < 0 or reconsume_times >= times_max
+
+
+def _copy(
+    record: Record, place: RealPlace, properties: bytes, reconsume_times: int, crc: bool
+) -> bytes:
+    head = record.head
+    return pack_fields(
+        place.topic, record.body, place.queue_id, properties + (EMPTY_CRC_PROPERTY if crc else b""),
+        head.born_timestamp, record.born_host,
+        head.flag, head.sys_flag, reconsume_times,
+    )  # fmt: skip
+
+
+def _joined(pairs: Mapping[bytes, bytes]) -> bytes:
+    return b"".join(name + b"\x01" + value + b"\x02" for name, value in pairs.items())

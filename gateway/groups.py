@@ -1,0 +1,116 @@
+"""The consumer groups of a node: `config/subscriptionGroup.json` (SubscriptionGroupManager).
+
+The gateway alone writes the file, in a thread, and keeps entries and fields that it does not know.
+A group that a client names exists from then on, unless `auto_create_subscription_group` is off.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from node.runtime.event_log import fields
+from node.runtime.process import now_ms
+from node.store.config.config_table import ConfigTable
+from protocol.errors import NotAllowed
+from protocol.names import SUBSCRIPTION_GROUPS_FILE, is_group_name
+
+log = logging.getLogger("keelog.gateway")
+
+KNOWN_GROUPS_MAX = 20_000
+"""In the file. Further ones are refused; those that are there already stay."""
+_NEW_ENTRY: dict[str, Any] = {
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+
+
+class GroupSettings(NamedTuple):
+    """What the node heeds of a group's settings."""
+
+    may_consume: bool = True
+    may_broadcast: bool = True
+    rings: bool = True
+    """Whether its members hear of others that come and go."""
+    retry_queues: int = 1
+    retry_times_max: int = 16
+
+
+class Groups:
+    """The table in memory, in the thread of the loop. `has_locks`: whether a group has queues
+    locked, as orderly groups have."""
+
+    def __init__(self, root: Path, may_create: bool, has_locks: Callable[[str], bool]) -> None:
+        """Raises StoreDamaged."""
+        self.has_locks = has_locks
+        self._may_create = may_create
+        self._file = ConfigTable(root / SUBSCRIPTION_GROUPS_FILE, "subscriptionGroupTable", now_ms)
+        self._file.check_readable()
+        self._settings: dict[str, GroupSettings] = {}
+
+    def find(self, name: str) -> GroupSettings | None:
+        """The settings of a group, which is created if it may be; None where it may not.
+
+        Raises NotAllowed for a name that no group has, and for one group too many.
+        """
+        found = self._settings.get(name)
+        if found is not None:
+            return found
+        entry = self._file.entries.get(name)
+        if entry is None:
+            if not self._may_create:
+                return None
+            entry = self._create(name)
+        found = self._settings[name] = _settings(entry)
+        return found
+
+    def settings(self, name: str) -> GroupSettings:
+        """As `find`, with the usual settings for an unknown group."""
+        return self.find(name) or GroupSettings()
+
+    def names(self) -> list[str]:
+        """All groups."""
+        return sorted(self._file.entries)
+
+    def _create(self, name: str) -> dict[str, Any]:
+        if not is_group_name(name):
+            raise NotAllowed(f"{name[:80]!a} cannot name a group", "use a-z A-Z 0-9 _ - % |")
+        if len(self._file.entries) >= KNOWN_GROUPS_MAX:
+            raise NotAllowed(f"{KNOWN_GROUPS_MAX} groups are there already")
+        entry = self._file.entries[name] = {**_NEW_ENTRY, "groupName": name}
+        self._file.touch()
+        log.info("group created", extra=fields(group=name))
+        return entry
+
+    def turn(self, now: float) -> None:
+        """Saves when that is due."""
+        self._file.turn(now)
+
+    def close(self) -> None:
+        """Saves what is not saved."""
+        self._file.close()
+
+
+def _settings(entry: dict[str, Any]) -> GroupSettings:
+    def number(name: str, default: int) -> int:
+        found = entry.get(name)
+        return found if type(found) is int else default
+
+    return GroupSettings(
+        may_consume=entry.get("consumeEnable") is not False,
+        may_broadcast=entry.get("consumeBroadcastEnable") is not False,
+        rings=entry.get("notifyConsumerIdsChangedEnable") is not False,
+        retry_queues=number("retryQueueNums", 1),
+        retry_times_max=number("retryMaxTimes", 16),
+    )

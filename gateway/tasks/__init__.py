@@ -1,0 +1,1 @@
+"""What a broker does by itself: it delivers delayed messages."""

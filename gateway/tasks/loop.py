@@ -1,0 +1,108 @@
+"""The process that does what a broker does by itself: it delivers delayed messages.
+
+It is a client of its own node: it pulls from a reader, and appends at the writer. Run it as
+`python -m gateway.tasks.loop DIR --node URL`.
+"""
+
+import asyncio
+import time
+from functools import partial
+
+from client.core import ClientCore
+from gateway.tasks.delay_level import DelayLevel, DelayQueue
+from gateway.tasks.delay_offsets import DelayOffsets
+from gateway.writer_link import WriterLink
+from node.runtime.held_store import check_held
+from node.runtime.locks import FileLock
+from node.runtime.process import EXIT_OK, OOM_READER, StopFlag, leave, now_ms
+from node.runtime.run_process import ChildProcess, child_parser, run_process
+from node.runtime.settings import Settings
+from node.runtime.state_page import RUNNING, STOPPED, STOPPING, WorkerPage, run_dir
+from node.store.identity.new_store import check_created
+
+SLOT = "tasks-0"
+LOCK_WAIT_S = 2.0
+REQUEST_S = 5.0
+"""How long a request to a reader may take, beside a held pull."""
+BEAT_S = 0.5
+
+
+class Tasks:
+    """All levels of a node, in one event loop."""
+
+    def __init__(
+        self, child: ChildProcess, core: ClientCore, settings: Settings, page: WorkerPage
+    ) -> None:
+        self._page = page
+        self._offsets = DelayOffsets(child.root, now_ms)
+        self._link = WriterLink(core, run_dir(child.root))
+        self._levels = [
+            DelayQueue(DelayLevel(number, delay_ms), core, self._link, self._offsets, now_ms)
+            for number, delay_ms in enumerate(settings.delay_levels_ms, 1)
+        ]
+
+    async def run(self, stop: StopFlag) -> None:
+        """Delivers until the flag is set. Raises StoreMoved, and what a level did not foresee."""
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(stop.fd, ended.set)
+        working = [asyncio.ensure_future(level.run()) for level in self._levels]
+        beating = asyncio.ensure_future(self._beat())
+        stopping = asyncio.ensure_future(ended.wait())
+        self._page.publish(state=RUNNING)
+        all_of_them = [*working, beating, stopping]
+        done, _ = await asyncio.wait(all_of_them, return_when=asyncio.FIRST_COMPLETED)
+        asyncio.get_running_loop().remove_reader(stop.fd)
+        self._page.publish(state=STOPPING)
+        for task in all_of_them:
+            task.cancel()
+        self._offsets.close()
+        for task in done:
+            task.result()
+        self._page.publish(state=STOPPED)
+
+    async def _beat(self) -> None:
+        while True:
+            check_held()
+            self._page.beat(now_ms())
+            self._offsets.turn(time.monotonic())
+            await asyncio.sleep(BEAT_S)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Delivers the delayed messages of a store until SIGTERM."""
+    parser = child_parser("gateway.tasks.loop", __doc__)
+    parser.add_argument("--node", default="tcp://127.0.0.1:7850", help="the node's control address")
+    options = parser.parse_args(arguments)
+    root = options.dir.resolve()
+    child = ChildProcess(
+        slot="tasks",
+        title="keelog-tasks",
+        what=f"the tasks of {root} ended",
+        root=root,
+        options=options,
+        oom_points=OOM_READER,
+    )
+    return run_process(child, partial(_serve, child))
+
+
+def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
+    check_created(child.root)
+    lock = FileLock.take(run_dir(child.root) / f"{SLOT}.lock", record=False, wait_s=LOCK_WAIT_S)
+    with WorkerPage.create(child.root, SLOT) as page:
+
+        async def serve() -> None:
+            core = ClientCore(child.options.node, REQUEST_S, None)
+            try:
+                tasks = Tasks(child, core, settings, page)
+                child.report_ready()
+                await tasks.run(stop)
+            finally:
+                core.close()
+
+        asyncio.run(serve())
+    lock.release()
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    leave(main())

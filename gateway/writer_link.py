@@ -1,0 +1,135 @@
+"""Records on their way to the writer: those of one turn of the loop go as one request.
+
+They go by the client's own way (`client.send.record_batch`), so that the writer has one way to
+append. Used by the gateway and by the process that delivers delayed messages.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple, Protocol
+
+from client.aio.channel import AsyncioChannel
+from client.core import ClientCore
+from client.results import Receipt
+from client.send.receipts import Results
+from client.send.record_batch import EncodedMessage, EntryBatch
+from client.send.send_coalescer import SEND_BYTES_MAX, SEND_RECORDS_MAX, UNDER_WAY_MAX
+from client.transport.routes import NO_ROUTES, Routes
+from node.store.identity.inner_right import find_right
+from protocol.errors import MqError
+
+TIMEOUT_S = 10.0
+"""How long the writer may take: clients give up after 3 s, and then ask again."""
+
+
+class Slot(Protocol):
+    """Where the outcome of a record goes."""
+
+    def stored(self, receipt: Receipt) -> None:
+        """It was."""
+
+    def refused(self, error: MqError) -> None:
+        """It was not, or nobody knows."""
+
+
+class _Kind(NamedTuple):
+    """Records of one kind can share a request. `is_inner`: they are for the system's topics."""
+
+    wait: str | None
+    is_inner: bool
+
+
+class WriterLink:
+    """The way to the writer, in the thread of the loop. `run_dir` has the right of the node."""
+
+    def __init__(self, core: ClientCore, run_dir: Path) -> None:
+        self._core = core
+        self._run_dir = run_dir
+        self._right = ""
+        self._loop = asyncio.get_running_loop()
+        self._link = AsyncioChannel(core.io, self._loop)
+        core.adopt(self._link)
+        self._waiting: dict[_Kind, deque[EncodedMessage]] = {}
+        self.waiting_bytes = 0
+        """Of all records that have no outcome yet."""
+        self._under_way = 0
+        self._is_due = False
+
+    @property
+    def routes(self) -> Routes:
+        """What the node asks of records, as last heard."""
+        return self._core.io.routes or NO_ROUTES
+
+    def put(self, entry: EncodedMessage, wait: str | None = None, is_inner: bool = False) -> None:
+        """Takes a record, whose slot gets the outcome. It goes at the end of the turn."""
+        self._waiting.setdefault(_Kind(wait, is_inner), deque()).append(entry)
+        self.waiting_bytes += len(entry.record)
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._go)
+
+    def _go(self) -> None:
+        """Sends what waits, unless enough is under way: the next answer does it then."""
+        while self._waiting and self._under_way < UNDER_WAY_MAX:
+            kind, waiting = next(iter(self._waiting.items()))
+            entries = _next_request(waiting)
+            if not waiting:
+                del self._waiting[kind]
+            self._send(kind, entries)
+        self._is_due = bool(self._waiting)
+
+    def _send(self, kind: _Kind, entries: list[EncodedMessage]) -> None:
+        self._under_way += 1
+        left = len(entries)
+        sender = self._core.sender
+
+        def deliver(some: Sequence[EncodedMessage], results: Results) -> None:
+            if self._link.is_here():
+                take(some, results)
+                return
+            with suppress(RuntimeError):  # the loop is closed: so are all connections
+                self._loop.call_soon_threadsafe(take, some, results)
+
+        def take(some: Sequence[EncodedMessage], results: Results) -> None:
+            nonlocal left
+            left -= len(some)
+            for row, entry in enumerate(some):
+                self.waiting_bytes -= len(entry.record)
+                if isinstance(results, MqError):
+                    entry.slot.refused(results)
+                else:
+                    entry.slot.stored(results[row])
+            if not left:
+                self._under_way -= 1
+                self._go()
+
+        deadline = monotonic() + TIMEOUT_S
+        right = self._own_right() if kind.is_inner else None
+        batch = EntryBatch(kind.wait, deadline, deliver, True, entries, right=right)
+        if not sender.carry(batch, self._link.carry):
+            sender.send(batch)
+
+    def _own_right(self) -> str:
+        if not self._right:
+            self._right = find_right(self._run_dir)
+        return self._right
+
+    def close(self) -> None:
+        """Ends it. Records without an outcome fail."""
+        self._core.drop(self._link)
+
+
+def _next_request(waiting: deque[EncodedMessage]) -> list[EncodedMessage]:
+    """Takes out what goes as one request: at least one."""
+    entries = [waiting.popleft()]
+    size = len(entries[0].record)
+    while waiting and len(entries) < SEND_RECORDS_MAX:
+        size += len(waiting[0].record)
+        if size > SEND_BYTES_MAX:
+            break
+        entries.append(waiting.popleft())
+    return entries

@@ -1,0 +1,132 @@
+"""One table of `config/` in the memory of the process that owns the file; a thread saves it.
+
+RocketMQ's ConfigManager: the version before a save stays as `.bak`, which counts where the file
+cannot be read. Fields that we do not know stay as they are.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from node.runtime import disk
+from node.runtime.event_log import fields
+from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
+from protocol.errors import StoreDamaged
+from protocol.remoting.java_json import parse_java_json
+
+log = logging.getLogger("keelog.config")
+
+SAVE_EVERY_S = 1.0
+
+
+class ConfigTable:
+    """All methods are for one thread. `now_ms` returns the wall clock.
+
+    `entries` is the field `name` of the file; its values are objects if `of_objects`. Replace an
+    entry, never change it, as a save takes a copy of the table alone; and call `touch` after it.
+    """
+
+    def __init__(
+        self, path: Path, name: str, now_ms: Callable[[], int], of_objects: bool = True
+    ) -> None:
+        self.path = path
+        self._name = name
+        self._of_objects = of_objects
+        self._now_ms = now_ms
+        self._saver = ThreadPoolExecutor(1, "keelog-config")
+        self._saving: Future[None] | None = None
+        self._save_at = 0.0
+        self._is_dirty = False
+        self.damage: StoreDamaged | None = None
+        """Why neither the file nor its copy could be read."""
+        self._document: dict[str, Any] = {}
+        self._load()
+        self.entries: dict[str, Any] = self._document.pop(name, {})
+
+    def touch(self) -> None:
+        """Has the table saved, within about SAVE_EVERY_S."""
+        self._is_dirty = True
+
+    def check_readable(self) -> None:
+        """Raises StoreDamaged for a file that could not be read: it must not be overwritten."""
+        if self.damage is not None:
+            raise self.damage
+
+    def turn(self, now: float) -> None:
+        """Begins a save when one is due, and takes the result of the last. Raises StoreMoved."""
+        if self._saving is not None:
+            if not self._saving.done():
+                return
+            self._collect()
+        if self._is_dirty and now >= self._save_at:
+            self._save_at = now + SAVE_EVERY_S
+            self._begin()
+
+    def save(self) -> None:
+        """Saves what is not saved, and waits for it. Raises StoreMoved."""
+        if self._saving is not None:
+            self._collect()
+        if self._is_dirty:
+            self._begin()
+            self._collect()
+
+    def close(self) -> None:
+        """Saves what is not saved, and ends the thread."""
+        self.save()
+        self._saver.shutdown()
+
+    def _begin(self) -> None:
+        self._is_dirty = False
+        version = dict(self._document.get("dataVersion") or {"stateVersion": 0})
+        version["counter"] = int(version.get("counter") or 0) + 1
+        version["timestamp"] = self._now_ms()
+        self._document["dataVersion"] = version
+        document = {**self._document, self._name: dict(self.entries)}
+        self._saving = self._saver.submit(_save, self.path, document)
+
+    def _collect(self) -> None:
+        """Waits for the save. Without room on the disk it is tried again."""
+        assert self._saving is not None
+        try:
+            self._saving.result()
+        except OSError as error:
+            self._is_dirty = True
+            log.warning("not saved", extra=fields(file=self.path, why=error.strerror))
+        finally:
+            self._saving = None
+
+    def _load(self) -> None:
+        for path in (self.path, disk.backup_of(self.path)):
+            try:
+                self._document = self._read(path)
+            except FileNotFoundError:
+                continue
+            except StoreDamaged as damage:
+                log.warning("cannot be read", extra=fields(file=path, why=damage.found))
+                self.damage = self.damage or damage
+                continue
+            self.damage = None
+            break
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        """Raises StoreDamaged for what is not such a table, OSError."""
+        hint = f"restore it from {disk.backup_of(self.path).name}, or remove it"
+        text = read_bounded(path, OFFSETS_FILE_BYTES_MAX).decode("utf-8", "replace")
+        try:
+            document = parse_java_json(text) if text.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise StoreDamaged(str(path), 0, f"is not JSON: {error}", hint) from None
+        table = document.get(self._name, {}) if isinstance(document, dict) else None
+        if not isinstance(table, dict) or (
+            self._of_objects and not all(isinstance(one, dict) for one in table.values())
+        ):
+            raise StoreDamaged(str(path), 0, f"has no {self._name}", hint)
+        return {**document, self._name: table}
+
+
+def _save(path: Path, document: Mapping[str, Any]) -> None:
+    text = json.dumps(document, indent="\t", sort_keys=True, ensure_ascii=False)
+    disk.write_with_backup(path, text.encode())

@@ -1,0 +1,46 @@
+"""The types of fields that several requests have."""
+
+from typing import Annotated
+
+from protocol import request_checks as checks
+from protocol.names import QUEUE_ID_MAX
+from protocol.record.codec import RECORD_BYTES_MIN
+from protocol.request_fields import INT64_MAX, RequestField
+from protocol.wire.frames import PAYLOAD_BYTES_MAX
+
+_CRC_MAX = 2**32 - 1
+_RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
+
+Topic = Annotated[str, RequestField("the topic", check=checks.stored_topic)]
+TopicName = Annotated[str, RequestField("the name")]
+_GROUP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
+Group = Annotated[str, RequestField(_GROUP, check=checks.group)]
+QueueId = Annotated[int, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue")]
+Wait = Annotated[
+    str | None,
+    RequestField(
+        "what the answer waits for, see [send](#send)",
+        check=checks.wait,
+        range=f"`{checks.WAIT_NONE}` `{checks.WAIT_FLUSHED}`",
+        absent="the flush mode decides",
+    ),
+]
+Records = Annotated[int, RequestField("number of records", 1, _RECORDS_MAX, wire="count")]
+Size = Annotated[
+    int, RequestField("length of the second frame", 0, PAYLOAD_BYTES_MAX, wire="bytes")
+]
+Crc = Annotated[int, RequestField("CRC-32 of the second frame (the one of zlib)", 0, _CRC_MAX)]
+Sizes = Annotated[
+    bytes,
+    RequestField(
+        "the size of each record, 4 bytes each, **little-endian**. Saves the node a walk",
+        absent="the node walks",
+    ),
+]
+Query = Annotated[
+    str,
+    RequestField(
+        "who stages: 1 to 64 of the characters `A-Z a-z 0-9 _ -`", check=checks.staging_id
+    ),
+]
+BatchNumber = Annotated[int, RequestField("number of the batch", 0, INT64_MAX)]
