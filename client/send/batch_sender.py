@@ -34,11 +34,13 @@ class BatchSender:
 
         False, at once, when the batch has to be sent by `send`; nothing was done then.
         """
-        if not self._queues.know(batch.open_topics()):
-            return False
-        request, *others = batch.requests(self._queues)
-        if others:
-            return False
+        request = batch.lone_request()
+        if request is None:
+            if not self._queues.know(batch.open_topics()):
+                return False
+            request, *others = batch.requests(self._queues)
+            if others:
+                return False
         settle = partial(self._settle, batch, request)
         return carry(request.call(batch, settle))
 

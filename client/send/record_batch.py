@@ -126,7 +126,9 @@ class BatchRequest(NamedTuple):
         fields raises.
         """
         entries = self.entries
-        if self.any_queue and len(entries) > 1:
+        if len(entries) == 1:
+            return (_lone_receipt(entries[0], header),)
+        if self.any_queue:
             # Not the entries: these hold the records.
             keys = [entry.unique_key for entry in entries]
             return BatchReceipt(entries[0].topic, self.sizes, keys, header)
@@ -136,11 +138,10 @@ class BatchRequest(NamedTuple):
             next_offset[topic, queue_id] = queue_offset
             count += rows
         check_count(count, len(entries))
-        queue_ids = (queue_id,) if self.any_queue else self.queue_ids
         host, status, flushed = id_start(header["store_host"]), header["status"], header["flushed"]
         time, physical = header["store_timestamp"], header["physical_offset"]
         found: list[Receipt] = []
-        for entry, size, queue_id in zip(entries, self.sizes, queue_ids, strict=True):
+        for entry, size, queue_id in zip(entries, self.sizes, self.queue_ids, strict=True):
             queue = entry.topic, queue_id
             queue_offset = next_offset[queue]
             next_offset[queue] = queue_offset + 1
@@ -154,6 +155,20 @@ class BatchRequest(NamedTuple):
         return found
 
 
+def _lone_receipt(entry: EncodedMessage, header: Mapping[str, Any]) -> Receipt:
+    """As `BatchRequest.receipts`, for one entry: most waiting sends are."""
+    ((topic, queue_id, queue_offset, rows),) = header["queues"]
+    check_count(rows, 1)
+    if topic != entry.topic or entry.queue_id not in (ANY_QUEUE, queue_id):
+        raise BadRequest(f"the answer to append is about {topic}, not {entry.topic}")
+    physical = header["physical_offset"]
+    return Receipt(
+        header["status"], topic, queue_id, queue_offset, physical,
+        f"{id_start(header['store_host'])}{physical:0{OFFSET_HEX_CHARS}X}",
+        entry.unique_key, header["flushed"], header["store_timestamp"],
+    )  # fmt: skip
+
+
 @dataclass(slots=True, eq=False)
 class RecordBatch(ABC):
     """Records that are sent together. `wait` is the field of that name; `deadline` is in seconds of
@@ -164,6 +179,13 @@ class RecordBatch(ABC):
     deadline: float
     has_relearned: bool = field(default=False, kw_only=True)
     right: str | None = field(default=None, kw_only=True)
+
+    def lone_request(self) -> BatchRequest | None:
+        """The only request of a batch that needs no look at the queues of topics; None for others.
+
+        Most waiting sends are one message, so they get to the network without the rest.
+        """
+        return None
 
     @abstractmethod
     def open_topics(self) -> AbstractSet[str]:
@@ -206,8 +228,6 @@ class EntryBatch(RecordBatch):
 
     def open_topics(self) -> AbstractSet[str]:
         """The topics of which the client has to choose a queue."""
-        if self._is_lone():
-            return frozenset()
         left = self._topics_left_to_node()
         return {
             entry.topic
@@ -215,11 +235,16 @@ class EntryBatch(RecordBatch):
             if entry.queue_id == ANY_QUEUE and entry.topic not in left
         }
 
-    def _is_lone(self) -> bool:
-        """Whether it is one entry that the client has no queue to choose for: most waiting sends
-        are, so they get here without the rest."""
+    def lone_request(self) -> BatchRequest | None:
+        """That of one entry which the client has no queue to choose for."""
         entries = self.entries
-        return len(entries) == 1 and self.one_queue and entries[0].order_by is None
+        if len(entries) != 1 or not self.one_queue or entries[0].order_by is not None:
+            return None
+        record, queue_id = entries[0].record, entries[0].queue_id
+        any_queue = queue_id == ANY_QUEUE
+        return BatchRequest(
+            record, (len(record),), zlib.crc32(record), any_queue, entries, (queue_id,)
+        )
 
     def _topics_left_to_node(self) -> AbstractSet[str]:
         """The topics whose entries all go to a queue that the node chooses.
@@ -240,9 +265,9 @@ class EntryBatch(RecordBatch):
         """One for all that have a queue, and one for each topic that is left to the node: those of
         `one_queue`. An unknown one, which the node creates, is taken to have the usual queues: the
         node refuses a wrong guess, and the batch is sent again."""
-        if self._is_lone():
-            (entry,) = self.entries
-            return [_request(self.entries, entry.record, (entry.queue_id,))]
+        lone = self.lone_request()
+        if lone is not None:
+            return [lone]
         placed: list[EncodedMessage] = []
         left: dict[str, list[EncodedMessage]] = {}
         topics = self._topics_left_to_node()
