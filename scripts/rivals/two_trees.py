@@ -1,0 +1,278 @@
+"""Compares the speed of two trees of this project, in short turns of the same minute.
+
+`python -m scripts.rivals.two_trees OLD NEW [--loads send_1,find] [--turns 40] [--markdown FILE]`.
+Each is a folder with a tree of its own. A node of each runs, and a client of each tree at its node;
+they work in turns of half a second, so that a slow minute of the machine is slow for both. A third
+node and client are the old tree's once more: what they differ from the first is the error of the
+measurement. Figures are medians over the turns, and ratios to the old tree.
+
+This file is also the client's program (`--child`), so it imports nothing but the public package.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+BODY = bytes(128)
+BATCH = 1_000
+IN_FLIGHT = 1_024
+TASKS = 64
+FILL = 200_000
+SECONDS = 0.5
+START_S = 60.0
+ROWS = {
+    "send_1": "one by one",
+    "send_64": "64 tasks that wait",
+    "sync_64": "64 tasks that wait, SYNC_FLUSH",
+    "in_flight": "1,024 in flight",
+    "send_batches": "batches of 1,000",
+    "end_to_end": "from send to consumer, one at a time",
+    "find": "find by key",
+    "consume": "consume, raw",
+    "consume_objects": "consume, as objects",
+}
+Turn = Callable[[float], int]
+"""Works for so many seconds; returns how many messages."""
+
+
+# -- the client of one tree -----------------------------------------------------------------------
+
+
+def child(load: str, url: str) -> None:
+    """Works one turn for each line of stdin, which has its seconds; prints messages per second."""
+    import keelog
+
+    client = keelog.connect(url, timeout=60.0)
+    client.create_topic("t", 4, exist_ok=True)
+    turn = _turn(load, client, url)
+    turn(0.3)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        began = time.perf_counter()
+        done = turn(float(line))
+        print(done / (time.perf_counter() - began), flush=True)
+
+
+def _turn(load: str, client: Any, url: str) -> Turn:
+    match load:
+        case "send_1":
+            return _until(lambda: client.send("t", BODY))
+        case "send_64" | "sync_64":
+            return _tasks(url)
+        case "in_flight":
+            return _in_flight(client)
+        case "send_batches":
+            return _batches(client)
+        case "end_to_end":
+            return _end_to_end(client)
+        case "find":
+            for number in range(100):
+                client.send("t", BODY, keys=[f"k{number}"])
+            time.sleep(2.0)  # the index follows
+            numbers = iter(range(10**9))
+            return _until(lambda: list(client.find("t", f"k{next(numbers) % 100}")))
+    with client.producer(timeout=60.0) as producer:
+        for _ in range(FILL // 10_000):
+            producer.send_many("t", [BODY] * 10_000)
+    return _consumed(client, as_objects=load == "consume_objects")
+
+
+def _until(work: Callable[[], Any], messages: int = 1) -> Turn:
+    def turn(seconds: float) -> int:
+        done, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            work()
+            done += messages
+        return done
+
+    return turn
+
+
+def _tasks(url: str) -> Turn:
+    import asyncio
+
+    from keelog import aio
+
+    loop = asyncio.new_event_loop()
+
+    async def opened() -> Any:
+        return await aio.connect(url)
+
+    client = loop.run_until_complete(opened())
+
+    async def one(end: float) -> int:
+        done = 0
+        while time.perf_counter() < end:
+            await client.send("t", BODY)
+            done += 1
+        return done
+
+    async def all_of_them(seconds: float) -> int:
+        end = time.perf_counter() + seconds
+        return sum(await asyncio.gather(*(one(end) for _ in range(TASKS))))
+
+    return lambda seconds: loop.run_until_complete(all_of_them(seconds))
+
+
+def _in_flight(client: Any) -> Turn:
+    producer = client.producer(timeout=60.0, max_in_flight=IN_FLIGHT)
+
+    def turn(seconds: float) -> int:
+        done, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            for _ in range(IN_FLIGHT):
+                producer.send_nowait("t", BODY)
+            done += IN_FLIGHT
+        producer.flush()
+        return done
+
+    return turn
+
+
+def _batches(client: Any) -> Turn:
+    producer, bodies = client.producer(timeout=60.0, max_batches=8), [BODY] * BATCH
+
+    def turn(seconds: float) -> int:
+        done, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            producer.send_batch("t", bodies)
+            done += BATCH
+        producer.flush()
+        return done
+
+    return turn
+
+
+def _end_to_end(client: Any) -> Turn:
+    follower = iter(client.tail("t", "earliest", queues=[0]))
+
+    def once() -> None:
+        client.send("t", BODY, queue_id=0)
+        next(follower)
+
+    return _until(once)
+
+
+def _consumed(client: Any, as_objects: bool) -> Turn:
+    def turn(seconds: float) -> int:
+        done, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            for result in client.consume(
+                "t", "earliest", until_end=True, max_messages=10_000, max_bytes=1 << 20
+            ):
+                if as_objects:
+                    sum(len(message.body) for message in result.messages)
+                done += result.count
+                if time.perf_counter() >= end:
+                    break
+        return done
+
+    return turn
+
+
+# -- the comparison -------------------------------------------------------------------------------
+
+
+@contextmanager
+def _node(tree: Path, folder: Path, load: str) -> Iterator[str]:
+    """A node of a tree on a new store; its URL."""
+    command = [sys.executable, "-P", "-m", "keelog", "serve", str(folder)]
+    command += ["--bind", "tcp://127.0.0.1:0", "-X", "disk_space_warning_level_ratio=100"]
+    if load == "sync_64":
+        command += ["-X", "flush_disk_type=SYNC_FLUSH"]
+    with subprocess.Popen(
+        command, env=_environment(tree), stderr=subprocess.PIPE, text=True
+    ) as one:
+        assert one.stderr is not None
+        try:
+            for line in one.stderr:
+                if line.startswith("ready "):
+                    break
+            else:
+                raise SystemExit(f"no node of {tree} could be started")
+            yield line.split()[1]
+        finally:
+            one.terminate()
+
+
+@contextmanager
+def _client(tree: Path, load: str, url: str) -> "Iterator[subprocess.Popen[str]]":
+    command = [sys.executable, "-P", __file__, "--child", load, url]
+    with subprocess.Popen(
+        command, env=_environment(tree), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as one:
+        try:
+            assert one.stdout is not None
+            if one.stdout.readline() != "ready\n":
+                raise SystemExit(f"no client of {tree} could be started for {load}")
+            yield one
+        finally:
+            one.terminate()
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(tree)}
+
+
+def compare(load: str, trees: list[Path], turns: int) -> list[list[float]]:
+    """Messages per second of each tree, turn by turn."""
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        nodes = [
+            stack.enter_context(_node(tree, work / str(n), load)) for n, tree in enumerate(trees)
+        ]
+        clients = [
+            stack.enter_context(_client(tree, load, url))
+            for tree, url in zip(trees, nodes, strict=True)
+        ]
+        found: list[list[float]] = [[] for _ in trees]
+        for turn in range(turns):
+            first = turn % len(trees)
+            for n in [*range(first, len(trees)), *range(first)]:
+                one = clients[n]
+                assert one.stdin is not None
+                assert one.stdout is not None
+                one.stdin.write(f"{SECONDS}\n")
+                one.stdin.flush()
+                found[n].append(float(one.stdout.readline()))
+        return found
+
+
+def main() -> None:
+    """Prints a row for each load."""
+    if sys.argv[1:2] == ["--child"]:
+        child(*sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--loads", default=",".join(ROWS))
+    parser.add_argument("--turns", type=int, default=40)
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    old, new = options.old.resolve(), options.new.resolve()
+    lines = ["| load | old | new | new / old | old / old |", "|---|---:|---:|---:|---:|"]
+    print("\n".join(lines), flush=True)
+    for load in options.loads.split(","):
+        rates = compare(load, [old, new, old], options.turns)
+        first, second, _ = (median(one) for one in rates)
+        ratios = [
+            median(b / a for a, b in zip(rates[0], other, strict=True)) for other in rates[1:]
+        ]
+        cells = [ROWS[load], f"{first:,.0f}/s", f"{second:,.0f}/s", *(f"{r:.2f}" for r in ratios)]
+        lines.append(f"| {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    if options.markdown:
+        options.markdown.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
