@@ -21,8 +21,8 @@ RUN_S = 240
 JAVA = Path(probe.RUN).parent
 
 
-def run_client(home: Path, *arguments: str) -> dict[str, str]:
-    """What the program printed. It is RocketMQ's client of 5.5.0."""
+def run_client(home: Path, program: str, *arguments: str) -> dict[str, str]:
+    """What a program printed. Its client is RocketMQ's of 5.5.0."""
     libraries = (JAVA / "target" / "cp.txt").read_text().strip()
     command = [
         "java",
@@ -32,7 +32,7 @@ def run_client(home: Path, *arguments: str) -> dict[str, str]:
         f"{JAVA}/target/classes:{libraries}",
     ]
     done = subprocess.run(
-        [*command, "RemotingClient", *arguments],
+        [*command, program, *arguments],
         capture_output=True, text=True, timeout=RUN_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -45,7 +45,7 @@ def test_producer_and_push_consumers_share_take_over_and_go_on(tmp_path: Path) -
     root = tmp_path / "store"
     with RunningNode(root, (REMOTING,), queue_workers=1, readers=1) as node:
         host, port = remoting_place(node.stderr)
-        found = run_client(tmp_path, f"{host}:{port}", "orders", str(COUNT))
+        found = run_client(tmp_path, "RemotingClient", f"{host}:{port}", "orders", str(COUNT))
         first = found.pop("first").split()
         assert first[0] == "SEND_OK"
         assert found == {
@@ -65,3 +65,29 @@ def test_producer_and_push_consumers_share_take_over_and_go_on(tmp_path: Path) -
     with open_store(root) as store:
         ends = [queue.max_offset for one in range(4) if (queue := store.queue("orders", one))]
     assert sum(ends) == 5 * COUNT, "each message once"
+
+
+def test_delays_retries_dead_letters_and_order_are_as_at_a_broker(tmp_path: Path) -> None:
+    probe.build()
+    root = tmp_path / "store"
+    levels = "message_delay_level=1s 2s 1s 2s 3s"
+    with RunningNode(root, (REMOTING, levels), queue_workers=1, readers=1) as node:
+        # Else its consumers would learn of the topic when they next ask for routes, 30 s later.
+        node.client.create_topic("tasks", 4)
+        host, port = remoting_place(node.stderr)
+        found = run_client(tmp_path, "RetryClient", f"{host}:{port}", "tasks")
+        assert found == {
+            "sent": "SEND_OK",
+            "late arrives": "true",
+            "late by": "true",
+            "again": "true",
+            "thrice": "true",
+            "once": "[tasks:0, tasks:1]",
+            "never": "[tasks:0, tasks:1, tasks:2]",
+            "ordered all": "true",
+            "in order": "true",
+        }
+        (dead,) = node.client.tail("%DLQ%group-tasks", "earliest", until_end=True)
+        assert (dead.body, dead.record.head.reconsume_times) == (b"fails always", 3)
+        assert dead.properties["RETRY_TOPIC"] == "tasks"
+    assert not verify(root).findings
