@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from node.runtime.settings import load_settings
 from node.store.opening import open_store
 from node.store.verify.verify import verify
 from tests.interop import probe
@@ -90,4 +91,4 @@ def test_delays_retries_dead_letters_and_order_are_as_at_a_broker(tmp_path: Path
         (dead,) = node.client.tail("%DLQ%group-tasks", "earliest", until_end=True)
         assert (dead.body, dead.record.head.reconsume_times) == (b"fails always", 3)
         assert dead.properties["RETRY_TOPIC"] == "tasks"
-    assert not verify(root).findings
+    assert not verify(root, settings=load_settings([levels])).findings
