@@ -8,10 +8,11 @@ from contextlib import closing, suppress
 from time import monotonic
 from typing import NoReturn, Self, TypeVar, Unpack
 
-from client import operations as operations
+from client import groups, operations
 from client.core import ClientCore
 from client.cursor import Cursor
 from client.find import FindPages
+from client.groups import GroupInfo
 from client.messages import Body, Message, OutgoingMessage
 from client.operations import Operation
 from client.options import (
@@ -285,6 +286,20 @@ class Client:
         """
         deadline = self._core.deadline(timeout)
         run(self._core, operations.commit_cursor(topic, name, places, deadline))
+
+    def groups(self, name: str | None = None, timeout: float | None = None) -> list[GroupInfo]:
+        """All consumer groups, or the one of this name: members, queues, lag. A cursor is a group
+        without members.
+
+        >>> [(one.group, len(one.members)) for one in client.groups("billing")]
+        [('billing', 0)]
+        """
+        return run(self._core, groups.groups(name, self._core.deadline(timeout)))
+
+    def delete_group(self, name: str, timeout: float | None = None) -> bool:
+        """Forgets how far a group, or cursor, has come, in all topics; the result is true if it had
+        a place. Members that still read commit it anew."""
+        return run(self._core, groups.delete_group(name, self._core.deadline(timeout)))
 
     # The node
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from gateway.connection import RemotingConnection, Reply, Request
 from node.runtime.event_log import fields
@@ -51,6 +52,8 @@ class GroupMember:
 
     client_id: str
     beat_at: float
+    language: str = ""
+    version: int = 0
 
 
 @dataclass(slots=True)
@@ -62,6 +65,8 @@ class Group:
     message_model: str = ""
     consume_type: str = ""
     consume_from_where: str = ""
+    pulled_by: dict[str, dict[int, str]] = field(default_factory=dict)
+    """By topic and queue: the client that pulled last."""
 
     def take(self, data: ConsumerData, without_sub: bool) -> bool:
         """Takes what a heart-beat says; True if the topics have changed."""
@@ -109,7 +114,7 @@ class Members:
                 continue
             if name not in self.groups:
                 fresh.append(name)
-            self._beat_of(connection, data, consumer, now)
+            self._beat_of(request, data, consumer, now)
         request.answer(Reply(ext=_BEAT_EXT))
         return fresh
 
@@ -126,12 +131,12 @@ class Members:
 
     def _beat_of(
         self,
-        connection: RemotingConnection,
+        request: Request,
         data: HeartbeatData,
         consumer: ConsumerData,
         now: float,
     ) -> None:
-        name = _checked(consumer.group_name)
+        name, connection = _checked(consumer.group_name), request.connection
         group = self.groups.get(name)
         if group is None:
             if len(self.groups) >= GROUPS_MAX:
@@ -146,7 +151,10 @@ class Members:
         if known is not None and known.client_id != data.client_id:
             extra = fields(group=name, before=known.client_id, now=data.client_id)
             log.warning("a connection has changed its client id", extra=extra)
-        group.members[connection] = GroupMember(data.client_id, now)
+        header = request.header
+        group.members[connection] = GroupMember(
+            data.client_id, now, header.language.name, header.version
+        )
         if group.take(consumer, data.without_sub) or is_new:
             self._ring(name, group)
 
@@ -198,6 +206,35 @@ class Members:
             if locks.get(queue, ("", 0.0))[0] == wanted.client_id:
                 del locks[queue]
         return Reply()
+
+    def note_pull(self, name: str, connection: RemotingConnection, topic: str, queue: int) -> None:
+        """A member pulls from a queue."""
+        group = self.groups.get(name)
+        member = None if group is None else group.members.get(connection)
+        if group is not None and member is not None:
+            group.pulled_by.setdefault(topic, {})[queue] = member.client_id
+
+    def shown(self) -> dict[str, Any]:
+        """Groups, members and queues, for people."""
+        found: dict[str, Any] = {}
+        for name, group in self.groups.items():
+            here = {member.client_id for member in group.members.values()}
+            found[name] = {
+                "topics": sorted(group.subscriptions),
+                "members": [
+                    {
+                        "client_id": member.client_id, "address": str(connection.peer),
+                        "language": member.language, "version": member.version,
+                    }
+                    for connection, member in group.members.items()
+                ],
+                "queues": {
+                    topic: {str(n): client for n, client in sorted(of.items()) if client in here}
+                    for topic, of in sorted(group.pulled_by.items())
+                    if topic in group.subscriptions
+                },
+            }  # fmt: skip
+        return found
 
     # Ends
 

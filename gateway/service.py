@@ -23,11 +23,13 @@ from gateway.send_back import SendBack
 from gateway.sends import Sends, refusal_of_send
 from gateway.topics import Topics
 from gateway.writer_link import WriterLink
+from node.runtime import disk
 from node.runtime.event_log import fields
 from node.runtime.settings import Settings
 from node.runtime.shortage import as_refusal
 from node.runtime.state_page import run_dir
 from node.store.config.topics_file import TopicsFile
+from node.store.members_file import write_members
 from node.store.query.pull_types import TransferLimits
 from node.store.running_store import RunningStore
 from protocol.errors import MqError, NodeBusy
@@ -59,6 +61,9 @@ class GatewayService:
         shards: int,
     ) -> None:
         self.requests = 0
+        self._root = store.root
+        self._shown: dict[str, Any] | None = None
+        """What the file of the members says."""
         self.connections: set[RemotingConnection] = set()
         self.members = Members()
         self.topics = Topics(TopicsFile(store.root), core, settings, name)
@@ -142,6 +147,11 @@ class GatewayService:
         """Ends what is silent. Call it each second or so."""
         self.members.drop_silent(now)
         self.groups.turn(now)
+        shown = self.members.shown()
+        if shown != self._shown:
+            with disk.if_room():
+                write_members(self._root, shown)
+                self._shown = shown
         for connection in list(self.connections):
             connection.close_if_idle(now)
 
@@ -197,6 +207,9 @@ class GatewayService:
                 wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
             )
             self._aside(note, "an offset was not committed")
+        self.members.note_pull(
+            wanted.consumer_group, request.connection, wanted.topic, wanted.queue_id
+        )
         self.pulls.pull(request, wanted, self._now())
 
     def _beat(self, request: Request) -> None:

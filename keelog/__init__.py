@@ -21,6 +21,7 @@ from protocol.modules import module_name
 
 if TYPE_CHECKING:
     from client.client import Client, connect
+    from client.groups import GroupInfo, GroupMemberInfo, GroupQueue
     from client.messages import Message, MessageOptions, OutgoingMessage
     from client.options import (
         BatchOptions,
@@ -103,6 +104,9 @@ __all__ = [
     "ForkedClient",
     "FoundDamage",
     "GetOptions",
+    "GroupInfo",
+    "GroupMemberInfo",
+    "GroupQueue",
     "Health",
     "HealthCheck",
     "Host",
@@ -163,6 +167,7 @@ _HOMES = (
     "client.send.bulk_send",
     "client.messages",
     "client.results",
+    "client.groups",
     "protocol.errors",
     "protocol.message_id",
     "protocol.record.codec",

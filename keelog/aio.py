@@ -23,12 +23,13 @@ from datetime import datetime
 from functools import partial
 from typing import NoReturn, Self, Unpack
 
-from client import operations as operations
+from client import groups, operations
 from client.aio.followers import MessageStream, PullResults
 from client.aio.run import run
 from client.aio.send_coalescer import AsyncioSendCoalescer
 from client.core import ClientCore
 from client.find import FindPages
+from client.groups import GroupInfo
 from client.messages import Body, Message, MessageOptions, OutgoingMessage
 from client.options import (
     BatchOptions,
@@ -196,6 +197,16 @@ class Client:
         """Sets how far the cursor `name` has read."""
         deadline = self._core.deadline(timeout)
         await run(self._core, operations.commit_cursor(topic, name, places, deadline))
+
+    async def groups(
+        self, name: str | None = None, timeout: float | None = None
+    ) -> list[GroupInfo]:
+        """All consumer groups, or the one of this name: members, queues, lag."""
+        return await run(self._core, groups.groups(name, self._core.deadline(timeout)))
+
+    async def delete_group(self, name: str, timeout: float | None = None) -> bool:
+        """Forgets how far a group, or cursor, has come; the result is true if it had a place."""
+        return await run(self._core, groups.delete_group(name, self._core.deadline(timeout)))
 
     async def status(self, timeout: float | None = None) -> NodeStatus:
         """Processes, log offsets, disk."""

@@ -13,8 +13,8 @@ _RECORDS_MAX = PAYLOAD_BYTES_MAX // RECORD_BYTES_MIN
 
 Topic = Annotated[str, RequestField("the topic", check=checks.stored_topic)]
 TopicName = Annotated[str, RequestField("the name")]
-_GROUP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
-Group = Annotated[str, RequestField(_GROUP, check=checks.group)]
+GROUP_HELP = "the cursor's name, as RocketMQ names a group: 1 to 255 of `% \\| a-z A-Z 0-9 _ -`"
+Group = Annotated[str, RequestField(GROUP_HELP, check=checks.group)]
 QueueId = Annotated[int, RequestField("the queue", 0, QUEUE_ID_MAX, wire="queue")]
 Wait = Annotated[
     str | None,

@@ -20,6 +20,7 @@ from protocol.request_fields import (
     RequestLayout,
 )
 from protocol.request_types import (
+    GROUP_HELP,
     BatchNumber,
     Crc,
     Group,
@@ -48,8 +49,8 @@ FETCH_BYTES_MAX = 4 * 1024 * 1024
 PARTS_MAX = 10_000
 """Stages of one `publish`."""
 _PERM_MAX = 15
+_PERM_HELP = "2 write, 4 read, 6 both. It holds for the writer: readers serve every topic"
 RETENTION_HOURS_MAX = 1_000_000
-"""A century of hours: a topic of which nothing expires."""
 
 # -- the writer -----------------------------------------------------------------------------------
 
@@ -201,14 +202,7 @@ class CreateTopicFields(NamedTuple):
 
     topic: TopicName
     queues: Annotated[int, RequestField("how many queues", 1, INT32_MAX, range="from 1")]
-    perm: Annotated[
-        int,
-        RequestField(
-            "2 write, 4 read, 6 both. It holds for the writer: readers serve every topic",
-            0,
-            _PERM_MAX,
-        ),
-    ] = 6
+    perm: Annotated[int, RequestField(_PERM_HELP, 0, _PERM_MAX)] = 6
     retention_hours: Annotated[
         int | None,
         RequestField(
@@ -256,6 +250,18 @@ class CursorGetFields(NamedTuple):
     """A cursor of a topic."""
 
     topic: Topic
+    group: Group
+
+
+class GroupsFields(NamedTuple):
+    """The groups, or cursors, that have a place in any topic."""
+
+    group: Annotated[str | None, RequestField(GROUP_HELP, check=checks.group, absent="all")] = None
+
+
+class DeleteGroupFields(NamedTuple):
+    """A group, or cursor."""
+
     group: Group
 
 
@@ -458,6 +464,7 @@ CREATE_TOPIC, DELETE_TOPIC = RequestLayout(CreateTopicFields), RequestLayout(Del
 PURGE_TOPIC = RequestLayout(PurgeTopicFields)
 PURGE_BEFORE_OFFSET = RequestLayout(PurgeBeforeOffset)
 PURGE_BEFORE_TIME = RequestLayout(PurgeBeforeTime)
+GROUPS, DELETE_GROUP = RequestLayout(GroupsFields), RequestLayout(DeleteGroupFields)
 CURSOR_GET, CURSOR_COMMIT = RequestLayout(CursorGetFields), RequestLayout(CursorCommitFields)
 PULL, FIND = RequestLayout(PullFields), RequestLayout(FindFields)
 GET_BY_OFFSET, GET_BY_ID = RequestLayout(GetByOffset), RequestLayout(GetById)
@@ -475,6 +482,8 @@ REQUESTS: dict[str, RequestForms] = {
     "create_topic": RequestForms(CREATE_TOPIC),
     "delete_topic": RequestForms(DELETE_TOPIC),
     "purge_topic": RequestForms(PURGE_TOPIC, (PURGE_BEFORE_OFFSET, PURGE_BEFORE_TIME)),
+    "groups": RequestForms(GROUPS),
+    "delete_group": RequestForms(DELETE_GROUP),
     "cursor_get": RequestForms(CURSOR_GET),
     "cursor_commit": RequestForms(CURSOR_COMMIT),
     "pull": RequestForms(PULL),

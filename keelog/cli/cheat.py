@@ -19,7 +19,7 @@ class Subject(NamedTuple):
 SUBJECTS = {
     "node": Subject("start a node, see how it is", ("serve", "health", "status", "top", "diag")),
     "messages": Subject("send, read, find messages", ("produce", "consume", "msg")),
-    "topics": Subject("list, make, remove topics", ("topic",)),
+    "topics": Subject("list, make, remove topics", ("topic", "group")),
     "store": Subject("read, check, mend, export a directory, without a node", ("store",)),
     "settings": Subject("settings files, and names for nodes", ("config", "context")),
     "load": Subject("put a node under load", ("bench",)),

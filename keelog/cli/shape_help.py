@@ -5,6 +5,7 @@ Adding a field is allowed, renaming or removing one is not.
 
 import json
 
+from client.groups import GroupMemberInfo, GroupQueue
 from client.results import HealthCheck, LogStatus, TopicCreated, TopicInfo
 from keelog.cli.settings.given import SettingProblem
 from keelog.cli.shapes import (
@@ -221,6 +222,18 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
             "queues": [QUEUE],
         },
     ),
+    "group ls": ({"group": "text", **integers("members", "lag")},),
+    "group describe": (
+        {
+            "group": "text",
+            "members": [fields_of(GroupMemberInfo)],
+            "queues": [fields_of(GroupQueue)],
+        },
+    ),
+    "group reset": (
+        {"group": "text", "queues": [{"topic": "text", **integers("queue_id", "committed")}]},
+    ),
+    "group rm": ({"group": "text", "deleted": "true"},),
     "topic create": (fields_of(TopicCreated),),
     "topic rm": (
         {

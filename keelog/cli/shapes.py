@@ -45,6 +45,7 @@ _KINDS: dict[object, str] = {
     int: "integer",
     bool: "true or false",
     int | None: "integer, or null",
+    str | None: "text, or null",
 }
 
 

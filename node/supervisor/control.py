@@ -7,6 +7,7 @@ import zmq
 
 from node.runtime.shortage import as_refusal
 from node.serving.request_server import BadFrames, Server
+from node.store.members_file import read_members
 from node.supervisor.bind import BindAddress
 from node.supervisor.status import NodeView, health, routes, status
 from protocol.addresses import VIP_DISTANCE
@@ -92,6 +93,8 @@ def _answer(
                 return answer(number, **status(view()))
             case "health":
                 return answer(number, **health(view()))
+            case "members":
+                return answer(number, groups=read_members(view().root))
             case "ping":
                 return answer(number)
         raise UnknownOperation(

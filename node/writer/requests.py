@@ -18,7 +18,16 @@ from protocol.record.kernel_put import Put
 from protocol.record.patch import AppendRules
 from protocol.record.properties import UNIQUE_KEY, WAIT
 from protocol.request_checks import WAIT_NONE
-from protocol.requests import APPEND, CREATE_TOPIC, CURSOR_COMMIT, CURSOR_GET, SEND, SendFields
+from protocol.requests import (
+    APPEND,
+    CREATE_TOPIC,
+    CURSOR_COMMIT,
+    CURSOR_GET,
+    DELETE_GROUP,
+    GROUPS,
+    SEND,
+    SendFields,
+)
 from protocol.wire.frames import PAYLOAD_BYTES_MAX, VERSION, Header, answer
 
 PUT_OK = "PUT_OK"
@@ -196,6 +205,14 @@ def answer_other(
     if operation == "create_topic":
         topic, created = table.create(*CREATE_TOPIC.parse(header))
         return answer(number, topic=topic.name, queues=topic.write_queues, created=created)
+    if operation == "groups":
+        rows = [
+            {"group": group, "topic": topic, "offsets": [list(pair) for pair in places.items()]}
+            for group, topic, places in offsets.all_of(*GROUPS.parse(header))
+        ]
+        return answer(number, groups=rows)
+    if operation == "delete_group":
+        return answer(number, deleted=offsets.forget_group(*DELETE_GROUP.parse(header)))
     if operation == "cursor_get":
         found = offsets.get(*CURSOR_GET.parse(header))
         return answer(number, offsets=[list(pair) for pair in sorted(found.items())])

@@ -156,6 +156,7 @@ def test_a_node_answers_with_the_fields_of_the_page_and_no_others(tmp_path: Path
                 "routes": routes,
                 "status": first.ask("control", "status"),
                 "health": first.ask("control", "health"),
+                "members": first.ask("control", "members"),
                 "create_topic": peer.ask("writer", "create_topic", topic="FooBar", queues=4),
                 "append": peer.ask(
                     "writer", "append", batch.records, count=1, bytes=size, crc=batch.crc,
@@ -183,6 +184,8 @@ def test_a_node_answers_with_the_fields_of_the_page_and_no_others(tmp_path: Path
                     "writer", "cursor_commit", topic="FooBar", group="g", offsets=[[3, 0]]
                 ),
                 "cursor_get": peer.ask("writer", "cursor_get", topic="FooBar", group="g"),
+                "groups": peer.ask("writer", "groups"),
+                "delete_group": peer.ask("writer", "delete_group", group="g"),
                 "purge_topic": peer.ask("writer", "purge_topic", topic="FooBar", offset=0),
                 "delete_topic": peer.ask("writer", "delete_topic", topic="FooBar"),
             }  # fmt: skip

@@ -117,22 +117,23 @@ def create(
     return OK
 
 
-def _yes_option(command: Callable[..., int]) -> Callable[..., int]:
+def yes_option(command: Callable[..., int]) -> Callable[..., int]:
+    """The option of commands that ask."""
     return click.option("--yes", is_flag=True, help="Does not ask.")(command)
 
 
-def _confirm(command: str, yes: bool) -> None:
-    """Asks on a terminal. Raises BadRequest elsewhere, and Abort for a no."""
+def confirm(command: str, what: str, yes: bool) -> None:
+    """Asks on a terminal whether `what` may go. Raises BadRequest elsewhere, and Abort for a no."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise BadRequest("stdin is not a terminal, so nobody can confirm it", f"{command} --yes")
-    click.confirm(f"{command}: these messages cannot be brought back. Go on?", abort=True, err=True)
+    click.confirm(f"{command}: {what} cannot be brought back. Go on?", abort=True, err=True)
 
 
 @topic.command("rm")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
-@_yes_option
+@yes_option
 @node_option
 @output_options
 def remove(name: str, yes: bool, node: str, output: Output) -> int:
@@ -143,7 +144,7 @@ def remove(name: str, yes: bool, node: str, output: Output) -> int:
     Example: keelog topic rm orders --yes
     """
     with doing(f"cannot remove topic {name}"):
-        _confirm(f"keelog topic rm {name}", yes)
+        confirm(f"keelog topic rm {name}", "these messages", yes)
         with keelog.connect(node) as client:
             found = client.delete_topic(name)
             if not found:
@@ -161,7 +162,7 @@ def remove(name: str, yes: bool, node: str, output: Output) -> int:
     help="The first that stays: 123, @2026-11-20T10:00 or @-15m; or end.",
 )
 @click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue.")
-@_yes_option
+@yes_option
 @node_option
 @output_options
 def purge(name: str, before: str, queue: int | None, yes: bool, node: str, output: Output) -> int:
@@ -180,7 +181,7 @@ def purge(name: str, before: str, queue: int | None, yes: bool, node: str, outpu
     else:
         options["before_offset"] = _AFTER_ALL if place.kind == "end" else place.value
     with doing(f"cannot purge topic {name}"):
-        _confirm(f"keelog topic purge {name} --before {before}", yes)
+        confirm(f"keelog topic purge {name} --before {before}", "these messages", yes)
         with keelog.connect(node) as client:
             found = client.purge_topic(name, **options)
     queues = [begin._asdict() for begin in found.queues]

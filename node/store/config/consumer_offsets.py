@@ -71,6 +71,25 @@ class ConsumerOffsets:
         self._file.entries[key] = changed
         self._file.touch()
 
+    def all_of(self, group: str | None) -> list[tuple[str, str, dict[int, int]]]:
+        """Group, topic and offsets of each entry, those of one group or of all, in order."""
+        self._file.check_readable()
+        found: list[tuple[str, str, dict[int, int]]] = []
+        for key in sorted(self._file.entries):
+            topic, _, name = key.partition("@")
+            if name and "@" not in name and group in (None, name):
+                found.append((name, topic, self.get(topic, name)))
+        return found
+
+    def forget_group(self, group: str) -> bool:
+        """Drops the entries of a group, as of a broker's broadcasts; False where it has none."""
+        self._file.check_readable()
+        gone = [key for key in self._file.entries if key.split("@")[1:2] == [group]]
+        for key in gone:
+            del self._file.entries[key]
+            self._file.touch()
+        return bool(gone)
+
     def forget(self, topic: str) -> None:
         """Drops the entries of a topic that was removed."""
         gone = [key for key in self._file.entries if key.startswith(f"{topic}@")]

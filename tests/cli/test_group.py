@@ -1,0 +1,118 @@
+"""`keelog group` at a node with a gateway: groups of RocketMQ's clients, and cursors."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+import keelog
+from keelog.cli.main import run
+from protocol.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.java_class import write_body
+from tests.support.node import RunningNode, wait_until
+from tests.support.remoting import REMOTING, RemotingPeer, pull_fields, remoting_place
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("group")]
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    root = tmp_path_factory.mktemp("groups") / "store"
+    with RunningNode(root, (REMOTING,), queue_workers=1, readers=1) as running:
+        running.client.create_topic("orders", 2)
+        for number in range(10):
+            running.client.send("orders", b"%d" % number, queue_id=number % 2)
+        running.wait_dispatched()
+        yield running
+
+
+@pytest.fixture
+def cli(node: RunningNode, capsys: pytest.CaptureFixture[str]) -> Cli:
+    def call(*words: str, code: int = 0) -> Any:
+        assert run(["group", *words, "--node", node.endpoint, "--format", "json"]) == code
+        found = capsys.readouterr()
+        return json.loads(found.out) if code == 0 else found.err
+
+    return call
+
+
+def beat(peer: RemotingPeer, client_id: str, group: str) -> None:
+    data = HeartbeatData(
+        client_id,
+        consumer_data_set=(
+            ConsumerData(
+                group, "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET",
+                (SubscriptionData("orders", "*", sub_version=1),),
+            ),
+        ),
+    )  # fmt: skip
+    assert (
+        peer.ask(RequestCode.HEART_BEAT, {}, write_body(data, standard=True)).code
+        == ResponseCode.SUCCESS
+    )
+
+
+def test_a_group_shows_its_members_its_lag_and_who_reads_what(node: RunningNode, cli: Cli) -> None:
+    node.client.commit_cursor("orders", "billing", {0: 3})
+    with closing(RemotingPeer(remoting_place(node.stderr))) as peer:
+        beat(peer, "c1", "billing")
+        peer.ask(RequestCode.PULL_MESSAGE, pull_fields("orders", 0, 3, consumerGroup="billing"))
+
+        def described() -> Any:
+            return cli("describe", "billing")
+
+        wait_until(
+            lambda: described()["members"] and described()["queues"][0]["client_id"] == "c1",
+            "the member is not shown",
+            10,
+        )
+        found = described()
+        (member,) = found["members"]
+        assert (member["client_id"], member["language"]) == ("c1", "JAVA")
+        assert member["address"].startswith("127.0.0.1:")
+        first, second = found["queues"]
+        assert first == {
+            "topic": "orders", "queue_id": 0, "committed": 3, "max": 5, "lag": 2, "client_id": "c1",
+        }  # fmt: skip
+        assert (second["committed"], second["lag"], second["client_id"]) == (None, 5, None)
+        rows = {row["group"]: row for row in cli("ls")}
+        assert rows["billing"] == {"group": "billing", "members": 1, "lag": 7}
+        for words in (["reset", "billing", "--topic", "orders", "--to", "start"],
+                      ["rm", "billing", "--yes"]):  # fmt: skip
+            said = cli(*words, code=2)
+            assert "has 1 members" in said
+            assert "stop them first" in said
+    wait_until(lambda: not cli("describe", "billing")["members"], "the member stays", 10)
+
+
+def test_a_group_without_members_goes_on_where_it_is_put(node: RunningNode, cli: Cli) -> None:
+    node.client.commit_cursor("orders", "reports", {0: 2, 1: 5})
+    to_end = cli("reset", "reports", "--topic", "orders", "--to", "end")
+    assert [row["committed"] for row in to_end["queues"]] == [5, 5]
+    cli("reset", "reports", "--topic", "orders", "--to", "1", "--queue", "1")
+    assert node.client.cursor("orders", "reports") == {0: 5, 1: 1}
+    cli("reset", "reports", "--topic", "orders", "--to", "@-1h")
+    assert node.client.cursor("orders", "reports") == {0: 0, 1: 0}
+    assert "no queue 7" in cli(
+        "reset", "reports", "--topic", "orders", "--to", "end", "--queue", "7", code=3
+    )
+
+
+def test_a_removed_group_begins_as_a_new_one(node: RunningNode, cli: Cli) -> None:
+    node.client.commit_cursor("orders", "gone", {0: 2})
+    assert cli("rm", "gone", "--yes") == {"group": "gone", "deleted": True}
+    assert node.client.cursor("orders", "gone") == {}
+    assert node.client.groups("gone") == []
+    assert "keelog group ls" in cli("rm", "gone", "--yes", code=3)
+    assert "group gone is not known" in cli("describe", "gone", code=3)
+
+
+def test_a_name_that_no_group_has_is_refused(node: RunningNode) -> None:
+    with pytest.raises(keelog.BadRequest):
+        node.client.groups("a group")
+    with pytest.raises(keelog.BadRequest):
+        node.client.delete_group("")
