@@ -5,6 +5,7 @@ from typing import NamedTuple
 TBW102 = "TBW102"
 """The topic whose settings a topic gets that a send creates (RocketMQ: TopicValidator)."""
 TBW102_QUEUES = 8
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 PERM_INHERIT = 1
 MASTER = 0
 """The broker id of a master."""
@@ -14,8 +15,11 @@ SEND_EXT = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 
 
 class BrokerName(NamedTuple):
-    """A broker of a cluster. `address` is announced; empty: the one that each client reached."""
+    """A broker of a cluster. `address` is for clients; empty: the one that each reached."""
 
     cluster: str
     broker: str
     address: str = ""
+    broker_id: int = MASTER
+    announced: str = ""
+    """The one address that name servers get."""

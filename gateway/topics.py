@@ -5,14 +5,20 @@ changes.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 
 from client.aio.run import run
 from client.core import ClientCore
 from client.options import CreateTopicOptions
 from gateway.connection import Reply, Request
-from gateway.names import MASTER, PERM_INHERIT, TBW102, TBW102_QUEUES, BrokerName
+from gateway.names import (
+    PERM_INHERIT,
+    SELF_TEST_TOPIC,
+    TBW102,
+    TBW102_QUEUES,
+    BrokerName,
+)
 from node.runtime.settings import Settings
 from node.store.config.topics_file import PERM_DEFAULT, RESERVE_TIME, Topic, TopicsFile
 from protocol.errors import UnknownTopic
@@ -35,6 +41,20 @@ RELOAD_S = 1.0
 _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 
 
+def standard_topics(name: BrokerName, with_default: bool) -> dict[str, Topic]:
+    """The topics that every broker has without anybody making them: tools find brokers by them.
+
+    They are at least two: a name server refuses a broker that begins with a single topic.
+    `with_default`: sends create topics, by the settings of TBW102.
+    """
+    names = (SELF_TEST_TOPIC, name.cluster, name.broker)
+    found = {one: Topic(one, 1, 1, PERM_DEFAULT) for one in names}
+    if with_default:
+        perm = PERM_DEFAULT | PERM_INHERIT
+        found[TBW102] = Topic(TBW102, TBW102_QUEUES, TBW102_QUEUES, perm)
+    return found
+
+
 class Topics:
     """One for each gateway, in the thread of its loop."""
 
@@ -45,7 +65,10 @@ class Topics:
         self._core = core
         self._settings = settings
         self._name = name
+        self._standard = standard_topics(name, settings.auto_create_topic_enable)
         self._reload_at = 0.0
+        self.when_changed: Callable[[], None] = lambda: None
+        """Is called after the table was read anew; its owner sets it."""
         self._making: dict[str, asyncio.Task[None]] = {}
 
     def find(self, name: str) -> Topic | None:
@@ -57,9 +80,22 @@ class Topics:
         now = monotonic()
         if found is None or now >= self._reload_at:
             self._reload_at = now + RELOAD_S
-            if self._file.reload():
+            if self.look():
                 found = self._file.topics.get(name)
         return found
+
+    def look(self) -> bool:
+        """Reads the table again if it has changed, and says so. Raises StoreDamaged."""
+        if not self._file.reload():
+            return False
+        self.when_changed()
+        return True
+
+    def announced(self) -> TopicConfigTable:
+        """103: the topics that a name server gets, as they are known."""
+        topics = {**self._standard, **self._file.topics}
+        table = {name: _config(topic) for name, topic in sorted(topics.items())}
+        return TopicConfigTable(table, self._version(), DataVersion(), {}, {})
 
     def need(self, name: str) -> Topic:
         """As `find`. Raises UnknownTopic."""
@@ -103,7 +139,7 @@ class Topics:
     async def _make(self, name: str, queues: int, perm: int) -> None:
         if self.find(name) is None:
             await run(self._core, self._core.create_topic(name, queues, {"perm": perm}))
-            self._file.reload()
+            self.look()
 
     # Requests
 
@@ -120,23 +156,16 @@ class Topics:
         await run(
             self._core, self._core.create_topic(wanted.topic, wanted.write_queue_nums, options)
         )
-        self._file.reload()
+        self.look()
         return Reply()
 
     def route(self, request: Request) -> Reply:
         """105: the one broker of a topic, and its queues."""
         wanted = request_fields(request.header)
-        name, queues = wanted.topic, None
-        known = self.find(name)
-        if known is not None:
-            queues = QueueData(self._name.broker, known.read_queues, known.write_queues, known.perm)
-        elif name == TBW102 and self._settings.auto_create_topic_enable:
-            perm = PERM_DEFAULT | PERM_INHERIT
-            queues = QueueData(self._name.broker, TBW102_QUEUES, TBW102_QUEUES, perm)
-        elif name == self._name.cluster:
-            queues = QueueData(self._name.broker, 1, 1, PERM_DEFAULT)
-        if queues is None:
-            raise UnknownTopic(f"No topic route info in name server for the topic: {name}")
+        known = self.find(wanted.topic) or self._standard.get(wanted.topic)
+        if known is None:
+            raise UnknownTopic(f"No topic route info in name server for the topic: {wanted.topic}")
+        queues = QueueData(self._name.broker, known.read_queues, known.write_queues, known.perm)
         route = TopicRouteData((self._broker(request),), (queues,))
         standard = wants_standard_json(request.header, wanted.accept_standard_json_only)
         return Reply(body=write_body(route, standard=standard))
@@ -149,7 +178,7 @@ class Topics:
 
     def names(self, _: Request) -> Reply:
         """206: the names of all topics."""
-        self._file.reload()
+        self.look()
         return Reply(body=write_body(TopicList(tuple(sorted(self._file.topics))), standard=True))
 
     def config(self, request: Request) -> Reply:
@@ -159,13 +188,16 @@ class Topics:
 
     def configs(self, _: Request) -> Reply:
         """21: the settings of all topics."""
-        self._file.reload()
+        self.look()
         table = {name: _config(topic) for name, topic in sorted(self._file.topics.items())}
-        version = DataVersion(counter=self._file.version)
-        return Reply(body=write_body(TopicConfigTable(table, version), standard=True))
+        return Reply(body=write_body(TopicConfigTable(table, self._version()), standard=True))
+
+    def _version(self) -> DataVersion:
+        return DataVersion(counter=self._file.version)
 
     def _broker(self, request: Request) -> BrokerData:
-        addresses: Mapping[int, str] = {MASTER: self._name.address or request.connection.address}
+        address = self._name.address or request.connection.address
+        addresses: Mapping[int, str] = {self._name.broker_id: address}
         return BrokerData(self._name.broker, addresses, self._name.cluster)
 
 
