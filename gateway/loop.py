@@ -8,13 +8,15 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import zmq
 
 from client.core import ClientCore
 from gateway.connection import RemotingConnection
-from gateway.names import BrokerName
+from gateway.name_servers.registrar import Registrar
+from gateway.names import MASTER, BrokerName
 from gateway.service import GatewayService
 from node.reader.follower import ReaderSite, StoreFollower, open_fitting, transfer_limits
 from node.runtime import disk
@@ -45,7 +47,13 @@ class Gateway:
     """The loop: it owns the service, the follower of the store and the state page."""
 
     def __init__(
-        self, site: ReaderSite, core: ClientCore, name: BrokerName, page: WorkerPage, zmq_: Context
+        self,
+        site: ReaderSite,
+        core: ClientCore,
+        name: BrokerName,
+        name_servers: Sequence[str],
+        page: WorkerPage,
+        zmq_: Context,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._core = core
@@ -58,6 +66,7 @@ class Gateway:
             transfer_limits(site.settings),
             site.shards,
         )
+        self._registrar = Registrar(name_servers, name, self.service.topics)
         self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
         self.service.before_reading = self._catch_up
         self._timer: asyncio.TimerHandle | None = None
@@ -97,7 +106,10 @@ class Gateway:
         self._failed.add_done_callback(lambda _: ended.set())
         self._loop.add_reader(self._follower.bell_fd, self._turn, True)
         self._turn()
+        self._registrar.start(self._fail)
         await ended.wait()
+        if not self._failed.done():
+            await self._registrar.stop()
         self._loop.remove_reader(self._follower.bell_fd)
         self._loop.remove_reader(stop.fd)
         if self._timer is not None:
@@ -172,7 +184,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--node", default="tcp://127.0.0.1:7850", help="the node's control address")
     parser.add_argument("--cluster", default="DefaultCluster")
     parser.add_argument("--broker", default=socket.gethostname())
+    parser.add_argument("--broker-id", type=int, default=MASTER, metavar="N")
     parser.add_argument("--address", default="", metavar="HOST:PORT", help="what clients are told")
+    parser.add_argument("--namesrv", default="", metavar="HOST:PORT;HOST:PORT")
+    parser.add_argument("--announce", default="", metavar="HOST:PORT", help="what name servers get")
     parser.add_argument(
         "--shards", type=int, default=1, metavar="N", help="how many queue workers the node has"
     )
@@ -197,12 +212,15 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     lock = FileLock.take(run_dir(root) / f"{slot}.lock", record=False, wait_s=LOCK_WAIT_S)
     context: Context = zmq.Context()
     site = ReaderSite(root, slot, options.shards, settings)
-    name = BrokerName(options.cluster, options.broker, options.address)
+    name = BrokerName(
+        options.cluster, options.broker, options.address, options.broker_id, options.announce
+    )
+    name_servers = tuple(filter(None, options.namesrv.split(";")))
     with WorkerPage.create(root, slot) as page:
 
         async def serve() -> None:
             core = ClientCore(options.node, REQUEST_S, None)
-            gateway = Gateway(site, core, name, page, context)
+            gateway = Gateway(site, core, name, name_servers, page, context)
             try:
                 child.report_ready(await gateway.listen(*parse_place(options.bind)))
                 await gateway.run(stop)

@@ -45,6 +45,13 @@ def is_numeric(host: str) -> bool:
     return True
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only programs of the same machine can connect to a host."""
+    if host == "localhost":
+        return True
+    return is_numeric(host) and ipaddress.ip_address(host.strip("[]")).is_loopback
+
+
 def at_host(address: str, host: str) -> str:
     """Scheme and port of an address at another host. Nothing stays nothing."""
     scheme, _, place = address.partition("://")

@@ -1,17 +1,18 @@
 """The addresses of a node: control at the port of --bind, the writer one above, then readers."""
 
-import ipaddress
 import re
 import socket
 from dataclasses import dataclass, replace
 
-from protocol.addresses import ANY_HOST, VIP_DISTANCE, is_numeric
+from node.serving.host_address import first_address
+from protocol.addresses import ANY_HOST, VIP_DISTANCE, is_loopback, is_numeric
 from protocol.errors import BadRequest
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):([0-9]{1,5}|\*)")
 _HTTP = re.compile(r"(?:http://)?(?:(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):)?([0-9]{1,5})/?")
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 _PORT_MAX = 65_535
+NAME_SERVERS_MAX = 16
 WILDCARDS = (ANY_HOST, "0.0.0.0", "[::]")
 
 
@@ -34,12 +35,7 @@ class BindAddress:
     @property
     def is_loopback(self) -> bool:
         """True if only this host can connect."""
-        if self.host == "localhost" and not self.address:
-            return True
-        try:
-            return ipaddress.ip_address((self.address or self.host).strip("[]")).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.address or self.host)
 
     @property
     def takes_local(self) -> bool:
@@ -131,6 +127,50 @@ def remoting_place(text: str) -> BindAddress:
         port = int(lower.getsockname()[1]) + VIP_DISTANCE
         socket.create_server(("127.0.0.1", port)).close()
     return replace(place, port=port)
+
+
+def parse_name_servers(text: str) -> tuple[str, ...]:
+    """Reads `HOST:PORT;HOST:PORT`, each of which is in the outcome once.
+
+    Raises BadRequest for anything else.
+    """
+    places = [place for one in text.split(";") if (place := one.strip())]
+    for place in places:
+        match = _HTTP.fullmatch(place)
+        if (
+            match is None
+            or "/" in place
+            or match[1] in (None, *WILDCARDS)
+            or not _is_host(match[1])
+            or not 0 < int(match[2]) <= _PORT_MAX
+        ):
+            raise BadRequest(
+                f"broker.namesrv_addr (--namesrv) names {place[:80]!a}, not a name server",
+                "write --namesrv 'ns1:9876;ns2:9876'",
+            )
+    if len(places) > NAME_SERVERS_MAX:
+        raise BadRequest(
+            f"broker.namesrv_addr (--namesrv) names {len(places)} name servers",
+            f"name up to {NAME_SERVERS_MAX}",
+        )
+    return tuple(dict.fromkeys(places))
+
+
+def announced_address(gateway: BindAddress, advertise: str) -> str:
+    """The address for name servers: each of them hands on the same one to everybody.
+
+    Raises BadRequest where the node listens everywhere, but nobody else reaches this machine.
+    """
+    host = parse_advertise(advertise) or gateway.host
+    if host in WILDCARDS:
+        host = first_address()
+        if is_loopback(host):
+            raise BadRequest(
+                f"--remoting {gateway.host}:{gateway.port} has no address to register: this machine"
+                " has only those that others cannot reach",
+                "name the host with --advertise, as --advertise db7.example.org",
+            )
+    return f"{host}:{gateway.port}"
 
 
 def parse_advertise(text: str) -> str:

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.runtime.process import DamageReport
-from node.supervisor.bind import WILDCARDS, BindAddress, parse_advertise
+from node.supervisor.bind import (
+    WILDCARDS,
+    BindAddress,
+    parse_advertise,
+    parse_name_servers,
+)
 from node.supervisor.options import Options
 from node.supervisor.plan import Child, ChildRole
 
@@ -43,6 +48,8 @@ class NodePlaces(NamedTuple):
 
     control: BindAddress
     gateway: BindAddress
+    announced: str = ""
+    """What name servers get."""
 
 
 def command(module: str, arguments: Sequence[str]) -> list[str]:
@@ -90,6 +97,10 @@ def _gateway_arguments(options: Options, places: NodePlaces) -> list[str]:
     arguments = ["--bind", f"{place.host}:{place.port}", "--node", node]
     arguments += ["--cluster", broker.broker_cluster_name]
     arguments += ["--broker", broker.broker_name or socket.gethostname()]
+    arguments += ["--broker-id", str(broker.broker_id)]
+    if places.announced:
+        servers = ";".join(parse_name_servers(broker.namesrv_addr))
+        arguments += ["--namesrv", servers, "--announce", places.announced]
     told = parse_advertise(options.network.advertise) or place.host
     if told not in WILDCARDS:
         arguments += ["--address", f"{told}:{place.port}"]

@@ -8,7 +8,8 @@ import zmq
 from node.runtime.shortage import as_refusal
 from node.serving.request_server import BadFrames, Server
 from node.store.members_file import read_members
-from node.supervisor.bind import BindAddress
+from node.supervisor.bind import BindAddress, announced_address
+from node.supervisor.options import Options
 from node.supervisor.status import NodeView, health, routes, status
 from protocol.addresses import VIP_DISTANCE
 from protocol.errors import (
@@ -61,6 +62,21 @@ def check_remoting(place: BindAddress) -> None:
                 f"cannot listen at {place.host}:{port}: {error.strerror or error}",
                 "stop the process that listens there, or name another --remoting",
             ) from None
+
+
+def place_to_announce(options: Options, gateway: BindAddress) -> str:
+    """The address that name servers get; nothing where the node registers at none.
+
+    Raises BadRequest.
+    """
+    if not options.broker.namesrv_addr:
+        return ""
+    if not gateway.port:
+        raise BadRequest(
+            "broker.namesrv_addr (--namesrv) names name servers, but no RocketMQ client is served",
+            "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
+        )
+    return announced_address(gateway, options.network.advertise)
 
 
 def answer_clients(server: Server, view: Callable[[], NodeView]) -> None:

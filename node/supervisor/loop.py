@@ -40,7 +40,13 @@ from node.supervisor.bind import (
     remoting_place,
 )
 from node.supervisor.child_process import NodePlaces, Process, child_command
-from node.supervisor.control import answer_clients, bind, check_ports, check_remoting
+from node.supervisor.control import (
+    answer_clients,
+    bind,
+    check_ports,
+    check_remoting,
+    place_to_announce,
+)
 from node.supervisor.directory import (
     open_directory,
     remove_old_pages,
@@ -105,6 +111,7 @@ def serve(options: Options) -> int:
     settings = load_settings(options.pairs)
     place = parse_bind(options.serve.bind).resolved()
     remoting = remoting_place(options.serve.remoting)
+    announced = place_to_announce(options, remoting)
     stop = begin_process("keelog-serve", "supervisor")
     threads = _watch_threads(stop)
     if options.while_pid is not None:
@@ -133,7 +140,7 @@ def serve(options: Options) -> int:
             options = replace(options, pairs=_all_pairs(options))
         server = bind(ends.enter_context(zmq.Context()), place)
         ends.callback(server.close)
-        places = NodePlaces(place, remoting)
+        places = NodePlaces(place, remoting, announced)
         node = Supervisor(options, settings, held, server, places, events, started_at)
         code = node.run(stop)
         return EXIT_UNEXPECTED if code == EXIT_OK and threads else code

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.runtime.settings import check_bounds, setting
-from node.supervisor.bind import parse_advertise, parse_bind, parse_http, parse_remoting
+from node.supervisor.bind import (
+    parse_advertise,
+    parse_bind,
+    parse_http,
+    parse_name_servers,
+    parse_remoting,
+)
 from node.supervisor.plan import ChildRole, RestartLimits
 from protocol.errors import BadRequest, IllegalMessage
 from protocol.modules import module_name
@@ -16,6 +22,7 @@ from protocol.names import check_topic
 
 SERVE = "serve"
 """The table of a settings file, and the word before a name: `-X serve.readers=2`."""
+BROKER_ID_MAX = 2**31 - 1
 QUEUE_WORKERS_MAX = 64
 READERS_MAX = 64
 
@@ -73,20 +80,35 @@ class BrokerSettings:
     """How a node calls itself towards RocketMQ's clients: properties of a broker, in snake case."""
 
     broker_cluster_name: str = setting("DefaultCluster", "the cluster of the node")
-    broker_name: str = setting("", "the name of the node in its cluster; empty: the host's name")
+    broker_name: str = setting(
+        "", "the name of the node in its cluster, unlike any other there; empty: the host's name"
+    )
+    broker_id: int = setting(
+        0, "0: the node takes messages under its name; others are for slaves", least=0
+    )
+    namesrv_addr: str = setting(
+        "",
+        "the name servers at which the node registers, as `ns1:9876;ns2:9876`; empty: none, the "
+        "node is the name server of its clients",
+    )
 
     def __post_init__(self) -> None:
-        for setting_name, name in (
-            ("broker_cluster_name", self.broker_cluster_name),
-            ("broker_name", self.broker_name or "b"),
+        parse_name_servers(self.namesrv_addr)
+        for setting_name, option, name in (
+            ("broker_cluster_name", "--cluster", self.broker_cluster_name),
+            ("broker_name", "--broker-name", self.broker_name or "b"),
         ):
             try:
                 check_topic(name)
             except IllegalMessage:
                 raise BadRequest(
                     f"broker.{setting_name} is {name[:80]!a}",
-                    "use 1 to 127 of the characters % | a-z A-Z 0-9 _ -",
+                    f"write {option} orders-a: 1 to 127 of the characters % | a-z A-Z 0-9 _ -",
                 ) from None
+        if not 0 <= self.broker_id <= BROKER_ID_MAX:
+            raise BadRequest(
+                f"broker.broker_id is {self.broker_id}", "write --broker-id 0, or leave it out"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from node.supervisor.bind import BindAddress, parse_bind, parse_remoting, remoting_place
+from node.supervisor.bind import (
+    NAME_SERVERS_MAX,
+    BindAddress,
+    parse_bind,
+    parse_name_servers,
+    parse_remoting,
+    remoting_place,
+)
 from node.supervisor.child_process import NodePlaces, child_command
+from node.supervisor.control import place_to_announce
 from node.supervisor.options import BrokerSettings, NetworkSettings, Options, ServeSettings
 from node.supervisor.plan import (
     Child,
@@ -107,6 +115,95 @@ def test_a_node_has_a_gateway_and_tasks_only_when_asked(role: ChildRole) -> None
 def test_a_name_that_a_broker_cannot_have_is_refused(name: str) -> None:
     with pytest.raises(BadRequest, match=r"broker\.broker_name is"):
         BrokerSettings(broker_name=name)
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("", ()),
+        ("ns1:9876", ("ns1:9876",)),
+        (
+            " ns1:9876; 192.0.2.1:1 ;[2001:db8::7]:9;",
+            ("ns1:9876", "192.0.2.1:1", "[2001:db8::7]:9"),
+        ),
+        ("a:1;a:1", ("a:1",)),
+    ],
+)
+def test_name_servers_are_hosts_with_ports(text: str, places: tuple[str, ...]) -> None:
+    assert parse_name_servers(text) == places
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ns1", "9876", "ns1:0", "ns1:65536", "http://ns1:9876", "*:9876", "0.0.0.0:9876", "a:1,b:1"],
+)
+def test_what_is_not_a_name_server_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(BadRequest, match="namesrv_addr") as refused:
+        BrokerSettings(namesrv_addr=f"ns1:9876;{text}")
+    assert "--namesrv 'ns1:9876;ns2:9876'" in refused.value.hint
+
+
+def test_too_many_name_servers_are_refused() -> None:
+    with pytest.raises(BadRequest, match="names 17 name servers"):
+        BrokerSettings(namesrv_addr=";".join(f"a:{n}" for n in range(1, NAME_SERVERS_MAX + 2)))
+
+
+@pytest.mark.parametrize("number", [-1, 2**31])
+def test_a_number_that_no_broker_has_is_refused(number: int) -> None:
+    with pytest.raises(BadRequest, match=r"broker\.broker_id is"):
+        BrokerSettings(broker_id=number)
+
+
+def options_of(namesrv: str, advertise: str = "") -> Options:
+    broker = BrokerSettings(namesrv_addr=namesrv)
+    return Options(Path("/s"), network=NetworkSettings(advertise), broker=broker)
+
+
+@pytest.mark.parametrize(
+    ("remoting", "advertise", "announced"),
+    [
+        ("h:9", "", "h:9"),
+        ("h:9", "db7", "db7:9"),
+        ("0.0.0.0:9", "db7", "db7:9"),
+        ("0.0.0.0:9", "", "192.0.2.7:9"),
+        ("[::]:9", "", "192.0.2.7:9"),
+        ("[::1]:9", "", "[::1]:9"),
+    ],
+)
+def test_name_servers_get_one_address(
+    monkeypatch: pytest.MonkeyPatch, remoting: str, advertise: str, announced: str
+) -> None:
+    monkeypatch.setattr("node.supervisor.bind.first_address", lambda: "192.0.2.7")
+    options, place = options_of("a:1", advertise), remoting_place(remoting)
+    assert place_to_announce(options, place) == announced
+    assert place_to_announce(options_of(""), place) == ""
+
+
+def test_a_machine_that_nobody_reaches_registers_nothing_at_a_wildcard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("node.supervisor.bind.first_address", lambda: "127.0.0.1")
+    with pytest.raises(BadRequest, match="no address to register") as refused:
+        place_to_announce(options_of("a:1"), remoting_place("0.0.0.0:9"))
+    assert "--advertise" in refused.value.hint
+
+
+def test_name_servers_without_a_gateway_are_refused() -> None:
+    with pytest.raises(BadRequest, match="--namesrv") as refused:
+        place_to_announce(options_of("a:1"), NONE)
+    assert "--remoting" in refused.value.hint
+
+
+def test_a_gateway_gets_its_name_servers_and_its_number() -> None:
+    broker = BrokerSettings("c", "b", 3, " a:1; b:2;")
+    places = NodePlaces(CONTROL, remoting_place("0.0.0.0:9"), "192.0.2.7:9")
+    options = Options(Path("/s"), broker=broker)
+    words = child_command(Child(ChildRole.GATEWAY, 0), options, places, "1:2")[5:]
+    found = dict(zip(words[::2], words[1::2], strict=True))
+    assert (found["--namesrv"], found["--announce"]) == ("a:1;b:2", "192.0.2.7:9")
+    assert found["--broker-id"] == "3"
+    assert "--address" not in found, "each client is given the host that it reached"
+    assert "--namesrv" not in arguments_of(ChildRole.GATEWAY, remoting_place("h:9"))
 
 
 @pytest.mark.process

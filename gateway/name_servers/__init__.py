@@ -1,0 +1,1 @@
+"""Registration at name servers."""

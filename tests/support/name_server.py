@@ -1,0 +1,141 @@
+"""A name server in the process of the tests: it follows RocketMQ's rules, or misbehaves."""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+from protocol.remoting.bodies import RegisterBrokerBody, TopicConfig
+from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.errors import BrokenFrame
+from protocol.remoting.frame_reader import FrameReader, frame_head
+from protocol.remoting.headers import RemotingHeader
+from protocol.remoting.java_class import read_body
+
+PATIENCE_S = 20.0
+GARBAGE = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+class Asked(NamedTuple):
+    """A request that came."""
+
+    header: RemotingHeader
+    body: bytes
+
+
+class Registered(NamedTuple):
+    """A broker, as a name server knows it."""
+
+    address: str
+    cluster: str
+    topics: dict[str, TopicConfig]
+    connection: asyncio.StreamWriter
+
+
+class FakeNameServer:
+    """Start it in a loop; it stays at its port over `stop` and `start`."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.asked: list[Asked] = []
+        self.connections = 0
+        self.brokers: dict[str, Registered] = {}
+        self.hangs = False
+        """It takes requests and does not answer."""
+        self.sends_garbage = False
+        self.refuses = False
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._changed = asyncio.Event()
+
+    @property
+    def place(self) -> str:
+        """HOST:PORT."""
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Listens."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Ends as a process does that is killed: it knows nothing afterwards."""
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._open):
+            writer.transport.abort()
+        while self._open:
+            await asyncio.sleep(0)
+        self.brokers.clear()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def codes(self) -> list[int]:
+        """Those of all requests."""
+        return [one.header.code for one in self.asked]
+
+    async def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Waits until it holds after some request or connection."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not holds():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"{what}; the requests: {self.codes()}") from None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        self.connections += 1
+        frames = FrameReader()
+        try:
+            while data := await reader.read(1 << 16):
+                self._take(data, frames, writer)
+                self._changed.set()
+        except (BrokenFrame, ConnectionError):
+            pass
+        finally:
+            self.brokers = {
+                name: one for name, one in self.brokers.items() if one.connection is not writer
+            }
+            self._open.discard(writer)
+            writer.close()
+            self._changed.set()
+
+    def _take(self, data: bytes, frames: FrameReader, writer: asyncio.StreamWriter) -> None:
+        while data:
+            room = frames.room()
+            piece, data = data[: len(room)], data[len(room) :]
+            room[: len(piece)] = piece
+            for header, body in frames.received(len(piece)):
+                self.asked.append(Asked(header, bytes(body)))
+                if self.sends_garbage:
+                    writer.write(GARBAGE)
+                elif not self.hangs:
+                    code = self._believe(header, bytes(body), writer)
+                    answer = header.answer(
+                        code, {}, None if code == 0 else "register broker failed"
+                    )
+                    writer.write(frame_head(answer, 0))
+
+    def _believe(self, header: RemotingHeader, body: bytes, writer: asyncio.StreamWriter) -> int:
+        name = header.ext["brokerName"]
+        if self.refuses:
+            return ResponseCode.SYSTEM_ERROR
+        if header.code == RequestCode.UNREGISTER_BROKER:
+            self.brokers.pop(name, None)
+            return ResponseCode.SUCCESS
+        assert header.code == RequestCode.REGISTER_BROKER
+        table = read_body(RegisterBrokerBody, body).topic_config_serialize_wrapper
+        known = self.brokers.get(name)
+        if known is None and len(table.topic_config_table) == 1:
+            return ResponseCode.SYSTEM_ERROR
+        topics = {**(known.topics if known else {}), **table.topic_config_table}
+        self.brokers[name] = Registered(
+            header.ext["brokerAddr"], header.ext["clusterName"], topics, writer
+        )
+        return ResponseCode.SUCCESS
