@@ -111,6 +111,65 @@ def test_serve_takes_options_before_all_else_then_the_last_of_x_variables_and_fi
     assert said["serve.http"] == ("2", "environment", "KEELOG_HTTP")
 
 
+def test_a_brokers_names_are_options_of_serve_that_win_over_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Options] = []
+
+    def serve(options: Options) -> int:
+        asked.append(options)
+        return 0
+
+    monkeypatch.setattr(supervisor, "serve", serve)
+    monkeypatch.setenv("KEELOG_BROKER__BROKER_NAME", "other")
+    given = ["-X", "broker.namesrvAddr=z:1", "-X", "broker.brokerClusterName=c1"]
+    options = ["--remoting", "h:9", "--namesrv", "a:1;b:2", "--broker-name", "b1"]
+    assert run(["serve", str(tmp_path), *given, *options, "--broker-id", "0"]) == 0
+    assert asked[-1].broker == BrokerSettings("c1", "b1", 0, "a:1;b:2")
+    said = {row["setting"]: (row["origin"], row["where"]) for row in asked[-1].origins}
+    assert said["broker.namesrv_addr"] == ("option", "--namesrv")
+    assert said["broker.broker_name"] == ("option", "--broker-name")
+    assert said["broker.broker_cluster_name"] == ("-X", "")
+    assert run(["serve", str(tmp_path), *given, "--remoting", "h:9", "--cluster", "c2"]) == 0
+    assert asked[-1].broker == BrokerSettings("c2", "other", 0, "z:1")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--namesrv", "a:1"), ("--broker-name", "b"), ("--cluster", "c"), ("--broker-id", "0")],
+)
+def test_a_brokers_names_without_its_clients_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str]
+) -> None:
+    assert run(["serve", str(tmp_path / "store"), *option]) == 2
+    said = capsys.readouterr().err
+    assert option[0] in said
+    assert "--remoting" in said
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "example"),
+    [
+        ("--namesrv", "nowhere", "--namesrv 'ns1:9876;ns2:9876'"),
+        ("--broker-name", "a b", "--broker-name orders-a"),
+        ("--cluster", "a@b", "--cluster orders-a"),
+        ("--broker-id", "-1", "--broker-id 0"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_an_example(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    value: str,
+    example: str,
+) -> None:
+    words = ["serve", str(tmp_path / "store"), "--remoting", "h:9", option, value]
+    assert run(words) == 2
+    assert example in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
 def test_what_is_said_for_serve_is_nothing_to_those_who_only_read_a_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,6 +294,7 @@ def test_a_brokers_properties_become_settings_and_the_rest_is_told_with_a_reason
     conf = tmp_path / "broker.conf"
     conf.write_bytes(
         b"# comment \xe4\xb8\xad\nbrokerName=broker-a\nlistenPort: 10911\n! another\n\n"
+        b"namesrvAddr=ns1:9876;ns2:9876\nbrokerId=0\nbrokerClusterName=c1\n"
         b"fileReservedTime = 48\ndeleteWhen 04\nmapedFileSizeCommitLog=1048576\n"
         b"flushDiskType=SYNC_\\\n   FLUSH\nenabledAppendPropCRC=false\nbrokerRole=ASYNC_MASTER\n"
         b"noSuchThing=1\n"
@@ -242,16 +302,22 @@ def test_a_brokers_properties_become_settings_and_the_rest_is_told_with_a_reason
     assert run(["config", "import", str(conf)]) == 0
     talk = capsys.readouterr()
     assert tomllib.loads(talk.out) == {
+        "broker": {
+            "broker_name": "broker-a",
+            "namesrv_addr": "ns1:9876;ns2:9876",
+            "broker_id": 0,
+            "broker_cluster_name": "c1",
+        },
         "store": {
             "file_reserved_time": 48,
             "delete_when": "04",
             "mapped_file_size_commit_log": 1048576,
             "flush_disk_type": "SYNC_FLUSH",
             "enabled_append_prop_crc": False,
-        }
+        },
     }
     left = dict(line.removeprefix("left out ").split(": ", 1) for line in talk.err.splitlines())
-    assert list(left) == ["'brokerName'", "'listenPort'", "'brokerRole'", "'noSuchThing'"]
+    assert list(left) == ["'listenPort'", "'brokerRole'", "'noSuchThing'"]
     assert "--bind" in left["'listenPort'"]
     assert "one copy" in left["'brokerRole'"]
     (tmp_path / "keelog.toml").write_text(talk.out)
@@ -267,6 +333,12 @@ def test_a_brokers_value_that_is_none_ends_with_1_and_names_the_line(
     talk = capsys.readouterr()
     assert "cause: line 2: fileReservedTime: file_reserved_time is 'soon'" in talk.err
     assert talk.out == ""
+
+
+@pytest.mark.parametrize("line", ["namesrvAddr=nowhere", "brokerName=a b", "brokerId=-1"])
+def test_a_brokers_name_that_is_none_names_the_line_too(line: str) -> None:
+    with pytest.raises(broker_conf.BadBrokerConf, match=f"line 1: {line.partition('=')[0]}"):
+        import_conf(line)
 
 
 def test_properties_are_read_as_java_reads_them() -> None:

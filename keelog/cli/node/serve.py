@@ -1,9 +1,9 @@
 """`keelog serve`: a node in the foreground."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import Field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -19,7 +19,8 @@ from keelog.cli.settings.given import (
     settings_of,
     store_pairs,
 )
-from node.supervisor.options import NetworkSettings, ServeSettings
+from node.supervisor.options import BrokerSettings, NetworkSettings, ServeSettings
+from protocol.errors import BadRequest
 
 _METAVARS = {
     "bind": "URL",
@@ -27,34 +28,68 @@ _METAVARS = {
     "http": "ADDRESS",
     "readers": "M",
     "remoting": "HOST:PORT",
+    "namesrv": "'HOST:PORT;…'",
+    "broker_name": "NAME",
+    "cluster": "NAME",
 }
-_TABLES = {
-    field.name: table
-    for table, kind in ((SERVE, ServeSettings), (NETWORK, NetworkSettings))
+_SHORT = {"namesrv_addr": "namesrv", "broker_cluster_name": "cluster"}
+"""Settings with RocketMQ's names, whose options are shorter."""
+
+
+class _ServeOption(NamedTuple):
+    """A setting that is an option too."""
+
+    table: str
+    setting: "Field[Any]"
+
+
+_OPTIONS = {
+    _SHORT.get(field.name, field.name): _ServeOption(table, field)
+    for table, kind in (
+        (SERVE, ServeSettings),
+        (NETWORK, NetworkSettings),
+        (BROKER, BrokerSettings),
+    )
     for field in fields(kind)
 }
-"""The table of each setting that is an option too."""
+"""By their names as parameters."""
 
 
 def serve_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Adds an option for each of ServeSettings and NetworkSettings; None where it is not given."""
-    for field in reversed((*fields(ServeSettings), *fields(NetworkSettings))):
+    """Adds an option for each of _OPTIONS; None where it is not given."""
+    for name, (_, field) in reversed(_OPTIONS.items()):
         text = plain_meaning(field)
         shown = f"  [default: {field.default}]" if field.default != "" else ""
         function = click.option(
-            f"--{field.name.replace('_', '-')}",
+            _option(name),
+            name,
             type=type(field.default),
-            metavar=_METAVARS.get(field.name, "N"),
+            metavar=_METAVARS.get(name, "N"),
             help=f"{text[0].upper()}{text[1:]}.{shown}",
         )(function)
     return function
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _check_for_remoting(options: Iterable[str], remoting: str) -> None:
+    """Raises BadRequest for an option that says nothing without a gateway."""
+    for name in options:
+        if _OPTIONS[name].table == BROKER and not remoting:
+            raise BadRequest(
+                f"{_option(name)} is for RocketMQ's clients, and none is served",
+                "add --remoting HOST:PORT, as --remoting 0.0.0.0:10911",
+            )
 
 
 def origins(given: Sequence[Given], options: Iterable[str]) -> list[dict[str, str]]:
     """The origin of each setting, for the node's status; options win, then the last of a name."""
     said = {f"{one.table}.{one.name}": (one.origin, one.where) for one in given}
     for name in options:
-        said[f"{_TABLES[name]}.{name}"] = ("option", f"--{name.replace('_', '-')}")
+        table, field = _OPTIONS[name]
+        said[f"{table}.{field.name}"] = ("option", _option(name))
     return [
         {"setting": name, "origin": origin, "where": where}
         for name, (origin, where) in said.items()
@@ -93,17 +128,22 @@ def serve(directory: Path, given: tuple[Given, ...], while_pid: int | None, **op
         tables = {
             table: replace(
                 settings_of(table, given),
-                **{name: value for name, value in said.items() if _TABLES[name] == table},
+                **{
+                    _OPTIONS[name].setting.name: value
+                    for name, value in said.items()
+                    if _OPTIONS[name].table == table
+                },
             )
-            for table in (SERVE, NETWORK)
+            for table in (SERVE, NETWORK, BROKER)
         }
         asked: ServeSettings = tables[SERVE]
+        _check_for_remoting(said, asked.remoting)
         return serve(
             Options(
                 root=directory.resolve(),
                 serve=asked,
                 network=tables[NETWORK],
-                broker=settings_of(BROKER, given),
+                broker=tables[BROKER],
                 pairs=store_pairs(given),
                 origins=origins(given, said),
                 limits=RestartLimits(

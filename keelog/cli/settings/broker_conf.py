@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from node.runtime.settings import Settings, load_settings, snake_case
+from keelog.cli.settings.given import BROKER, STORE, kind_of
+from node.runtime.settings import changed, snake_case
 from protocol.errors import BadRequest, MqError
 
 OLD_NAMES = {
@@ -15,22 +16,23 @@ OLD_NAMES = {
 """As releases before 5 write them."""
 
 _NO_COPIES = "one node keeps one copy; back the directory up (docs/operations.md)"
-_NO_SERVERS = "there are no name servers; clients are told the node's address"
+_NO_SERVERS = "name servers are those of namesrvAddr; a node registers every 30 s"
 _NO_GROUPS = "there are no consumer groups; a consumer keeps its own place"
 _NO_TRANSACTIONS = "transactions can be read, nothing makes them"
 _NO_USERS = "there are no users and no TLS; bind to loopback or a network you trust"
 _THREADS = "processes take the place of thread pools: keelog serve --readers, --queue-workers"
 _WHERE = "the directory is the argument of keelog serve"
-_BIND = "use keelog serve --bind tcp://HOST:PORT"
+_BIND = "use keelog serve --remoting HOST:PORT; --bind is for clients of Keelog"
 _TIMERS = "delayed messages can be read, nothing delivers them"
 
 REASONS: tuple[tuple[str, str], ...] = (
     (r"storePath.*|commitLogDir|.*StorePath.*", _WHERE),
-    (r"listenPort|bindAddress|brokerIP[12]|fastListenPort", _BIND),
+    (r"listenPort|bindAddress|fastListenPort", _BIND),
+    (r"brokerIP[12]", "use keelog serve --advertise HOST"),
     (r"brokerRole|haListenPort|ha[A-Z].*|slave.*|.*Slave.*|.*InSync.*|.*Replica.*", _NO_COPIES),
-    (r"brokerId|enableDLegerCommitLog|dLeger.*|duplicationEnable|.*[cC]ontroller.*", _NO_COPIES),
+    (r"enableDLegerCommitLog|dLeger.*|duplicationEnable|.*[cC]ontroller.*", _NO_COPIES),
     (r"namesrv.*|.*NameServer.*|.*Namesrv.*|registerBroker.*|fetchNamesrv.*", _NO_SERVERS),
-    (r"broker(Name|ClusterName|Permission)|.*[cC]luster.*", "a node has no name and no cluster"),
+    (r"brokerPermission", "permissions are those of each topic"),
     (r".*[tT]ransaction.*", _NO_TRANSACTIONS),
     (r".*(Subscription|[cC]onsumer|Group|[pP]op|[rR]ebalance).*", _NO_GROUPS),
     (r"acl.*|.*[aA]uth.*|.*[tT]ls.*", _NO_USERS),
@@ -57,6 +59,9 @@ class Imported(NamedTuple):
     """The settings of a broker.conf, by our names, and why each other property is left out."""
 
     settings: dict[str, object]
+    """Of a store."""
+    broker: dict[str, object]
+    """What it is called, and where it registers."""
     left_out: dict[str, str]
 
 
@@ -76,17 +81,19 @@ def properties(text: str) -> Iterator[tuple[int, str, str]]:
 
 def import_conf(text: str) -> Imported:
     """The settings of a broker.conf that hold here. Raises BadBrokerConf for a bad value."""
-    imported = Imported({}, {})
+    imported = Imported({}, {}, {})
+    tables = {STORE: imported.settings, BROKER: imported.broker}
     for number, name, value in properties(text):
         ours = OLD_NAMES.get(name) or snake_case(name)
-        if ours not in Settings.__dataclass_fields__:
+        table = next((one for one in tables if ours in kind_of(one).__dataclass_fields__), None)
+        if table is None:
             imported.left_out[name] = reason(name)
             continue
         try:
-            settings = load_settings([f"{ours}={value}"])
+            settings = changed(kind_of(table)(), [f"{ours}={value}"], table)
         except BadRequest as error:
             raise BadBrokerConf(f"line {number}: {name}: {error.reason}", error.hint) from None
-        imported.settings[ours] = getattr(settings, ours)
+        tables[table][ours] = getattr(settings, ours)
     return imported
 
 

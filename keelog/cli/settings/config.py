@@ -17,7 +17,15 @@ from keelog.cli.options import (
 from keelog.cli.output import Output
 from keelog.cli.settings.broker_conf import import_conf
 from keelog.cli.settings.config_file import some_lines, whole_file
-from keelog.cli.settings.given import TABLES, Given, kind_of, read_file, settings_of
+from keelog.cli.settings.given import (
+    BROKER,
+    STORE,
+    TABLES,
+    Given,
+    kind_of,
+    read_file,
+    settings_of,
+)
 from protocol.addresses import without_credentials
 from protocol.errors import MqError
 
@@ -127,8 +135,9 @@ def import_(file: Path) -> int:
     with doing(f"cannot import {file}"):
         # Properties are latin-1 with \\uXXXX; comments in other encodings do no harm.
         imported = import_conf(file.read_text(encoding="latin-1"))
-    head = f"{len(imported.settings)} settings of {file.name!a}"
-    click.echo(some_lines(imported.settings, head), nl=False)
+    head = f"{len(imported.settings) + len(imported.broker)} settings of {file.name!a}"
+    tables = {BROKER: imported.broker, STORE: imported.settings}
+    click.echo(some_lines(tables, head), nl=False)
     for name, why in imported.left_out.items():
         click.echo(f"left out {name!a}: {why}", err=True)
     return OK

@@ -15,7 +15,7 @@ _HEAD = """\
 # Settings of a Keelog node: keelog serve DIR --config FILE
 # Times are in ms, sizes in bytes. KEELOG_STORE__NAME and -X store.name=value go before this file,
 # KEELOG_SERVE__NAME, -X serve.name=value and options of keelog serve likewise; so do those of the
-# tables network and node, as KEELOG_NODE__NAME and -X node.name=value.
+# tables network, broker and node, as KEELOG_NODE__NAME and -X node.name=value.
 """
 
 
@@ -39,10 +39,13 @@ def plain_meaning(field: "dataclasses.Field[Any]") -> str:
     return _LINK.sub(r"\1", field.metadata["meaning"]).replace("`", "")
 
 
-def some_lines(values: Mapping[str, object], head: str) -> str:
-    """A TOML file of these settings, below a comment."""
-    lines = [line_of(name, value) for name, value in values.items()]
-    return "\n".join([f"# {head}", "", "[store]", *lines]) + "\n"
+def some_lines(tables: Mapping[str, Mapping[str, object]], head: str) -> str:
+    """A TOML file of these settings, by their tables, below a comment."""
+    lines = [f"# {head}"]
+    for table, values in tables.items():
+        if values:
+            lines += ["", f"[{table}]", *(line_of(name, value) for name, value in values.items())]
+    return "\n".join(lines) + "\n"
 
 
 def line_of(name: str, value: object) -> str:
