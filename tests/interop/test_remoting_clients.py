@@ -53,6 +53,7 @@ def test_producer_and_push_consumers_share_take_over_and_go_on(tmp_path: Path) -
             "answered": "true failed 0",
             "batch": "SEND_OK",
             "queues": "4",
+            "brokers": "1",
             "all": "true",
             "shared": "true",
             "taken over": "true",

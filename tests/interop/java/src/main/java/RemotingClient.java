@@ -17,7 +17,10 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** A producer and the push consumers of a group, as RocketMQ's users write them. Prints what they saw: name=value. */
+/**
+ * A producer and the push consumers of a group, as RocketMQ's users write them. Prints what they saw: name=value.
+ * Arguments: name server, topic, messages in each step, the queues of the topic at all brokers (4).
+ */
 public final class RemotingClient {
     private static final long PATIENCE_S = 60;
     private static String address;
@@ -81,11 +84,14 @@ public final class RemotingClient {
         address = arguments[0];
         topic = arguments[1];
         int count = Integer.parseInt(arguments[2]);
+        int queues = arguments.length > 3 ? Integer.parseInt(arguments[3]) : 4;
+        Set<String> brokers = ConcurrentHashMap.newKeySet();
         DefaultMQProducer producer = new DefaultMQProducer("producers-" + topic);
         producer.setNamesrvAddr(address);
         producer.start();
         for (int number = 0; number < count; number++) {
             SendResult result = producer.send(message(number));
+            brokers.add(result.getMessageQueue().getBrokerName());
             if (number == 0) {
                 print("first", result.getSendStatus() + " " + result.getOffsetMsgId() + " " + result.getMsgId());
             }
@@ -113,14 +119,15 @@ public final class RemotingClient {
         }
         print("batch", producer.send(batch).getSendStatus());
         print("queues", producer.fetchPublishMessageQueues(topic).size());
+        print("brokers", brokers.size());
 
         Set<String> seen = ConcurrentHashMap.newKeySet();
         Member first = new Member("one", "*", seen);
         Member second = new Member("two", "*", seen);
         print("all", until(() -> seen.size() == 3 * count));
-        print("shared", until(() -> first.queues() == 2 && second.queues() == 2));
+        print("shared", until(() -> first.queues() == queues / 2 && second.queues() == queues / 2));
         first.consumer.shutdown();
-        print("taken over", until(() -> second.queues() == 4));
+        print("taken over", until(() -> second.queues() == queues));
         for (int number = 3 * count; number < 4 * count; number++) {
             producer.send(message(number));
         }
