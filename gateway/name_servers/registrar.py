@@ -17,9 +17,9 @@ from gateway.topics import Topics
 from node.runtime.event_log import fields
 from protocol.addresses import is_loopback
 from protocol.errors import MqError, RefusedError
-from protocol.remoting.bodies import RegisterBrokerBody
+from protocol.remoting.bodies import RegisterBrokerBody, TopicRouteData
 from protocol.remoting.codes import RequestCode, ResponseCode
-from protocol.remoting.java_class import write_body
+from protocol.remoting.java_class import read_body, write_body
 
 log = logging.getLogger("keelog.gateway")
 
@@ -52,6 +52,14 @@ class RegistrationRefused(RefusedError):
     """A name server has answered, but not with success."""
 
 
+class RegisterRequest(NamedTuple):
+    """103: its fields, its body, and the names of the topics in it."""
+
+    ext: Mapping[str, str]
+    body: bytes
+    topics: frozenset[str]
+
+
 class Registration:
     """What each name server gets."""
 
@@ -65,6 +73,7 @@ class Registration:
         """The fields that say which broker it is: all of 104."""
         self._topics = topics
         self._body = b""
+        self._names: frozenset[str] = frozenset()
         self._is_old = True
         self._writing = asyncio.Lock()
 
@@ -72,8 +81,8 @@ class Registration:
         """The topics have changed."""
         self._is_old = True
 
-    async def request(self) -> tuple[Mapping[str, str], bytes]:
-        """103, its fields and its body: all topics, always.
+    async def request(self) -> RegisterRequest:
+        """103 with all topics, always.
 
         Of single topics a name server could take the others for removed
         (deleteTopicWithBrokerRegistration), and it refuses a broker that begins with one.
@@ -81,7 +90,8 @@ class Registration:
         async with self._writing:
             if self._is_old:
                 self._is_old = False
-                body = RegisterBrokerBody(self._topics.announced())
+                topics = self._topics.announced()
+                body, self._names = RegisterBrokerBody(topics), frozenset(topics.topic_config_table)
                 # 15 us a topic: in a thread, so that a thousand of them delay nobody's messages.
                 self._body = await asyncio.to_thread(write_body, body, standard=True)
         ext = {
@@ -93,7 +103,7 @@ class Registration:
             "compressed": "false",
             "bodyCrc32": str(crc32(self._body) & CRC_MASK),
         }
-        return ext, self._body
+        return RegisterRequest(ext, self._body, self._names)
 
 
 class Registrar:
@@ -175,6 +185,8 @@ class NameServerLink:
         self._pause_s = pace.pause_s_min
         self._wake = asyncio.Event()
         self._caller: RemotingCaller | None = None
+        self._known: frozenset[str] = frozenset()
+        """The topics that it got over this connection."""
 
     def wake(self) -> None:
         """Registers again soon: topics have changed."""
@@ -196,6 +208,7 @@ class NameServerLink:
     async def _stay(self, caller: RemotingCaller) -> None:
         """Registers now, then when it is due. Raises OSError once the connection is of no use."""
         caller.lost.add_done_callback(lambda _: self.wake())
+        self._known = frozenset()
         while True:
             self._wake.clear()
             due_s = self._pace.period_s
@@ -216,10 +229,28 @@ class NameServerLink:
 
     async def _register(self, caller: RemotingCaller) -> None:
         """103. Raises MqError for a refusal, OSError."""
-        ext, body = await self._registration.request()
-        answer = await caller.ask(RequestCode.REGISTER_BROKER, ext, body, self._pace.answer_s)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RegistrationRefused(f"its reply is code {answer.code}: {answer.remark[:200]}")
+        ext, body, topics = await self._registration.request()
+        reply = await caller.ask(RequestCode.REGISTER_BROKER, ext, body, self._pace.answer_s)
+        if reply.code != ResponseCode.SUCCESS:
+            raise RegistrationRefused(f"its reply is code {reply.code}: {reply.remark[:200]}")
+        for topic in self._known - topics:
+            await self._withdraw(caller, topic)
+        self._known = topics
+
+    async def _withdraw(self, caller: RemotingCaller, topic: str) -> None:
+        """216 for a topic that is gone, which would keep its route: topics absent from a 103 stay.
+
+        Only when no other broker has the topic, as 216 takes it from all of a cluster.
+        """
+        broker, wait_s = self._registration.broker, self._pace.answer_s
+        asked = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        reply = await caller.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked, b"", wait_s)
+        if reply.code != ResponseCode.SUCCESS:
+            return
+        route = read_body(TopicRouteData, reply.body)
+        if {one.broker_name for one in route.queue_datas} == {broker["brokerName"]}:
+            gone = {"topic": topic, "clusterName": broker["clusterName"]}
+            await caller.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, gone, b"", wait_s)
 
     async def leave(self) -> None:
         """104, then the end of the connection. Call it when `run` has ended."""

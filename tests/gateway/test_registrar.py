@@ -48,6 +48,10 @@ class Site:
         """As the writer adds a topic."""
         self.file.put([Topic(name, 2, 2, 4)], 2)
 
+    def remove(self, name: str) -> None:
+        """As the writer removes one."""
+        self.file.remove(name, 3)
+
 
 @asynccontextmanager
 async def site(
@@ -154,6 +158,26 @@ def test_a_new_topic_is_registered_at_once_and_all_are_again_when_due(tmp_path: 
                 for one in server.asked
             ]
             assert [one.counter for one in versions] == [1, 2]
+            assert server.connections == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_is_removed_loses_its_route_unless_others_have_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with FakeNameServer() as server, site(tmp_path, [server.place]) as running:
+            running.add("shared")
+            await server.until(
+                lambda: "b" in server.brokers and "shared" in server.brokers["b"].topics, "no topic"
+            )
+            known = server.brokers["b"]
+            server.brokers["other"] = known._replace(topics={"shared": known.topics["shared"]})
+            running.remove("shared")
+            running.remove("first")
+            await server.until(lambda: "first" not in server.brokers["b"].topics, "not withdrawn")
+            running.add("last")
+            await server.until(lambda: "last" in server.brokers["b"].topics, "not told")
+            assert "shared" in server.brokers["other"].topics
             assert server.connections == 1
 
     asyncio.run(scenario())

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
-from protocol.remoting.bodies import RegisterBrokerBody, TopicConfig
+from protocol.remoting.bodies import QueueData, RegisterBrokerBody, TopicConfig, TopicRouteData
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.errors import BrokenFrame
 from protocol.remoting.frame_reader import FrameReader, frame_head
 from protocol.remoting.headers import RemotingHeader
-from protocol.remoting.java_class import read_body
+from protocol.remoting.java_class import read_body, write_body
 
 PATIENCE_S = 20.0
 GARBAGE = b"HTTP/1.1 400 Bad Request\r\n\r\n"
@@ -116,11 +116,24 @@ class FakeNameServer:
                 if self.sends_garbage:
                     writer.write(GARBAGE)
                 elif not self.hangs:
-                    code = self._believe(header, bytes(body), writer)
-                    answer = header.answer(
-                        code, {}, None if code == 0 else "register broker failed"
-                    )
-                    writer.write(frame_head(answer, 0))
+                    code, reply = self._serve_one(header, bytes(body), writer)
+                    answer = header.answer(code, {}, None if code == 0 else "refused")
+                    writer.write(frame_head(answer, len(reply)) + reply)
+
+    def _serve_one(
+        self, header: RemotingHeader, body: bytes, writer: asyncio.StreamWriter
+    ) -> tuple[int, bytes]:
+        topic = header.ext.get("topic", "")
+        if header.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            queues = [QueueData(name) for name, one in self.brokers.items() if topic in one.topics]
+            route = write_body(TopicRouteData(queue_datas=tuple(queues)), standard=True)
+            return (0, route) if queues else (ResponseCode.TOPIC_NOT_EXIST, b"")
+        if header.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
+            for one in self.brokers.values():
+                if one.cluster == header.ext["clusterName"]:
+                    one.topics.pop(topic, None)
+            return 0, b""
+        return self._believe(header, body, writer), b""
 
     def _believe(self, header: RemotingHeader, body: bytes, writer: asyncio.StreamWriter) -> int:
         name = header.ext["brokerName"]
