@@ -151,7 +151,7 @@ def test_two_nodes_are_one_cluster_for_a_client(tmp_path: Path, name_server: Nam
     assert all(min(one) > 0 for one in ends.values()), ends
 
 
-def test_a_route_is_back_soon_after_its_name_server_was_killed(
+def test_a_route_is_back_soon_after_its_name_server_was_killed_and_goes_with_its_topic(
     tmp_path: Path, name_server: NameServer
 ) -> None:
     with node_at(name_server, tmp_path / "store", "keel-a") as node:
@@ -162,6 +162,8 @@ def test_a_route_is_back_soon_after_its_name_server_was_killed(
         name_server.start()
         wait_until(lambda: name_server.brokers("orders") == {"keel-a"}, "not back", BACK_S)
         wait_until(lambda: node.stderr.count("registered at a name server") == 3, node.stderr, 5)
+        node.client.delete_topic("orders")
+        wait_until(lambda: name_server.route("orders") is None, "the route stays", 10)
 
 
 def test_a_killed_gateway_is_gone_at_once_and_comes_back(
