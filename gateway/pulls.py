@@ -6,7 +6,7 @@ The rules and their order are those of RocketMQ's PullMessageProcessor.
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.connection import RemotingConnection, Reply, Request
 from gateway.groups import Groups
@@ -19,12 +19,15 @@ from node.reader.requests import Pull
 from node.runtime.settings import Settings
 from node.store.config.topics_file import PERM_READ
 from node.store.query.pull_types import PullRequest, PullStatus, TransferLimits
+from node.store.query.sql_filter import SqlFilter, sql_filter
 from node.store.query.tag_filter import TagFilter, parse_tags
 from node.store.running_store import RunningStore
 from protocol.errors import BadRequest, MqError, NotAllowed
 from protocol.ids import Queue
+from protocol.remoting.bodies import CheckClientBody
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.errors import BadCommand
+from protocol.remoting.java_class import read_body
 from protocol.remoting.request_headers import PullMessageHeader
 
 COMMIT, SUSPEND, SUBSCRIPTION = 0x1, 0x2, 0x4
@@ -34,7 +37,8 @@ HOLD_MS_MAX = 60_000
 PULL_BYTES_MAX = 1024 * 1024
 """Records of one answer, where the client asks for more."""
 PULL_MESSAGES_MAX = 1_024
-TAG = "TAG"
+TAG, SQL92 = "TAG", "SQL92"
+"""The languages of expressions; none is TAG."""
 _MOVED_AWAY_FROM_0 = (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE)
 _CODES = {
     PullStatus.FOUND: ResponseCode.SUCCESS,
@@ -48,6 +52,13 @@ _CODES = {
     PullStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 _ALWAYS = {"suggestWhichBrokerId": "0", "topicSysFlag": "0", "groupSysFlag": "0"}
+
+
+class Selection(NamedTuple):
+    """An expression and its language, "" for tags."""
+
+    expression: str
+    kind: str = ""
 
 
 class Pulls:
@@ -87,19 +98,20 @@ class Pulls:
                 f"queue {wanted.queue_id} of topic {topic.name} is outside"
                 f" [0, {topic.read_queues - 1}]"
             )
-        tags = self._tags(wanted)
-        if isinstance(tags, Reply):
-            request.answer(tags)
+        selection = self._selection(wanted)
+        if isinstance(selection, Reply):
+            request.answer(selection)
             return
         held_ms = wanted.suspend_timeout_millis if wanted.sys_flag & SUSPEND else 0
         asked = Pull(
             Queue(wanted.topic, wanted.queue_id),
             wanted.queue_offset,
             _pull_request(
-                tags, wanted.max_msg_nums, wanted.max_msg_bytes, self._limits, self.settings
+                selection, wanted.max_msg_nums, wanted.max_msg_bytes, self._limits, self.settings
             ),
             max(0, min(held_ms, HOLD_MS_MAX)),
-            tags,
+            selection.expression,
+            selection.kind,
         )
         number = next(self._numbers)
         self._open[number] = request
@@ -114,10 +126,38 @@ class Pulls:
         """The store's."""
         return self.desk.store.settings
 
-    def _tags(self, wanted: PullMessageHeader) -> str | Reply:
-        """The expression of tags that counts, or why there is none."""
+    def check(self, request: Request) -> Reply:
+        """46: whether an expression may be subscribed. Raises BadCommand."""
+        asked = read_body(CheckClientBody, request.body).subscription_data
+        selection = _selected(asked.sub_string, asked.expression_type)
+        if not selection.kind:
+            return Reply()
+        self._check_kind(selection.kind)
+        return self._refusal(selection, ResponseCode.SUBSCRIPTION_PARSE_FAILED) or Reply()
+
+    def _check_kind(self, kind: str) -> None:
+        """Raises BadCommand for a language other than tags while these are off."""
+        if kind and not self.settings.enable_property_filter:
+            raise BadCommand(
+                f"the broker does not support consumer to filter message by {kind}",
+                "start the node with enable_property_filter=true, or filter by tags",
+            )
+
+    def _refusal(self, selection: Selection, code: ResponseCode) -> Reply | None:
+        """The answer to an expression that does not parse."""
+        try:
+            _filter_of(selection)
+        except BadRequest as error:
+            return Reply(
+                code, remark=f"{error.reason}; {error.hint}" if error.hint else error.reason
+            )
+        return None
+
+    def _selection(self, wanted: PullMessageHeader) -> Selection | Reply:
+        """The expression that counts, or why there is none."""
+        bad_code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
         if wanted.sys_flag & SUBSCRIPTION:
-            expression, kind = wanted.subscription or "*", wanted.expression_type
+            selection = _selected(wanted.subscription, wanted.expression_type)
         else:
             group = self._members.find(wanted.consumer_group)
             if group is None:
@@ -133,14 +173,12 @@ class Pulls:
             if found.sub_version < wanted.sub_version:
                 text = f"an older subscription of {wanted.topic} is known"
                 return Reply(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark=text)
-            expression, kind = found.sub_string or "*", found.expression_type
-        if kind not in ("", TAG):
-            raise BadCommand(f"the broker does not support consumer to filter message by {kind}")
-        try:
-            _filter_of(expression)
-        except BadRequest as error:
-            return Reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=error.reason)
-        return expression
+            selection = _selected(found.sub_string, found.expression_type)
+            if selection.kind:
+                # A broker compiles it with the heart-beat, and has no filter then.
+                bad_code = ResponseCode.FILTER_DATA_NOT_EXIST
+        self._check_kind(selection.kind)
+        return self._refusal(selection, bad_code) or selection
 
     def _deliver(self, held: Held, found: Answer | MqError, _: Mapping[str, Any]) -> bool:
         request = self._open.pop(held.request_id)
@@ -170,14 +208,27 @@ def _reply(held: Held, found: Answer) -> Reply:
     return Reply(code, ext, found.payload or b"", status.value)
 
 
+def _selected(expression: str | None, kind: str) -> Selection:
+    if kind in ("", TAG):
+        return Selection(expression or "*")
+    return Selection(expression or "", kind)
+
+
 @lru_cache(maxsize=1024)
-def _filter_of(expression: str) -> TagFilter | None:
-    return parse_tags(expression)
+def _filter_of(selection: Selection) -> TagFilter | SqlFilter | None:
+    """Raises BadRequest."""
+    if not selection.kind:
+        return parse_tags(selection.expression)
+    if selection.kind != SQL92:
+        raise BadRequest(
+            f"expressions of the type {selection.kind[:80]!a} are unknown", "use SQL92 or TAG"
+        )
+    return sql_filter(selection.expression)
 
 
 @lru_cache(maxsize=1024)
 def _pull_request(
-    tags: str, count: int, size: int, limits: TransferLimits, settings: Settings
+    selection: Selection, count: int, size: int, limits: TransferLimits, settings: Settings
 ) -> PullRequest:
     """Cached, as consumers repeat their pulls."""
     count = max(1, min(count, PULL_MESSAGES_MAX))
@@ -188,7 +239,7 @@ def _pull_request(
         limits=limits._replace(
             count_max=count, cold_count_max=count, bytes_max=size, cold_bytes_max=size
         ),
-        tags=_filter_of(tags),
+        tags=_filter_of(selection),
         exact=True,
         filter_bytes_max=settings.max_filter_message_size,
         files_max=settings.travel_cq_file_num_when_get_message,

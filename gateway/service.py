@@ -106,6 +106,7 @@ class GatewayService:
             code.HEART_BEAT: self._beat,
             code.UNREGISTER_CLIENT: members.unregister,
             code.GET_CONSUMER_LIST_BY_GROUP: members.members_of,
+            code.CHECK_CLIENT_CONFIG: self.pulls.check,
             code.LOCK_BATCH_MQ: lambda request: members.lock(request, monotonic()),
             code.UNLOCK_BATCH_MQ: members.unlock,
             code.UPDATE_AND_CREATE_TOPIC: topics.create,

@@ -13,6 +13,7 @@ from protocol.errors import NodeBusy
 from protocol.ids import Queue
 
 HELD_MAX = 50_000
+LookKey = tuple[int, str, str, int, int]
 _DEAD_MAX = 1_024
 
 
@@ -58,6 +59,18 @@ class Held:
         request = self.pull.request
         count = next_offset - self.pull.offset
         return count < request.max_messages and self.bytes < request.total_bytes_max
+
+    @property
+    def look_key(self) -> LookKey:
+        """Pulls of one queue with the same key find the same."""
+        pull, request = self.pull, self.pull.request
+        return (
+            self.next_offset,
+            pull.tags_kind,
+            pull.tags,
+            request.max_messages,
+            request.total_bytes_max,
+        )
 
     def look(self) -> Pull:
         """The pull for the next look."""

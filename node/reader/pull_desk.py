@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from node.reader.answers import Answer, is_waiting_status, look_again, pull, pull_answer
 from node.reader.growth_notices import News
-from node.reader.long_polls import Held, LongPolls
+from node.reader.long_polls import Held, LongPolls, LookKey
 from node.reader.requests import Pull
 from node.reader.tail_pulls import AT_ONCE, Deliver, TailDesk, late
 from node.store.query.pull import nothing
@@ -26,7 +26,7 @@ UNDECIDED_MS = 1_000
 """How long a pull that does not wait is held until the end of its queue is known."""
 
 T = TypeVar("T")
-_Looked = dict[tuple[int, str, int, int], PulledRecords | None]
+_Looked = dict[LookKey, PulledRecords | None]
 _OF_THE_END = (PullStatus.OFFSET_OVERFLOW_BADLY, PullStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -206,13 +206,7 @@ class PullDesk:
         """Serves a held pull if there are messages for it. Equal pulls share one look."""
         try:
             for _ in range(SCANS_AT_ONCE):
-                request = held.pull.request
-                key = (
-                    held.next_offset,
-                    held.pull.tags,
-                    request.max_messages,
-                    request.total_bytes_max,
-                )
+                key = held.look_key
                 if key not in looked:
                     looked[key] = self._look(held.look(), is_final)
                 result = looked[key]

@@ -52,6 +52,8 @@ class Pull:
     wait_ms: int
     tags: str = ""
     """The expression: equal pulls share one look."""
+    tags_kind: str = ""
+    """Its language, if it is not that of tags."""
     stream: bool = False
     """Whether it gets an answer each time when its queue grows; such a pull waits."""
 

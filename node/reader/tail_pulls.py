@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from node.reader.answers import Answer, look_again, tail_answer
-from node.reader.long_polls import Held, LongPolls
+from node.reader.long_polls import Held, LongPolls, LookKey
 from node.reader.tail_cache import TailCache, Taken
 from node.store.running_store import RunningStore
 from protocol.errors import MqError
@@ -22,7 +22,7 @@ Deliver = Callable[[Held, Answer | MqError, Mapping[str, Any]], bool]
 its peer is gone."""
 AT_ONCE: Mapping[str, Any] = MappingProxyType({})
 """Of an answer to a pull that was not held."""
-_Answers = dict[tuple[int, str, int, int], tuple[Taken, Answer]]
+_Answers = dict[LookKey, tuple[Taken, Answer]]
 
 
 class TailDesk:
@@ -67,10 +67,9 @@ class TailDesk:
 
     def _wake(self, store: RunningStore, held: Held, answers: _Answers) -> None:
         """Equal pulls share one answer."""
-        request = held.pull.request
-        key = held.next_offset, held.pull.tags, request.max_messages, request.total_bytes_max
+        key = held.look_key
         if key not in answers:
-            taken = self.tail.take(held.queue, held.next_offset, request)
+            taken = self.tail.take(held.queue, held.next_offset, held.pull.request)
             if taken is None:
                 return
             try:

@@ -249,7 +249,11 @@ def test_a_pull_gets_the_records_as_they_are_stored(peer: RemotingPeer) -> None:
         ({"topic": "nobody"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"sysFlag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST),
         ({"subscription": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
-        ({"expressionType": "SQL92", "subscription": "a > 1"}, ResponseCode.SYSTEM_ERROR),
+        (
+            {"expressionType": "SQL92", "subscription": "a >"},
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        ),
+        ({"expressionType": "XPATH"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
     ],
 )
 def test_a_pull_of_nothing_says_why(

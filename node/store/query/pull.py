@@ -12,8 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.store.log.reader import LogReader
-from node.store.query.pull_types import TOTAL_BYTES_MAX, PulledRecords, PullRequest, PullStatus
+from node.store.query.pull_types import (
+    FILTERED_BYTES_MAX,
+    TOTAL_BYTES_MAX,
+    PulledRecords,
+    PullRequest,
+    PullStatus,
+)
 from node.store.query.record_of_unit import damaged_message
+from node.store.query.sql_filter import SqlFilter
 from node.store.query.verified_read import verified_bytes
 from node.store.queues.files import NO_UNITS, Units
 from node.store.queues.reader import QueueReader
@@ -153,6 +160,9 @@ def _scan_file(
             if found.consumed < few:
                 return units, found
     units = queue.units(start, count)
+    if isinstance(request.tags, SqlFilter):
+        before = np.cumsum(units["size"].astype(np.int64)) - units["size"]
+        units = units[: max(1, int(np.count_nonzero(before < FILTERED_BYTES_MAX)))]
     return units, _scan(log, units, request)
 
 

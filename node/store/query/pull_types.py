@@ -7,10 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from node.store.query.sql_filter import SqlFilter
 from node.store.query.tag_filter import TagFilter
 from node.store.query.verified_read import Payload
 
 TOTAL_BYTES_MAX = 128 << 20
+FILTERED_BYTES_MAX = 4 << 20
+"""Records that one pull reads for a filter in SQL92, but always one record."""
 
 
 class PullStatus(Enum):
@@ -49,13 +52,14 @@ class PullRequest:
     """The messages that a pull takes, and its limits.
 
     `exact`: compares the text of tags too; a broker compares hashes and leaves the text to its
-    client. `filter_bytes_max`: the bytes of units that one pull scans.
+    client. An SqlFilter needs `exact`.
+    `filter_bytes_max`: the bytes of units that one pull scans.
     """
 
     max_messages: int = 32
     total_bytes_max: int = TOTAL_BYTES_MAX
     limits: TransferLimits = IN_MEMORY
-    tags: TagFilter | None = None
+    tags: TagFilter | SqlFilter | None = None
     exact: bool = False
     filter_bytes_max: int = 16_000
     files_max: int = 1

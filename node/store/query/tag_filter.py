@@ -52,7 +52,7 @@ class TagFilter:
 
     def takes_record(self, raw: Readable) -> bool:
         """True if the tag's text fits, and for what is not a record: its reader reports that."""
-        properties = _properties(bytes(raw))
+        properties = stored_properties(bytes(raw))
         if properties is None:
             return True
         tags = decode_raw_properties(properties).get(b"TAGS", b"")
@@ -62,7 +62,7 @@ class TagFilter:
         return not isinstance(decode(raw, 0), Record)
 
 
-def _properties(raw: bytes) -> bytes | None:
+def stored_properties(raw: bytes) -> bytes | None:
     """A record's properties by its lengths alone; None when these do not agree."""
     if len(raw) < RECORD_BYTES_MIN:
         return None

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from node.reader.requests import parse_get, parse_pull
 from node.runtime.settings import Settings
 from node.store.query.pull_types import TransferLimits
+from node.store.query.tag_filter import TagFilter
 from protocol.errors import BadRequest, MqError
 from protocol.ids import Queue
 from protocol.requests import (
@@ -46,7 +47,7 @@ def test_a_pulls_own_limits_count_instead_of_the_settings() -> None:
 
 def test_tags_of_a_pull_become_a_filter_unless_they_take_everything() -> None:
     pull = parse_pull({**PULL, "tags": " a || b||"}, SETTINGS, LIMITS)
-    assert pull.request.tags is not None
+    assert isinstance(pull.request.tags, TagFilter)
     assert pull.request.tags.tags == {"a", "b"}
     for everything in ("", "*", " * ", None):
         assert parse_pull({**PULL, "tags": everything}, SETTINGS, LIMITS).request.tags is None

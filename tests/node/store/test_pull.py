@@ -12,6 +12,7 @@ from node.store.opening import StoppedStore, open_store
 from node.store.query import pull
 from node.store.query.pull import get_message
 from node.store.query.pull_types import IN_MEMORY, PullRequest, PullStatus, TransferLimits
+from node.store.query.sql_filter import sql_filter
 from node.store.query.tag_filter import TagFilter, parse_tags
 from protocol.errors import BadRequest, StoreDamaged
 from protocol.kernel import loader
@@ -37,7 +38,8 @@ REQUESTS = st.builds(
     max_messages=st.integers(1, 1200),
     total_bytes_max=st.integers(1, 500_000),
     limits=LIMITS,
-    tags=st.sampled_from(["*", "TagA", "TagA || BB", "Aa||BB", "no-such-tag"]).map(parse_tags),
+    tags=st.sampled_from(["*", "TagA", "TagA || BB", "Aa||BB", "no-such-tag"]).map(parse_tags)
+    | st.sampled_from(["TAGS = 'TagA'", "TAGS <> 'TagA'", "x > 5", "TRUE"]).map(sql_filter),
     exact=st.booleans(),
     filter_bytes_max=st.integers(1, 16_000),
     files_max=st.integers(1, 3),
