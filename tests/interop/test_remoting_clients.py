@@ -60,6 +60,9 @@ def test_producer_and_push_consumers_share_take_over_and_go_on(tmp_path: Path) -
             "all after it": "true",
             "goes on": "true",
             "repeated": "0",
+            "by SQL": "true",
+            "by SQL in the end": str(COUNT),
+            "bad SQL": "true",
         }
         by_id = node.client.get(first[1])
         assert (by_id.body, by_id.keys) == (b"body 0", ["k0"])

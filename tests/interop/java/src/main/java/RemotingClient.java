@@ -6,6 +6,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQClientException;
@@ -32,12 +33,16 @@ public final class RemotingClient {
         final AtomicInteger count = new AtomicInteger();
 
         Member(String name, String expression, Set<String> seen) throws MQClientException {
-            consumer = new DefaultMQPushConsumer("group-" + topic);
+            this("group-" + topic, name, MessageSelector.byTag(expression), seen);
+        }
+
+        Member(String group, String name, MessageSelector selector, Set<String> seen) throws MQClientException {
+            consumer = new DefaultMQPushConsumer(group);
             consumer.setNamesrvAddr(address);
             consumer.setInstanceName(name);
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             consumer.setPersistConsumerOffsetInterval(500);
-            consumer.subscribe(topic, expression);
+            consumer.subscribe(topic, selector);
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 for (MessageExt message : messages) {
                     seen.add(message.getKeys() + "/" + message.getTags() + "/" + new String(message.getBody()));
@@ -77,7 +82,9 @@ public final class RemotingClient {
     }
 
     private static Message message(int number) {
-        return new Message(topic, number % 2 == 0 ? "even" : "odd", "k" + number, ("body " + number).getBytes());
+        Message made = new Message(topic, number % 2 == 0 ? "even" : "odd", "k" + number, ("body " + number).getBytes());
+        made.putUserProperty("a", String.valueOf(number % 10));
+        return made;
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -143,6 +150,20 @@ public final class RemotingClient {
         Thread.sleep(1000);
         print("repeated", again.size() - (count + 1) / 2);
         third.consumer.shutdown();
+
+        Set<String> bySql = ConcurrentHashMap.newKeySet();
+        Member fourth = new Member("sql-" + topic, "four", MessageSelector.bySql("a > 5 AND TAGS = 'odd'"), bySql);
+        print("by SQL", until(() -> bySql.size() == count) && bySql.stream().allMatch(one -> one.contains("/odd/")));
+        Thread.sleep(1000);
+        print("by SQL in the end", bySql.size());
+        fourth.consumer.shutdown();
+        try {
+            new Member("bad-" + topic, "five", MessageSelector.bySql("a >"), bySql);
+            print("bad SQL", "taken");
+        } catch (MQClientException error) {
+            Throwable cause = error.getCause() == null ? error : error.getCause();
+            print("bad SQL", cause.getMessage() != null && cause.getMessage().contains("character 4"));
+        }
         producer.shutdown();
         System.exit(0);
     }
