@@ -354,6 +354,7 @@ def test_topics_are_those_of_the_table_and_those_that_only_have_queues(
     rows = {row["topic"]: row for row in reader.get("topics").header["topics"]}
     assert rows["fresh"] == {
         "topic": "fresh", "queues": 3, "read_queues": 3, "write_queues": 3, "perm": 6,
+        "retention_hours": 0,
     }  # fmt: skip
     stored = {queue["topic"]: queue["queueId"] for queue in facts("small-clean").state["queues"]}
     assert set(rows) >= {topic for topic in stored if topic != "no-such-topic"}
