@@ -91,6 +91,8 @@ class Members:
     def __init__(self) -> None:
         self.may_ring: Callable[[str], bool] = lambda group: True
         """Whether a group's members hear of changes; its owner sets it."""
+        self.changes = 0
+        """Rises when `shown` has something else to say."""
         self.groups: dict[str, Group] = {}
         self.producers: dict[str, dict[RemotingConnection, GroupMember]] = {}
         self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
@@ -156,6 +158,7 @@ class Members:
             data.client_id, now, header.language.name, header.version
         )
         if group.take(consumer, data.without_sub) or is_new:
+            self.changes += 1
             self._ring(name, group)
 
     def unregister(self, request: Request) -> Reply:
@@ -211,8 +214,12 @@ class Members:
         """A member pulls from a queue."""
         group = self.groups.get(name)
         member = None if group is None else group.members.get(connection)
-        if group is not None and member is not None:
-            group.pulled_by.setdefault(topic, {})[queue] = member.client_id
+        if group is None or member is None:
+            return
+        pulled_by = group.pulled_by.setdefault(topic, {})
+        if pulled_by.get(queue) != member.client_id:
+            pulled_by[queue] = member.client_id
+            self.changes += 1
 
     def shown(self) -> dict[str, Any]:
         """Groups, members and queues, for people."""
@@ -263,6 +270,7 @@ class Members:
         group = self.groups.get(name)
         if group is None or group.members.pop(connection, None) is None:
             return
+        self.changes += 1
         if not group.members:
             del self.groups[name]
         self._ring(name, group)

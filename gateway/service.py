@@ -62,8 +62,8 @@ class GatewayService:
     ) -> None:
         self.requests = 0
         self._root = store.root
-        self._shown: dict[str, Any] | None = None
-        """What the file of the members says."""
+        self._shown = -1
+        """The number of the change that the file of the members has."""
         self.connections: set[RemotingConnection] = set()
         self.members = Members()
         self.topics = Topics(TopicsFile(store.root), core, settings, name)
@@ -148,11 +148,10 @@ class GatewayService:
         """Ends what is silent. Call it each second or so."""
         self.members.drop_silent(now)
         self.groups.turn(now)
-        shown = self.members.shown()
-        if shown != self._shown:
+        if self.members.changes != self._shown:
             with disk.if_room():
-                write_members(self._root, shown)
-                self._shown = shown
+                write_members(self._root, self.members.shown())
+                self._shown = self.members.changes
         for connection in list(self.connections):
             connection.close_if_idle(now)
 

@@ -27,8 +27,8 @@ from protocol.record.encode import ANY_QUEUE
 
 log = logging.getLogger("keelog.tasks")
 
-WAIT_S = 30.0
-"""How long a reader holds a pull of a level without messages."""
+WAIT_S_MAX = 30.0
+"""How long a reader holds a pull of a level without messages, if `long_polling_ms_max` lets it."""
 PULL_BYTES_MAX = 256 * 1024
 PULL_MESSAGES_MAX = 1_000
 """What a level holds in memory."""
@@ -37,13 +37,16 @@ LOOK_S_MAX = 5.0
 RETRY_S = 1.0
 ERROR_S = 10.0
 """Between two lines of the log about one trouble."""
+_HELD = ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE")
+"""The outcomes for which a reader holds a pull."""
 
 
 class DelayLevel(NamedTuple):
-    """A level, from 1 on, and its delay."""
+    """A level, from 1 on, its delay, and how long a reader holds a pull of it."""
 
     level: int
     delay_ms: int
+    wait_s: float
 
 
 class _Outcome:
@@ -98,8 +101,9 @@ class DelayQueue:
                 await asyncio.sleep(RETRY_S)
 
     async def _pull(self) -> deque[Record]:
-        """The next messages, none after WAIT_S without one. Raises what a reader refuses."""
-        level, offset = self._level.level, self._offsets.get(self._level.level)
+        """The next messages, none after a while without one. Raises what a reader refuses."""
+        level, wait_s = self._level.level, self._level.wait_s
+        offset = self._offsets.get(level)
         fields_ = {
             "topic": self._place.topic,
             "queue": self._place.queue_id,
@@ -108,7 +112,7 @@ class DelayQueue:
             "max_bytes": PULL_BYTES_MAX,
         }
         try:
-            found = await run(self._core, operations.pull(fields_, WAIT_S, 2 * WAIT_S))
+            found = await run(self._core, operations.pull(fields_, wait_s, 2 * WAIT_S_MAX))
         except MessageDamaged as damage:
             why = fields(level=level, why=damage)
             log.error("a delayed message is damaged, and not delivered", extra=why)  # noqa: TRY400
@@ -120,7 +124,7 @@ class DelayQueue:
                 extra = fields(level=level, before=offset, now=found.next_begin_offset)
                 log.warning("a delay level goes on elsewhere", extra=extra)
                 self._offsets.note(level, found.next_begin_offset)
-            elif found.status not in ("OFFSET_OVERFLOW_ONE", "NO_MESSAGE_IN_QUEUE"):
+            elif wait_s < RETRY_S or found.status not in _HELD:
                 await asyncio.sleep(RETRY_S)
         return deque(_records(found))
 

@@ -9,7 +9,7 @@ import time
 from functools import partial
 
 from client.core import ClientCore
-from gateway.tasks.delay_level import DelayLevel, DelayQueue
+from gateway.tasks.delay_level import WAIT_S_MAX, DelayLevel, DelayQueue
 from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.writer_link import WriterLink
 from node.runtime.held_store import check_held
@@ -36,8 +36,11 @@ class Tasks:
         self._page = page
         self._offsets = DelayOffsets(child.root, now_ms)
         self._link = WriterLink(core, run_dir(child.root))
+        wait_s = min(WAIT_S_MAX, settings.long_polling_ms_max / 1000)
         self._levels = [
-            DelayQueue(DelayLevel(number, delay_ms), core, self._link, self._offsets, now_ms)
+            DelayQueue(
+                DelayLevel(number, delay_ms, wait_s), core, self._link, self._offsets, now_ms
+            )
             for number, delay_ms in enumerate(settings.delay_levels_ms, 1)
         ]
 

@@ -15,8 +15,11 @@ _FILE = "members"
 
 
 def write_members(root: Path, groups: dict[str, Any]) -> None:
-    """Replaces the file. Raises OSError."""
-    disk.write_atomically(run_dir(root) / _FILE, json.dumps(groups).encode())
+    """Replaces the file, which no disk has to keep. Raises OSError."""
+    path = run_dir(root) / _FILE
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(groups))
+    disk.rename(new, path)
 
 
 def read_members(root: Path) -> dict[str, Any]:

@@ -44,11 +44,12 @@ class TopicTable:
         """The topic that a process of the node writes to: one of the system's is created, and a
         permission counts for clients alone. Raises as `for_send`."""
         topic = self._file.topics.get(name)
-        if topic is not None or name != SCHEDULE_TOPIC:
+        if name != SCHEDULE_TOPIC:
             return topic or self._adopt(name)
         queues = len(self._settings.delay_levels_ms)
-        topic = Topic(name, queues, queues, PERM_DEFAULT)
-        self._put([topic])
+        if topic is None or topic.write_queues < queues:
+            topic = Topic(name, queues, queues, PERM_DEFAULT)
+            self._put([topic])
         return topic
 
     def for_send(self, name: str) -> Topic:
