@@ -11,6 +11,7 @@ from typing import NamedTuple
 from node.store.query.sql_tree import (
     ORDERS,
     TEXT_TESTS,
+    Between,
     Equal,
     In,
     Literal,
@@ -268,15 +269,20 @@ class _Parser:
         low = self._operand(depth)
         self._need("AND")
         high = self._operand(depth)
-        if is_not:
-            below, above = self._order(left, "<", low), self._order(left, ">", high)
-        else:
-            below, above = self._order(left, ">=", low), self._order(left, "<=", high)
+        self._check_ordered("BETWEEN", left, low, high)
+        if not is_not:
             self._check_range(low, high)
-        return self._grown(Several((below.node, above.node), is_not), left.start, below, above)
+        node = Between(left.node, low.node, high.node, is_not)
+        return self._grown(node, left.start, left, low, high)
 
     def _order(self, left: _Branch, sign: str, right: _Branch) -> _Branch:
-        for side in (left, right):
+        self._check_ordered(sign, left, right)
+        return self._grown(Order(left.node, sign, right.node), left.start, left, right)
+
+    # Checks
+
+    def _check_ordered(self, sign: str, *sides: _Branch) -> None:
+        for side in sides:
             node = side.node
             is_other = isinstance(node, Literal) and not isinstance(node.constant, int | float)
             if node.is_truth or is_other:
@@ -285,9 +291,6 @@ class _Parser:
                     side.start,
                     "write a number or a property; texts have = and <>",
                 )
-        return self._grown(Order(left.node, sign, right.node), left.start, left, right)
-
-    # Checks
 
     def _check_equal(self, left: _Branch, right: _Branch) -> None:
         for side in (left, right):

@@ -129,8 +129,38 @@ class Order:
 
     def value(self, properties: Properties) -> bool | None:
         """NULL beside NULL."""
-        order = compared(self.left.value(properties), self.right.value(properties))
+        order = _order_of(self.left.value(properties), self.right, properties)
         return None if order is None else ORDERS[self.sign](order, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """`left >= low AND left <= high`, or with NOT `left < low OR left > high`.
+
+    One node, not two of `left`: those in each other would be looked at 2, 4, 8 times.
+    """
+
+    left: "Node"
+    low: "Node"
+    high: "Node"
+    is_not: bool
+    is_truth = True
+
+    def value(self, properties: Properties) -> bool | None:
+        """NULL beside NULL, unless the other bound decides."""
+        found = self.left.value(properties)
+        below = _order_of(found, self.low, properties)
+        if below is not None and below < 0:
+            return self.is_not
+        above = _order_of(found, self.high, properties)
+        if above is not None and above > 0:
+            return self.is_not
+        return None if below is None or above is None else not self.is_not
+
+
+def _order_of(left: Value, right: "Node", properties: Properties) -> int | None:
+    """As `compared`; a broker does not look at the right side beside NULL, which may fail."""
+    return None if left is None else compared(left, right.value(properties))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +198,4 @@ class TextTest:
         return TEXT_TESTS[self.test](found, self.text) is not self.is_not
 
 
-Node = Literal | Name | Minus | Truth | Not | Several | Equal | Order | In | TextTest
+Node = Literal | Name | Minus | Truth | Not | Several | Equal | Order | Between | In | TextTest

@@ -69,6 +69,28 @@ def test_what_decides_first_keeps_an_error_from_being_met() -> None:
     assert not sql_filter("(b = 5) CONTAINS 'x' OR TRUE").takes(ONE)
 
 
+def test_a_side_beside_null_is_not_looked_at_where_a_broker_does_not() -> None:
+    for beside in ("none > -(b = 5)", "none BETWEEN -(b = 5) AND 3", "none NOT BETWEEN 1 AND b"):
+        assert sql_filter(f"{beside} OR a = 5").takes(ONE)
+
+
+@pytest.mark.parametrize("word", ["BETWEEN", "NOT BETWEEN"])
+def test_each_part_is_looked_at_once_however_deep_it_is(word: str) -> None:
+    looks = 0
+
+    class Counted(dict[str, str]):
+        def get(self, name: str, default: Any = None) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().get(name, default)
+
+    expression = f"a {word} 6 AND 9"
+    for _ in range(45):
+        expression = f"-({expression}) {word} 1 AND 2"
+    sql_filter(expression).takes(Counted(ONE))
+    assert looks == 1
+
+
 # Random trees: printed, parsed, and compared with the oracle.
 
 NAMES, ABSENT = ["a", "b", "c", "d", "e"], "none"
