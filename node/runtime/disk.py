@@ -289,3 +289,15 @@ def write_atomically(path: Path, data: bytes) -> None:
             raise
         rename(temporary, path)
         sync_with_length(folder)
+
+
+def replace_unsynced(path: Path, data: bytes) -> None:
+    """Old or new for every reader, but not after a power loss: for files that only a running node
+    needs. Raises OSError."""
+    temporary = path.with_name(path.name + _TEMPORARY_SUFFIX)
+    descriptor = open_file(temporary, create=True, empty=True, own=True)
+    try:
+        write_all(descriptor, data, 0)
+    finally:
+        os.close(descriptor)
+    rename(temporary, path)

@@ -16,10 +16,7 @@ _FILE = "members"
 
 def write_members(root: Path, groups: dict[str, Any]) -> None:
     """Replaces the file, which no disk has to keep. Raises OSError."""
-    path = run_dir(root) / _FILE
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(groups))
-    disk.rename(new, path)
+    disk.replace_unsynced(run_dir(root) / _FILE, json.dumps(groups).encode())
 
 
 def read_members(root: Path) -> dict[str, Any]:
