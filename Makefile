@@ -16,9 +16,10 @@ CRASH_S := 600
 FAULTS_S := 1200
 SPARK_S := 1200
 SOAK_S := 14400
+CLIENTS_S := 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint test check interop crash faults spark soak clean
+.PHONY: help setup demo lint test check interop clients crash faults spark soak clean
 
 help: ## prints this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,15 +54,19 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint ## format, lint, types and all tests but crash, faults, spark, soak and interop
-	$(PYTEST) -m 'not crash and not faults and not spark_long and not soak and not interop'
+test: lint ## format, lint, types and all tests but crash, faults, spark, soak, interop and clients
+	$(PYTEST) -m 'not crash and not faults and not spark_long and not soak and not interop and not clients'
 
 check: lint ## the same without marked tests: seconds
-	$(PYTEST) -m 'not process and not crash and not faults and not spark and not spark_long and not soak and not interop'
+	$(PYTEST) -m 'not process and not crash and not faults and not spark and not spark_long and not soak and not interop and not clients'
 
 # One at a time: the first test builds the Java probe.
 interop: setup ## compares with RocketMQ's own store (needs java and mvn)
 	$(BIN)/python -m pytest -q -rs -m interop
+
+# One at a time: the tests share builds, and both brokers run beside the clients.
+clients: setup ## RocketMQ's clients and its own tests at a node and at a broker: half an hour at most
+	timeout $(CLIENTS_S) $(BIN)/python -m pytest -q -rs -m clients
 
 crash: setup ## power losses on a simulated disk, over 100,000 images: ten minutes at most
 	timeout $(CRASH_S) $(PYTEST) -rs -m crash
