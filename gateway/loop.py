@@ -151,7 +151,6 @@ class Gateway:
     def _step(self, is_rung: bool) -> None:
         follower, now = self._follower, time.monotonic()
         self._is_due = False
-        follower.look(now)
         follower.begin_turn(now, is_rung)
         follower.end_turn(now)
         follower.beat(now, self.service.requests)

@@ -20,6 +20,7 @@ from node.runtime.process import now_ms
 from node.runtime.settings import Settings
 from node.runtime.state_page import DAMAGED, NEVER, RUNNING, STOPPED, StatePages, WorkerPage
 from node.runtime.wakeup import (
+    QUIET_SHARE,
     SLEEP_S_MAX,
     Context,
     DatagramWakeup,
@@ -36,6 +37,8 @@ log = logging.getLogger("keelog.reader")
 TICK_MS = 2
 """The time between looks at the pages while a pull waits and messages flow: a lost hint costs less
 than 5 ms. After a quiet time a look comes less often."""
+BUSY_S = TICK_MS / 1000 * QUIET_SHARE
+"""So soon after the log grew, a look comes after TICK_MS."""
 IDLE_MS = int(SLEEP_S_MAX * 1000)
 WAITING_S = 0.1
 """How long the process follows the log after the last request for its end: most are repeated."""
@@ -65,6 +68,7 @@ class StoreFollower:
         self, site: ReaderSite, desk: PullDesk, page: WorkerPage, context: Context
     ) -> None:
         self.desk = desk
+        self._pages: StatePages = desk.store.pages
         self._site = site
         self._page = page
         self._bell = DatagramWakeup(site.slot)
@@ -77,24 +81,18 @@ class StoreFollower:
         self._has_moved = False
         self._waits_until = 0.0
         self._wake_at = NEVER
-        self._readable = 0
+        self._end = 0
         self._grew_at = time.monotonic()
         self._heartbeat_at = 0.0
         self._reopen_check_at = 0.0
-
-    @property
-    def _pages(self) -> StatePages:
-        return self.desk.store.pages
-
-    def look(self, now: float) -> None:
-        """Notes whether the log has grown, after a sleep."""
-        if self._pages.readable() != self._readable:
-            self._readable, self._grew_at = self._pages.readable(), now
 
     def begin_turn(self, now: float, is_rung: bool) -> None:
         """Takes in what has come. Hints first: the refresh after them covers what they announce."""
         self._news = self._collect(now, is_rung)
         self._refresh(now)
+        end = self.desk.store.log.end
+        if end != self._end:
+            self._end, self._grew_at = end, now
 
     def catch_up(self, now: float) -> None:
         """Before each request: its client may know of the growth from the writer."""
@@ -137,9 +135,10 @@ class StoreFollower:
         deadline = desk.holds.next_deadline()
         if deadline is None:
             return TICK_MS if has_unsent else IDLE_MS
-        sleep_ms = TICK_MS
-        if desk.tail.follows and not has_unsent and not desk.is_unsettled:
-            sleep_ms = int(quiet_sleep_s(now - self._grew_at, TICK_MS / 1000) * 1000)
+        sleep_ms, quiet_s = TICK_MS, now - self._grew_at
+        is_quiet = quiet_s > BUSY_S and desk.tail.follows
+        if is_quiet and not has_unsent and not desk.is_unsettled:
+            sleep_ms = int(quiet_sleep_s(quiet_s, TICK_MS / 1000) * 1000)
         return min(sleep_ms, max(0, int((deadline - now) * 1000) + 1))
 
     def ask_for_ring(self) -> bool:
@@ -248,6 +247,7 @@ class StoreFollower:
         self.desk.tail.stop()
         self.desk.store.close()
         self.desk.store = store
+        self._pages = store.pages
         self._epoch = 0
 
 

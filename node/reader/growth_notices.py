@@ -26,6 +26,9 @@ class News(NamedTuple):
         return bool(self.queues or self.shards)
 
 
+NO_NEWS = News(set(), set())
+
+
 class HintCount:
     """Counts the hints of one worker, to notice a missing one. No I/O."""
 
@@ -108,10 +111,12 @@ class Hints:
 
         Empty while it does not listen: then the writer has rung, and its page has the news.
         """
+        if not self._listens:
+            if is_rung:
+                self._bell.hush()
+            return NO_NEWS
         news = News(set(), set())
         heard = self._bell.rings() if is_rung else []
-        if not self._listens:
-            return news
         for message in heard:
             found = parse_hint(message)
             if found is None or not 0 <= found.shard < len(self._counts):

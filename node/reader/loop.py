@@ -34,7 +34,7 @@ from node.runtime.stats.page import StatsPage
 from node.runtime.stats.series import READER as STATS
 from node.runtime.stats.topic_counts import TopicCounts
 from node.runtime.wakeup import READER, Context
-from node.serving.request_server import Server
+from node.serving.request_server import RequestWait, Server
 from node.serving.unix_server import bulk_socket
 from node.store.config.topics_file import TopicsFile
 from node.store.identity.new_store import check_created
@@ -65,9 +65,6 @@ class Reader:
         report_damage: Callable[[DamageReport], bool],
     ) -> None:
         self.server = server
-        self.poller = zmq.Poller()
-        for watched in server.watched:
-            self.poller.register(watched, zmq.POLLIN)
         self._page = page
         self.service = ReaderService(
             open_fitting(site),
@@ -77,7 +74,6 @@ class Reader:
             site.shards,
         )
         self._follower = StoreFollower(site, self.service.desk, page, context)
-        self.poller.register(self._follower.bell_fd, zmq.POLLIN)
         number = int(site.slot.removeprefix(READER))
         self._stats = StatsPage(site.root, STATS, number)
         self._topics = TopicCounts(site.root, STATS, number)
@@ -86,15 +82,15 @@ class Reader:
 
     def run(self, stop: StopFlag) -> None:
         """Serves until the flag is set, then answers the held pulls."""
-        self.poller.register(stop.fd, zmq.POLLIN)
+        bell_fd = self._follower.bell_fd
+        wait = RequestWait((*self.server.watched, bell_fd, stop.fd))
         self._page.publish(state=RUNNING)
         follower, sleep_ms = self._follower, 0
         while not stop.is_set:
-            ready = self.poller.poll(sleep_ms)
+            ready = wait.poll(sleep_ms)
             now = time.monotonic()
-            follower.look(now)
             if ready or self._is_anything_due(now):
-                self._try_step(now, is_rung=any(one[0] == follower.bell_fd for one in ready))
+                self._try_step(now, is_rung=any(one == bell_fd for one, _ in ready))
                 now = time.monotonic()
             sleep_ms = self._sleep_ms(now) if follower.ask_for_ring() else 0
         self._page.publish(state=STOPPING)
@@ -103,13 +99,16 @@ class Reader:
     def _try_step(self, now: float, is_rung: bool) -> None:
         """As `step`; without a free descriptor it pauses, and a later turn does the rest."""
         try:
-            with disk.if_room():
-                self.step(now, is_rung)
-                return
+            self.step(now, is_rung)
+        except OSError as error:
+            if not disk.is_passing(error):
+                raise
         except MqError as error:
             if not is_shortage(error):
                 raise
             log.warning("not done for now", extra=fields(why=error))
+        else:
+            return
         self._beat(now)
         time.sleep(SHORTAGE_S)
 

@@ -46,9 +46,19 @@ def if_room() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in PASSING:
+        if not is_passing(error):
             raise
-        log.warning("not done for now", extra=fields(file=error.filename, why=error.strerror))
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether the disk is full or no descriptor is free; the log has a warning then.
+
+    For a loop, where a `with` of `if_room` would cost each turn more than its pages do.
+    """
+    if error.errno not in PASSING:
+        return False
+    log.warning("not done for now", extra=fields(file=error.filename, why=error.strerror))
+    return True
 
 
 def open_file(path: Path, create: bool = False, empty: bool = False, own: bool = False) -> int:

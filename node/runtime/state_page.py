@@ -171,7 +171,9 @@ class _Page:
 
     def _check(self) -> None:
         """Raises PageAbsent for what this page's owner did not make: its numbers say nothing."""
-        if not self._is_of_now:
+        # As `_is_of_now`, without its call: each look at a page comes here.
+        numbers = self._numbers
+        if numbers[0] != PAGE_MAGIC or numbers[_IDENTITY_AT] != self._identity:
             raise PageAbsent(f"{self.path} is of an earlier run of this machine, or of others")
 
     @property
@@ -239,11 +241,12 @@ class _Page:
 
         Raises PageAbsent when somebody wrote over the page since it was opened.
         """
+        numbers, fields_end = self._numbers, 1 + len(self.fields)
         while True:
             self._check()
-            epoch = self._numbers[1]
-            values = self._numbers[1 : 1 + len(self.fields)].tolist()
-            if self._numbers[1] == epoch == values[0]:
+            epoch = numbers[1]
+            values = numbers[1:fields_end].tolist()
+            if numbers[1] == epoch == values[0]:
                 return values
 
     def close(self) -> None:
@@ -362,6 +365,8 @@ class StatePages:
         self._root = root
         self._log: LogPage | None = None
         self._workers: list[WorkerPage | None] = [None] * shards
+        self._all: list[LogPage | WorkerPage] = []
+        """All pages, once all are mapped."""
 
     @property
     def log(self) -> LogPage | None:
@@ -396,10 +401,12 @@ class StatePages:
 
     def raw(self) -> bytes | None:
         """What all pages say; None while one is not mapped."""
-        mapped = self._mapped()
-        if len(mapped) <= len(self._workers):
-            return None
-        return b"".join([page.raw() for page in mapped])
+        if not self._all:
+            mapped = self._mapped()
+            if len(mapped) <= len(self._workers):
+                return None
+            self._all = mapped
+        return b"".join([page.raw() for page in self._all])
 
     def _mapped(self) -> list[LogPage | WorkerPage]:
         return [page for page in (self._log, *self._workers) if page is not None]
@@ -416,7 +423,7 @@ class StatePages:
         """Gives the mappings back."""
         for page in self._mapped():
             page.close()
-        self._log, self._workers = None, [None] * len(self._workers)
+        self._log, self._workers, self._all = None, [None] * len(self._workers), []
 
 
 _RECORDS, _APPENDED, _COMMITTED, _READABLE = (

@@ -142,6 +142,11 @@ class DatagramWakeup:
                 heard.append(self._socket.recv(RING_BYTES_MAX))
         return heard
 
+    def hush(self) -> None:
+        """Takes one ring, after `watched` became readable: a further one shows again there."""
+        with suppress(BlockingIOError):
+            self._socket.recv(RING_BYTES_MAX)
+
     def close(self) -> None:
         """Nobody hears anything from now on."""
         self._socket.close()

@@ -104,9 +104,10 @@ class RequestWait:
         # What a zmq.Poller asks; the list is made once.
         self._watched: list[tuple[Any, int]] = [(one, int(zmq.POLLIN)) for one in watched]
 
-    def poll(self, timeout_ms: int) -> None:
-        """Returns when there may be something to do, at the latest after the time."""
-        zmq.zmq_poll(self._watched, timeout_ms)
+    def poll(self, timeout_ms: int) -> list[tuple[Any, int]]:
+        """Returns when there may be something to do, at the latest after the time: what is ready,
+        each with its events."""
+        return zmq.zmq_poll(self._watched, timeout_ms)
 
 
 class Server:

@@ -92,6 +92,8 @@ class Writer:
         self.lacks_room = False
         """Whether an append was refused for a shortage of room or descriptors, which lasts."""
         self.last_heartbeat = 0.0
+        self._is_busy = False
+        """Whether the last turn appended."""
         self._house_at = 0.0
         self._held_at = 0.0
         self.last_disk_retry = 0.0
@@ -118,6 +120,7 @@ class Writer:
         self._publish(self.flushing.collect(now))
         began = monotonic_ns()
         group = self._take_group()
+        self._is_busy = bool(group)
         if group:
             self._append(group, now, began)
         if now >= self._house_at:
@@ -170,7 +173,10 @@ class Writer:
     def _sleep_ms(self) -> int:
         if self.staging.has_work or self.server.has_requests:
             return 0
-        if self.server.has_unsent or self.removals.is_active or self._is_watched():
+        # While appends come, a request ends most sleeps: the clock decides after other turns.
+        if self._is_busy or self.server.has_unsent or self.removals.is_active:
+            return WATCH_MS
+        if self._is_watched():
             return WATCH_MS
         turns_at = self.flushing.turns_at
         if turns_at == _NEVER:
