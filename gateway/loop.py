@@ -69,6 +69,7 @@ class Gateway:
         self._registrar = Registrar(name_servers, name, self.service.topics)
         self._follower = StoreFollower(site, self.service.pulls.desk, page, zmq_)
         self.service.before_reading = self._catch_up
+        self.service.commits.fail = self._fail
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False
         self._look_at = 0.0

@@ -8,6 +8,7 @@ from typing import Any
 from client import operations
 from client.aio.run import run
 from client.core import ClientCore
+from gateway.commits import Commits
 from gateway.connection import Reply, Request
 from gateway.topics import Topics
 from node.reader.answers import bounds_of, look_again
@@ -30,8 +31,9 @@ _BOUNDARIES = {one.value: one for one in Boundary}
 class Offsets:
     """One for each gateway, in the thread of its loop."""
 
-    def __init__(self, core: ClientCore, topics: Topics, desk: PullDesk) -> None:
+    def __init__(self, core: ClientCore, topics: Topics, commits: Commits, desk: PullDesk) -> None:
         self._core = core
+        self._commits = commits
         self._topics = topics
         self._desk = desk
 
@@ -92,13 +94,11 @@ class Offsets:
         among the newest, as RocketMQ has it (ConsumerManageProcessor#queryConsumerOffset).
         """
         wanted: QueryConsumerOffsetHeader = request_fields(request.header)
-        places = await run(
-            self._core,
-            operations.cursor_places(
-                wanted.topic, wanted.consumer_group, self._core.deadline(None)
-            ),
-        )
-        found = places.get(wanted.queue_id)
+        topic, group = wanted.topic, wanted.consumer_group
+        found = self._commits.waiting(topic, group).get(wanted.queue_id)
+        if found is None:
+            asked = operations.cursor_places(topic, group, self._core.deadline(None))
+            found = (await run(self._core, asked)).get(wanted.queue_id)
         if found is not None:
             return _reply(found)
         if wanted.set_zero_if_not_found and self._is_young(wanted.topic, wanted.queue_id, now):
@@ -108,18 +108,17 @@ class Offsets:
             f" {wanted.topic}"
         )
 
-    async def commit(self, request: Request) -> Reply:
-        """15: notes the next offset that a group consumes. A negative one is ignored."""
-        wanted: UpdateConsumerOffsetHeader = request_fields(request.header)
-        await self.note(wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset)
-        return Reply()
+    def commit(self, request: Request) -> Reply:
+        """15: notes the next offset that a group consumes. A negative one is ignored.
 
-    async def note(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Commits one offset at the writer."""
-        if offset >= 0:
-            places = {queue_id: offset}
-            deadline = self._core.deadline(None)
-            await run(self._core, operations.commit_cursor(topic, group, places, deadline))
+        Raises UnknownTopic, NodeBusy.
+        """
+        wanted: UpdateConsumerOffsetHeader = request_fields(request.header)
+        self._topics.need(wanted.topic)
+        self._commits.note(
+            wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
+        )
+        return Reply()
 
     def _is_young(self, topic: str, queue_id: int, now: float) -> bool:
         """Whether the first message of a queue is there still, and within the newest part of the

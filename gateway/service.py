@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from client.core import ClientCore
+from gateway.commits import Commits
 from gateway.connection import RemotingConnection, Reply, Request
 from gateway.delayed import retry_topic
 from gateway.groups import Groups
@@ -78,7 +79,8 @@ class GatewayService:
         levels = len(settings.delay_levels_ms)
         self.sends = Sends(self._link, self.topics, self.groups, name.cluster, levels)
         self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
-        self._offsets = Offsets(core, self.topics, self.pulls.desk)
+        self.commits = Commits(core)
+        self._offsets = Offsets(core, self.topics, self.commits, self.pulls.desk)
         self._tasks: set[asyncio.Future[Any]] = set()
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
@@ -203,10 +205,9 @@ class GatewayService:
     def _pull(self, request: Request) -> None:
         wanted: PullMessageHeader = request_fields(request.header)
         if wanted.sys_flag & COMMIT:
-            note = self._offsets.note(
+            self.commits.note(
                 wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
             )
-            self._aside(note, "an offset was not committed")
         self.members.note_pull(
             wanted.consumer_group, request.connection, wanted.topic, wanted.queue_id
         )
@@ -244,5 +245,6 @@ class GatewayService:
             connection.close()
         for task in list(self._tasks):
             task.cancel()
+        await self.commits.close()
         self._link.close()
         self.groups.close()

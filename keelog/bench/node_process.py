@@ -103,6 +103,12 @@ class Node:
             await_workers(client)
 
     @property
+    def pid(self) -> int:
+        """Of its supervisor."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         """Whether its supervisor lives."""
         return self._process is not None and self._process.poll() is None

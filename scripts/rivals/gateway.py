@@ -1,19 +1,24 @@
 """RocketMQ's own Java client at a node's gateway and at a Java broker, in turns.
 
-`python -m scripts.rivals.gateway` prints messages a second of both, and their ratio, for each load.
-Both flush asynchronously. The client is one process with one connection to each server.
+`python -m scripts.rivals.gateway` prints a row for each load: the figure of both, their ratio as
+median of the rounds, and in the end the memory of all processes of either server. The client is one
+warm process for each server, with the same program. While one side has its turn, the processes of
+the other are stopped.
 """
 
 import argparse
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from keelog.bench.node_process import Node, free_ports
+from scripts.rivals.proc import family, private_mib
+from scripts.rivals.rest import stopped
 from scripts.rivals.rocketmq import (
     Addresses,
     Program,
@@ -23,117 +28,200 @@ from scripts.rivals.rocketmq import (
 )
 
 BODY = 128
-LOADS: Mapping[str, Mapping[str, object]] = {
-    "64 callers": {"threads": 64},
-    "1,024 in flight": {"threads": 2, "in_flight": 1024},
-    "batches of 100": {"threads": 4, "batch": 100},
-    "one caller": {"threads": 1},
-}
+QUEUES = 8
+STORED = 1_000_000
+"""Messages that a push consumer reads."""
+WARM_S = 6
+"""A Java client and broker are steady after 5 to 6 s."""
 OURS, THEIRS = "keelog", "rocketmq"
+SETTINGS = ("disk_space_warning_level_ratio=100", "clean_file_forcibly_enable=false")
+SYNC = "flush_disk_type=SYNC_FLUSH"
 
 
-class LoadRow(NamedTuple):
-    """Messages a second, and the median wait of a caller in µs; the turns of each side."""
+class GatewayLoad(NamedTuple):
+    """What the Java program is asked, and which of its figures counts."""
+
+    ask: str
+    arguments: Mapping[str, object]
+    figures: tuple[str, ...] = ("per_s",)
+    is_sync: bool = False
+    stored: int = 0
+
+
+LOADS: Mapping[str, GatewayLoad] = {
+    "64 callers": GatewayLoad("send", {"threads": 64}),
+    "1,024 in flight": GatewayLoad("send", {"threads": 2, "in_flight": 1024}),
+    "batches of 100": GatewayLoad("send", {"threads": 4, "batch": 100}),
+    "push consumer, pulls of 32": GatewayLoad("push", {"pull": 32}, stored=STORED),
+    "push consumer, pulls of 1,024": GatewayLoad("push", {"pull": 1024}, stored=STORED),
+    "one caller": GatewayLoad("send", {"threads": 1}),
+    "SYNC_FLUSH, 64 callers": GatewayLoad("send", {"threads": 64}, is_sync=True),
+    "end to end at 1,000/s": GatewayLoad("end_to_end", {"rate": 1000}, ("p50_us", "p99_us")),
+}
+
+
+class GatewayRow(NamedTuple):
+    """One figure of a load: the medians, and the turns of each side.
+
+    `ratio` is the median of the rounds. Above 1 the gateway is faster, in rows of time too.
+    """
 
     load: str
+    figure: str
     keelog: float
     rocketmq: float
-    keelog_p50_us: float | None
-    rocketmq_p50_us: float | None
-    turns: dict[str, list[float]]
+    ratio: float
+    turns: Mapping[str, Sequence[float]]
+
+
+@dataclass(slots=True)
+class GatewaySide:
+    """A server and the client that drives it."""
+
+    name: str
+    address: str
+    """Of the name server, and of the broker."""
+    broker: str
+    store: Path
+    server_pids: Sequence[int]
+    program: Program
+    memory_mib: list[float] = field(default_factory=list)
 
     @property
-    def ratio(self) -> float:
-        """Above 1: the gateway is faster."""
-        return self.keelog / self.rocketmq
+    def pids(self) -> list[int]:
+        """Clients before servers, as they are stopped."""
+        return [self.program.pid, *(one for pid in self.server_pids for one in family(pid))]
+
+    def note_memory(self) -> None:
+        """Reads what all of the server's processes hold, beside the store's own pages."""
+        servers = [one for pid in self.server_pids for one in family(pid)]
+        self.memory_mib.append(private_mib(servers, self.store))
 
 
-def start_keelog(ends: ExitStack, folder: Path) -> str:
-    """A node with a gateway; the address of its gateway."""
-    folder.mkdir(parents=True, exist_ok=True)
+def start_ours(ends: ExitStack, classes: str, folder: Path, *, is_sync: bool) -> GatewaySide:
+    """A node with a gateway, which is its own name server."""
+    folder.mkdir(parents=True)
     address = f"127.0.0.1:{free_ports(4) + 3}"
-    settings = ["disk_space_warning_level_ratio=100", f"serve.remoting={address}"]
+    settings = [*SETTINGS, f"serve.remoting={address}", *([SYNC] if is_sync else [])]
     node = Node(folder / "node", settings, readers=1).start()
-    ends.callback(node.stop)
-    return address
+    ends.callback(node.kill)
+    program = Program(classes, folder / "client", address)
+    ends.callback(program.kill)
+    return GatewaySide(OURS, address, address, folder / "node", [node.pid], program)
 
 
-def start_rocketmq(ends: ExitStack, classes: str, folder: Path) -> str:
-    """A name server and a broker; the address of the name server."""
+def start_theirs(ends: ExitStack, classes: str, folder: Path, *, is_sync: bool) -> GatewaySide:
+    """A name server and a broker."""
     addresses = Addresses.free()
     names = start_name_server(classes, folder / "names", addresses.name_server)
     ends.callback(names.kill)
-    broker = RocketMQ(classes, folder / "broker", addresses, {})
+    settings = {"flushDiskType": "SYNC_FLUSH"} if is_sync else {}
+    broker = RocketMQ(classes, folder / "broker", addresses, settings)
     ends.callback(broker.remove)
     broker.start()
-    return addresses.name_server
+    program = Program(classes, folder / "client", addresses.name_server)
+    ends.callback(program.kill)
+    pids = [broker.pid, names.pid]
+    return GatewaySide(THEIRS, addresses.name_server, addresses.broker, broker.store, pids, program)
 
 
-def measure(folder: Path, loads: Sequence[str], rounds: int, seconds: int) -> list[LoadRow]:
+def measure(folder: Path, names: Sequence[str], rounds: int, seconds: int) -> Iterable[GatewayRow]:
     """Runs each load against both, in turns, after a turn of each that does not count."""
     classes = class_path()
-    with ExitStack() as ends:
-        programs = {}
-        for side in (OURS, THEIRS):
-            home = folder / side
-            address = (
-                start_keelog(ends, home) if side == OURS else start_rocketmq(ends, classes, home)
+    for is_sync in (False, True):
+        chosen = [name for name in names if LOADS[name].is_sync is is_sync]
+        if not chosen:
+            continue
+        home = folder / ("sync" if is_sync else "async")
+        with ExitStack() as ends:
+            sides = (
+                start_theirs(ends, classes, home / THEIRS, is_sync=is_sync),
+                start_ours(ends, classes, home / OURS, is_sync=is_sync),
             )
-            programs[side] = Program(classes, home / "client", address)
-            ends.callback(programs[side].kill)
-            programs[side].ask("send", topic="warm", body=BODY, seconds=seconds, threads=16)
-        return [measure_load(programs, load, rounds, seconds) for load in loads]
+            for side, other in (sides, reversed(sides)):
+                with stopped(other.pids):
+                    _make_topic(side, "warm")
+                    side.program.ask("send", topic="warm", body=BODY, seconds=WARM_S, threads=64)
+            for name in chosen:
+                yield from _measure_load(sides, name, rounds, seconds)
+            yield _memory(sides, is_sync)
 
 
-def measure_load(programs: Mapping[str, Program], load: str, rounds: int, seconds: int) -> LoadRow:
-    """One row."""
-    topic = load.replace(" ", "-").replace(",", "")
-    answers: dict[str, list[dict[str, Any]]] = {OURS: [], THEIRS: []}
+def _make_topic(side: GatewaySide, topic: str) -> None:
+    side.program.ask("topic", topic=topic, queues=QUEUES, broker=side.broker)
+
+
+def _measure_load(
+    sides: Sequence[GatewaySide], name: str, rounds: int, seconds: int
+) -> Iterable[GatewayRow]:
+    load, topic = LOADS[name], "".join(one if one.isalnum() else "-" for one in name)
+    turns: dict[str, dict[str, list[float]]] = {
+        figure: {OURS: [], THEIRS: []} for figure in load.figures
+    }
+    for side, other in (sides, reversed(sides)):
+        with stopped(other.pids):
+            _make_topic(side, topic)
+            if load.stored:
+                side.program.ask(
+                    "send", topic=topic, body=BODY, messages=load.stored, threads=8, batch=100
+                )
     for number in range(rounds + 1):
-        for side in (OURS, THEIRS) if number % 2 else (THEIRS, OURS):
-            found = programs[side].ask(
-                "send", topic=topic, body=BODY, seconds=seconds, **LOADS[load]
-            )
-            if found["failed"] or not found["messages"]:
-                raise SystemExit(f"error: {side}, {load}: {found}")
+        for side, other in (sides, reversed(sides)) if number % 2 else (reversed(sides), sides):
+            with stopped(other.pids):
+                found = _turn(side, load, topic, number, seconds)
             if number:
-                answers[side].append(found)
-    turns = {
-        side: [one["messages"] / one["seconds"] for one in rows] for side, rows in answers.items()
-    }
-    waits = {
-        side: median(row["p50_us"] for row in rows) if "p50_us" in rows[0] else None
-        for side, rows in answers.items()
-    }
-    return LoadRow(
-        load, median(turns[OURS]), median(turns[THEIRS]), waits[OURS], waits[THEIRS], turns
-    )
+                side.note_memory()
+                for figure in load.figures:
+                    turns[figure][side.name].append(found[figure])
+    for figure, of_sides in turns.items():
+        pairs = list(zip(of_sides[OURS], of_sides[THEIRS], strict=True))
+        is_time = figure.endswith("_us")
+        ratio = median(theirs / ours if is_time else ours / theirs for ours, theirs in pairs)
+        yield GatewayRow(
+            name, figure, median(of_sides[OURS]), median(of_sides[THEIRS]), ratio, of_sides
+        )
+
+
+def _turn(
+    side: GatewaySide, load: GatewayLoad, topic: str, number: int, seconds: int
+) -> dict[str, Any]:
+    """Asks the program, and checks what it says."""
+    more: dict[str, object] = {"seconds": seconds}
+    if load.ask == "push":
+        more = {"messages": load.stored, "group": f"{topic}-{number}"}
+    found = side.program.ask(load.ask, topic=topic, body=BODY, **load.arguments, **more)
+    if found["failed"] or not found["messages"]:
+        raise SystemExit(f"error: {side.name}, {topic}: {found}")
+    return {**found, "per_s": found["messages"] / found["seconds"]}
+
+
+def _memory(sides: Sequence[GatewaySide], is_sync: bool) -> GatewayRow:
+    """The most that each server's processes held after a turn."""
+    most = {side.name: max(side.memory_mib) for side in sides}
+    name = "memory of all server processes" + (", SYNC_FLUSH" if is_sync else "")
+    turns = {side.name: side.memory_mib for side in sides}
+    return GatewayRow(name, "MiB", most[OURS], most[THEIRS], most[OURS] / most[THEIRS], turns)
 
 
 def main() -> None:
     """Measures and prints a row as soon as it is there."""
     parser = argparse.ArgumentParser("python -m scripts.rivals.gateway", description=__doc__)
-    parser.add_argument("--loads", default=",".join(range_of(LOADS)), help="numbers from 0, by ,")
+    everything = ",".join(map(str, range(len(LOADS))))
+    parser.add_argument("--loads", default=everything, help="numbers from 0, by ,")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=5, help="of a turn")
+    parser.add_argument("--seconds", type=int, default=4, help="of a turn")
     parser.add_argument("--json", action="store_true", help="one object a line")
     options = parser.parse_args()
     names = [list(LOADS)[int(number)] for number in options.loads.split(",")]
+    if not options.json:
+        print("| load | figure | Keelog | RocketMQ | ratio |\n|---|---|---:|---:|---:|", flush=True)
     with tempfile.TemporaryDirectory(prefix="keelog-gateway-") as folder:
         for row in measure(Path(folder), names, options.rounds, options.seconds):
             if options.json:
-                print(json.dumps({**row._asdict(), "ratio": row.ratio}))
+                print(json.dumps(row._asdict()), flush=True)
             else:
-                waits = f"{row.keelog_p50_us or 0:,.0f} and {row.rocketmq_p50_us or 0:,.0f} us"
-                print(
-                    f"{row.load:16} {row.keelog:9,.0f}/s {row.rocketmq:9,.0f}/s"
-                    f"  x{row.ratio:.2f}  p50 {waits}"
-                )
-
-
-def range_of(loads: Mapping[str, object]) -> list[str]:
-    """The numbers of all loads."""
-    return [str(number) for number in range(len(loads))]
+                cells = (row.load, row.figure, f"{row.keelog:,.0f}", f"{row.rocketmq:,.0f}")
+                print(f"| {' | '.join(cells)} | {row.ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ public final class Rival {
             case "behind" -> answer.put("bytes", broker.behindBytes(command));
             case "send" -> new Sending(broker.producer(command), command).run(answer);
             case "drain" -> new Draining(broker, command).run(answer);
+            case "push" -> new Pushing(broker, command).run(answer);
             case "end_to_end" -> new EndToEnd(broker, command).run(answer);
             case "find" -> new Finding(broker.producer(command), command).run(answer);
             case "first_send" -> broker.firstSend(command, answer);
