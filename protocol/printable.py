@@ -37,7 +37,7 @@ def count_text(value: float) -> str:
 
 def _scaled(value: float, base: int, units: Sequence[str], decimals: int | None) -> str:
     for unit in units:
-        if abs(value) < base or unit == units[-1]:
+        if abs(value) < base - 0.5 or unit == units[-1]:  # else it is rounded up to the base
             break
         value /= base
     if decimals is not None:

@@ -51,8 +51,9 @@ def test_a_store_without_messages_to_send_is_an_error(
 
 def shown(monkeypatch: pytest.MonkeyPatch, is_there: bool, is_asked_for: bool = False) -> str:
     stream = io.BytesIO()
+    made = [topic("orders", 1234), topic("%RETRY%" + "t" * 248, 7), topic("%DLQ%billing", 3)]
     monkeypatch.setattr(keelog.cli.demo.command, "is_spark_there", lambda: is_there)
-    monkeypatch.setattr(keelog.cli.demo.command, "spark_topics", lambda *_: [topic("orders", 1234)])
+    monkeypatch.setattr(keelog.cli.demo.command, "spark_topics", lambda *_: made)
     _show_spark("store", is_asked_for, Output("table", stream))
     return stream.getvalue().decode()
 
@@ -61,6 +62,7 @@ def test_the_table_of_the_job_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(monkeypatch, is_there=True)
     assert "what a Spark job counts in the store, topics of retries left out\ntopic " in text
     assert "orders  2       1,234" in text
+    assert "%" not in text
 
 
 def test_without_spark_a_line_says_how_to_get_it(
