@@ -180,7 +180,7 @@ def rows(limits: dict[str, float], results: TurnResults | None) -> list[tuple[st
     made: list[tuple[str, ...]] = []
     for name, (title, _, load) in LIMITS.items():
         figure = node_figure(results, load) if results else None
-        shown = "" if figure is None else f"{figure:,.3g} ({load})"
+        shown = "" if figure is None else f"{number(figure, '')} ({load})"
         part = "" if figure is None else f"{figure / limits[name]:.0%}"
         made.append((title, number(limits[name], ""), shown, part))
     return made
