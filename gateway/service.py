@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from client.core import ClientCore
+from gateway.admin.look_ups import LookUps
 from gateway.commits import Commits
 from gateway.connection import RemotingConnection, Reply, Request
 from gateway.delayed import retry_topic
@@ -81,6 +82,7 @@ class GatewayService:
         self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
         self.commits = Commits(core)
         self._offsets = Offsets(core, self.topics, self.commits, self.pulls.desk)
+        self._look_ups = LookUps(core, store.root, self._look_up, self._readable)
         self._tasks: set[asyncio.Future[Any]] = set()
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
@@ -105,6 +107,9 @@ class GatewayService:
             code.GET_EARLIEST_MSG_STORETIME: lambda request: offsets.earliest_time(
                 request, self._now()
             ),
+            code.QUERY_MESSAGE: self._look_ups.by_key,
+            code.VIEW_MESSAGE_BY_ID: self._look_ups.by_offset,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.groups.configure,
             code.HEART_BEAT: self._beat,
             code.UNREGISTER_CLIENT: members.unregister,
             code.GET_CONSUMER_LIST_BY_GROUP: members.members_of,
@@ -123,6 +128,11 @@ class GatewayService:
         """The record at a log offset. Raises NotFound, StoreDamaged."""
         self._now()
         return self.pulls.desk.again(lambda: self.pulls.desk.store.look_up(offset))
+
+    def _readable(self) -> int:
+        """Up to where the log may be read."""
+        self._now()
+        return self.pulls.desk.store.log.end
 
     def _now(self) -> float:
         """The time, after taking in how far the log has grown."""
