@@ -87,23 +87,23 @@ def java_version(said: str) -> int:
     return int(major) if major.isdigit() else 0
 
 
-def class_path() -> str:
-    """Builds the program when its sources are newer; returns what `java -cp` needs."""
+def class_path(project: Path = JAVA) -> str:
+    """Builds a Maven project when its sources are newer; returns what `java -cp` needs."""
     why = missing()
     if why:
         raise RivalMissing(why)
-    built = JAVA / "target" / "cp.txt"
-    sources = [JAVA / "pom.xml", *(JAVA / "src").rglob("*.*")]
+    built = project / "target" / "cp.txt"
+    sources = [project / "pom.xml", *(project / "src").rglob("*.*")]
     if not built.exists() or built.stat().st_mtime < max(s.stat().st_mtime for s in sources):
         built.unlink(missing_ok=True)
-        command = ["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), "package"]
+        command = ["mvn", "-q", "-B", "-f", str(project / "pom.xml"), "package"]
         command += ["dependency:build-classpath", "-Dmdep.outputFile=target/cp.txt"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
         if done.returncode or not built.exists():
             raise RivalMissing(
-                f"Maven could not build {JAVA}: {(done.stdout + done.stderr)[-800:]}"
+                f"Maven could not build {project}: {(done.stdout + done.stderr)[-800:]}"
             )
-    return f"{JAVA / 'target' / 'classes'}:{built.read_text().strip()}"
+    return f"{project / 'target' / 'classes'}:{built.read_text().strip()}"
 
 
 def _begin_client() -> None:
