@@ -20,7 +20,7 @@ from protocol.message_id import NO_HOST, Host
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.errors import BadCommand, BrokenFrame
 from protocol.remoting.frame_reader import ROOM_BYTES, FrameReader, frame_head
-from protocol.remoting.headers import ONE_WAY, RemotingHeader
+from protocol.remoting.headers import ANSWER, ONE_WAY, RemotingHeader
 
 log = logging.getLogger("keelog.gateway")
 
@@ -243,13 +243,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._note_bytes()
 
     def _take_frames(self, nbytes: int) -> None:
+        taken = False
         try:
             for header, body in self._reader.received(nbytes):
-                if header.is_answer:
+                if header.flag & ANSWER:
                     self.handler.answered(self, header)
                 else:
-                    self._begun_at = None
                     self._take(Request(self, header, body))
+                taken = True
                 if self._is_paused or self.is_closed:
                     self._is_waiting = True
                     break
@@ -258,7 +259,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._reader.keep(nbytes)
         if not self._reader.has_begun:
             self._begun_at = None
-        elif self._begun_at is None:
+        elif self._begun_at is None or taken:
             self._begun_at = self.heard_at
 
     def _note_bytes(self) -> None:

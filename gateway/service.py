@@ -85,6 +85,7 @@ class GatewayService:
         self.requests = 0
         self.buffers = ConnectionBuffers()
         self.stats = GatewayStats(store.root)
+        self.count = self.stats.answered
         self._connections_max = connections_max()
         self._root = store.root
         self._shown = self._shown_pulls = -1
@@ -201,10 +202,6 @@ class GatewayService:
     def answered(self, connection: RemotingConnection, header: RemotingHeader) -> None:
         """A client's answer to what it was asked."""
         self._asked.answered(connection, header)
-
-    def count(self, code: int, outcome: int) -> None:
-        """A request of this code had this outcome."""
-        self.stats.answered(code, outcome)
 
     def count_end(self, reason: EndReason) -> None:
         """A connection was ended."""

@@ -70,8 +70,9 @@ class GatewayStats:
     def answered(self, code: int, outcome: int) -> None:
         """A request of this code had this outcome."""
         numbers = self._numbers
-        numbers[self._requests.get(code, self._other)] += 1
-        if outcome not in _GOOD:
+        place = self._requests.get(code)
+        numbers[self._other if place is None else place] += 1
+        if outcome and outcome not in _GOOD:
             numbers[self._refusals.get(outcome, self._other_refusal)] += 1
 
     def ended(self, reason: EndReason) -> None:
