@@ -1,7 +1,7 @@
 """The consumer groups of a node: how far each has come, and who reads for it now.
 
-The offsets are the writer's, the ends of queues a reader's, the members the gateway's: only
-RocketMQ's clients are members. A named cursor is a group without members.
+The offsets are the writer's, the ends of queues a reader's, the members the gateway's. A named
+cursor is a group without members.
 """
 
 from collections.abc import Iterable, Mapping

@@ -12,14 +12,7 @@ from client.results import Receipt
 from client.send.record_batch import EncodedMessage
 from client.send.unique_key import UniqueKeys
 from gateway.connection import Reply, Request
-from gateway.delayed import (
-    RealPlace,
-    dead_letter,
-    dead_letter_topic,
-    delay_level_of,
-    schedule_place,
-    scheduled,
-)
+from gateway.delayed import dead_letter, dead_letter_topic, delay_level_of
 from gateway.groups import Groups
 from gateway.names import SEND_EXT
 from gateway.stored_properties import (
@@ -48,6 +41,7 @@ from protocol.record.properties import (
     EMPTY_CRC_PROPERTY,
     check_properties_length,
 )
+from protocol.record.scheduled import RealPlace, schedule_place, scheduled
 from protocol.remoting.batch import BatchItem, batch_items
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.request_headers import SendMessageHeader, request_fields

@@ -110,12 +110,19 @@ def routes(view: NodeView) -> Fields:
             for child in serving
             if child.local
         },
+        "remoting": _remoting(view),
         "crc": view.settings.enabled_append_prop_crc,
         "max_message_size": view.settings.max_message_size,
         "epoch": read_log(view.root).epoch,
         "node": view.version,
         "shards": view.shards,
     }
+
+
+def _remoting(view: NodeView) -> str | None:
+    """Where the gateway listens; empty before it does, None for a node without one."""
+    gateways = [child for child in view.children if child.role is ChildRole.GATEWAY]
+    return at_host(gateways[0].endpoint, view.host) if gateways else None
 
 
 def status(view: NodeView) -> Fields:
