@@ -13,7 +13,12 @@ from tests.support.remoting import REMOTING, RemotingPeer, remoting_place
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 DELAY_LEVELS = "1s 2s 1s 2s 2s"
 """A message that is handed back for the first time comes again after the third."""
-BROKER_HEAP = ("-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
+BROKER_OPTIONS = (
+    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m",
+    # As tests/support/node.py::ANY_DISK: a broker refuses sends while the machine's disk is 90 % full.
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0",
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1.0",
+)  # fmt: skip
 TBW102_QUEUES = 8
 
 
@@ -61,7 +66,7 @@ def running_broker(home: Path) -> Iterator[Side]:
     }  # fmt: skip
     name_server = start_name_server(classes, home / "namesrv", addresses.name_server)
     try:
-        broker = RocketMQ(classes, home / "broker", addresses, settings, BROKER_HEAP)
+        broker = RocketMQ(classes, home / "broker", addresses, settings, BROKER_OPTIONS)
         broker.start()
         try:
             side = Side(addresses.name_server, addresses.broker)
