@@ -49,9 +49,9 @@ def milliseconds(time: "datetime | int | None", default: int) -> int:
         try:
             return int(time.timestamp() * 1000)
         except (ValueError, OverflowError) as error:  # local time before the year 1
-            raise BadRequest(f"{time!r} is no time: {error}", "give it a zone, or ms") from None
+            raise BadRequest(f"{time!r} is not a time: {error}", "give it a zone, or ms") from None
     if not isinstance(time, int) or isinstance(time, bool):
-        raise BadRequest(f"{time!r} is no time", "use a datetime, or whole ms since 1970")
+        raise BadRequest(f"{time!r} is not a time", "use a datetime, or whole ms since 1970")
     return time
 
 

@@ -47,7 +47,7 @@ def parse_host(text: str) -> Host:
     try:
         packed = ipaddress.ip_address(ip).packed
     except ValueError:
-        raise BadRequest(f"{text[:80]!a} is no address", "write 1.2.3.4:5 or [::1]:5") from None
+        raise BadRequest(f"{text[:80]!a} is not an address", "write 1.2.3.4:5 or [::1]:5") from None
     if not 0 <= number < 2**31:
         raise BadRequest(f"port {number} is out of range", "use a port in [0, 65535]")
     return Host(packed, number)

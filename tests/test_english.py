@@ -16,7 +16,7 @@ LIMITS = {
     r"\bbehind\b": 52,
     r"\b(told|tells|tell)\b": 76,
     r"\bstands?\b": 47,
-    r"\b(is|are) no\b": 125,
+    r"\b(is|are) no\b": 113,
     r"\bso (many|far)\b": 13,
     r"\b[Aa]nswers\b": 106,
     r"(^|[.;:] )(Who|What|Whoever|Whatever) ": 17,

@@ -80,7 +80,7 @@ class ZmqConnection:
         except zmq.ZMQError as error:
             self.close()
             raise BadRequest(
-                f"{endpoint!r} is no address of a node: {error.strerror}",
+                f"{endpoint!r} is not an address of a node: {error.strerror}",
                 "write tcp://127.0.0.1:7850",
             ) from None
 

@@ -75,7 +75,7 @@ def parse_bind(text: str) -> BindAddress:
     port = 0 if match is None or match[2] == "*" else int(match[2])
     if match is None or port > _PORT_MAX or not _is_host(match[1]):
         raise BadRequest(
-            f"bind {text[:80]!a} is no address",
+            f"bind {text[:80]!a} is not an address",
             "write tcp://127.0.0.1:7850, tcp://[::1]:7850, or a host name of this machine",
         )
     return BindAddress(match[1], port, any_port=port == 0)
@@ -90,7 +90,7 @@ def parse_http(text: str) -> BindAddress | None:
         return None
     match = _HTTP.fullmatch(text)
     if match is None or int(match[2]) > _PORT_MAX:
-        raise BadRequest(f"http {text[:80]!a} is no address", "write 7855 or 127.0.0.1:7855")
+        raise BadRequest(f"http {text[:80]!a} is not an address", "write 7855 or 127.0.0.1:7855")
     return BindAddress(match[1] or "127.0.0.1", int(match[2]), any_port=False)
 
 

@@ -478,12 +478,12 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     store_host = store_host_of(options.bind, options.store_port, options.advertise)
     tell = RecoveryProgress(partial(report_recovery, child.ready_fd))
     store = open_writer_store(root, settings, store_host, child.ready_fd is None, tell)
-    # Fail-stop: after a failed write or flush nothing more may be acknowledged.
-    child.what = f"the writer of {root} stops, its log can no longer be trusted"
     os.chdir(store.run_dir)
     context: Context = zmq.Context()
     workers = Waiters(context, root, lambda slot: slot.startswith(FOLLOWERS))
     server = Server(context, options.bind, local=options.local)
+    # Fail-stop: after a failed write or flush nothing more may be acknowledged.
+    child.what = f"the writer of {root} stops, its log can no longer be trusted"
     writer = Writer(store, server, workers)
     store.delays.delivers = options.delays
     child.report_ready(server.endpoint)

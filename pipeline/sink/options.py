@@ -73,7 +73,7 @@ def _node(address: str | None) -> str:
     except ValueError:
         is_address = False
     if not is_address:
-        raise BadOption(f"node is {address[:80]!r}, which is no address", hint)
+        raise BadOption(f"node is {address[:80]!r}, which is not an address", hint)
     return address
 
 

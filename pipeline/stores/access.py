@@ -118,7 +118,7 @@ def parse_address(address: object) -> str:
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost") and not has_credentials:
         return str(Path(unquote(parts.path) if parts.scheme else address).absolute())
     if parts.scheme == "tcp" and (not parts.hostname or not port or parts.path.strip("/")):
-        raise BadOption(f"{address!r} is no address of a node", "tcp://127.0.0.1:7850")
+        raise BadOption(f"{address!r} is not an address of a node", "tcp://127.0.0.1:7850")
     if parts.scheme == "tcp":
         return f"tcp://{parts.netloc}"
     if parts.scheme in OBJECT_SCHEMES and not (parts.netloc + parts.path).strip("/"):

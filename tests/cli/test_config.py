@@ -190,7 +190,7 @@ def test_a_node_listens_where_commands_look_for_one() -> None:
 def test_the_long_variable_of_a_setting_goes_before_the_short_one() -> None:
     given = from_environment({"KEELOG_SERVE__HTTP": "2", "KEELOG_HTTP": "1"})
     assert settings_of(SERVE, given).http == "2"
-    with pytest.raises(BadRequest, match="the variable KEELOG_HTTP: http 'x' is no address"):
+    with pytest.raises(BadRequest, match="the variable KEELOG_HTTP: http 'x' is not an address"):
         from_environment({"KEELOG_HTTP": "x"})
 
 
@@ -232,8 +232,8 @@ def test_the_long_variable_of_a_setting_goes_before_the_short_one() -> None:
         ("[serve]\nhttp = ''\n[store]\nhttp = ''\n", 4, "http", "no setting", "config init"),
         ("[store] # a = b\n\n'max_index_num' = 0\n", 3, "max_index_num", "is 0", "positive"),
         ("store.max_index_num = 0\n", 1, "max_index_num", "is 0", "positive"),
-        ("[store\n", 1, "", "no TOML", "keelog config init"),
-        ("[store]\nmax_index_num 9\n", 2, "", "no TOML", "keelog config init"),
+        ("[store\n", 1, "", "not TOML", "keelog config init"),
+        ("[store]\nmax_index_num 9\n", 2, "", "not TOML", "keelog config init"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line_and_what_to_write(

@@ -147,7 +147,8 @@ def test_damage_costs_only_the_damaged_messages(
         for line, segment, place, number in zip(lines, *dented, (2, 3), strict=False):
             assert line.startswith(f"damage: {segment}, offset {place}: ")
             assert f"message {number} of queue 1 of dents" in line
-        assert lines[-1].startswith("2 damaged: keelog store verify DIR --deep")
+        assert lines[-1].startswith("2 damaged; see all damage")
+        assert lines[-1].endswith(f"keelog store verify {hurt.root} --deep")
 
 
 def test_on_damage_fail_ends_at_the_first_damaged_message(

@@ -187,5 +187,5 @@ def test_settings_come_from_variables_and_from_a_file(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="stores"):
         from_file(config)
     config.write_text("[store")
-    with pytest.raises(BadRequest, match="no TOML"):
+    with pytest.raises(BadRequest, match="not TOML"):
         from_file(config)

@@ -59,7 +59,7 @@ def test_a_command_of_mqadmin_is_one_of_ours(theirs: str, ours: str) -> None:
         ("topicStatus -t", "no value", "-t VALUE"),
         ("topicStatus -t T -z", "has no '-z'", "-b, -c, -n, -t"),
         ("updateTopic -t T -r 4 -w 8", "differ", "-r 8 -w 8"),
-        ("queryMsgByKey -t T -k a -b noon", "is no time", "2026-11-20#10:00:00:000"),
+        ("queryMsgByKey -t T -k a -b noon", "is not a time", "2026-11-20#10:00:00:000"),
         ("queryCq -t T -q 0 -i x", "no numbers", "-i 0"),
     ],
 )

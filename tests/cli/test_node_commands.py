@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -312,6 +313,34 @@ def test_a_bad_line_after_good_ones_is_a_partial_success(node: RunningNode) -> N
     alone = keelog(node, "produce", "partial", "--jsonl", stdin=b'{"body":1}\n')
     assert alone.returncode == 1
     assert_three_lines(alone)
+
+
+def test_after_an_unknown_outcome_the_look_up_comes_before_sending_again(
+    node: RunningNode,
+) -> None:
+    node.client.create_topic("unknown")
+    (writer,) = node.pids()["writer"]
+    words = [sys.executable, "-m", "keelog", "produce", "unknown", "--timeout", "2"]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "KEELOG_NODE": node.endpoint},
+    ) as run:  # fmt: skip
+        assert run.stdin
+        assert run.stdout
+        run.stdin.write(b"one\n")
+        run.stdin.flush()
+        assert json.loads(run.stdout.readline())["status"] == "PUT_OK"
+        try:
+            os.kill(writer, signal.SIGSTOP)
+            _, said = run.communicate(b"two\n", timeout=60)
+        finally:
+            os.kill(writer, signal.SIGCONT)
+    assert run.returncode == 7, said
+    hint = said.decode().splitlines()[-1].removeprefix("try: ")
+    look_up, _, then = hint.partition("; ")
+    assert then == "if it is not there, send the lines that have no receipt again", said
+    found = keelog(node, *look_up.split()[1:])
+    assert (found.returncode, json.loads(found.stdout)["body"]) == (0, "two")
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,10 @@ def test_what_is_no_credential_stays(text: str) -> None:
 
 
 def test_no_error_shows_the_credentials_of_an_address() -> None:
-    refused = BadRequest("tcp://me:abc@h:1 is no address", "keelog health --node tcp://me:abc@h:1")
+    refused = BadRequest(
+        "tcp://me:abc@h:1 is not an address", "keelog health --node tcp://me:abc@h:1"
+    )
     damaged = CorruptError("s3://KEY:abc@bucket/0", 7, "bad magic")
     for error in (refused, damaged, pickle.loads(pickle.dumps(refused))):
         assert "abc" not in f"{error} {error!r} {error.reason} {error.hint}"
-    assert refused.reason == "tcp://***@h:1 is no address"
+    assert refused.reason == "tcp://***@h:1 is not an address"

@@ -228,6 +228,8 @@ class _ProduceRun:
                 hint = f"send what comes after message {self._stored} again"
             else:
                 hint = "send the lines that have no receipt again"
+            if isinstance(self._error, keelog.OutcomeUnknownError) and self._error.unique_key:
+                hint = f"{self._error.hint}; if it is not there, {hint}"
             raise Partial(f"{self._stored} messages stored, then: {self._error.reason}", hint)
         raise self._error
 

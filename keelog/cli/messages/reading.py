@@ -44,6 +44,7 @@ class DamagedPlaces:
     def __init__(self, fails: bool = True) -> None:
         self._fails = fails
         self.places: set[tuple[str, int]] = set()
+        self._hint = ""
 
     def meet(self, error: CorruptError, queue: str) -> int | None:
         """Returns where the queue goes on; None where nobody can say. Raises with `fails`."""
@@ -52,15 +53,16 @@ class DamagedPlaces:
         after = error.next_offset if isinstance(error, MessageDamaged) else None
         if (error.where, error.offset) not in self.places:
             self.places.add((error.where, error.offset))
+            self._hint = self._hint or error.hint.partition("; go on after it")[0]
             then = f"the rest of {queue} cannot be read" if after is None else "passed over"
             if len(self.places) <= _SHOWN_MAX:
                 say(f"damage: {error.reason}; {then}")
         return after
 
     def end(self) -> None:
-        """Says how many places there were."""
+        """Says how many places there were, and the node's command that shows all damage."""
         if self.places:
-            say(f"{len(self.places)} damaged: keelog store verify DIR --deep  shows all damage")
+            say(f"{len(self.places)} damaged; {self._hint}")
 
 
 class BoundedReader:

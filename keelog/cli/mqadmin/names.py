@@ -148,7 +148,9 @@ def _time(text: str) -> str:
         return f"{found[1]}T{found[2]}" + (f".{found[3]}" if found[3] else "")
     if text.isdecimal():
         return text
-    raise BadRequest(f"{text[:80]!a} is no time", "write 2026-11-20#10:00:00:000, or ms since 1970")
+    raise BadRequest(
+        f"{text[:80]!a} is not a time", "write 2026-11-20#10:00:00:000, or ms since 1970"
+    )
 
 
 ALIASES: dict[str, Alias] = {

@@ -66,7 +66,7 @@ def add(name: str, node: str, description: str, use: bool, replace: bool) -> int
             hint = f"keelog context add {name} --node {node} --replace"
             raise BadRequest(f"there is a context {name} already", hint)
         if not node.startswith(("tcp://", "ipc://")):
-            raise BadRequest(f"{node[:80]!a} is no address", "write tcp://127.0.0.1:7850")
+            raise BadRequest(f"{node[:80]!a} is not an address", "write tcp://127.0.0.1:7850")
         contexts.named[name] = Context(node, description)
         if use:
             contexts.current = name

@@ -149,7 +149,7 @@ def read_file(path: Path) -> tuple[list[tuple[str, Any]], list[SettingProblem]]:
         place = re.search(r"at line (\d+)", str(error))
         line = int(place[1]) if place else None
         return [], [
-            SettingProblem("", line, f"it is no TOML: {error}", "keelog config init  shows one")
+            SettingProblem("", line, f"it is not TOML: {error}", "keelog config init  shows one")
         ]
     lines = _lines(text.decode())
     problems = list(_strangers(data, lines))

@@ -62,7 +62,7 @@ def test_an_address_is_not_looked_up(host: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("bind", ["tcp://[1.2.3.4]:1", "tcp://1.2.3:1", "tcp://a b:1", "tcp://-:1"])
 def test_what_is_no_host_is_refused(bind: str) -> None:
-    with pytest.raises(BadRequest, match="is no address"):
+    with pytest.raises(BadRequest, match="is not an address"):
         parse_bind(bind)
 
 

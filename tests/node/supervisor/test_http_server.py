@@ -158,7 +158,7 @@ def test_addresses_that_are_understood(text: str, host: str, port: int) -> None:
 
 @pytest.mark.parametrize("text", ["x", "127.0.0.1", "70000", "https://a:1", "tcp://a:1", "a:1/b"])
 def test_addresses_that_are_refused(text: str) -> None:
-    with pytest.raises(BadRequest, match="is no address"):
+    with pytest.raises(BadRequest, match="is not an address"):
         parse_http(text)
 
 

@@ -3,6 +3,9 @@
 import os
 import random
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +149,21 @@ def test_a_second_writer_ends_with_6_and_changes_nothing(writer: WriterProcess) 
         assert {path: path.lstat().st_mtime_ns for path in writer.root.rglob("*")} == before
     finally:
         writer.process.send_signal(signal.SIGCONT)
+
+
+def test_a_taken_port_is_an_error_of_the_start_and_none_of_the_log(tmp_path: Path) -> None:
+    """Whoever reads that the log cannot be trusted looks for a bad disk."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        root = tmp_path / "store"
+        create_store(root)
+        words = [sys.executable, "-P", "-m", "node.writer.loop", str(root)]
+        done = subprocess.run(
+            [*words, "--bind", f"tcp://127.0.0.1:{port}"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert f"error: the writer of {root} cannot start\ncause: cannot bind" in done.stderr
 
 
 def deep(depth: int) -> bytes:

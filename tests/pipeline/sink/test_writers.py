@@ -309,7 +309,7 @@ def test_errors_of_options_modes_and_columns_have_conditions(node: RunningNode) 
         (BadMode, "KEELOG_BAD_MODE", {}, "body string", True),
         (UnknownOption, "takes no option 'subscribe'", {"subscribe": "t"}, "body string", False),
         (BadOption, "which node to write to", {"node": ""}, "body string", False),
-        (BadOption, "which is no address", {"node": "localhost"}, "body string", False),
+        (BadOption, "which is not an address", {"node": "localhost"}, "body string", False),
         (BadOption, "timeoutMs is 'x'", {"timeoutMs": "x"}, "body string", False),
         (BadOption, "has characters other than", {"topic": "a b"}, "body string", False),
         (UnknownColumn, "which topic", {"topic": ""}, "body string", False),
