@@ -15,7 +15,7 @@ DELAY_LEVELS = "1s 2s 1s 2s 2s"
 """A message that is handed back for the first time comes again after the third."""
 BROKER_OPTIONS = (
     "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m",
-    # As tests/support/node.py::ANY_DISK: a broker refuses sends while the machine's disk is 90 % full.
+    # As ANY_DISK of nodes: a broker refuses sends while the machine's disk is 90 % full.
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0",
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1.0",
 )  # fmt: skip
