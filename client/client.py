@@ -9,6 +9,10 @@ from time import monotonic
 from typing import NoReturn, Self, TypeVar, Unpack
 
 from client import groups, operations
+from client.consumer.consumer import Consumer
+from client.consumer.consumer_thread import ConsumerThread
+from client.consumer.gateway_place import check_gateway
+from client.consumer.options import ConsumerOptions, Topics
 from client.core import ClientCore
 from client.cursor import Cursor
 from client.find import FindPages
@@ -208,6 +212,28 @@ class Client:
         ...         break
         """
         return self._results(self._core.consume(topic, options), start)
+
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions]) -> Consumer:
+        """Joins a consumer group: its members share the queues of the topics, RocketMQ's own
+        clients among them.
+
+        `topics`: one, a list, or a mapping of topics to tags. Options: `tags` or `sql`, `start`,
+        `auto_commit`, `max_retries`, `orderly`; see ConsumerOptions. The node needs a gateway
+        (`--remoting`): NotAllowed without one.
+
+        >>> receipt = client.send("peaches", b"ripe")
+        >>> with client.consumer("pickers", "peaches", start="earliest") as consumer:
+        ...     for message in consumer:
+        ...         message.ack()
+        ...         break
+        >>> message.body, message.topic
+        (b'ripe', 'peaches')
+        """
+        settings = self._core.consumer_settings(group, topics, options)
+        check_gateway(self.routes(), self.endpoint)
+        member = ConsumerThread(self._core, settings)
+        self._core.adopt_member(member)
+        return Consumer(member, self.timeout)
 
     def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
         """One message, by `msg_id`, `physical_offset`, `topic` and `unique_key`, or `topic`,

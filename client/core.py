@@ -9,10 +9,16 @@ import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from time import monotonic
-from typing import Any, cast
+from time import monotonic, time
+from typing import Any, Protocol, cast
 
 from client import operations as operations
+from client.consumer.options import (
+    ConsumerOptions,
+    ConsumerSettings,
+    Topics,
+    consumer_settings,
+)
 from client.find import FindPages
 from client.messages import Body, Message, OutgoingMessage
 from client.operations import Operation
@@ -60,6 +66,17 @@ from protocol.message_id import Host
 
 CLOSE_TIMEOUT_S = 5.0
 
+
+class ClosesWithClient(Protocol):
+    """A thread beside the client, which ends with it."""
+
+    def close_soon(self) -> None:
+        """Begins to end."""
+
+    def close(self) -> None:
+        """Ends, and waits for that."""
+
+
 _forks = 0
 """How often this process is a child of one with clients. To ask for the process id instead would be
 a call of the system for each message."""
@@ -90,13 +107,19 @@ class ClientCore:
         # Without a call of `close` it runs at the collection, or at the end of the program.
         self._carriers: set[Channel | PullChannel] = {*self._direct.links, *self._reads.links}
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._members: weakref.WeakSet[ClosesWithClient] = weakref.WeakSet()
         self._finalizer = weakref.finalize(
-            self, _stop, self.io, self._carriers, self._producers, self._pid
+            self, _stop, self.io, self._carriers, self._producers, self._members, self._pid
         )
         ip = local_ip(self.endpoint)
         self.encoder = Encoder(self.io, UniqueKeys(ip), Host(ip, 0))
         self.sender = BatchSender(self.io)
         self._sends = SendCoalescer(self.io, self.sender, self._direct)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child process of the one that connected."""
+        return self._forks != _forks
 
     def check(self) -> None:
         """Raises ForkedClient in a child process: sockets and thread belong to the parent."""
@@ -210,6 +233,11 @@ class ClientCore:
         """The link ends with the client."""
         self._carriers.add(link)
 
+    def adopt_member(self, member: ClosesWithClient) -> None:
+        """A member of a consumer group ends with the client."""
+        self.check_open()
+        self._members.add(member)
+
     def drop(self, link: Channel) -> None:
         """Ends a link that was adopted."""
         self._carriers.discard(link)
@@ -245,6 +273,13 @@ class ClientCore:
         """See Client.consume."""
         self.check()
         return Subscription(topic, TailSettings.of({**BULK, **options}), self.retry, self.timeout)
+
+    def consumer_settings(
+        self, group: str, topics: Topics, options: ConsumerOptions
+    ) -> ConsumerSettings:
+        """See Client.consumer."""
+        self.check_open()
+        return consumer_settings(group, topics, options, int(time() * 1000))
 
     def get(self, msg_id: str | None, options: GetOptions) -> Operation[Message]:
         """See Client.get."""
@@ -329,10 +364,18 @@ def wait_field(acks: object, wait: object) -> str | None:
 
 
 def _stop(
-    io: IoThread, carriers: set[Channel | PullChannel], producers: Iterable[Producer], pid: int
+    io: IoThread,
+    carriers: set[Channel | PullChannel],
+    producers: Iterable[Producer],
+    members: Iterable[ClosesWithClient],
+    pid: int,
 ) -> None:
     if os.getpid() != pid:
         return
+    for member in tuple(members):
+        member.close_soon()
+    for member in () if io.on_thread() else tuple(members):
+        member.close()
     try:
         # The caller means its messages to be stored. A done callback cannot wait for that.
         for producer in () if io.on_thread() else tuple(producers):

@@ -1,10 +1,10 @@
 """The consumer groups of a node: how far each has come, and who reads for it now.
 
-The offsets are the writer's, the ends of queues a reader's, the members the gateway's: only
-RocketMQ's clients are members. A named cursor is a group without members.
+The offsets are the writer's, the ends of queues a reader's, the members the gateway's. A named
+cursor is a group without members.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,8 @@ class GroupMemberInfo:
 @dataclass(frozen=True, slots=True)
 class GroupQueue:
     """How far a group has come in one queue. `committed` is the next offset; None where it has
-    none, and then the lag is all that the queue has. `client_id`: who pulled from it last."""
+    none, and then the lag is all that the queue has. `client_id`: who pulled from it last;
+    `pulled`: from which offset, some seconds ago."""
 
     topic: str
     queue_id: int
@@ -35,6 +36,14 @@ class GroupQueue:
     max: int
     lag: int
     client_id: str | None = None
+    pulled: int | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that members have and did not commit."""
+        if self.pulled is None:
+            return 0
+        return min(self.lag, max(0, self.pulled - (self.committed or 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,17 @@ def groups(name: str | None, deadline: float) -> Operation[list[GroupInfo]]:
     answer = yield Call(NodeRole.CONTROL, "members", {}, deadline)
     here: Mapping[str, Any] = answer.header["groups"]
     names = {*committed, *here} if name is None else {name} & {*committed, *here}
+    return (yield from described(names, committed, here, deadline))
+
+
+def described(
+    names: Iterable[str],
+    committed: Mapping[str, Mapping[str, Mapping[int, int]]],
+    here: Mapping[str, Any],
+    deadline: float,
+) -> Operation[list[GroupInfo]]:
+    """These groups, by name. `committed` has offsets by group, topic and queue, `here` the members
+    and what they read."""
     ends: dict[str, list[Any]] = {}
     found: list[GroupInfo] = []
     for group in sorted(names):
@@ -71,7 +91,8 @@ def groups(name: str | None, deadline: float) -> Operation[list[GroupInfo]]:
             if topic not in ends:
                 ends[topic] = yield from _ends(topic, deadline)
             owners = now.get("queues", {}).get(topic, {})
-            queues += _queues(topic, ends[topic], known.get(topic, {}), owners)
+            pulled = now.get("pulled", {}).get(topic, {})
+            queues += _queues(topic, ends[topic], known.get(topic, {}), owners, pulled)
         members = tuple(GroupMemberInfo(**member) for member in now.get("members", ()))
         found.append(GroupInfo(group, members, tuple(queues)))
     return found
@@ -85,15 +106,20 @@ def _ends(topic: str, deadline: float) -> Operation[list[Any]]:
 
 
 def _queues(
-    topic: str, ends: list[Any], committed: Mapping[int, int], owners: Mapping[str, str]
+    topic: str,
+    ends: list[Any],
+    committed: Mapping[int, int],
+    owners: Mapping[str, str],
+    pulled: Mapping[str, int],
 ) -> list[GroupQueue]:
     found: list[GroupQueue] = []
     for queue in ends:
         place = committed.get(queue.queue_id)
         begin = queue.min_offset if place is None else max(place, queue.min_offset)
         lag = max(0, queue.max_offset - begin)
-        owner = owners.get(str(queue.queue_id))
-        found.append(GroupQueue(topic, queue.queue_id, place, queue.max_offset, lag, owner))
+        number = str(queue.queue_id)
+        owner, at = owners.get(number), pulled.get(number)
+        found.append(GroupQueue(topic, queue.queue_id, place, queue.max_offset, lag, owner, at))
     return found
 
 

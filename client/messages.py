@@ -49,6 +49,8 @@ class MessageOptions(TypedDict, total=False):
     `reconsume_times`: how often it was delivered again.
     `unique_key`: its id, made by the client unless given; give that of an earlier send to send the
         same message again.
+    `delay_level`: readers get it after this level of RocketMQ's delays: 1 is 1 s, 3 is 10 s, 18 is
+        2 h, unless the node's `message_delay_level` says otherwise. 0: at once.
     """
 
     tags: str | None
@@ -62,6 +64,7 @@ class MessageOptions(TypedDict, total=False):
     born_host: str | None
     reconsume_times: int
     unique_key: str | None
+    delay_level: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class OutgoingMessage:
     born_host: str | None = None
     reconsume_times: int = 0
     unique_key: str | None = None
+    delay_level: int = 0
 
     def __repr__(self) -> str:
         return f"OutgoingMessage(topic={self.topic!r}, body={shown_body(self.body)})"
@@ -119,8 +123,12 @@ class OutgoingMessage:
         check_type("topic", topic, str)
         for name in ("topic", "tags", "order_by", "unique_key", "born_host"):
             check_type(name, getattr(self, name), str)
-        for name in ("queue_id", "born_timestamp", "flag", "sys_flag", "reconsume_times"):
+        for name in (
+            "queue_id", "born_timestamp", "flag", "sys_flag", "reconsume_times", "delay_level",
+        ):  # fmt: skip
             check_type(name, getattr(self, name), int)
+        if self.delay_level < 0:
+            raise BadRequest(f"delay_level is {self.delay_level}", "use 1 and more, 0 for none")
         if not isinstance(self.keys, Sequence):
             raise wrong_type("keys", self.keys, "a list of text", "keys=['order-17']")
         for key in self.keys:

@@ -9,6 +9,7 @@ import ipaddress
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import count
 from time import monotonic
 from typing import NamedTuple, Protocol
@@ -18,8 +19,8 @@ from protocol.errors import NodeBusy
 from protocol.message_id import NO_HOST, Host
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.errors import BadCommand, BrokenFrame
-from protocol.remoting.frame_reader import FrameReader, frame_head
-from protocol.remoting.headers import ONE_WAY, RemotingHeader
+from protocol.remoting.frame_reader import ROOM_BYTES, FrameReader, frame_head
+from protocol.remoting.headers import ANSWER, ONE_WAY, RemotingHeader
 
 log = logging.getLogger("keelog.gateway")
 
@@ -27,10 +28,15 @@ UNDER_WAY_MAX = 1_024
 """Requests of one connection without an answer; further ones are refused as busy."""
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
 """Of replies that a client does not read: beyond it, the connection ends."""
+BUFFERED_BYTES_MAX = 256 * 1024 * 1024
+"""Of all connections: frames that have begun, and unsent replies. Beyond it, those end that hold
+most."""
 PAUSE_BYTES = 1024 * 1024
-"""While more than this is unsent, nothing more is read from the client."""
+"""While more than this is unsent, no more requests of the client are taken."""
 IDLE_S_MAX = 120.0
 """A connection on which nothing was read for longer is closed: clients beat every 30 s."""
+FRAME_S_MAX = 120.0
+"""A connection of which a frame has begun, and does not come to its end, is closed."""
 _NUMBERS = count(1)
 
 Body = bytes | bytearray | memoryview
@@ -46,11 +52,32 @@ class Reply(NamedTuple):
     remark: str | None = None
 
 
+class EndReason(StrEnum):
+    """Why a connection was ended."""
+
+    BROKEN = "broken"
+    UNREAD = "unread"
+    SILENT = "silent"
+    CROWD = "crowd"
+    MEMORY = "memory"
+
+
 class RequestHandler(Protocol):
     """What takes the requests of all connections."""
 
+    buffers: "ConnectionBuffers"
+
+    def count(self, code: int, outcome: int) -> None:
+        """A request of this code had this outcome."""
+
+    def count_end(self, reason: EndReason) -> None:
+        """A connection was ended."""
+
     def take(self, request: "Request") -> None:
         """Serves a request, at once or later. Its body is valid only until the return."""
+
+    def answered(self, connection: "RemotingConnection", header: RemotingHeader) -> None:
+        """A client's answer to what it was asked."""
 
     def came(self, connection: "RemotingConnection") -> None:
         """A client has connected."""
@@ -74,9 +101,53 @@ class Request:
             return
         self.is_open = False
         self.connection.under_way -= 1
+        self.connection.handler.count(self.header.code, reply.code)
         if not self.header.flag & ONE_WAY:
             header = self.header.answer(reply.code, reply.ext, reply.remark)
             self.connection.send(header, reply.body)
+
+
+class ConnectionBuffers:
+    """The bytes that all connections hold: frames that have begun, and unsent replies."""
+
+    def __init__(self, limit: int = BUFFERED_BYTES_MAX) -> None:
+        self.room = memoryview(bytearray(ROOM_BYTES))
+        """Where every connection reads to: idle ones cost no memory."""
+        self.held = 0
+        self._limit = limit
+        self._holders: dict[RemotingConnection, int] = {}
+
+    def note(self, connection: "RemotingConnection", now: int) -> None:
+        """A connection holds this number of bytes now."""
+        before = self._holders.pop(connection, 0)
+        if now:
+            self._holders[connection] = now
+        self.held += now - before
+        if self.held > self._limit and now > before:
+            self.count_anew()
+            self._shrink()
+
+    def count_anew(self) -> None:
+        """What was sent in the meantime is not noted by itself."""
+        self._holders = {one: now for one in self._holders if (now := one.buffered_bytes)}
+        self.held = sum(self._holders.values())
+
+    def _shrink(self) -> None:
+        """Ends the connections that hold most, until the others fit."""
+        while self.held > self._limit:
+            greediest = max(self._holders, key=self._holders.__getitem__)
+            why = f"the connections hold {self.held} bytes, this one {self._holders[greediest]}"
+            self.held -= self._holders.pop(greediest)
+            greediest.end(EndReason.MEMORY, why)
+
+
+_EVENTS = {
+    EndReason.BROKEN: "a connection sent a broken frame",
+    EndReason.UNREAD: "a client does not read its replies",
+    EndReason.SILENT: "a connection was silent",
+    EndReason.CROWD: "too many connections",
+    EndReason.MEMORY: "a connection holds too much memory",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -94,9 +165,29 @@ class RemotingConnection(asyncio.BufferedProtocol):
     number: bytes = field(default_factory=lambda: b"%d" % next(_NUMBERS))
     """Its name among the peers of held pulls."""
     is_closed: bool = False
-    _reader: FrameReader = field(default_factory=FrameReader)
+    _reader: FrameReader = field(init=False)
+    _noted_bytes: int = 0
+    """Of the frame that has begun, as ConnectionBuffers know it."""
+    _begun_at: float | None = None
+    """When the frame began that is not whole."""
     _unsent: list[Body] = field(default_factory=list)
+    _unsent_bytes: int = 0
+    _is_paused: bool = False
+    """The client does not read."""
+    _is_waiting: bool = False
+    """Requests that were read wait until it does."""
     _transport: asyncio.Transport | None = None
+
+    def __post_init__(self) -> None:
+        self._reader = FrameReader(shared=self.handler.buffers.room)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What it holds: a frame that has begun, and unsent replies."""
+        transport = self._transport
+        if self.is_closed or transport is None:
+            return 0
+        return self._reader.buffer_bytes + transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Of asyncio."""
@@ -112,17 +203,33 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Of asyncio."""
         self.is_closed = True
         self._unsent.clear()
+        self.handler.buffers.note(self, 0)
         self.handler.went(self)
 
     def pause_writing(self) -> None:
         """Of asyncio: the client does not read, so its requests wait."""
+        self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Of asyncio."""
-        if self._transport is not None:
-            self._transport.resume_reading()
+        """Of asyncio: a client that reads is not silent."""
+        self._is_paused = False
+        self.heard_at = monotonic()
+        self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Takes the requests that were read before the client stopped reading, then further ones.
+
+        Nothing if it has stopped again: the next `resume_writing` comes.
+        """
+        if self._is_paused or self.is_closed or self._transport is None:
+            return
+        self._transport.resume_reading()
+        if self._is_waiting:
+            self._is_waiting = False
+            self._take_frames(0)
+        self._note_bytes()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Of asyncio."""
@@ -131,13 +238,33 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Of asyncio: takes all requests that are whole."""
         self.heard_at = monotonic()
+        self._take_frames(nbytes)
+        if self._reader.buffer_bytes != self._noted_bytes:
+            self._note_bytes()
+
+    def _take_frames(self, nbytes: int) -> None:
+        taken = False
         try:
             for header, body in self._reader.received(nbytes):
-                if header.is_answer:
-                    continue  # to a request of ours, and none of those waits for its answer yet
-                self._take(Request(self, header, body))
+                if header.flag & ANSWER:
+                    self.handler.answered(self, header)
+                else:
+                    self._take(Request(self, header, body))
+                taken = True
+                if self._is_paused or self.is_closed:
+                    self._is_waiting = True
+                    break
         except BrokenFrame as error:
-            self._end("a connection sent a broken frame", error.reason)
+            self.end(EndReason.BROKEN, error.reason)
+        self._reader.keep(nbytes)
+        if not self._reader.has_begun:
+            self._begun_at = None
+        elif self._begun_at is None or taken:
+            self._begun_at = self.heard_at
+
+    def _note_bytes(self) -> None:
+        self._noted_bytes = self._reader.buffer_bytes
+        self.handler.buffers.note(self, self.buffered_bytes)
 
     def _take(self, request: Request) -> None:
         self.under_way += 1
@@ -159,21 +286,30 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if not self._unsent:
             self.loop.call_soon(self._flush)
         self._unsent += (head, body) if body else (head,)
+        self._unsent_bytes += len(head) + len(body)
+        if self._unsent_bytes > PAUSE_BYTES:
+            self._flush()  # so that it is known at once whether the client reads
 
     def _flush(self) -> None:
         transport = self._transport
         if transport is None or self.is_closed or not self._unsent:
             return
         pieces: Iterable[Body] = self._unsent
-        self._unsent = []
+        self._unsent, self._unsent_bytes = [], 0
         transport.write(b"".join(pieces))
-        if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-            self._end("a client does not read its replies", f"{UNSENT_BYTES_MAX} bytes are unsent")
+        unsent = transport.get_write_buffer_size()
+        if unsent > UNSENT_BYTES_MAX:
+            self.end(EndReason.UNREAD, f"{UNSENT_BYTES_MAX} bytes are unsent")
+        elif unsent:
+            self._note_bytes()
 
     def close_if_idle(self, now: float) -> None:
-        """Ends a connection on which nothing came for IDLE_S_MAX."""
+        """Ends a connection on which nothing came for IDLE_S_MAX, and one of which a frame began
+        FRAME_S_MAX ago."""
         if now - self.heard_at > IDLE_S_MAX:
-            self._end("a connection was silent", f"for more than {IDLE_S_MAX:.0f} s")
+            self.end(EndReason.SILENT, f"for more than {IDLE_S_MAX:.0f} s")
+        elif self._begun_at is not None and now - self._begun_at > FRAME_S_MAX:
+            self.end(EndReason.SILENT, f"a frame has not ended for {FRAME_S_MAX:.0f} s")
 
     def close(self) -> None:
         """Ends it after what is unsent."""
@@ -181,8 +317,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _end(self, event: str, why: str) -> None:
-        log.warning(event, extra=fields(peer=str(self.peer), why=why))
+    def end(self, reason: EndReason, why: str) -> None:
+        """Ends it at once, without what is unsent."""
+        if self.is_closed:
+            return
+        log.warning(_EVENTS[reason], extra=fields(peer=str(self.peer), why=why))
+        self.handler.count_end(reason)
+        self.is_closed = True
         if self._transport is not None:
             self._transport.abort()
 

@@ -7,15 +7,11 @@ not handle goes to its group's retry topic by the same way
 (AbstractSendMessageProcessor#consumerSendMsgBack).
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from protocol.errors import IllegalMessage
 from protocol.names import (
     DLQ_PREFIX,
     QUEUE_ID_MAX,
     RETRY_PREFIX,
-    SCHEDULE_TOPIC,
     is_folder_name,
 )
 from protocol.record.codec import Record, has_crc_property
@@ -33,19 +29,12 @@ from protocol.record.properties import (
     decode_raw_properties,
     encode_properties,
 )
+from protocol.record.scheduled import RealPlace, joined_properties, schedule_place, scheduled
 
 FIRST_RETRY_LEVEL = 3
 """Of a message that was never handed back: 10 s by the usual levels."""
-TIMERS = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 _DELAY_START = f"{DELAY}\x01".encode()
 _LEVEL_CHARS_MAX = 11
-
-
-class RealPlace(NamedTuple):
-    """A topic and the number of a queue."""
-
-    topic: str
-    queue_id: int
 
 
 def delay_level_of(properties: bytes, level_max: int) -> int:
@@ -62,20 +51,9 @@ def delay_level_of(properties: bytes, level_max: int) -> int:
     return max(0, min(int(text), level_max))
 
 
-def scheduled(properties: bytes, place: RealPlace, level: int) -> bytes:
-    """The properties of a message that waits for its delivery at `place`."""
-    found = decode_raw_properties(properties)
-    for name in TIMERS:
-        found.pop(name.encode(), None)
-    found[DELAY.encode()] = b"%d" % level
-    found[REAL_TOPIC.encode()] = place.topic.encode()
-    found[REAL_QUEUE_ID.encode()] = b"%d" % place.queue_id
-    return _joined(found)
-
-
 def dead_letter(properties: bytes) -> bytes:
     """The properties of a message that was sent to a retry topic once too often."""
-    return _joined({**decode_raw_properties(properties), DELAY.encode(): b"-1"})
+    return joined_properties({**decode_raw_properties(properties), DELAY.encode(): b"-1"})
 
 
 def real_place_of(record: Record) -> RealPlace | None:
@@ -117,11 +95,6 @@ def handed_back(
     return place, _copy(record, place, raw, record.head.reconsume_times + 1, crc)
 
 
-def schedule_place(level: int) -> RealPlace:
-    """Where the messages of a delay level wait."""
-    return RealPlace(SCHEDULE_TOPIC, level - 1)
-
-
 def retry_topic(group: str) -> str:
     """The topic from which a group gets messages again."""
     return f"{RETRY_PREFIX}{group}"
@@ -151,7 +124,3 @@ def _copy(
         head.born_timestamp, record.born_host,
         head.flag, head.sys_flag, reconsume_times,
     )  # fmt: skip
-
-
-def _joined(pairs: Mapping[bytes, bytes]) -> bytes:
-    return b"".join(name + b"\x01" + value + b"\x02" for name, value in pairs.items())

@@ -4,21 +4,28 @@ The gateway alone writes the file, in a thread, and keeps entries and fields tha
 A group that a client names exists from then on, unless `auto_create_subscription_group` is off.
 """
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gateway.connection import Reply, Request
 from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from node.store.config.config_table import ConfigTable
 from protocol.errors import NotAllowed
 from protocol.names import SUBSCRIPTION_GROUPS_FILE, is_group_name
+from protocol.remoting.bodies import SubscriptionGroupConfig
+from protocol.remoting.errors import BadCommand
+from protocol.remoting.java_class import read_body, write_body
 
 log = logging.getLogger("keelog.gateway")
 
 KNOWN_GROUPS_MAX = 20_000
 """In the file. Further ones are refused; those that are there already stay."""
+CONFIG_BYTES_MAX = 16 * 1024
+"""The settings of one group, as a tool sends them."""
 _NEW_ENTRY: dict[str, Any] = {
     "attributes": {},
     "brokerId": 0,
@@ -83,6 +90,27 @@ class Groups:
         """All groups."""
         return sorted(self._file.entries)
 
+    def configure(self, request: Request) -> Reply:
+        """200: makes a group, or changes it; fields that are not named get their usual values.
+
+        Raises NotAllowed, BadCommand, as SubscriptionGroupManager#updateSubscriptionGroupConfig.
+        """
+        if len(request.body) > CONFIG_BYTES_MAX:
+            raise BadCommand(f"settings of {len(request.body)} bytes", f"send {CONFIG_BYTES_MAX}")
+        wanted = read_body(SubscriptionGroupConfig, request.body)
+        name = wanted.group_name
+        old = self._file.entries.get(name, _NEW_ENTRY)
+        attributes = _changed(old.get("attributes") or {}, wanted.attributes)
+        if name not in self._file.entries:
+            self._create(name)
+        # As Java writes it, and without what is null; fields that we do not know stay.
+        given = json.loads(write_body(wanted._replace(attributes=attributes), standard=True))
+        self._file.entries[name] = {**old, **given}
+        self._settings.pop(name, None)
+        self._file.touch()
+        log.info("group configured", extra=fields(group=name))
+        return Reply()
+
     def _create(self, name: str) -> dict[str, Any]:
         if not is_group_name(name):
             raise NotAllowed(f"{name[:80]!a} cannot name a group", "use a-z A-Z 0-9 _ - % |")
@@ -100,6 +128,20 @@ class Groups:
     def close(self) -> None:
         """Saves what is not saved."""
         self._file.close()
+
+
+def _changed(attributes: Mapping[str, Any], changes: Mapping[str, str]) -> dict[str, Any]:
+    """Attributes after changes, `+name` to a value or `-name`. Raises BadCommand."""
+    found = dict(attributes)
+    for sign, value in changes.items():
+        name = sign[1:]
+        if not name or sign[0] not in "+-":
+            raise BadCommand(f"{sign[:40]!a} changes no attribute", "write +name or -name")
+        if sign[0] == "+":
+            found[name] = value
+        else:
+            found.pop(name, None)
+    return found
 
 
 def _settings(entry: dict[str, Any]) -> GroupSettings:

@@ -37,10 +37,20 @@ SUBSCRIPTIONS_MAX = 1_000
 """Topics of one group."""
 SILENT_S_MAX = 120.0
 """A member that did not beat for longer is gone."""
+MEMBERSHIPS_MAX = 100_000
+"""Of all groups, those of producers too: one connection can be in many."""
+SUBSCRIBED_CHARS_MAX = 64 * 1024 * 1024
+"""Texts of the subscriptions of all groups."""
+CLIENT_ID_CHARS_MAX = 1_024
 LOCKS_MAX = 65_536
 """Of one group."""
+LOCKS_OF_ALL_MAX = 200_000
+NAME_CHARS_MAX = 255
+"""Of the topic and the broker of a queue that is locked: no topic has a longer name."""
 LOCK_S = 60.0
 """A queue that a member locked is free again after this time without a renewal."""
+PULLED_QUEUES_MAX = 65_536
+"""Of all groups: queues of which is known who pulled last, and from where."""
 BROADCASTING = "BROADCASTING"
 _BEAT_EXT = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
 _OPAQUES = count(1)
@@ -65,8 +75,10 @@ class Group:
     message_model: str = ""
     consume_type: str = ""
     consume_from_where: str = ""
-    pulled_by: dict[str, dict[int, str]] = field(default_factory=dict)
-    """By topic and queue: the client that pulled last."""
+    pulled: dict[str, dict[int, tuple[str, int]]] = field(default_factory=dict)
+    """By topic and queue: the client that pulled last, and from which offset."""
+    chars: int = 0
+    """Of its subscriptions."""
 
     def take(self, data: ConsumerData, without_sub: bool) -> bool:
         """Takes what a heart-beat says; True if the topics have changed."""
@@ -78,7 +90,16 @@ class Group:
         self.subscriptions = {
             one.topic: _newer(before.get(one.topic), one) for one in data.subscription_data_set
         }
+        self.chars = _chars(self.subscriptions.values())
         return before.keys() != self.subscriptions.keys()
+
+
+def _chars(subscriptions: Iterable[SubscriptionData]) -> int:
+    """About how much memory subscriptions take."""
+    return sum(
+        len(one.topic) + len(one.sub_string) + sum(map(len, one.tags_set)) + len(one.code_set)
+        for one in subscriptions
+    )
 
 
 def _newer(known: SubscriptionData | None, found: SubscriptionData) -> SubscriptionData:
@@ -91,21 +112,39 @@ class Members:
     def __init__(self) -> None:
         self.may_ring: Callable[[str], bool] = lambda group: True
         """Whether a group's members hear of changes; its owner sets it."""
-        self.changes = 0
-        """Rises when `shown` has something else to say."""
+        self.changes = self.pulls = 0
+        """They rise when `shown` has something else to say: of members, and of what they pulled."""
+        self._pulled_queues = 0
         self.groups: dict[str, Group] = {}
         self.producers: dict[str, dict[RemotingConnection, GroupMember]] = {}
+        self._producers_by_id: dict[str, RemotingConnection] = {}
+        self._joined: dict[RemotingConnection, set[str]] = {}
+        """By connection: its consumer groups."""
+        self._produces: dict[RemotingConnection, set[str]] = {}
+        """By connection: its producer groups."""
+        self._memberships = self._chars = self._lock_count = 0
         self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
 
     def find(self, group: str) -> Group | None:
         """A group with members; None where nobody is."""
         return self.groups.get(group)
 
+    @property
+    def producer_count(self) -> int:
+        """Clients that are producers."""
+        return len(self._producers_by_id)
+
+    def producer(self, client_id: str) -> RemotingConnection | None:
+        """The connection of a client that is a producer: the one that beat last."""
+        return self._producers_by_id.get(client_id)
+
     # Requests
 
     def beat(self, request: Request, now: float) -> Iterable[str]:
         """34: takes a heart-beat, replies to it, and returns the consumer groups that are new."""
         data = read_body(HeartbeatData, request.body)
+        if len(data.client_id) > CLIENT_ID_CHARS_MAX:
+            raise BadRequest(f"a client id of more than {CLIENT_ID_CHARS_MAX} characters")
         connection, fresh = request.connection, []
         for producer in data.producer_data_set:
             if producer.group_name:
@@ -126,10 +165,13 @@ class Members:
         members = self.producers.get(name, {})
         if not members and len(self.producers) >= GROUPS_MAX:
             raise NotAllowed(f"{GROUPS_MAX} groups of producers are there already")
-        if connection not in members and len(members) >= MEMBERS_MAX:
-            raise NotAllowed(f"group {name} has {MEMBERS_MAX} producers already")
+        if connection not in members:
+            if len(members) >= MEMBERS_MAX:
+                raise NotAllowed(f"group {name} has {MEMBERS_MAX} producers already")
+            self._join(self._produces, connection, name)
         members[connection] = GroupMember(data.client_id, now)
         self.producers[name] = members
+        self._producers_by_id[data.client_id] = connection
 
     def _beat_of(
         self,
@@ -140,15 +182,19 @@ class Members:
     ) -> None:
         name, connection = _checked(consumer.group_name), request.connection
         group = self.groups.get(name)
-        if group is None:
-            if len(self.groups) >= GROUPS_MAX:
-                raise NotAllowed(f"{GROUPS_MAX} groups have members already")
-            group = self.groups[name] = Group()
-        is_new = connection not in group.members
-        if is_new and len(group.members) >= MEMBERS_MAX:
-            raise NotAllowed(f"group {name} has {MEMBERS_MAX} members already")
         if len(consumer.subscription_data_set) > SUBSCRIPTIONS_MAX:
             raise NotAllowed(f"group {name} subscribes more than {SUBSCRIPTIONS_MAX} topics")
+        if self._chars + _chars(consumer.subscription_data_set) > SUBSCRIBED_CHARS_MAX:
+            raise NotAllowed(f"the subscriptions of all groups have {self._chars} characters")
+        if group is None and len(self.groups) >= GROUPS_MAX:
+            raise NotAllowed(f"{GROUPS_MAX} groups have members already")
+        is_new = group is None or connection not in group.members
+        if group is not None and is_new and len(group.members) >= MEMBERS_MAX:
+            raise NotAllowed(f"group {name} has {MEMBERS_MAX} members already")
+        if is_new:
+            self._join(self._joined, connection, name)
+        if group is None:
+            group = self.groups[name] = Group()
         known = group.members.get(connection)
         if known is not None and known.client_id != data.client_id:
             extra = fields(group=name, before=known.client_id, now=data.client_id)
@@ -157,9 +203,32 @@ class Members:
         group.members[connection] = GroupMember(
             data.client_id, now, header.language.name, header.version
         )
-        if group.take(consumer, data.without_sub) or is_new:
+        chars = group.chars
+        has_changed = group.take(consumer, data.without_sub)
+        self._chars += group.chars - chars
+        if has_changed or is_new:
+            for topic in group.pulled.keys() - group.subscriptions.keys():
+                self._pulled_queues -= len(group.pulled.pop(topic))
             self.changes += 1
             self._ring(name, group)
+
+    def _join(
+        self, of: dict[RemotingConnection, set[str]], connection: RemotingConnection, name: str
+    ) -> None:
+        """Raises NotAllowed for one membership too many."""
+        if self._memberships >= MEMBERSHIPS_MAX:
+            raise NotAllowed(f"clients are members of {MEMBERSHIPS_MAX} groups already")
+        self._memberships += 1
+        of.setdefault(connection, set()).add(name)
+
+    def _part(
+        self, of: dict[RemotingConnection, set[str]], connection: RemotingConnection, name: str
+    ) -> None:
+        self._memberships -= 1
+        names = of[connection]
+        names.discard(name)
+        if not names:
+            del of[connection]
 
     def unregister(self, request: Request) -> Reply:
         """35: a client leaves a group."""
@@ -186,15 +255,23 @@ class Members:
         name = _checked(wanted.consumer_group)
         if name not in self._locks and len(self._locks) >= GROUPS_MAX:
             raise NotAllowed(f"{GROUPS_MAX} groups have locked queues already")
+        if len(wanted.client_id) > CLIENT_ID_CHARS_MAX:
+            raise BadRequest(f"a client id of more than {CLIENT_ID_CHARS_MAX} characters")
         locks = self._locks.setdefault(name, {})
         granted = []
         for queue in wanted.mq_set:
+            if max(len(queue.topic), len(queue.broker_name)) > NAME_CHARS_MAX:
+                continue
             owner, since = locks.get(queue, ("", now))
-            is_free = len(locks) < LOCKS_MAX if not owner else now - since > LOCK_S
+            is_free = now - since > LOCK_S if queue in locks else self._has_room(locks)
             if is_free or owner == wanted.client_id:
+                self._lock_count += queue not in locks
                 locks[queue] = wanted.client_id, now
                 granted.append(queue)
         return Reply(body=write_body(LockedQueues(tuple(granted)), standard=True))
+
+    def _has_room(self, locks: Mapping[MessageQueue, Any]) -> bool:
+        return len(locks) < LOCKS_MAX and self._lock_count < LOCKS_OF_ALL_MAX
 
     def has_locks(self, name: str, now: float) -> bool:
         """Whether a group has locked a queue of late: it consumes in order."""
@@ -208,18 +285,27 @@ class Members:
         for queue in wanted.mq_set:
             if locks.get(queue, ("", 0.0))[0] == wanted.client_id:
                 del locks[queue]
+                self._lock_count -= 1
         return Reply()
 
-    def note_pull(self, name: str, connection: RemotingConnection, topic: str, queue: int) -> None:
-        """A member pulls from a queue."""
+    def note_pull(
+        self, name: str, connection: RemotingConnection, topic: str, queue: int, offset: int
+    ) -> None:
+        """A member pulls from a queue that is there, of a topic of its group."""
         group = self.groups.get(name)
         member = None if group is None else group.members.get(connection)
-        if group is None or member is None:
+        if group is None or member is None or topic not in group.subscriptions:
             return
-        pulled_by = group.pulled_by.setdefault(topic, {})
-        if pulled_by.get(queue) != member.client_id:
-            pulled_by[queue] = member.client_id
+        pulled = group.pulled.setdefault(topic, {})
+        before = pulled.get(queue)
+        if before is None:
+            if self._pulled_queues >= PULLED_QUEUES_MAX:
+                return
+            self._pulled_queues += 1
+        if before is None or before[0] != member.client_id:
             self.changes += 1
+        pulled[queue] = member.client_id, offset
+        self.pulls += 1
 
     def shown(self) -> dict[str, Any]:
         """Groups, members and queues, for people."""
@@ -236,9 +322,12 @@ class Members:
                     for connection, member in group.members.items()
                 ],
                 "queues": {
-                    topic: {str(n): client for n, client in sorted(of.items()) if client in here}
-                    for topic, of in sorted(group.pulled_by.items())
-                    if topic in group.subscriptions
+                    topic: {str(n): who for n, (who, _) in sorted(of.items()) if who in here}
+                    for topic, of in sorted(group.pulled.items())
+                },
+                "pulled": {
+                    topic: {str(n): offset for n, (_, offset) in sorted(of.items())}
+                    for topic, of in sorted(group.pulled.items())
                 },
             }  # fmt: skip
         return found
@@ -247,9 +336,9 @@ class Members:
 
     def went(self, connection: RemotingConnection) -> None:
         """A connection is gone, and leaves all its groups."""
-        for name in [name for name, group in self.groups.items() if connection in group.members]:
+        for name in list(self._joined.get(connection, ())):
             self._leave(name, connection)
-        for name in [name for name, all_of in self.producers.items() if connection in all_of]:
+        for name in list(self._produces.get(connection, ())):
             self._leave_producers(name, connection)
 
     def drop_silent(self, now: float) -> None:
@@ -263,6 +352,7 @@ class Members:
         for name, locks in list(self._locks.items()):
             for queue in [one for one, (_, since) in locks.items() if now - since > LOCK_S]:
                 del locks[queue]
+                self._lock_count -= 1
             if not locks:
                 del self._locks[name]
 
@@ -271,15 +361,24 @@ class Members:
         if group is None or group.members.pop(connection, None) is None:
             return
         self.changes += 1
+        self._part(self._joined, connection, name)
         if not group.members:
             del self.groups[name]
+            self._chars -= group.chars
+            self._pulled_queues -= sum(map(len, group.pulled.values()))
         self._ring(name, group)
 
     def _leave_producers(self, name: str, connection: RemotingConnection) -> None:
         members = self.producers.get(name, {})
-        members.pop(connection, None)
+        member = members.pop(connection, None)
         if not members:
             self.producers.pop(name, None)
+        if member is None:
+            return
+        self._part(self._produces, connection, name)
+        if self._producers_by_id.get(member.client_id) is connection:
+            # As at a broker also where it is a producer of another group: that beats again.
+            del self._producers_by_id[member.client_id]
 
     def _ring(self, name: str, group: Group) -> None:
         """40: tells all members that the group has changed."""

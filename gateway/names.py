@@ -23,3 +23,8 @@ class BrokerName(NamedTuple):
     broker_id: int = MASTER
     announced: str = ""
     """The one address that name servers get."""
+
+    @property
+    def reply_topic(self) -> str:
+        """The topic of replies to requests (MixAll#getReplyTopic)."""
+        return f"{self.cluster}_REPLY_TOPIC"

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
 
-from gateway.connection import RemotingConnection, Reply, Request
+from gateway.connection import NO_EXT, RemotingConnection, Reply, Request
 from gateway.groups import Groups
 from gateway.members import BROADCASTING, Members
 from gateway.topics import Topics
@@ -37,6 +37,10 @@ HOLD_MS_MAX = 60_000
 PULL_BYTES_MAX = 1024 * 1024
 """Records of one answer, where the client asks for more."""
 PULL_MESSAGES_MAX = 1_024
+OPEN_CHARS_MAX = 64 * 1024 * 1024
+"""Of the expressions of all pulls that are held: beyond it, no pull with one is held."""
+CACHED_CHARS_MAX = 4_096
+"""Of an expression that is remembered for the next pull."""
 TAG, SQL92 = "TAG", "SQL92"
 """The languages of expressions; none is TAG."""
 _MOVED_AWAY_FROM_0 = (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE)
@@ -80,6 +84,7 @@ class Pulls:
         self._limits = limits
         self._numbers = count(1)
         self._open: dict[int, Request] = {}
+        self._open_chars = 0
 
     def pull(self, request: Request, wanted: PullMessageHeader, now: float) -> None:
         """Serves a pull, or holds it. Raises UnknownTopic, NotAllowed, BadRequest, BadCommand."""
@@ -102,24 +107,34 @@ class Pulls:
         if isinstance(selection, Reply):
             request.answer(selection)
             return
-        held_ms = wanted.suspend_timeout_millis if wanted.sys_flag & SUSPEND else 0
+        chars = len(selection.expression)
+        may_hold = wanted.sys_flag & SUSPEND and self._open_chars + chars <= OPEN_CHARS_MAX
+        held_ms = wanted.suspend_timeout_millis if may_hold else 0
+        make = _pull_request if chars <= CACHED_CHARS_MAX else _pull_request.__wrapped__
         asked = Pull(
             Queue(wanted.topic, wanted.queue_id),
             wanted.queue_offset,
-            _pull_request(
-                selection, wanted.max_msg_nums, wanted.max_msg_bytes, self._limits, self.settings
-            ),
+            make(selection, wanted.max_msg_nums, wanted.max_msg_bytes, self._limits, self.settings),
             max(0, min(held_ms, HOLD_MS_MAX)),
             selection.expression,
             selection.kind,
         )
         number = next(self._numbers)
         self._open[number] = request
+        self._open_chars += chars
+        # Its fields are read: a held pull costs no more than its expression.
+        request.header = request.header._replace(ext=NO_EXT, remark=None)
         try:
             self.desk.pull(request.connection.number, number, asked, now)
         except MqError:
-            del self._open[number]
+            self._close(number, chars)
             raise
+
+    def _close(self, number: int, chars: int) -> Request | None:
+        """Takes a pull out, with an expression of `chars` characters."""
+        request = self._open.pop(number, None)
+        self._open_chars -= chars if request is not None else 0
+        return request
 
     @property
     def settings(self) -> Settings:
@@ -146,7 +161,7 @@ class Pulls:
     def _refusal(self, selection: Selection, code: ResponseCode) -> Reply | None:
         """The answer to an expression that does not parse."""
         try:
-            _filter_of(selection)
+            _filter(selection)
         except BadRequest as error:
             return Reply(
                 code, remark=f"{error.reason}; {error.hint}" if error.hint else error.reason
@@ -181,7 +196,9 @@ class Pulls:
         return self._refusal(selection, bad_code) or selection
 
     def _deliver(self, held: Held, found: Answer | MqError, _: Mapping[str, Any]) -> bool:
-        request = self._open.pop(held.request_id)
+        request = self._close(held.request_id, len(held.pull.tags))
+        if request is None:
+            return False
         if isinstance(found, MqError):
             request.answer(Reply(found.code, remark=found.reason))
         else:
@@ -191,7 +208,7 @@ class Pulls:
     def went(self, connection: RemotingConnection) -> None:
         """Drops the held pulls of a connection that is gone."""
         for held in self.desk.holds.forget(connection.number):
-            self._open.pop(held.request_id, None)
+            self._close(held.request_id, len(held.pull.tags))
 
 
 def _reply(held: Held, found: Answer) -> Reply:
@@ -212,6 +229,12 @@ def _selected(expression: str | None, kind: str) -> Selection:
     if kind in ("", TAG):
         return Selection(expression or "*")
     return Selection(expression or "", kind)
+
+
+def _filter(selection: Selection) -> TagFilter | SqlFilter | None:
+    """Remembers those that are not long. Raises BadRequest."""
+    is_short = len(selection.expression) <= CACHED_CHARS_MAX
+    return _filter_of(selection) if is_short else _filter_of.__wrapped__(selection)
 
 
 @lru_cache(maxsize=1024)
@@ -239,7 +262,7 @@ def _pull_request(
         limits=limits._replace(
             count_max=count, cold_count_max=count, bytes_max=size, cold_bytes_max=size
         ),
-        tags=_filter_of(selection),
+        tags=_filter(selection),
         exact=True,
         filter_bytes_max=settings.max_filter_message_size,
         files_max=settings.travel_cq_file_num_when_get_message,

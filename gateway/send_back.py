@@ -11,7 +11,6 @@ from client.results import Receipt
 from client.send.record_batch import EncodedMessage
 from gateway.connection import Reply, Request
 from gateway.delayed import (
-    RealPlace,
     dead_letter_topic,
     handed_back,
     is_dead,
@@ -24,6 +23,7 @@ from gateway.writer_link import WriterLink
 from node.store.config.topics_file import Topic
 from protocol.errors import MqError, NotAllowed, NotFound
 from protocol.record.codec import Record
+from protocol.record.scheduled import RealPlace
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.request_headers import ConsumerSendMsgBackHeader, request_fields
 from protocol.request_checks import WAIT_NONE

@@ -12,14 +12,7 @@ from client.results import Receipt
 from client.send.record_batch import EncodedMessage
 from client.send.unique_key import UniqueKeys
 from gateway.connection import Reply, Request
-from gateway.delayed import (
-    RealPlace,
-    dead_letter,
-    dead_letter_topic,
-    delay_level_of,
-    schedule_place,
-    scheduled,
-)
+from gateway.delayed import dead_letter, dead_letter_topic, delay_level_of
 from gateway.groups import Groups
 from gateway.names import SEND_EXT
 from gateway.stored_properties import (
@@ -29,7 +22,7 @@ from gateway.stored_properties import (
     waits_for_disk,
 )
 from gateway.topics import Topics
-from gateway.writer_link import WriterLink
+from gateway.writer_link import Slot, WriterLink
 from node.store.config.topics_file import Topic
 from protocol.errors import (
     BadRequest,
@@ -48,6 +41,7 @@ from protocol.record.properties import (
     EMPTY_CRC_PROPERTY,
     check_properties_length,
 )
+from protocol.record.scheduled import RealPlace, schedule_place, scheduled
 from protocol.remoting.batch import BatchItem, batch_items
 from protocol.remoting.codes import ResponseCode
 from protocol.remoting.request_headers import SendMessageHeader, request_fields
@@ -96,6 +90,8 @@ class Sends:
         self._level_max = level_max
         self._keys = UniqueKeys(bytes(IPV4_BYTES))
         self._added = broker_properties(cluster)
+        self._making_bytes = 0
+        """Of messages whose topic is being made."""
 
     def send(self, request: Request) -> Any:
         """10, 310, 320: stores messages. Replies later, or returns what has to be awaited."""
@@ -126,16 +122,34 @@ class Sends:
     async def _make_and_send(
         self, request: Request, wanted: SendMessageHeader, body: bytes
     ) -> None:
-        topic = await self._topics.make_for_send(wanted.topic, wanted.default_topic_queue_nums)
+        self._check_room(len(body))
+        self._making_bytes += len(body)
+        try:
+            topic = await self._topics.make_for_send(wanted.topic, wanted.default_topic_queue_nums)
+        finally:
+            self._making_bytes -= len(body)
         self._send_to(topic, request, wanted, memoryview(body))
 
-    def _send_to(
-        self, topic: Topic, request: Request, wanted: SendMessageHeader, body: memoryview
-    ) -> None:
-        """Raises NodeBusy, NotAllowed, BadRequest, IllegalMessage and its kinds."""
-        if self._link.waiting_bytes > WAITING_BYTES_MAX:
-            waiting = self._link.waiting_bytes
+    def _check_room(self, more: int = 0) -> None:
+        """Raises NodeBusy."""
+        waiting = self._link.waiting_bytes + self._making_bytes
+        if waiting + more > WAITING_BYTES_MAX:
             raise NodeBusy(f"{waiting} bytes wait for the writer", "send again later")
+
+    async def place_of(self, wanted: SendMessageHeader) -> RealPlace:
+        """Where a single message goes; makes the topic where that is missing.
+
+        Raises what refuses a send.
+        """
+        topic = self._topics.find(wanted.topic)
+        if topic is None:
+            self._topics.check_may_make(wanted.topic, wanted.default_topic)
+            topic = await self._topics.make_for_send(wanted.topic, wanted.default_topic_queue_nums)
+        return self._place_in(topic, wanted)
+
+    def _place_in(self, topic: Topic, wanted: SendMessageHeader) -> RealPlace:
+        """Raises NodeBusy, NotAllowed, BadRequest, IllegalMessage."""
+        self._check_room()
         _check_for_clients(topic.name)
         if not topic.is_writable:
             raise NotAllowed(f"the topic {topic.name} does not take messages (perm {topic.perm})")
@@ -146,32 +160,44 @@ class Sends:
                 " node does not offer",
                 "send plain messages",
             )
-        if wanted.batch:
-            self._send_batch(request, wanted, queue_id, body)
-        else:
-            self._send_one(request, wanted, queue_id, body)
+        return RealPlace(topic.name, queue_id)
 
-    def _send_one(
-        self, request: Request, wanted: SendMessageHeader, queue_id: int, body: memoryview
+    def _send_to(
+        self, topic: Topic, request: Request, wanted: SendMessageHeader, body: memoryview
     ) -> None:
-        properties = stored_properties(wanted.properties.encode(), self._added, self._keys.next())
+        """Raises NodeBusy, NotAllowed, BadRequest, IllegalMessage and its kinds."""
+        place = self._place_in(topic, wanted)
+        if wanted.batch:
+            self._send_batch(request, wanted, place, body)
+        else:
+            self.put(request, wanted, place, body, self._added, _Sent(request, 1, place.queue_id))
+
+    def put(
+        self,
+        request: Request,
+        wanted: SendMessageHeader,
+        place: RealPlace,
+        body: bytes | memoryview,
+        added: bytes,
+        slot: Slot,
+    ) -> None:
+        """Sends one message to the writer, `added` at the end of its properties. `slot` gets the
+        outcome. Raises IllegalMessage and its kinds."""
+        properties = stored_properties(wanted.properties.encode(), added, self._keys.next())
         wait = None if waits_for_disk(properties) else WAIT_NONE
-        place = RealPlace(wanted.topic, queue_id)
         level = delay_level_of(properties, self._level_max)
         if level:
             properties, place = scheduled(properties, place, level), schedule_place(level)
-        sent = _Sent(request, 1, queue_id)
-        entry = self._entry(wanted, place, body, properties, wanted.flag, request, sent)
+        entry = self._entry(wanted, place, body, properties, wanted.flag, request, slot)
         self._link.put(entry, wait, is_inner=level > 0)
 
     def _send_batch(
-        self, request: Request, wanted: SendMessageHeader, queue_id: int, body: memoryview
+        self, request: Request, wanted: SendMessageHeader, place: RealPlace, body: memoryview
     ) -> None:
         if wanted.topic.startswith(RETRY_PREFIX):
             raise IllegalMessage("a batch to a retry topic", "send them one by one")
         items = batch_items(body)
-        sent = _Sent(request, len(items), queue_id)
-        place = RealPlace(wanted.topic, queue_id)
+        sent = _Sent(request, len(items), place.queue_id)
         for entry in [self._item(wanted, place, item, request, sent) for item in items]:
             self._link.put(entry)
 
@@ -193,11 +219,11 @@ class Sends:
         self,
         wanted: SendMessageHeader,
         place: RealPlace,
-        body: memoryview,
+        body: bytes | memoryview,
         properties: bytes,
         flag: int,
         request: Request,
-        sent: _Sent,
+        slot: Slot,
     ) -> EncodedMessage:
         routes = self._link.routes
         if len(body) > routes.max_message_bytes:
@@ -215,7 +241,7 @@ class Sends:
             flag, wanted.sys_flag, wanted.reconsume_times,
         )  # fmt: skip
         key = unique_key_of(properties).decode("utf-8", "replace")
-        return EncodedMessage(record, place.topic, place.queue_id, None, key, sent)
+        return EncodedMessage(record, place.topic, place.queue_id, None, key, slot)
 
 
 @lru_cache(maxsize=4096)

@@ -6,22 +6,33 @@ Java client closes its connection when one answer takes more than 3 s.
 
 import asyncio
 import logging
+import resource
 from collections.abc import Awaitable, Callable, Coroutine
 from inspect import iscoroutine
 from time import monotonic
 from typing import Any
 
 from client.core import ClientCore
+from gateway.admin.look_ups import LookUps
 from gateway.commits import Commits
-from gateway.connection import RemotingConnection, Reply, Request
+from gateway.connection import (
+    ConnectionBuffers,
+    EndReason,
+    RemotingConnection,
+    Reply,
+    Request,
+)
 from gateway.delayed import retry_topic
 from gateway.groups import Groups
 from gateway.members import Members
+from gateway.monitoring.gateway_stats import GatewayStats
 from gateway.names import BrokerName
 from gateway.offsets import Offsets
 from gateway.pulls import COMMIT, Pulls
 from gateway.send_back import SendBack
 from gateway.sends import Sends, refusal_of_send
+from gateway.to_clients.client_requests import ClientRequests
+from gateway.to_clients.replies import Replies
 from gateway.topics import Topics
 from gateway.writer_link import WriterLink
 from node.runtime import disk
@@ -36,6 +47,7 @@ from node.store.running_store import RunningStore
 from protocol.errors import MqError, NodeBusy
 from protocol.record.codec import Record
 from protocol.remoting.codes import RequestCode, ResponseCode
+from protocol.remoting.headers import RemotingHeader
 from protocol.remoting.request_headers import PullMessageHeader, request_fields
 
 log = logging.getLogger("keelog.gateway")
@@ -43,9 +55,19 @@ log = logging.getLogger("keelog.gateway")
 TASKS_MAX = 4_096
 """Requests of all connections that wait for the writer, but sends; further ones are refused."""
 CONNECTIONS_MAX = 10_000
+SHOW_PULLS_S = 5.0
+"""How often the file of the members says from where they pull."""
+SPARE_DESCRIPTORS = 128
+"""Of a process with few descriptors: kept for the store's files, and for the way to the writer."""
 Handle = Callable[[Request], Any]
 SENDS = frozenset(
-    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
 )
 
 
@@ -62,9 +84,14 @@ class GatewayService:
         shards: int,
     ) -> None:
         self.requests = 0
+        self.buffers = ConnectionBuffers()
+        self.stats = GatewayStats(store.root)
+        self.count = self.stats.answered
+        self._connections_max = connections_max()
         self._root = store.root
-        self._shown = -1
-        """The number of the change that the file of the members has."""
+        self._shown = self._shown_pulls = -1
+        """The numbers of the changes that the file of the members has."""
+        self._show_pulls_at = 0.0
         self.connections: set[RemotingConnection] = set()
         self.members = Members()
         self.topics = Topics(TopicsFile(store.root), core, settings, name)
@@ -79,8 +106,12 @@ class GatewayService:
         levels = len(settings.delay_levels_ms)
         self.sends = Sends(self._link, self.topics, self.groups, name.cluster, levels)
         self._send_back = SendBack(self._link, self.topics, self.groups, self._look_up, levels)
+        self._asked = ClientRequests()
+        keeps = settings.store_reply_message_enable
+        self._replies = Replies(self.sends, self.members, self._asked, name.address, keeps)
         self.commits = Commits(core)
         self._offsets = Offsets(core, self.topics, self.commits, self.pulls.desk)
+        self._look_ups = LookUps(core, store.root, self._look_up, self._readable)
         self._tasks: set[asyncio.Future[Any]] = set()
         self.before_reading: Callable[[float], None] = lambda now: None
         """Takes in how far the log has grown; its owner sets it."""
@@ -94,6 +125,8 @@ class GatewayService:
             code.SEND_MESSAGE: send,
             code.SEND_MESSAGE_V2: send,
             code.SEND_BATCH_MESSAGE: send,
+            code.SEND_REPLY_MESSAGE: self._replies.take,
+            code.SEND_REPLY_MESSAGE_V2: self._replies.take,
             code.CONSUMER_SEND_MSG_BACK: self._send_back.take,
             code.PULL_MESSAGE: self._pull,
             code.LITE_PULL_MESSAGE: self._pull,
@@ -105,6 +138,9 @@ class GatewayService:
             code.GET_EARLIEST_MSG_STORETIME: lambda request: offsets.earliest_time(
                 request, self._now()
             ),
+            code.QUERY_MESSAGE: self._look_ups.by_key,
+            code.VIEW_MESSAGE_BY_ID: self._look_ups.by_offset,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.groups.configure,
             code.HEART_BEAT: self._beat,
             code.UNREGISTER_CLIENT: members.unregister,
             code.GET_CONSUMER_LIST_BY_GROUP: members.members_of,
@@ -124,6 +160,11 @@ class GatewayService:
         self._now()
         return self.pulls.desk.again(lambda: self.pulls.desk.store.look_up(offset))
 
+    def _readable(self) -> int:
+        """Up to where the log may be read."""
+        self._now()
+        return self.pulls.desk.store.log.end
+
     def _now(self) -> float:
         """The time, after taking in how far the log has grown."""
         now = monotonic()
@@ -133,10 +174,9 @@ class GatewayService:
     # Connections
 
     def came(self, connection: RemotingConnection) -> None:
-        """One more; beyond CONNECTIONS_MAX it is closed."""
-        if len(self.connections) >= CONNECTIONS_MAX:
-            log.warning("too many connections", extra=fields(peer=str(connection.peer)))
-            connection.close()
+        """One more; beyond `connections_max` it is closed."""
+        if len(self.connections) >= self._connections_max:
+            connection.end(EndReason.CROWD, f"there are {len(self.connections)} already")
             return
         self.connections.add(connection)
 
@@ -145,19 +185,47 @@ class GatewayService:
         self.connections.discard(connection)
         self.pulls.went(connection)
         self.members.went(connection)
+        self._asked.went(connection)
 
     def look_around(self, now: float) -> None:
         """Ends what is silent. Call it each second or so."""
         self.members.drop_silent(now)
         self.groups.turn(now)
-        if self.members.changes != self._shown:
-            with disk.if_room():
-                write_members(self._root, self.members.shown())
-                self._shown = self.members.changes
+        self._show_members(now)
+        self.buffers.count_anew()
+        self.stats.publish(self)
         for connection in list(self.connections):
             connection.close_if_idle(now)
 
+    def _show_members(self, now: float) -> None:
+        """Writes the file of the members: soon after a change of them, else when they pull."""
+        members = self.members
+        is_pulled = members.pulls != self._shown_pulls and now >= self._show_pulls_at
+        if members.changes != self._shown or is_pulled:
+            with disk.if_room():
+                write_members(self._root, members.shown())
+                self._shown, self._shown_pulls = members.changes, members.pulls
+                self._show_pulls_at = now + SHOW_PULLS_S
+
     # Requests
+
+    def answered(self, connection: RemotingConnection, header: RemotingHeader) -> None:
+        """A client's answer to what it was asked."""
+        self._asked.answered(connection, header)
+
+    def count_end(self, reason: EndReason) -> None:
+        """A connection was ended."""
+        self.stats.ended(reason)
+
+    @property
+    def held_pulls(self) -> int:
+        """Pulls that wait for messages."""
+        return len(self.pulls.desk.holds)
+
+    @property
+    def client_requests(self) -> int:
+        """Requests to clients without an answer yet."""
+        return len(self._asked)
 
     def take(self, request: Request) -> None:
         """Serves a request, at once or later."""
@@ -208,10 +276,14 @@ class GatewayService:
             self.commits.note(
                 wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
             )
-        self.members.note_pull(
-            wanted.consumer_group, request.connection, wanted.topic, wanted.queue_id
-        )
         self.pulls.pull(request, wanted, self._now())
+        self.members.note_pull(
+            wanted.consumer_group,
+            request.connection,
+            wanted.topic,
+            wanted.queue_id,
+            wanted.queue_offset,
+        )
 
     def _beat(self, request: Request) -> None:
         for group in self.members.beat(request, monotonic()):
@@ -248,3 +320,12 @@ class GatewayService:
         await self.commits.close()
         self._link.close()
         self.groups.close()
+        self.stats.close(self)
+
+
+def connections_max() -> int:
+    """CONNECTIONS_MAX, or fewer where the process may open fewer files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return max(1, min(CONNECTIONS_MAX, soft - SPARE_DESCRIPTORS))

@@ -5,7 +5,6 @@ Most strings of properties need no look at their pairs: what is added goes to th
 
 import re
 
-from gateway.delayed import TIMERS
 from gateway.names import REGION
 from protocol.errors import IllegalMessage
 from protocol.record.encode import NOT_OFFERED
@@ -17,6 +16,7 @@ from protocol.record.properties import (
     WAIT,
     decode_raw_properties,
 )
+from protocol.record.scheduled import TIMERS
 
 CLUSTER, MSG_REGION, TRACE_ON, POP_CK = "CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"
 _ADDED = (CLUSTER, MSG_REGION, TRACE_ON, POP_CK)

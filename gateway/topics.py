@@ -47,7 +47,7 @@ def standard_topics(name: BrokerName, with_default: bool) -> dict[str, Topic]:
     They are at least two: a name server refuses a broker that begins with a single topic.
     `with_default`: sends create topics, by the settings of TBW102.
     """
-    names = (SELF_TEST_TOPIC, name.cluster, name.broker)
+    names = (SELF_TEST_TOPIC, name.cluster, name.broker, name.reply_topic)
     found = {one: Topic(one, 1, 1, PERM_DEFAULT) for one in names}
     if with_default:
         perm = PERM_DEFAULT | PERM_INHERIT
@@ -110,9 +110,8 @@ class Topics:
         `model` is the topic whose settings it would get.
         """
         check_topic_for_send(name)
-        is_retry = name.startswith(_OF_GROUPS)
         may_follow = model == TBW102 and self._settings.auto_create_topic_enable
-        if not is_retry and not may_follow:
+        if not self._is_always_made(name) and not may_follow:
             raise UnknownTopic(
                 f"topic {name} does not exist, and is not created from {model[:80]!a}",
                 f"make it: keelog topic create {name} --queues 8",
@@ -120,8 +119,12 @@ class Topics:
 
     async def make_for_send(self, name: str, queues: int) -> Topic:
         """As `make`: with at most as many queues as TBW102, and one for a group's own topic."""
-        of_group = name.startswith(_OF_GROUPS)
-        return await self.make(name, 1 if of_group else min(max(queues, 1), TBW102_QUEUES))
+        is_narrow = self._is_always_made(name)
+        return await self.make(name, 1 if is_narrow else min(max(queues, 1), TBW102_QUEUES))
+
+    def _is_always_made(self, name: str) -> bool:
+        """A group's own topic, and that of replies."""
+        return name.startswith(_OF_GROUPS) or name == self._name.reply_topic
 
     async def make(self, name: str, queues: int) -> Topic:
         """Creates a topic; waits for the one who does it already.

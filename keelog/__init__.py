@@ -21,6 +21,9 @@ from protocol.modules import module_name
 
 if TYPE_CHECKING:
     from client.client import Client, connect
+    from client.consumer.consumer import Consumer
+    from client.consumer.group_message import GroupMessage
+    from client.consumer.options import ConsumerOptions
     from client.groups import GroupInfo, GroupMemberInfo, GroupQueue
     from client.messages import Message, MessageOptions, OutgoingMessage
     from client.options import (
@@ -96,6 +99,8 @@ __all__ = [
     "BusyError",
     "Client",
     "ClientClosed",
+    "Consumer",
+    "ConsumerOptions",
     "CorruptError",
     "CreateTopicOptions",
     "DiskStatus",
@@ -106,6 +111,7 @@ __all__ = [
     "GetOptions",
     "GroupInfo",
     "GroupMemberInfo",
+    "GroupMessage",
     "GroupQueue",
     "Health",
     "HealthCheck",
@@ -161,6 +167,9 @@ __all__ = [
 
 _HOMES = (
     "client.client",
+    "client.consumer.consumer",
+    "client.consumer.group_message",
+    "client.consumer.options",
     "client.options",
     "client.send.receipts",
     "client.transport.request",

@@ -24,9 +24,11 @@ from functools import partial
 from typing import NoReturn, Self, Unpack
 
 from client import groups, operations
+from client.aio.consumer import Consumer
 from client.aio.followers import MessageStream, PullResults
 from client.aio.run import run
 from client.aio.send_coalescer import AsyncioSendCoalescer
+from client.consumer.options import ConsumerOptions, Topics
 from client.core import ClientCore
 from client.find import FindPages
 from client.groups import GroupInfo
@@ -59,7 +61,7 @@ from client.subscription import Start, TailOptions
 from client.transport.request import Retry
 from client.transport.routes import Routes
 
-__all__ = ["Client", "Producer", "connect"]
+__all__ = ["Client", "Consumer", "Producer", "connect"]
 
 
 def connect(
@@ -146,6 +148,10 @@ class Client:
     ) -> AsyncIterator[PullResult]:
         """As `tail`, but whole results: for many messages, as bytes, columns or messages."""
         return PullResults(self._core, self._core.consume(topic, options), start)
+
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions]) -> Consumer:
+        """A member of a consumer group: use it with `async with`, then `async for`."""
+        return Consumer(self._core, self._core.consumer_settings(group, topics, options))
 
     async def get(self, msg_id: str | None = None, **options: Unpack[GetOptions]) -> Message:
         """One message. Raises NotFound."""

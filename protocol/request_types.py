@@ -5,7 +5,7 @@ from typing import Annotated
 from protocol import request_checks as checks
 from protocol.names import QUEUE_ID_MAX
 from protocol.record.codec import RECORD_BYTES_MIN
-from protocol.request_fields import INT64_MAX, RequestField
+from protocol.request_fields import INT32_MAX, INT64_MAX, RequestField
 from protocol.wire.frames import PAYLOAD_BYTES_MAX
 
 _CRC_MAX = 2**32 - 1
@@ -35,6 +35,17 @@ Sizes = Annotated[
     RequestField(
         "the size of each record, 4 bytes each, **little-endian**. Saves the node a walk",
         absent="the node walks",
+    ),
+]
+DelayLevel = Annotated[
+    int | None,
+    RequestField(
+        "the one message waits for this level of `message_delay_level`, the last one for a"
+        " higher number, and is readable then. The answer names its queue, and its offset"
+        " among the messages that wait",
+        1,
+        INT32_MAX,
+        absent="it is readable at once",
     ),
 ]
 Query = Annotated[

@@ -23,6 +23,7 @@ from protocol.request_types import (
     GROUP_HELP,
     BatchNumber,
     Crc,
+    DelayLevel,
     Group,
     Query,
     QueueId,
@@ -153,6 +154,7 @@ class AppendFields(NamedTuple):
             " system's topics"
         ),
     ] = None
+    delay_level: DelayLevel = None
 
 
 class StageFields(NamedTuple):

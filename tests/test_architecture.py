@@ -429,7 +429,7 @@ def test_an_anonymous_tuple_is_found_and_a_sequence_or_a_result_is_none() -> Non
         assert tuple_faults("node/a.py", f"def f(a: {allowed}) -> tuple[int, int]: ...") == []
 
 
-FACADES = {"Client", "Producer"}
+FACADES = {"Client", "Consumer", "Producer"}
 """`keelog.aio` names its own as those that they wrap."""
 
 

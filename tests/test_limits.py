@@ -31,7 +31,7 @@ NOT_OF_A_QUEUE = {
     "how long somebody waits or is believed": (
         "HELD_S_MAX",
         "TURN_S_MAX", "TOPICS_S_MAX", "POLL_MS_MAX", "ORPHANS_S_MAX", "WAIT_S_MAX", "UNFIT_S_MAX",
-        "LOOK_S_MAX", "RECONNECT_MS_MAX", "CONNECT_S_MAX", "SEGMENT_APPEARS_S_MAX",
+        "LOOK_S_MAX", "RECONNECT_MS_MAX", "BACKOFF_S_MAX", "CONNECT_S_MAX", "SEGMENT_APPEARS_S_MAX",
         "STORE_LOCK_S_MAX", "LOOP_S_MAX", "WRITER_END_S_MAX", "SLEEP_S_MAX",
     ),
     "of a store at rest, or of its repair": (
@@ -42,6 +42,8 @@ NOT_OF_A_QUEUE = {
 }  # fmt: skip
 
 QUEUES = {
+    "client/consumer/queue_desk.py": "client/consumer/options.py::MESSAGES_MAX",
+    "client/consumer/queue_progress.py": "client/consumer/queue_desk.py::SPAN_MAX",
     "client/aio/followers.py": "client/subscription.py::PULLS_MAX",
     "client/aio/send_coalescer.py": "client/transport/io_thread.py::CALLS_MAX",
     "client/transport/pull_channel.py": "client/subscription.py::PULLS_MAX",

@@ -92,8 +92,9 @@ class Encoder:
             draft = replace(draft, wait=False)
         record = encode_message(draft, routes.crc, routes.max_message_bytes)
         return EncodedMessage(
-            record, draft.topic, draft.queue_id, message.order_by, draft.unique_key, slot
-        )
+            record, draft.topic, draft.queue_id, message.order_by, draft.unique_key, slot,
+            message.delay_level,
+        )  # fmt: skip
 
     def _short_way(
         self, topic: str, body: bytes, options: MessageOptions, crc: bool, slot: Any

@@ -49,6 +49,7 @@ class EncodedMessage(NamedTuple):
     order_by: str | None
     unique_key: str
     slot: Any
+    delay_level: int = 0
 
 
 Deliver = Callable[[Sequence[EncodedMessage], Results], None]
@@ -100,6 +101,7 @@ class BatchRequest(NamedTuple):
     any_queue: bool
     entries: Sequence[EncodedMessage] = ()
     queue_ids: Sequence[int] = ()
+    delay_level: int = 0
 
     def call(self, batch: "RecordBatch", done: Callable[[Outcome], None]) -> Call:
         """The request of a batch as a call."""
@@ -114,6 +116,8 @@ class BatchRequest(NamedTuple):
             fields["wait"] = batch.wait
         if batch.right is not None:
             fields["right"] = batch.right
+        if self.delay_level:
+            fields["delay_level"] = self.delay_level
         return Call(
             NodeRole.WRITER, "append", fields, batch.deadline,
             payload=self.records, repeatable=False, done=done,
@@ -243,8 +247,9 @@ class EntryBatch(RecordBatch):
         record, queue_id = entries[0].record, entries[0].queue_id
         any_queue = queue_id == ANY_QUEUE
         return BatchRequest(
-            record, (len(record),), zlib.crc32(record), any_queue, entries, (queue_id,)
-        )
+            record, (len(record),), zlib.crc32(record), any_queue, entries, (queue_id,),
+            entries[0].delay_level,
+        )  # fmt: skip
 
     def _topics_left_to_node(self) -> AbstractSet[str]:
         """The topics whose entries all go to a queue that the node chooses.
@@ -268,6 +273,16 @@ class EntryBatch(RecordBatch):
         lone = self.lone_request()
         if lone is not None:
             return [lone]
+        late = [one for one in self.entries if one.delay_level]
+        if late and len(self.entries) > 1:
+            # Each delayed message is a request of its own.
+            now = [one for one in self.entries if not one.delay_level]
+            parts = [*([now] if now else []), *([one] for one in late)]
+            return [
+                request
+                for part in parts
+                for request in replace(self, entries=part).requests(queues)
+            ]
         placed: list[EncodedMessage] = []
         left: dict[str, list[EncodedMessage]] = {}
         topics = self._topics_left_to_node()
@@ -342,7 +357,10 @@ def _request(
     """Of entries that all have a queue, or all have none."""
     sizes = [len(entry.record) for entry in entries]
     any_queue = queue_ids[0] == ANY_QUEUE
-    return BatchRequest(records, sizes, zlib.crc32(records), any_queue, entries, queue_ids)
+    return BatchRequest(
+        records, sizes, zlib.crc32(records), any_queue, entries, queue_ids,
+        entries[0].delay_level,
+    )  # fmt: skip
 
 
 class EncodedColumns(NamedTuple):

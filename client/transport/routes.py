@@ -28,6 +28,8 @@ class Routes:
     """Sockets that reach the same processes from this machine, by their endpoints."""
     bulk: Mapping[str, str] = field(default_factory=dict)
     """As `local`, for many large answers."""
+    remoting: str | None = None
+    """The gateway, where RocketMQ's clients connect; empty while it is not up, None without one."""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Routes":
@@ -42,6 +44,7 @@ class Routes:
             writer_error=_error(fields.get("writer_error")),
             local=_local(fields.get("local")),
             bulk=_local(fields.get("bulk")),
+            remoting=fields.get("remoting"),
         )
 
     def endpoints(self) -> set[str]:
@@ -53,7 +56,12 @@ def fill_in(header: dict[str, Any], asked: str) -> None:
     """Puts the host of `asked`, the control address, into the addresses of an answer to `routes` or
     `status` that leave it out."""
     host = host_of(asked)
-    for fields, name in ((header, "writer"), (header, "http"), *_rows(header)):
+    for fields, name in (
+        (header, "writer"),
+        (header, "http"),
+        (header, "remoting"),
+        *_rows(header),
+    ):
         if isinstance(fields.get(name), str):
             fields[name] = fill_host(fields[name], host)
     if isinstance(header.get("readers"), list):

@@ -17,13 +17,14 @@ from client.core import ClientCore
 from client.pull_result import PullResult
 from client.results import Receipt
 from client.send.record_batch import EncodedMessage
-from gateway.delayed import RealPlace, delivered, real_place_of, schedule_place
+from gateway.delayed import delivered, real_place_of
 from gateway.tasks.delay_offsets import DelayOffsets
 from gateway.writer_link import WriterLink
 from node.runtime.event_log import fields
 from protocol.errors import BadRequest, MessageDamaged, MqError, RefusedError, StoreDamaged
 from protocol.record.codec import Record, decode
 from protocol.record.encode import ANY_QUEUE
+from protocol.record.scheduled import RealPlace, schedule_place
 
 log = logging.getLogger("keelog.tasks")
 

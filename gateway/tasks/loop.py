@@ -1,4 +1,5 @@
-"""The process that does what a broker does by itself: it delivers delayed messages.
+"""The process that does what a broker does by itself: it delivers delayed messages, and looks at
+the lag of groups.
 
 It is a client of its own node: it pulls from a reader, and appends at the writer. Run it as
 `python -m gateway.tasks.loop DIR --node URL`.
@@ -11,6 +12,7 @@ from functools import partial
 from client.core import ClientCore
 from gateway.tasks.delay_level import WAIT_S_MAX, DelayLevel, DelayQueue
 from gateway.tasks.delay_offsets import DelayOffsets
+from gateway.tasks.group_lags import GroupLags
 from gateway.writer_link import WriterLink
 from node.runtime.held_store import check_held
 from node.runtime.locks import FileLock
@@ -36,6 +38,7 @@ class Tasks:
         self._page = page
         self._offsets = DelayOffsets(child.root, now_ms)
         self._link = WriterLink(core, run_dir(child.root))
+        self._lags = GroupLags(child.root, core)
         wait_s = min(WAIT_S_MAX, settings.long_polling_ms_max / 1000)
         self._levels = [
             DelayQueue(
@@ -49,6 +52,7 @@ class Tasks:
         ended = asyncio.Event()
         asyncio.get_running_loop().add_reader(stop.fd, ended.set)
         working = [asyncio.ensure_future(level.run()) for level in self._levels]
+        working.append(asyncio.ensure_future(self._lags.run()))
         beating = asyncio.ensure_future(self._beat())
         stopping = asyncio.ensure_future(ended.wait())
         self._page.publish(state=RUNNING)

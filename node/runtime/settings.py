@@ -181,6 +181,9 @@ class Settings:
     enable_property_filter: bool = setting(
         True, "take filters in SQL92 of RocketMQ's clients; RocketMQ's default is false"
     )
+    store_reply_message_enable: bool = setting(
+        True, "store replies to requests of RocketMQ's clients, too"
+    )
     message_delay_level: str = setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "delays of the levels of DELAY",

@@ -73,7 +73,8 @@ def _arguments(child: Child, options: Options, places: NodePlaces) -> list[str]:
         case ChildRole.WRITER:
             port = places.gateway.port or place.port
             arguments = ["--bind", place.child(1, child.endpoint).bound, "--store-port", str(port)]
-            return [*arguments, "--advertise", options.network.advertise]
+            arguments += ["--advertise", options.network.advertise]
+            return [*arguments, "--delays"] if places.gateway.port else arguments
         case ChildRole.QUEUE:
             return ["--shard", str(child.index), "--shards", shards]
         case ChildRole.READER:

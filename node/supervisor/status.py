@@ -29,6 +29,7 @@ from node.runtime.state_page import (
 from node.runtime.stats.page import read_stats
 from node.serving.unix_server import bulk_socket
 from node.store import staging_files
+from node.store.group_lags_file import read_group_lags
 from node.supervisor.monitoring.damage import DamageList
 from node.supervisor.operations import operations
 from node.supervisor.plan import (
@@ -51,6 +52,8 @@ Fields = dict[str, Any]
 SILENT = "silent"
 """Shown as the state of a process without heartbeats."""
 DISK_RATIO_MAX = 0.95
+GROUP_ROWS_SHOWN_MAX = 100
+"""Pairs of a group and a topic in a status, the largest lag first."""
 _NO_LOG = LogState(*(0 for _ in LogState._fields))
 _SHOWN_STATES = (RECOVERING, DAMAGED, DISK_FULL, NO_RESOURCES)
 
@@ -107,12 +110,19 @@ def routes(view: NodeView) -> Fields:
             for child in serving
             if child.local
         },
+        "remoting": _remoting(view),
         "crc": view.settings.enabled_append_prop_crc,
         "max_message_size": view.settings.max_message_size,
         "epoch": read_log(view.root).epoch,
         "node": view.version,
         "shards": view.shards,
     }
+
+
+def _remoting(view: NodeView) -> str | None:
+    """Where the gateway listens; empty before it does, None for a node without one."""
+    gateways = [child for child in view.children if child.role is ChildRole.GATEWAY]
+    return at_host(gateways[0].endpoint, view.host) if gateways else None
 
 
 def status(view: NodeView) -> Fields:
@@ -142,6 +152,7 @@ def status(view: NodeView) -> Fields:
         "disk": disk(view.root),
         "damage": view.damage.shape(view.store),
         "operations": operations(read_stats(view.root)),
+        "groups": _groups(view.root),
         "supervisor": {
             "pid": os.getpid(),
             "state": "stopping" if view.stopping else "running",
@@ -149,6 +160,12 @@ def status(view: NodeView) -> Fields:
             **usage(os.getpid()),
         },
     }
+
+
+def _groups(root: Path) -> Fields:
+    """The lag of consumer groups: sums, and the rows of the largest."""
+    found = read_group_lags(root)
+    return {**found, "rows": found["rows"][:GROUP_ROWS_SHOWN_MAX]}
 
 
 def changed_settings(settings: Settings) -> list[str]:

@@ -225,7 +225,8 @@ class Writer:
                 if self.stopping or self.waiting.is_full or self.store.retention.full is not None:
                     self._refuse_append()
                 if operation == "append":
-                    pending = pending_append(received, header, self.store.inner_right)
+                    right, delays = self.store.inner_right, self.store.delays
+                    pending = pending_append(received, header, right, delays)
                 else:
                     pending = pending_send(received, header, self.store.topics, self.store.rules)
                 if self._refuses_when_pool_is_full:
@@ -458,6 +459,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--local", default="", metavar="IPC", help="for clients of this machine")
     parser.add_argument("--store-port", type=int, default=7850)
     parser.add_argument("--advertise", default="", metavar="HOST", help="for the store host")
+    parser.add_argument("--delays", action="store_true", help="a process delivers delayed messages")
     options = parser.parse_args(arguments)
     root = options.dir.resolve()
     child = ChildProcess(
@@ -483,6 +485,7 @@ def _serve(child: ChildProcess, settings: Settings, stop: StopFlag) -> int:
     # Fail-stop: after a failed write or flush nothing more may be acknowledged.
     child.what = f"the writer of {root} stops, its log can no longer be trusted"
     writer = Writer(store, server, workers)
+    store.delays.delivers = options.delays
     child.report_ready(server.endpoint)
     try:
         writer.run(stop)

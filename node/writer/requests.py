@@ -9,6 +9,7 @@ from node.runtime.process import now_ms
 from node.serving.request_server import Received
 from node.store.config.consumer_offsets import ConsumerOffsets
 from node.writer.append_request import AppendRequest
+from node.writer.delayed_append import Delays
 from node.writer.topic_table import TopicTable
 from protocol.errors import BadRequest, MessageTooLarge, NotAllowed, UnknownOperation
 from protocol.message_id import Host, offset_message_id
@@ -17,6 +18,7 @@ from protocol.record.encode import ANY_QUEUE, NewMessage, check_message, record_
 from protocol.record.kernel_put import Put
 from protocol.record.patch import AppendRules
 from protocol.record.properties import UNIQUE_KEY, WAIT
+from protocol.record.scheduled import RealPlace
 from protocol.request_checks import WAIT_NONE
 from protocol.requests import (
     APPEND,
@@ -53,6 +55,8 @@ class PendingRequest:
     unique_key: str = ""
     turn: Turn = NO_TURN
     """Set for a request that waits for the disk."""
+    real_place: RealPlace | None = None
+    """Of a message that waits for its delivery: where it goes then."""
 
     def answer(self, store_host: Host, epoch: int, status: str, flushed: bool) -> Header:
         """The header of the answer to an append that succeeded."""
@@ -76,6 +80,8 @@ class PendingRequest:
             fields["unique_key"] = self.unique_key
         else:
             fields["queues"] = done.queues
+            if self.real_place is not None:
+                fields["queues"] = [(*self.real_place, *done.queues[0][2:])]
             fields["store_host"] = _text_of(store_host)
         return fields
 
@@ -85,18 +91,23 @@ def _text_of(host: Host) -> str:
     return str(host)
 
 
-def pending_append(received: Received, header: Header, inner_right: str) -> PendingRequest:
+def pending_append(
+    received: Received, header: Header, inner_right: str, delays: Delays
+) -> PendingRequest:
     """The operation `append`. Raises BadRequest, MessageTooLarge, NotAllowed."""
     payload = received.payload
     if payload is None or len(payload) > PAYLOAD_BYTES_MAX:
         refuse_payload(payload)
-    records, size, crc, sizes, queue_id, wait, right = APPEND.values(header)
+    records, size, crc, sizes, queue_id, wait, right, level = APPEND.values(header)
     append = batch_of(payload, records, size, crc, sizes, queue_id is not None)
     if right is not None:
         if not compare_digest(right.encode(), inner_right.encode()):
             raise NotAllowed("the right is not this node's", "leave the field out")
         append.is_inner = True
-    return PendingRequest(received.peer, header["id"], append, wait, False)
+    pending = PendingRequest(received.peer, header["id"], append, wait, False)
+    if level is not None:
+        pending.append, pending.real_place = delays.schedule(append, level)
+    return pending
 
 
 def pending_send(

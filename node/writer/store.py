@@ -34,6 +34,7 @@ from node.store.identity.store_id import check_guards, ensure_id
 from node.store.identity.store_links import check_links
 from node.writer.appender import Appender
 from node.writer.broker_checkpoint import BrokerCheckpoint, live_workers
+from node.writer.delayed_append import Delays
 from node.writer.log.commit_log import Ahead, CommitLog
 from node.writer.log.page_prefetch import PagePrefetch
 from node.writer.log.transient_store_pool import make_pool
@@ -80,6 +81,7 @@ class WriterStore:
         self.rules = AppendRules(settings.max_message_size, settings.enabled_append_prop_crc)
         self.removed, interrupted = self._without_entries_of_removed(found)
         self.topics = TopicTable(TopicsFile(self.root), settings, found.tails, now_ms)
+        self.delays = Delays(self.topics, self.rules, len(settings.delay_levels_ms))
         pool = make_pool(settings)
         ahead: Ahead | None = None
         if pool is None:

@@ -92,6 +92,11 @@ def message_properties(message: NewMessage) -> bytes:
         pairs.append((WAIT, "false"))
     named = {name for name, _ in pairs}
     for name, value in message.properties.items():
+        if name == DELAY:
+            raise NotAllowed(
+                "property DELAY is for the node to set",
+                "give a delay level: delay_level=3, or keelog produce --delay-level 3",
+            )
         if name in NOT_OFFERED and (name != TRANSACTION or value == "true"):
             raise NotAllowed(
                 f"property {name} asks for {NOT_OFFERED[name]}, which this node does not offer",

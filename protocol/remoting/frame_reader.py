@@ -15,6 +15,8 @@ FRAME_BYTES_MAX = 16 * 1024 * 1024
 """A whole frame with its length, as in Java (com.rocketmq.remoting.frameMaxLength)."""
 HEADER_BYTES_MAX = 128 * 1024
 ROOM_BYTES = 64 * 1024
+FIRST_BYTES = 4_096
+"""A frame that has begun, and does not fill a room, has so much memory of its own at first."""
 GROWTH = 4
 """A buffer grows to this many times what has arrived: a large length alone costs no memory."""
 
@@ -38,26 +40,38 @@ class FrameReader:
     """The receiving end of one connection. It has no socket and no clock.
 
     The owner puts received bytes where `room` says and calls `received` with their number.
+    Readers may share a room: each then calls `keep` before another one's turn, and a connection
+    costs memory only while a frame of it has begun.
     """
 
-    def __init__(self, room_bytes: int = ROOM_BYTES) -> None:
-        self._room_bytes = room_bytes
-        self._view = memoryview(bytearray(room_bytes))
+    def __init__(self, room_bytes: int = ROOM_BYTES, shared: memoryview | None = None) -> None:
+        self._shared = shared
+        self._room_bytes = room_bytes if shared is None else len(shared)
+        self._view = memoryview(bytearray(room_bytes)) if shared is None else shared
         self._start = self._end = 0
+        self._is_busy = shared is None
+        """Whether much comes at once: then it is read in large pieces."""
 
     @property
     def buffer_bytes(self) -> int:
         """The memory that the connection costs: at most a room, or the frame that arrives."""
-        return len(self._view)
+        return 0 if self._view is self._shared else len(self._view)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether bytes are there that were not taken: a frame that has begun, as a rule."""
+        return self._end > self._start
 
     def room(self) -> memoryview:
         """Returns where the next bytes of the connection go. Never empty."""
         have, size = self._end - self._start, len(self._view)
+        if not have and self._shared is not None:
+            self._view, size = self._shared, len(self._shared)
         if have == size:
             frame_bytes = _LENGTH.size + _LENGTH.unpack_from(self._view)[0]
             size = min(frame_bytes, GROWTH * have)
         elif self._start and have < self._room_bytes:
-            size = self._room_bytes  # a large frame was taken, its memory is given back
+            size = self._usual_bytes(have)  # a large frame was taken, its memory is given back
         if size != len(self._view):
             view = memoryview(bytearray(size))
             view[:have] = self._view[self._start : self._end]
@@ -66,6 +80,24 @@ class FrameReader:
             self._view[:have] = bytes(self._view[self._start : self._end])
         self._start, self._end = 0, have
         return self._view[have:]
+
+    def keep(self, count: int) -> None:
+        """Takes what is left out of the shared room; `count` bytes came with the last read."""
+        have = self._end - self._start
+        if not have and self._shared is not None:
+            self._view, self._start, self._end = self._shared, 0, 0
+        if not have or self._view is not self._shared:
+            return
+        self._is_busy = GROWTH * count >= self._room_bytes
+        view = memoryview(bytearray(self._usual_bytes(have)))
+        view[:have] = self._view[self._start : self._end]
+        self._view, self._start, self._end = view, 0, have
+
+    def _usual_bytes(self, have: int) -> int:
+        """The size of a buffer with `have` bytes, which are less than a room."""
+        if self._is_busy:
+            return self._room_bytes
+        return min(self._room_bytes, max(FIRST_BYTES, 2 * have))
 
     def received(self, count: int) -> Iterator[RemotingFrame]:
         """Takes `count` bytes that were put into `room`, and yields the frames that are whole.

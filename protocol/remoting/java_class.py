@@ -270,3 +270,13 @@ def _written(value: Any, standard: bool) -> str:
 
 def _key(key: Any, standard: bool) -> str:
     return f'"{key}"' if isinstance(key, int) and standard else _written(key, standard)
+
+
+def write_ext(fields: Any) -> dict[str, str]:
+    """Returns the fields of a request's header, a declared class, as its `ext`, without nulls."""
+    pairs = ((name, getattr(fields, a)) for name, a in java_class(type(fields)).sorted)
+    return {name: _ext_text(value) for name, value in pairs if value is not None}
+
+
+def _ext_text(value: bool | int | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

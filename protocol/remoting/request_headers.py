@@ -88,6 +88,30 @@ class QueueHeader(NamedTuple):
     queue_id: Int32
 
 
+class QueryMessageHeader(NamedTuple):
+    """Messages with a key, stored in [`begin_timestamp`, `end_timestamp`] ms.
+
+    `index_type` is K for keys, U for unique keys, T for tags. `unique_key_query`: the key is a
+    unique one.
+    """
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: int
+    end_timestamp: int
+    index_type: str = ""
+    last_key: str | None = None
+    unique_key_query: Annotated[bool, "_UNIQUE_KEY_QUERY"] = False
+
+
+class ViewMessageHeader(NamedTuple):
+    """The message at a log offset."""
+
+    offset: int
+    topic: str | None = None
+
+
 class UnregisterClientHeader(NamedTuple):
     """A client that leaves one of its groups."""
 
@@ -157,6 +181,8 @@ REQUEST_HEADERS: Mapping[int, JavaClass[Any]] = {
     RequestCode.GET_MAX_OFFSET: _QUEUE,
     RequestCode.GET_MIN_OFFSET: _QUEUE,
     RequestCode.GET_EARLIEST_MSG_STORETIME: _QUEUE,
+    RequestCode.QUERY_MESSAGE: JavaClass(QueryMessageHeader),
+    RequestCode.VIEW_MESSAGE_BY_ID: JavaClass(ViewMessageHeader),
     RequestCode.UNREGISTER_CLIENT: JavaClass(UnregisterClientHeader),
     RequestCode.CONSUMER_SEND_MSG_BACK: JavaClass(ConsumerSendMsgBackHeader),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _GROUP,
@@ -164,7 +190,7 @@ REQUEST_HEADERS: Mapping[int, JavaClass[Any]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: JavaClass(CreateTopicHeader),
     RequestCode.GET_ROUTEINFO_BY_TOPIC: JavaClass(GetRouteInfoHeader),
 }
-"""34, 41, 42 and 46 have bodies alone."""
+"""34, 41, 42, 46 and 200 have bodies alone."""
 
 
 def request_fields(header: RemotingHeader) -> Any:

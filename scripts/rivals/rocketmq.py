@@ -23,6 +23,7 @@ JAVA = Path(__file__).parent / "java"
 VERSION = "5.5.0"
 BUILD_S = 600
 START_S = 120
+STOP_S = 120
 JAVA_VERSION_MIN = 17
 HEAP = ("-Xms3g", "-Xmx3g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=15g")
 """The broker's, as in the figures that the goals were taken from; without AlwaysPreTouch.
@@ -87,23 +88,23 @@ def java_version(said: str) -> int:
     return int(major) if major.isdigit() else 0
 
 
-def class_path() -> str:
-    """Builds the program when its sources are newer; returns what `java -cp` needs."""
+def class_path(project: Path = JAVA) -> str:
+    """Builds a Maven project when its sources are newer; returns what `java -cp` needs."""
     why = missing()
     if why:
         raise RivalMissing(why)
-    built = JAVA / "target" / "cp.txt"
-    sources = [JAVA / "pom.xml", *(JAVA / "src").rglob("*.*")]
+    built = project / "target" / "cp.txt"
+    sources = [project / "pom.xml", *(project / "src").rglob("*.*")]
     if not built.exists() or built.stat().st_mtime < max(s.stat().st_mtime for s in sources):
         built.unlink(missing_ok=True)
-        command = ["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), "package"]
+        command = ["mvn", "-q", "-B", "-f", str(project / "pom.xml"), "package"]
         command += ["dependency:build-classpath", "-Dmdep.outputFile=target/cp.txt"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
         if done.returncode or not built.exists():
             raise RivalMissing(
-                f"Maven could not build {JAVA}: {(done.stdout + done.stderr)[-800:]}"
+                f"Maven could not build {project}: {(done.stdout + done.stderr)[-800:]}"
             )
-    return f"{JAVA / 'target' / 'classes'}:{built.read_text().strip()}"
+    return f"{project / 'target' / 'classes'}:{built.read_text().strip()}"
 
 
 def _begin_client() -> None:
@@ -163,6 +164,11 @@ class Jvm:
                     pipe.close()
         self._process.kill()
         self._process.wait(START_S)
+
+    def stop(self, timeout_s: float) -> int:
+        """SIGTERM, as an operator stops it; returns the exit code."""
+        self._process.terminate()
+        return self._process.wait(timeout_s)
 
     def wait(self, timeout_s: float) -> None:
         """Waits until it ends by itself. Raises RivalFailed when it does not, or ends badly."""
@@ -278,6 +284,12 @@ class RocketMQ:
         """Of the broker's process."""
         assert self.jvm is not None, "not started"
         return self.jvm.pid
+
+    def stop(self) -> None:
+        """Ends it in order: it saves what it has in memory."""
+        if self.jvm is not None:
+            self.jvm.stop(STOP_S)
+            self.jvm = None
 
     def kill(self) -> None:
         """SIGKILL."""

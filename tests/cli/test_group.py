@@ -76,7 +76,8 @@ def test_a_group_shows_its_members_its_lag_and_who_reads_what(node: RunningNode,
         assert member["address"].startswith("127.0.0.1:")
         first, second = found["queues"]
         assert first == {
-            "topic": "orders", "queue_id": 0, "committed": 3, "max": 5, "lag": 2, "client_id": "c1",
+            "topic": "orders", "queue_id": 0, "committed": 3, "max": 5, "lag": 2,
+            "client_id": "c1", "pulled": 3,
         }  # fmt: skip
         assert (second["committed"], second["lag"], second["client_id"]) == (None, 5, None)
         rows = {row["group"]: row for row in cli("ls")}

@@ -1,13 +1,15 @@
 """Membership, subscriptions and locks of groups, without sockets."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+import gateway.members
 from gateway.connection import Reply, Request
-from gateway.members import LOCK_S, SILENT_S_MAX, Members
-from protocol.errors import BadRequest
+from gateway.members import CLIENT_ID_CHARS_MAX, LOCK_S, SILENT_S_MAX, Members
+from protocol.errors import BadRequest, NotAllowed
 from protocol.remoting.bodies import (
     ConsumerData,
     ConsumerIdList,
@@ -25,10 +27,19 @@ from protocol.remoting.java_class import read_body, write_body
 QUEUES = tuple(MessageQueue("t", "b", number) for number in range(4))
 
 
+class Handler:
+    """In place of the service."""
+
+    def count(self, code: int, outcome: int) -> None:
+        assert not outcome
+
+
 @dataclass(eq=False)
 class Peer:
     """In place of a connection: it keeps what is sent."""
 
+    handler: Handler = field(default_factory=Handler)
+    peer: str = "10.0.0.1:5"
     under_way: int = 0
     sent: list[RemotingHeader] = field(default_factory=list)
 
@@ -152,3 +163,90 @@ def test_a_name_that_no_group_has_is_refused() -> None:
     with pytest.raises(BadRequest, match="'a@b' cannot name a group"):
         list(members.beat(request(Peer(), data), 0.0))
     assert not members.groups
+
+
+def test_memberships_and_subscriptions_of_all_groups_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway.members, "MEMBERSHIPS_MAX", 3)
+    members, peers = Members(), [Peer() for _ in range(3)]
+    beat(members, peers[0], "c1")
+    with pytest.raises(NotAllowed, match="members of 3 groups already"):
+        for peer in peers[1:]:
+            beat(members, peer, "c2")  # a producer and a member of a consumer group each
+    members.went(peers[0])  # type: ignore[arg-type]
+    beat(members, peers[2], "c3")
+    for peer in peers:
+        members.went(peer)  # type: ignore[arg-type]
+    assert (members._memberships, members._chars) == (0, 0)
+    assert not members._joined
+    assert not members._produces
+    monkeypatch.setattr(gateway.members, "SUBSCRIBED_CHARS_MAX", 100)
+    beat(members, peers[0], "c" * 60)  # its id is its expression here
+    with pytest.raises(NotAllowed, match="subscriptions of all groups"):
+        beat(members, peers[0], "c" * 60)
+    members.went(peers[0])  # type: ignore[arg-type]
+    with pytest.raises(BadRequest, match="client id"):
+        beat(members, peers[0], "c" * (CLIENT_ID_CHARS_MAX + 1))
+    assert not members.groups
+
+
+def test_locks_of_all_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway.members, "LOCKS_OF_ALL_MAX", 3)
+    members = Members()
+    assert lock(members, "c1", 0.0) == [0, 1, 2]
+    assert lock(members, "c1", 1.0) == [0, 1, 2], "those that it has are renewed"
+    members.unlock(request(Peer(), LockBatchBody("g", "c1", QUEUES[:1])))
+    assert lock(members, "c1", 2.0) == [0, 1, 2]
+    members.drop_silent(3.0 + LOCK_S)
+    assert members._lock_count == 0
+    long = (MessageQueue("t" * 300, "b", 0),)
+    reply = members.lock(request(Peer(), LockBatchBody("g", "c1", long)), 100.0)
+    assert not read_body(LockedQueues, bytes(reply.body)).lock_ok_mq_set
+
+
+def test_what_members_pull_is_noted_for_their_topics_and_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway.members, "PULLED_QUEUES_MAX", 2)
+    members, one, two = Members(), Peer(), Peer()
+    beat(members, one, "c1", 0.0, 1, "t", "u")
+    to: Any = one
+    stranger: Any = two
+    members.note_pull("g", stranger, "t", 0, 5)
+    members.note_pull("g", to, "other", 0, 5)
+    for number in (3, 7):
+        members.note_pull("g", to, "t", 0, number)
+    members.note_pull("g", to, "u", 1, 9)
+    members.note_pull("g", to, "u", 2, 9)
+    shown = members.shown()["g"]
+    assert shown["queues"] == {"t": {"0": "c1"}, "u": {"1": "c1"}}
+    assert shown["pulled"] == {"t": {"0": 7}, "u": {"1": 9}}
+    beat(members, one, "c1", 0.0, 2, "t")
+    assert members.shown()["g"]["pulled"] == {"t": {"0": 7}}
+    assert members._pulled_queues == 1
+    members.went(to)
+    assert members._pulled_queues == 0
+
+
+def test_a_producer_is_found_by_its_id_while_its_connection_is_there() -> None:
+    members, old, new = Members(), Peer(), Peer()
+    beat(members, old, "c1")
+    beat(members, new, "c1")
+    assert members.producer("c1") is new  # type: ignore[comparison-overlap]
+    members.went(old)  # type: ignore[arg-type]
+    assert members.producer("c1") is new  # type: ignore[comparison-overlap]
+    members.went(new)  # type: ignore[arg-type]
+    assert members.producer("c1") is None
+
+
+def test_the_end_of_a_connection_costs_no_look_at_all_groups() -> None:
+    members = Members()
+    for number in range(5_000):
+        data = HeartbeatData("c", (), (ConsumerData(f"g{number}"),))
+        members.beat(request(Peer(), data), 0.0)
+    strangers: list[Any] = [Peer() for _ in range(2_000)]
+    began = time.process_time()
+    for stranger in strangers:
+        members.went(stranger)
+    assert time.process_time() - began < 0.2, "ten million look-ups take a second"

@@ -96,3 +96,26 @@ def test_delays_retries_dead_letters_and_order_are_as_at_a_broker(tmp_path: Path
         assert (dead.body, dead.record.head.reconsume_times) == (b"fails always", 3)
         assert dead.properties["RETRY_TOPIC"] == "tasks"
     assert not verify(root, settings=load_settings([levels])).findings
+
+
+def test_producers_that_ask_get_the_replies_of_a_consumer(tmp_path: Path) -> None:
+    probe.build()
+    root = tmp_path / "store"
+    with RunningNode(root, (REMOTING,), queue_workers=1, readers=1) as node:
+        node.client.create_topic("questions", 4)
+        host, port = remoting_place(node.stderr)
+        found = run_client(tmp_path, "RequestClient", f"{host}:{port}", "questions", "100")
+        assert len(found.pop("reply id")) > 1
+        assert found == {
+            "right": "100",
+            "called back": "re: async",
+            "large": "true",
+            "no reply": "true",
+            "to nobody": "true",
+            "replied": "102",
+            "failures": "",
+            "reply": "SEND_OK",
+        }
+        replies = list(node.client.tail("DefaultCluster_REPLY_TOPIC", "earliest", until_end=True))
+        assert len(replies) == 103, "each is stored, also that to nobody"
+    assert not verify(root).findings

@@ -39,7 +39,8 @@ def public(owner: Any) -> Iterator[tuple[str, Any]]:
 
 def test_every_public_name_is_explained() -> None:
     classes = [getattr(keelog, name) for name in keelog.__all__]
-    classes += [keelog.aio.Client, keelog.aio.Producer, keelog.testing.TestNode]
+    classes += [keelog.aio.Client, keelog.aio.Consumer, keelog.aio.Producer]
+    classes += [keelog.testing.TestNode]
     classes += [keelog.store.OpenStore]
     told = {kind.__name__: kind for kind in classes}
     for kind in filter(inspect.isclass, classes):
@@ -95,7 +96,7 @@ def results_of(owner: type) -> Iterator[object]:
 
 def test_the_type_of_every_public_result_can_be_imported_from_keelog() -> None:
     ours = {getattr(keelog, name) for name in keelog.__all__}
-    ours |= {keelog.aio.Client, keelog.aio.Producer, keelog.store.OpenStore}
+    ours |= {keelog.aio.Client, keelog.aio.Consumer, keelog.aio.Producer, keelog.store.OpenStore}
     public = [one for one in ours if inspect.isclass(one) and not is_typeddict(one)]
     missing = {
         f"{owner.__name__}: {found.__module__}.{found.__name__}"
@@ -115,7 +116,7 @@ def test_the_page_has_every_error_and_says_whether_it_may_be_retried() -> None:
     assert shown == {n: kind.retriable for n, kind in ERRORS.items() if n not in BASES}
 
 
-@pytest.mark.parametrize("name", ["Client", "Producer"])
+@pytest.mark.parametrize("name", ["Client", "Consumer", "Producer"])
 def test_the_page_names_no_call_that_is_not_there(name: str) -> None:
     text = PAGE.read_text(encoding="utf-8")
     for called in set(re.findall(rf"\b{name.lower()}\.(\w+)\(", text)):

@@ -13,6 +13,7 @@ from client.cursor import Cursor
 from keelog.cli.completion import complete_topics
 from keelog.cli.failures import DAMAGED, OK, doing
 from keelog.cli.messages.following import Follower
+from keelog.cli.messages.group_reading import check_group_options, group_messages
 from keelog.cli.messages.message_format import Formatter, compile_format
 from keelog.cli.messages.reading import BoundedReader, ConsumeChoice, DamagedPlaces, starts_of
 from keelog.cli.messages.selectors import parse_range
@@ -44,6 +45,11 @@ from protocol.errors import BusyError
     help="Goes on where NAME stopped; the node keeps the place. FROM is for a new name.",
 )  # fmt: skip
 @click.option(
+    "--group", metavar="G",
+    help="As a member of the consumer group G, which commits what was printed. FROM (start, end or"
+    " a time) is for a new group.",
+)  # fmt: skip
+@click.option(
     "--on-damage", type=click.Choice(["skip", "fail"]), default="skip", show_default=True,
     help="skip: goes on after a damaged message; fail: ends there.",
 )  # fmt: skip
@@ -73,15 +79,24 @@ def consume(
     Example: keelog consume orders -e -f '%o %k %v\\n'
 
     Example: keelog consume orders -e --cursor billing --count 100
+
+    Example: keelog consume orders --group billing --tags 'paid || sent' --count 100
     """
     # In UTC here; a time without a zone is local time all the same.
     first, last = parse_range(options["where"], datetime.now(UTC))
     wanted = ConsumeChoice(topic, options["queues"], options["tags"], first, last)
     render = None if options["text"] is None else compile_format(options["text"])
     finite = options["at_end"] or last is not None
+    group: str | None = options["group"]
+    if group is not None:
+        check_group_options(options, wanted)
     if output.is_terminal or not finite:
         progress.silence()  # the messages themselves show how far it is, or there is no end
     with doing(f"cannot read {topic}"), keelog.connect(node) as client, progress.shown():
+        if group is not None:
+            with closing(group_messages(client, wanted, group, options["count"])) as messages:
+                _print(messages, render, output, finite, options)
+            return OK
         run = _ConsumeRun(client, wanted, output, options)
         with closing(run.messages(finite, progress)) as messages:
             _print(messages, render, output, finite, options)

@@ -49,6 +49,7 @@ class Defaults(NamedTuple):
     """What ends the key at the start of a line."""
     is_any_topic: bool = False
     """Objects of other topics are sent to `topic`, too."""
+    delay_level: int = 0
 
 
 @command("produce")
@@ -73,6 +74,10 @@ class Defaults(NamedTuple):
     "--batch", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
     help="At most N messages go together.",
 )  # fmt: skip
+@click.option(
+    "--delay-level", type=click.IntRange(0), default=0, metavar="N",
+    help="Readers get the messages after this level of RocketMQ's delays: 1 is 1 s, 3 is 10 s.",
+)  # fmt: skip
 @click.option("--sync", is_flag=True, help="Each receipt waits until the message is on disk.")
 @click.option("--timeout", default=30.0, show_default=True, metavar="SECONDS")
 @node_option
@@ -94,6 +99,8 @@ def produce(
 
     Example: keelog produce pictures --file picture.png --quiet
 
+    Example: keelog produce orders 'pay by now' --delay-level 5
+
     Example: keelog store dump ./store --jsonl | keelog produce - --jsonl
     """
     _check_source(topic, bodies, objects, options)
@@ -106,6 +113,7 @@ def produce(
         _pairs(options["pairs"]),
         separator.encode() if separator else b"",
         options["any_topic"],
+        options["delay_level"],
     )
     progress: CommandProgress = options["progress"]
     advance: Callable[[], None] = lambda: None  # noqa: E731
@@ -307,6 +315,7 @@ def message_of(
             keys=keys,
             properties=defaults.properties,
             queue_id=defaults.queue_id,
+            delay_level=defaults.delay_level,
         )
     try:
         return _from_object(json.loads(line), defaults)
@@ -353,6 +362,7 @@ def _from_object(fields: Any, defaults: Defaults) -> keelog.OutgoingMessage:
         born_timestamp=_take(fields, "born_timestamp", int),
         born_host=_take(fields, "born_host", str) or None,
         reconsume_times=_take(fields, "reconsume_times", int, 0),
+        delay_level=defaults.delay_level,
     )
 
 

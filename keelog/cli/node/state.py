@@ -19,6 +19,7 @@ _PAUSE_S = 0.1
 _REACHABLE = "reachable"
 _WIDTH_FOR_ENDPOINTS = 110
 _PLACES_SHOWN = 5
+_GROUPS_SHOWN = 5
 
 
 @command("health")
@@ -108,8 +109,27 @@ def _title(answer: dict[str, Any]) -> str:
         f"log: min {log['min']}, appended {log['appended']}, committed {log['committed']}, "
         f"flushed {log['flushed']}, readable {log['readable']}\n"
         f"disk: {size_text(disk['free_bytes'])} free, {disk['used_ratio']:.1%} used\n"
+        f"{_groups_text(answer)}"
         f"{_damage_text(answer)}"
     )
+
+
+def _groups_text(answer: dict[str, Any]) -> str:
+    """The consumer groups with the largest lag; empty without groups, and of an older node."""
+    found = answer.get("groups") or {"groups": 0}
+    if not found["groups"]:
+        return ""
+    late = [row for row in found["rows"] if row["lag"]]
+    sums = f"{found['members']} members, a lag of {found['lag']} messages"
+    lines = [f"groups: {found['groups']} with {sums}"]
+    lines += (
+        f"group {row['group']}: lag {row['lag']} in {row['queues']} queues of {row['topic']},"
+        f" {row['members']} members"
+        for row in late[:_GROUPS_SHOWN]
+    )
+    if len(late) > _GROUPS_SHOWN:
+        lines.append("groups: all of them with keelog group ls")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _damage_text(answer: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from protocol.errors import MqError
+from protocol.remoting.codes import RequestCode, ResponseCode
 
 OK = "OK"
 FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -81,6 +82,55 @@ DISPATCH_FLUSH = Family(
 DISPATCHED = Family(
     "keelog_dispatched_messages", SeriesKind.COUNTER, "Records that workers took up."
 )
+GATEWAY_REQUESTS = Family(
+    "keelog_gateway_requests", SeriesKind.COUNTER, "Requests of RocketMQ's clients, answered."
+)
+GATEWAY_REFUSALS = Family(
+    "keelog_gateway_refusals", SeriesKind.COUNTER, "Requests of RocketMQ's clients, refused."
+)
+GATEWAY_ENDED = Family(
+    "keelog_gateway_ended_connections", SeriesKind.COUNTER, "Connections ended by the gateway."
+)
+GATEWAY_GAUGES = (
+    Family("keelog_gateway_connections", SeriesKind.GAUGE, "Connections of RocketMQ's clients."),
+    Family("keelog_gateway_held_pulls", SeriesKind.GAUGE, "Their pulls that wait for messages."),
+    Family(
+        "keelog_gateway_buffered_bytes",
+        SeriesKind.GAUGE,
+        "Bytes that these connections hold: frames that have begun, and unsent replies.",
+    ),
+    Family(
+        "keelog_gateway_client_requests",
+        SeriesKind.GAUGE,
+        "Requests to clients without an answer yet.",
+    ),
+    Family("keelog_gateway_producers", SeriesKind.GAUGE, "Clients that are producers."),
+)
+GATEWAY_CODES = (
+    *(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
+    *(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),
+    *(RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
+    *(RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET),
+    *(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.GET_MAX_OFFSET),
+    *(RequestCode.GET_MIN_OFFSET, RequestCode.GET_EARLIEST_MSG_STORETIME),
+    *(RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT),
+    *(RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.CHECK_CLIENT_CONFIG),
+    *(RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ),
+    *(RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.GET_ALL_TOPIC_CONFIG),
+    *(RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_ROUTEINFO_BY_TOPIC),
+    *(RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
+)
+"""Codes with counts of their own; all further ones share one."""
+GATEWAY_REFUSED = (
+    *(ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY),
+    *(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL),
+    *(ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION),
+    *(ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+    *(ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST),
+    *(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.INVALID_PARAMETER),
+)
+"""Refusals with counts of their own."""
+GATEWAY_ENDS = ("broken", "unread", "silent", "crowd", "memory")
 
 
 class Series(NamedTuple):
@@ -104,7 +154,18 @@ def _dispatch(target: str) -> tuple[Series, ...]:
     return tuple(series(family, target=target) for family in families)
 
 
-WRITER, READER, QUEUE, INDEX = "writer", "reader", "queue", "index"
+def _gateway() -> tuple[Series, ...]:
+    requests = (*(code.name.lower() for code in GATEWAY_CODES), OTHER)
+    refusals = (*(code.name.lower() for code in GATEWAY_REFUSED), OTHER)
+    return (
+        *(series(GATEWAY_REQUESTS, request_code=one) for one in requests),
+        *(series(GATEWAY_REFUSALS, response_code=one) for one in refusals),
+        *(series(GATEWAY_ENDED, reason=one) for one in GATEWAY_ENDS),
+        *map(series, GATEWAY_GAUGES),
+    )
+
+
+WRITER, READER, QUEUE, INDEX, GATEWAY = "writer", "reader", "queue", "index", "gateway"
 SERIES: dict[str, tuple[Series, ...]] = {
     WRITER: (
         *_requests(WRITER_OPS),
@@ -124,5 +185,6 @@ SERIES: dict[str, tuple[Series, ...]] = {
     ),
     QUEUE: _dispatch("cq"),
     INDEX: _dispatch("index"),
+    GATEWAY: _gateway(),
 }
 """By role, in the order of the page."""

@@ -4,18 +4,20 @@ An entry `topic@group` has the offset of the next message of each queue. One pro
 holds the table and saves it; entries and fields that we do not know stay as they are.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from node.runtime.regular_file import OFFSETS_FILE_BYTES_MAX, read_bounded
 from node.store.config.config_table import ConfigTable
-from protocol.errors import BadRequest, NotAllowed, UnknownTopic
+from protocol.errors import BadRequest, NotAllowed, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
 from protocol.names import CONSUMER_OFFSETS_FILE, QUEUE_ID_MAX
+from protocol.remoting.java_json import parse_java_json
 
 GROUPS_MAX = 20_000
 """Entries of the table: a topic and a group each."""
-OFFSETS_MAX = 200_000
+OFFSETS_MAX = 1_000_000
 """Offsets of all entries. Those that are there already stay."""
 
 
@@ -36,6 +38,7 @@ class ConsumerOffsets:
         self._knows = knows
         self._file = ConfigTable(root / CONSUMER_OFFSETS_FILE, "offsetTable", now_ms)
         self._bound()
+        self._count = sum(map(len, self._file.entries.values()))
 
     def get(self, topic: str, group: str) -> dict[int, int]:
         """The offset of the next message of each queue; empty for a group without a place.
@@ -67,8 +70,10 @@ class ConsumerOffsets:
         changed = {**entry, **{str(queue): offset for queue, offset in offsets.items()}}
         if changed == entry:
             return
-        self._check_room(key, len(changed) - len(entry))
+        more = len(changed) - len(entry)
+        self._check_room(key, more)
         self._file.entries[key] = changed
+        self._count += more
         self._file.touch()
 
     def all_of(self, group: str | None) -> list[tuple[str, str, dict[int, int]]]:
@@ -85,16 +90,16 @@ class ConsumerOffsets:
         """Drops the entries of a group, as of a broker's broadcasts; False where it has none."""
         self._file.check_readable()
         gone = [key for key in self._file.entries if key.split("@")[1:2] == [group]]
-        for key in gone:
-            del self._file.entries[key]
-            self._file.touch()
+        self._drop(gone)
         return bool(gone)
 
     def forget(self, topic: str) -> None:
         """Drops the entries of a topic that was removed."""
-        gone = [key for key in self._file.entries if key.startswith(f"{topic}@")]
-        for key in gone:
-            del self._file.entries[key]
+        self._drop([key for key in self._file.entries if key.startswith(f"{topic}@")])
+
+    def _drop(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._count -= len(self._file.entries.pop(key))
             self._file.touch()
 
     def turn(self, now: float) -> None:
@@ -131,14 +136,32 @@ class ConsumerOffsets:
 
     def _check_room(self, key: str, more: int) -> None:
         groups = len(self._file.entries) + (key not in self._file.entries)
-        if more and (
-            groups > GROUPS_MAX or sum(map(len, self._file.entries.values())) + more > OFFSETS_MAX
-        ):
+        if more and (groups > GROUPS_MAX or self._count + more > OFFSETS_MAX):
             raise NotAllowed(
                 f"{len(self._file.entries)} cursors and groups are there already: {GROUPS_MAX} are"
                 f" allowed, with {OFFSETS_MAX} queues",
                 "use a cursor that is there, or remove topics that nobody reads",
             )
+
+
+def read_group_offsets(root: Path) -> dict[str, dict[str, dict[int, int]]]:
+    """The offsets in the file by group, topic and queue, for a process that does not own it.
+
+    Empty without a file that can be read: its owner says what is wrong with it. Raises OSError.
+    """
+    try:
+        text = read_bounded(root / CONSUMER_OFFSETS_FILE, OFFSETS_FILE_BYTES_MAX)
+        table = parse_java_json(text.decode("utf-8", "replace"))["offsetTable"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError, StoreDamaged):
+        return {}
+    found: dict[str, dict[str, dict[int, int]]] = {}
+    for key, entry in table.items() if isinstance(table, dict) else ():
+        topic, _, group = key.partition("@")
+        if group and "@" not in group and isinstance(entry, dict):
+            found.setdefault(group, {})[topic] = {
+                int(queue): offset for queue, offset in entry.items() if _is_offset(queue, offset)
+            }
+    return found
 
 
 def _is_offset(queue: str, offset: Any) -> bool:

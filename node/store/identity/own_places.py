@@ -66,6 +66,7 @@ _FILES = (
     (re.compile(r"epochs(\.new)?"), EPOCHS_FILE_BYTES_MAX),
     (re.compile(r"(tails|removed)(\.new)?|run/[^/]+\.rebuilding(\.new)?"), QUEUES_FILE_BYTES_MAX),
     (re.compile(r"run/members(\.new)?"), OFFSETS_FILE_BYTES_MAX),
+    (re.compile(r"run/groups(\.new)?"), QUEUES_FILE_BYTES_MAX),
     (re.compile(r"clean(\.new)?|progress/[^/]+|run/[^/]+\.lock"), SMALL_FILE_BYTES_MAX),
     (re.compile(r"run/right(\.new)?"), SMALL_FILE_BYTES_MAX),
     (re.compile(r"run/[^/]+\.page"), PAGE_BYTES),

@@ -1,8 +1,8 @@
 """`/metrics` for Prometheus: collected from a node's pages, its processes and its disk.
 
 A metric has RocketMQ's name and labels where it means the same, else a name with `keelog_`, in base
-units. Users choose the values of one label alone, the topic, and their number is bounded; keys and
-addresses are never labels.
+units. Users choose the values of two labels alone, the topic and the consumer group, and their
+number is bounded; keys and addresses are never labels.
 """
 
 import os
@@ -22,6 +22,7 @@ from node.runtime.stats.page import read_stats
 from node.store.checkpoints import QUARANTINE_DIR, own_dir
 from node.store.config.topics_file import TopicsFile
 from node.supervisor.monitoring.families import TopicFamilies, stats_families
+from node.supervisor.monitoring.groups import group_families
 from node.supervisor.plan import ChildRole, ChildState, page_slot
 from node.supervisor.status import (
     Fields,
@@ -173,6 +174,7 @@ class NodeCollector(Collector):
         yield from self._of_log(look)
         yield from self._of_processes(look)
         yield from self._of_readers(look)
+        yield from group_families(view.root, _NODE_LABELS)
         yield from stats_families(read_stats(view.root))
 
     def _rocketmq(self, look: Scrape) -> Iterator[Metric]:

@@ -1,6 +1,7 @@
 """`config/consumerOffset.json`: what is kept, what is refused, and what a crash may leave."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,11 @@ from typing import Any
 import pytest
 
 from node.store.config import config_table, consumer_offsets
-from node.store.config.consumer_offsets import ConsumerOffsets
+from node.store.config.consumer_offsets import (
+    OFFSETS_MAX,
+    ConsumerOffsets,
+    read_group_offsets,
+)
 from protocol.errors import BadRequest, NotAllowed, StoreDamaged, UnknownTopic
 from protocol.ids import Queue
 from protocol.names import CONSUMER_OFFSETS_FILE
@@ -148,7 +153,7 @@ def test_a_full_disk_costs_a_later_save_and_nothing_else(
 
     with opened(tmp_path) as table:
         with monkeypatch.context() as patch:
-            patch.setattr(config_table, "_save", full)
+            patch.setattr("node.store.config.config_table.disk.write_with_backup", full)
             table.commit("orders", "g", {0: 3})
             table.turn(0.0)
             assert table._file._saving is not None
@@ -156,3 +161,82 @@ def test_a_full_disk_costs_a_later_save_and_nothing_else(
             table.turn(0.1)
         assert table.get("orders", "g") == {0: 3}
     assert stored(tmp_path)["offsetTable"] == {"orders@g": {"0": 3}}
+
+
+def test_a_million_offsets_are_committed_found_and_saved_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = 50
+    groups = OFFSETS_MAX // queues
+    table = {
+        f"orders@g{group}": {str(queue): 1 for queue in range(queues)} for group in range(groups)
+    }
+    write(tmp_path, {"offsetTable": table})
+    ends = {Queue("orders", queue): 1_000 for queue in range(queues + 1)}
+    offsets = ConsumerOffsets(tmp_path, ends, lambda topic: True, lambda: 5)
+    try:
+        with pytest.raises(NotAllowed, match="are there already"):
+            offsets.commit("orders", "g0", {queues: 1})
+        offsets.commit("orders", "g0", {1: 2})
+        offsets.save()  # the first one encodes all of them
+
+        began = time.process_time()
+        for number in range(1_000):
+            offsets.commit("orders", f"g{number}", {0: 7})
+            assert offsets.get("orders", f"g{number}")[0] == 7
+        assert time.process_time() - began < 1
+
+        # A save encodes what has changed, else it would take the writer's processor each second.
+        encoded: list[Any] = []
+        plainly = config_table._encoded_entry
+
+        def noted(entry: Any) -> str:
+            encoded.append(entry)
+            return plainly(entry)
+
+        monkeypatch.setattr(config_table, "_encoded_entry", noted)
+        offsets.save()
+        assert len(encoded) == 1_000
+        offsets.commit("orders", "g5", {0: 8})
+        offsets.save()
+        assert len(encoded) == 1_001
+        assert len(stored(tmp_path)["offsetTable"]) == groups
+        assert offsets.get("orders", "g999")[0] == 7
+    finally:
+        offsets.close()
+
+
+def test_room_for_offsets_comes_back_with_the_groups_that_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_offsets, "OFFSETS_MAX", 2)
+    with opened(tmp_path) as table:
+        table.commit("orders", "one", {0: 1, 1: 1})
+        with pytest.raises(NotAllowed):
+            table.commit("orders", "two", {0: 1})
+        table.commit("orders", "one", {0: 2})
+        assert table.forget_group("one")
+        table.commit("orders", "two", {0: 1, 1: 1})
+        table.forget("orders")
+        table.commit("orders", "three", {0: 1, 1: 1})
+
+
+def test_another_process_reads_the_offsets_of_all_groups(tmp_path: Path) -> None:
+    assert read_group_offsets(tmp_path) == {}
+    entries = '"t@g":{0:3,1:-1},"u@g":{},"t@h":{"0":4},"t@g@broadcast":{0:1}'
+    write(tmp_path, f'{{"offsetTable":{{{entries}}}}}')
+    assert read_group_offsets(tmp_path) == {"g": {"t": {0: 3}, "u": {}}, "h": {"t": {0: 4}}}
+    write(tmp_path, "{")
+    assert read_group_offsets(tmp_path) == {}
+
+
+def test_the_file_has_the_form_that_a_broker_writes(tmp_path: Path) -> None:
+    write(tmp_path, {"offsetTable": {"z@g": {}, "a@g": {"0": 1, "10": 2}}, "pullOffsetTable": {}})
+    with opened(tmp_path) as table:
+        table.commit("orders", "g", {0: 4})
+        table.save()
+        table.commit("orders", "g", {0: 5})
+    text = (tmp_path / CONSUMER_OFFSETS_FILE).read_text()
+    document = json.loads(text)
+    assert text == json.dumps(document, indent="\t", sort_keys=True)
+    assert document["offsetTable"]["orders@g"] == {"0": 5}

@@ -1,0 +1,1 @@
+"""A member of a consumer group: RocketMQ's protocol, spoken to the node's gateway."""

@@ -1,0 +1,1 @@
+"""What the gateway counts of itself."""

@@ -1,0 +1,101 @@
+"""`keelog consume --group` and `keelog produce --delay-level` at a node with a gateway."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_consume import Done, following
+from tests.support.node import RunningNode, wait_until
+from tests.support.remoting import REMOTING
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("consume-group")]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    root = tmp_path_factory.mktemp("consume-group") / "store"
+    levels = "message_delay_level=1s 2s"
+    with RunningNode(root, (REMOTING, levels), queue_workers=1, readers=1) as running:
+        yield running
+
+
+def keelog(node: RunningNode, *words: str) -> Done:
+    return subprocess.run(
+        [sys.executable, "-m", "keelog", *words],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "KEELOG_NODE": node.endpoint},
+    )  # fmt: skip
+
+
+def test_a_group_goes_on_after_what_was_printed(node: RunningNode) -> None:
+    for number in range(5):
+        node.client.send("orders", b"%d" % number, queue_id=0, tags="odd" if number % 2 else "even")
+    first = keelog(node, "consume", "orders", "--group", "billing", "-n", "3", "-f", r"%v\n")
+    assert (first.returncode, first.stdout.split()) == (0, ["0", "1", "2"]), first.stderr
+    assert node.client.cursor("orders", "billing")[0] == 3
+    rest = keelog(node, "consume", "orders", "--group", "billing", "-n", "2", "--jsonl")
+    assert [json.loads(line)["body"] for line in rest.stdout.splitlines()] == ["3", "4"]
+    some = ["--tags", "odd", "-n", "2", "-f", r"%v\n"]
+    assert keelog(node, "consume", "orders", "--group", "odd", *some).stdout.split() == ["1", "3"]
+
+
+def test_two_runs_share_a_topic_and_a_signal_ends_one_in_order(node: RunningNode) -> None:
+    node.client.create_topic("shared", 2)
+    words = ["shared", "--group", "pair", "-f", r"%q %v\n"]
+    with following(node, *words) as one, following(node, *words) as two:
+
+        def members() -> int:
+            return sum(len(group.members) for group in node.client.groups("pair"))
+
+        wait_until(lambda: members() == 2, "two are not there")
+
+        def sent(text: str) -> bool:
+            """Sends to both queues until each run has printed one of this."""
+            for queue in (0, 1):
+                node.client.send("shared", text.encode(), queue_id=queue)
+            return all(any(text in line for line in run.out) for run in (one, two))
+
+        wait_until(lambda: sent("both"), "one of them has no queue")
+        assert one.end(signal.SIGTERM) == 130
+        wait_until(lambda: members() == 1, "it stays in the group")
+        wait_until(
+            lambda: sent("alone") or {line[0] for line in two.out if "alone" in line} == {"0", "1"},
+            "the other does not take over",
+        )
+        assert two.end() == 130
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--cursor", "c"], ["-e"], ["--queue", "1"], ["--merge"], ["-o", "-10"], ["-o", "start:5"]],
+)
+def test_options_that_a_group_decides_are_refused(node: RunningNode, words: list[str]) -> None:
+    done = keelog(node, "consume", "orders", "--group", "g", *words)
+    assert done.returncode == 2
+    assert "--group" in done.stderr
+
+
+def test_a_message_of_produce_comes_after_its_delay_level(node: RunningNode) -> None:
+    done = keelog(node, "produce", "late", "one", "two", "--delay-level", "1", "--format", "jsonl")
+    receipts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["status"] for one in receipts] == ["PUT_OK", "PUT_OK"], done.stderr
+    assert {one["topic"] for one in receipts} == {"late"}
+    words = ["consume", "late", "--group", "late", "-n", "2", "-f", r"%v\n"]
+    assert sorted(keelog(node, *words).stdout.split()) == ["one", "two"]
+
+
+def test_without_a_gateway_both_say_what_to_start(tmp_path: Path) -> None:
+    with RunningNode(tmp_path / "store", queue_workers=1, readers=1) as plain:
+        for words in (
+            ["consume", "t", "--group", "g"],
+            ["produce", "t", "x", "--delay-level", "1"],
+        ):
+            done = keelog(plain, *words)
+            assert done.returncode == 1, done.stderr
+            assert "try: start the node with --remoting" in done.stderr

@@ -1,0 +1,1 @@
+"""Tests of the member of a consumer group."""

@@ -1,0 +1,90 @@
+"""The two sides that a client is tried at: RocketMQ's broker with a name server, and a node."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from protocol.remoting.codes import RequestCode, ResponseCode
+from scripts.rivals.rocketmq import Addresses, RocketMQ, class_path, start_name_server
+from tests.support.node import RunningNode, wait_until
+from tests.support.remoting import REMOTING, RemotingPeer, remoting_place
+
+CLUSTER, BROKER = "DefaultCluster", "broker-a"
+DELAY_LEVELS = "1s 2s 1s 2s 2s"
+"""A message that is handed back for the first time comes again after the third."""
+BROKER_OPTIONS = (
+    "-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m",
+    # As ANY_DISK of nodes: a broker refuses sends while the machine's disk is 90 % full.
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=1.0",
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1.0",
+)  # fmt: skip
+TBW102_QUEUES = 8
+
+
+class Side(NamedTuple):
+    """Where clients find it: HOST:PORT of the name server, and of the broker."""
+
+    name_server: str
+    broker: str
+
+    def create_topic(self, name: str, queues: int) -> None:
+        """Makes a topic, as `mqadmin updateTopic` does; its route is known afterwards."""
+        wanted = {
+            "topic": name, "defaultTopic": "TBW102", "readQueueNums": queues,
+            "writeQueueNums": queues, "perm": 6, "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0, "order": False,
+        }  # fmt: skip
+        with closing(RemotingPeer(_place(self.broker))) as peer:
+            made = peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, wanted)
+            assert made.code == ResponseCode.SUCCESS, made.header.remark
+        self.await_route(name)
+
+    def await_route(self, topic: str) -> None:
+        """Waits until the name server has a topic's route."""
+
+        def is_known() -> bool:
+            with closing(RemotingPeer(_place(self.name_server))) as peer:
+                found = peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+            return found.code == ResponseCode.SUCCESS
+
+        wait_until(is_known, f"no route for {topic}")
+
+
+def _place(address: str) -> tuple[str, int]:
+    host, _, port = address.partition(":")
+    return host, int(port)
+
+
+@contextmanager
+def running_broker(home: Path) -> Iterator[Side]:
+    """A broker of RocketMQ 5.5.0 at a name server of its own."""
+    classes, addresses = class_path(), Addresses.free()
+    settings = {
+        "brokerClusterName": CLUSTER, "brokerName": BROKER, "messageDelayLevel": DELAY_LEVELS,
+        "mappedFileSizeCommitLog": 64 << 20,
+    }  # fmt: skip
+    name_server = start_name_server(classes, home / "namesrv", addresses.name_server)
+    try:
+        broker = RocketMQ(classes, home / "broker", addresses, settings, BROKER_OPTIONS)
+        broker.start()
+        try:
+            side = Side(addresses.name_server, addresses.broker)
+            side.await_route("TBW102")
+            yield side
+        finally:
+            broker.kill()
+    finally:
+        name_server.kill()
+
+
+@contextmanager
+def running_node(root: Path) -> Iterator[tuple[Side, RunningNode]]:
+    """A node, which is its own name server."""
+    settings = (
+        REMOTING, f"broker.broker_cluster_name={CLUSTER}", f"broker.broker_name={BROKER}",
+        f"message_delay_level={DELAY_LEVELS}",
+    )  # fmt: skip
+    with RunningNode(root, settings, queue_workers=1, readers=1) as node:
+        host, port = remoting_place(node.stderr)
+        yield Side(f"{host}:{port}", f"{host}:{port}"), node
