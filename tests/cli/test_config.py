@@ -226,7 +226,7 @@ def test_the_long_variable_of_a_setting_goes_before_the_short_one() -> None:
         ("readers = 2\n", 1, "readers", "in no table", "below a line [serve]"),
         ("[serve]\nreader = 2\n", 2, "reader", "no setting", "did you mean readers?"),
         ("[serve]\nhttp = 7855\n", 2, "http", "is 7855", "text in quotes"),
-        ("[serve]\nhttp = '99999'\n", 2, "http", "no address", "write 7855"),
+        ("[serve]\nhttp = '99999'\n", 2, "http", "not an address", "write 7855"),
         ("[serve]\nreaders = 65\n", 2, "readers", "outside [1, 64]", ""),
         ("[serve]\nmax_index_num = 9\n", 2, "max_index_num", "no setting", "config init"),
         ("[serve]\nhttp = ''\n[store]\nhttp = ''\n", 4, "http", "no setting", "config init"),
