@@ -33,6 +33,7 @@ _MODULES = {
     module_name("workers.index_file"): "index",
     module_name("node.reader.loop"): "reader",
     module_name("gateway.loop"): "gateway",
+    module_name("gateway.tasks.loop"): "tasks",
 }
 _PORTS = range(20_000, 32_000)
 """Below those that the system gives to others while a node is away."""

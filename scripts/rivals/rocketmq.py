@@ -23,6 +23,7 @@ JAVA = Path(__file__).parent / "java"
 VERSION = "5.5.0"
 BUILD_S = 600
 START_S = 120
+STOP_S = 120
 JAVA_VERSION_MIN = 17
 HEAP = ("-Xms3g", "-Xmx3g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=15g")
 """The broker's, as in the figures that the goals were taken from; without AlwaysPreTouch.
@@ -164,6 +165,11 @@ class Jvm:
         self._process.kill()
         self._process.wait(START_S)
 
+    def stop(self, timeout_s: float) -> int:
+        """SIGTERM, as an operator stops it; returns the exit code."""
+        self._process.terminate()
+        return self._process.wait(timeout_s)
+
     def wait(self, timeout_s: float) -> None:
         """Waits until it ends by itself. Raises RivalFailed when it does not, or ends badly."""
         with suppress(subprocess.TimeoutExpired):
@@ -278,6 +284,12 @@ class RocketMQ:
         """Of the broker's process."""
         assert self.jvm is not None, "not started"
         return self.jvm.pid
+
+    def stop(self) -> None:
+        """Ends it in order: it saves what it has in memory."""
+        if self.jvm is not None:
+            self.jvm.stop(STOP_S)
+            self.jvm = None
 
     def kill(self) -> None:
         """SIGKILL."""

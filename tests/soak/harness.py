@@ -58,25 +58,18 @@ ORPHANS_S_MAX = 60.0
 _JOIN_S = 300
 
 
-class LoadedNode:
-    """A node, what sends to it and what was killed. `faults` are sentences."""
+class KilledNode:
+    """A node and what was killed of it. `faults` are sentences."""
 
     def __init__(
-        self,
-        folder: Path,
-        node: Node,
-        traffic: Traffic,
-        producers: int,
-        tell: Callable[[str], None] = lambda _: None,
+        self, folder: Path, node: Node, tell: Callable[[str], None] = lambda _: None
     ) -> None:
         """`folder`: for what is written down; the store may be elsewhere."""
-        self.traffic = traffic
         self.node = node
         node.talk = folder / "node.log"
         self.kills: Counter[str] = Counter()
         self.faults: list[str] = []
         self.orphan_s_max = self.back_s_max = 0.0
-        self._receipts = receipt_files(folder, producers)
         self._tell = tell
 
     def start(self) -> None:
@@ -85,52 +78,6 @@ class LoadedNode:
         self.node.begin()
         self.node.await_ready()
         self.back_s_max = max(self.back_s_max, time.monotonic() - began)
-
-    def create_topics(self, *others: str) -> None:
-        """Makes those of the traffic and others."""
-        with connect(self.node.endpoint, timeout=START_S) as client:
-            for topic in (*self.traffic.topics, *others):
-                client.create_topic(topic, self.traffic.queues)
-
-    # -- what sends and reads ------------------------------------------------------------------
-
-    @contextmanager
-    def load(self, readers: Mapping[Path, Work] | None = None) -> Iterator[None]:
-        """Senders and readers run inside, each in a process that writes rows into its file.
-
-        Readers are told to stop once nothing more is sent.
-        """
-        senders = {
-            path: (send, (self.node.endpoint, self.traffic, number, path))
-            for number, path in self._receipts.items()
-        }
-        with self._running(readers or {}), self._running(senders):
-            _await_rows([*senders, *(readers or ())])
-            yield
-
-    @contextmanager
-    def _running(self, works: Mapping[Path, Work]) -> Iterator[None]:
-        context = multiprocessing.get_context("spawn")
-        stop = context.Event()
-        helpers = [
-            context.Process(target=target, args=(*arguments, stop), daemon=True)
-            for target, arguments in works.values()
-        ]
-        for helper in helpers:
-            helper.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            for helper in helpers:
-                helper.join(_JOIN_S)
-                if helper.exitcode != 0:
-                    self.faults.append(f"a sender or reader ended with {helper.exitcode}")
-                    helper.kill()
-
-    def told(self) -> dict[int, Ints]:
-        """What the senders know by now."""
-        return told_in(self._receipts)
 
     # -- kills ---------------------------------------------------------------------------------
 
@@ -194,6 +141,66 @@ class LoadedNode:
         code, said = verify_deep(self.node.root)
         if code:
             self.faults.append(f"store verify --deep ended with {code}: {said}")
+
+
+class LoadedNode(KilledNode):
+    """Such a node, and what sends to it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        node: Node,
+        traffic: Traffic,
+        producers: int,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__(folder, node, tell)
+        self.traffic = traffic
+        self._receipts = receipt_files(folder, producers)
+
+    def create_topics(self, *others: str) -> None:
+        """Makes those of the traffic and others."""
+        with connect(self.node.endpoint, timeout=START_S) as client:
+            for topic in (*self.traffic.topics, *others):
+                client.create_topic(topic, self.traffic.queues)
+
+    @contextmanager
+    def load(self, readers: Mapping[Path, Work] | None = None) -> Iterator[None]:
+        """Senders and readers run inside, each in a process that writes rows into its file.
+
+        Readers are told to stop once nothing more is sent.
+        """
+        senders = {
+            path: (send, (self.node.endpoint, self.traffic, number, path))
+            for number, path in self._receipts.items()
+        }
+        with self._running(readers or {}), self._running(senders):
+            _await_rows([*senders, *(readers or ())])
+            yield
+
+    @contextmanager
+    def _running(self, works: Mapping[Path, Work]) -> Iterator[None]:
+        context = multiprocessing.get_context("spawn")
+        stop = context.Event()
+        helpers = [
+            context.Process(target=target, args=(*arguments, stop), daemon=True)
+            for target, arguments in works.values()
+        ]
+        for helper in helpers:
+            helper.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for helper in helpers:
+                helper.join(_JOIN_S)
+                if helper.exitcode != 0:
+                    self.faults.append(f"a sender or reader ended with {helper.exitcode}")
+                    helper.kill()
+
+    def told(self) -> dict[int, Ints]:
+        """What the senders know by now."""
+        return told_in(self._receipts)
 
 
 def _await_rows(paths: list[Path]) -> None:

@@ -1,0 +1,1 @@
+"""Kills nodes and brokers under RocketMQ's own Java client."""
