@@ -1,6 +1,7 @@
 """Compares what a node has after a load with the receipts of its producers."""
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -76,8 +77,12 @@ def check_queue(name: str, pulled: dict[str, Ints], receipts: Ints) -> list[str]
     return faults
 
 
-def verify_deep(root: Path) -> tuple[int, str]:
-    """`keelog store verify --deep` of a stopped store: its exit code, and how its output begins."""
-    words = command("keelog", ["store", "verify", str(root), "--deep", "--json"])
+def verify_deep(root: Path, settings: Sequence[str] = ()) -> tuple[int, str]:
+    """`keelog store verify --deep` of a stopped store: its exit code, and how its output begins.
+
+    `settings`: `name=value`, where the store was not written with the usual delay levels.
+    """
+    options = [word for pair in settings for word in ("-X", pair)]
+    words = command("keelog", ["store", "verify", str(root), "--deep", "--json", *options])
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
     return done.returncode, (done.stdout + done.stderr)[:2000]

@@ -26,7 +26,7 @@ pytestmark = [
 ]
 COUNT = 200
 CLUSTER = "keels"
-START_S = 60.0
+START_S = 180.0
 BACK_S = 35.0
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -136,9 +136,9 @@ class KilledNode:
         if code := self.node.stop():
             self.faults.append(f"the node ended with {code}")
 
-    def verify(self) -> None:
+    def verify(self, settings: Sequence[str] = ()) -> None:
         """Runs `keelog store verify --deep` on the store at rest."""
-        code, said = verify_deep(self.node.root)
+        code, said = verify_deep(self.node.root, settings)
         if code:
             self.faults.append(f"store verify --deep ended with {code}: {said}")
 

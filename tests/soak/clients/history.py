@@ -46,13 +46,15 @@ class Figures(Repeats):
 
 
 class History:
-    """Kills a server `kills` times, its kinds in turn."""
+    """Kills a server `kills` times, its kinds in turn; begins no kill after `seconds`."""
 
     def __init__(
-        self, server: KilledServer, folder: Path, kills: int, rnd: random.Random,
+        self, server: KilledServer, folder: Path, kills: int, seconds: float,
+        rnd: random.Random,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._server, self._kills, self._rnd, self._tell = server, kills, rnd, tell
+        self._seconds = seconds
         self._load = JavaLoad(folder / "clients", server.name_server, (BROKER,))
         self._figures = Figures(kills=server.kills, faults=server.faults)
 
@@ -75,8 +77,8 @@ class History:
         # The topic exists before anybody asks for its route.
         consumers = [self._load.consume(name) for name in ("one", "two")]
         self._await_going_on("at the start")
-        number = 0
-        while number < self._kills and not self._figures.faults:
+        number, end = 0, time.monotonic() + self._seconds
+        while number < self._kills and not self._figures.faults and time.monotonic() < end:
             time.sleep(self._rnd.uniform(*PAUSE_S))
             kind = self._server.kinds[number % len(self._server.kinds)]
             self._server.kill(kind)

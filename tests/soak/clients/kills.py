@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Figures]:
             server = KilledKeelog(home, rnd, options.tell)
         else:
             server = KilledBroker(home, options.tell)
-        found[name] = History(server, home, kills, rnd, options.tell).run()
+        found[name] = History(server, home, kills, options.minutes * 60, rnd, options.tell).run()
     return found
 
 
@@ -48,6 +48,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--kills", type=int, default=100, help="of the node, in turn (default 100)")
     add("--broker-kills", type=int, default=15, help="of RocketMQ's broker (default 15, 0: none)")
+    add("--minutes", type=float, default=30.0, help="of each: no kill begins later (default 30)")
     add("--seed", type=int, default=1, help="the pauses follow from it (default 1)")
     add("--store", type=Path, help="an empty folder to work in, kept (default: temporary)")
     add("--json", action="store_true", help="one JSON document on stdout")

@@ -15,6 +15,7 @@ BROKER = "sequences-a"
 """The name of either in its cluster."""
 LEVELS = "1s 2s 3s 5s 10s"
 """Delayed messages take the first two, those that are handed back the third."""
+LEVELS_SETTING = f"message_delay_level={LEVELS}"
 BROKER_HEAP = ("-Xms512m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=1g")
 BROKER_SETTINGS: dict[str, object] = {
     "messageDelayLevel": LEVELS,
@@ -71,7 +72,7 @@ class KilledKeelog(KilledServer):
         self.place = ("127.0.0.1", free_ports(4) + 3)
         own = "{}:{}".format(*self.place)
         self.name_server = name_servers or own
-        files = (*SMALL_FILES, *OFTEN_SAVED, *ANY_DISK, f"message_delay_level={LEVELS}")
+        files = (*SMALL_FILES, *OFTEN_SAVED, *ANY_DISK, LEVELS_SETTING)
         pairs = [*files, f"serve.remoting={own}", f"broker.broker_name={broker}"]
         if name_servers:
             pairs.append(f"broker.namesrv_addr={name_servers}")
@@ -82,6 +83,8 @@ class KilledKeelog(KilledServer):
 
     def start(self) -> None:
         self._node.start()
+        # The gateway is not needed for `ready`.
+        self._node.await_all()
 
     def kill(self, kind: str) -> None:
         if kind == "node":
@@ -99,7 +102,7 @@ class KilledKeelog(KilledServer):
     def stop(self) -> None:
         self._node.catch_up()
         self._node.stop()
-        self._node.verify()
+        self._node.verify([LEVELS_SETTING])
 
     def close(self) -> None:
         if self.node.is_running:
@@ -123,7 +126,7 @@ class KilledBroker(KilledServer):
         settings = {**BROKER_SETTINGS, "brokerName": BROKER}
         self._broker = RocketMQ(self._classes, folder / "broker", addresses, settings, BROKER_HEAP)
         self.root = self._broker.store
-        self.settings = load_settings([f"message_delay_level={LEVELS}"])
+        self.settings = load_settings([LEVELS_SETTING])
         self._names: Jvm | None = None
 
     def start(self) -> None:

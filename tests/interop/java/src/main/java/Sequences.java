@@ -36,6 +36,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 public final class Sequences {
     private static final int IN_FLIGHT = 16;
     private static final int BODY_BYTES = 120;
+    private static final int AFTER_FAILURE_MS = 200;
     private static final int LATE = 3;
     private static final int FAILS = 7;
 
@@ -76,6 +77,7 @@ public final class Sequences {
         private final Rows rows;
         private final DefaultMQProducer client;
         private final Semaphore free = new Semaphore(IN_FLIGHT);
+        private volatile boolean hasFailed;
 
         Numbered(int producer, Path folder, long pauseMs, long first, long count) throws Exception {
             this.producer = producer;
@@ -100,6 +102,7 @@ public final class Sequences {
         }
 
         private void told(long number, SendResult result) {
+            hasFailed = result == null;
             boolean stored = result != null && result.getSendStatus() == SendStatus.SEND_OK;
             long place = -1;
             if (stored) {
@@ -152,7 +155,7 @@ public final class Sequences {
             try {
                 for (long number = first; number - first < count && !isOver; number++) {
                     send(number);
-                    Thread.sleep(pauseMs);
+                    Thread.sleep(hasFailed ? AFTER_FAILURE_MS : pauseMs);
                 }
                 free.acquire(IN_FLIGHT);
             } catch (InterruptedException error) {
