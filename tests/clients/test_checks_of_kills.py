@@ -57,7 +57,7 @@ def load_in(folder: Path, given: list[tuple[int, ...]]) -> JavaLoad:
 
 def given() -> list[tuple[int, ...]]:
     """Each message once, the failed one twice."""
-    rows = []
+    rows: list[tuple[int, ...]] = []
     for number in range(COUNT):
         kind = DELIVERED if number == LATE else SENT
         outcome = GIVEN_BACK if number == FAILS else CONSUMED

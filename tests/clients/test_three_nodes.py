@@ -111,10 +111,10 @@ def test_a_killed_node_and_a_killed_name_server_cost_a_java_client_nothing(
         assert longest_gap_s(load, killed_ns) < GAP_S_MAX
         assert brokers_that_acknowledged(load, killed_ns) == {0, 1, 2}
 
-        producer.stop()
+        producer.finish()
         assert not load.await_all_consumed(PATIENCE_S)
         for consumer in consumers:
-            consumer.stop()
+            consumer.finish()
         for number, node in enumerate(nodes):
             committed = committed_of(node.place, load, number)
             assert len(committed) == 5, "four queues and the retry topic"

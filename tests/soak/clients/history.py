@@ -85,13 +85,13 @@ class History:
             self._await_going_on(f"after kill {number}, of {kind}")
             self._check_committed()
             number += 1
-        producers.stop()
+        producers.finish()
         self._tell("all is sent")
         if left := self._load.await_all_consumed(DRAIN_S):
             self._figures.faults.append(f"not consumed within {DRAIN_S:.0f} s: {left}")
         time.sleep(SETTLE_S)
         for consumer in consumers:
-            consumer.stop()
+            consumer.finish()
         self._check_committed()
         self._server.stop()
         self._check()

@@ -43,7 +43,7 @@ class JavaClient(Jvm):
         """Returns when it sends or consumes. Raises RivalFailed."""
         self.hear()
 
-    def stop(self) -> None:
+    def finish(self) -> None:
         """Has it end in order: outcomes are in, offsets committed. Raises RivalFailed."""
         self.tell({"do": "stop"})
         self.hear()
@@ -116,7 +116,7 @@ class JavaLoad:
         """Producer, number and moment of each message that was consumed; repeats too."""
         rows = self.given()
         good = rows[rows[:, GIVEN.index("outcome")] == CONSUMED]
-        return good[:, [GIVEN.index(name) for name in ("producer", "number", "ns")]]
+        return np.asarray(good[:, [GIVEN.index(name) for name in ("producer", "number", "ns")]])
 
     def unconsumed(self) -> Ints:
         """Producer and number of acknowledged messages that nobody has consumed yet."""
