@@ -1,6 +1,6 @@
 """The queues of a member: where they begin, pulls, acknowledgements, commits, and what comes again.
 
-No sockets and no clock: `turn` does what is due, and answers come to the functions that asked.
+No sockets and no clock: `turn` does what is due, and replies come to the functions that asked.
 """
 
 import logging

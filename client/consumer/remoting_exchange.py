@@ -75,7 +75,7 @@ class RemotingExchange:
         return self._reader.room()
 
     def received(self, size: int, now: float) -> Iterator[RemotingHeader]:
-        """Takes received bytes: ends requests by their answers, and yields the node's requests.
+        """Takes received bytes: ends requests by their replies, and yields the node's requests.
 
         Raises BrokenFrame.
         """

@@ -1,6 +1,6 @@
 """Requests of the node to its clients, each until it is answered, is late, or its connection ends.
 
-A client answers with the number of the request, over the connection on which it was asked. What
+A client repeats the number of the request, over the connection on which it was asked. What
 nobody asked for, or comes too late, is ignored (RocketMQ: NettyRemotingAbstract).
 """
 

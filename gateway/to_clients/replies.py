@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from client.results import Receipt
 from gateway.connection import Reply, Request
-from gateway.delayed import RealPlace
 from gateway.members import Members
 from gateway.names import SEND_EXT
 from gateway.sends import Sends
@@ -21,6 +20,7 @@ from node.runtime.event_log import fields
 from node.runtime.process import now_ms
 from protocol.errors import MqError, NodeBusy
 from protocol.record.properties import decode_raw_properties
+from protocol.record.scheduled import RealPlace
 from protocol.remoting.codes import RequestCode, ResponseCode
 from protocol.remoting.request_headers import SendMessageHeader, request_fields
 
