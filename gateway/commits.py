@@ -1,14 +1,17 @@
 """Offsets that groups commit, on their way to the writer: those of a moment go together.
 
 A consumer commits with each pull, and a broker keeps what it heard in memory for 5 s
-(ConsumerOffsetManager). Here it is in memory for COMMIT_S, then it is the writer's. A gateway that
-is killed loses so much: those messages are consumed again.
+(ConsumerOffsetManager). Here it is in memory for COMMIT_S at most, then it is the writer's. A
+gateway that is killed loses that: those messages are consumed again. A commit with a reply is the
+writer's when the reply goes.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import NamedTuple
 
 from client import operations
@@ -20,12 +23,15 @@ from protocol.errors import MqError, NodeBusy, RefusedError
 log = logging.getLogger("keelog.gateway")
 
 COMMIT_S = 0.1
+"""Between two rounds: the first commit after a quiet time goes at once."""
 RETRY_S = 1.0
 """The pause after the writer could not be reached."""
 WAITING_MAX = 65_536
 """Pairs of a topic and a group whose offsets the writer has not taken; more are refused as busy."""
 COMMITS_AT_ONCE = 16
 """Requests under way."""
+REPLY_S = 2.5
+"""A Java client closes its connection after 3 s without a reply."""
 STOP_S = 2.0
 Places = dict[int, int]
 """By queue: the next offset to consume."""
@@ -38,6 +44,30 @@ class TopicGroup(NamedTuple):
     group: str
 
 
+@dataclass(slots=True)
+class _Unsent:
+    """Offsets of one topic and group, and who waits until the writer has them."""
+
+    places: Places = field(default_factory=dict)
+    asked: list[asyncio.Future[None]] = field(default_factory=list)
+
+    def put_back(self, newer: "_Unsent | None") -> "_Unsent":
+        """What waits after this was not sent."""
+        if newer is None:
+            return self
+        return _Unsent({**self.places, **newer.places}, self.asked + newer.asked)
+
+    def end(self, error: MqError | None) -> None:
+        """They are the writer's, or refused."""
+        for one in self.asked:
+            if one.done():
+                continue
+            if error is None:
+                one.set_result(None)
+            else:
+                one.set_exception(error)
+
+
 class Commits:
     """One for each gateway, in the thread of its loop."""
 
@@ -45,29 +75,47 @@ class Commits:
         self.fail: Callable[[BaseException], None] = lambda error: None
         """Is called with an unexpected error; its owner sets it."""
         self._core = core
-        self._waiting: dict[TopicGroup, Places] = {}
-        self._under_way: dict[TopicGroup, Places] = {}
+        self._waiting: dict[TopicGroup, _Unsent] = {}
+        self._under_way: dict[TopicGroup, _Unsent] = {}
         self._sending: asyncio.Task[None] | None = None
+        self._round_at = 0.0
 
-    def note(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+    def note(self, topic: str, group: str, queue_id: int, offset: int) -> _Unsent | None:
         """Takes one offset; a negative one says nothing. Raises NodeBusy."""
         if offset < 0:
-            return
+            return None
         key = TopicGroup(topic, group)
-        places = self._waiting.get(key)
-        if places is None:
+        unsent = self._waiting.get(key)
+        if unsent is None:
             if len(self._waiting) >= WAITING_MAX:
                 raise NodeBusy(f"the offsets of {WAITING_MAX} groups wait for the writer")
-            places = self._waiting[key] = {}
-        places[queue_id] = offset
+            unsent = self._waiting[key] = _Unsent()
+        unsent.places[queue_id] = offset
         if self._sending is None or self._sending.done():
             self._sending = asyncio.ensure_future(self._send())
             self._sending.add_done_callback(self._sent)
+        return unsent
+
+    async def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """As `note`; returns when the writer has it. Raises what the writer refuses, NodeBusy."""
+        unsent = self.note(topic, group, queue_id, offset)
+        if unsent is not None:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            unsent.asked.append(done)
+            try:
+                async with asyncio.timeout(REPLY_S):
+                    await done
+            except TimeoutError:
+                raise NodeBusy("the writer has not taken the offset yet") from None
 
     def waiting(self, topic: str, group: str) -> Mapping[int, int]:
         """What the writer may not have yet, by queue."""
         key = TopicGroup(topic, group)
-        return {**self._under_way.get(key, {}), **self._waiting.get(key, {})}
+        found: Places = {}
+        for table in (self._under_way, self._waiting):
+            if key in table:
+                found |= table[key].places
+        return found
 
     async def close(self) -> None:
         """Sends what waits, for STOP_S at most."""
@@ -82,9 +130,11 @@ class Commits:
 
     async def _send(self) -> None:
         while self._waiting:
-            await asyncio.sleep(COMMIT_S)
+            # Also where nothing has to be waited for, so that the rest of the turn goes along.
+            await asyncio.sleep(max(0.0, self._round_at + COMMIT_S - monotonic()))
             while self._waiting and await self._round():
                 pass
+            self._round_at = monotonic()
             if self._waiting:
                 await asyncio.sleep(RETRY_S)
 
@@ -95,23 +145,25 @@ class Commits:
         try:
             return all(await asyncio.gather(*map(self._commit, some)))
         finally:
-            for key, places in self._under_way.items():
-                # Cancelled, or not reached: what came meanwhile is newer.
-                self._waiting[key] = {**places, **self._waiting.get(key, {})}
+            # Cancelled, or not reached.
+            for key, unsent in self._under_way.items():
+                self._waiting[key] = unsent.put_back(self._waiting.get(key))
             self._under_way = {}
 
     async def _commit(self, key: TopicGroup) -> bool:
+        unsent, refused = self._under_way[key], None
         deadline = self._core.deadline(None)
-        commit = operations.commit_cursor(*key, self._under_way[key], deadline)
         try:
-            await run(self._core, commit)
+            await run(self._core, operations.commit_cursor(*key, unsent.places, deadline))
         except RefusedError as error:
+            refused = error
             why = fields(topic=key.topic, group=key.group, why=error)
             log.warning("offsets were not committed", extra=why)
         except MqError as error:
             log.warning("offsets wait for the writer", extra=fields(why=error))
             return False
         del self._under_way[key]
+        unsent.end(refused)
         return True
 
     def _sent(self, task: asyncio.Task[None]) -> None:

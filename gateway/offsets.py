@@ -108,16 +108,18 @@ class Offsets:
             f" {wanted.topic}"
         )
 
-    def commit(self, request: Request) -> Reply:
+    async def commit(self, request: Request) -> Reply:
         """15: notes the next offset that a group consumes. A negative one is ignored.
 
-        Raises UnknownTopic, NodeBusy.
+        Raises UnknownTopic, NodeBusy, and what the writer refuses.
         """
         wanted: UpdateConsumerOffsetHeader = request_fields(request.header)
         self._topics.need(wanted.topic)
-        self._commits.note(
-            wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
-        )
+        place = wanted.topic, wanted.consumer_group, wanted.queue_id, wanted.commit_offset
+        if request.header.is_one_way:
+            self._commits.note(*place)
+        else:
+            await self._commits.commit(*place)
         return Reply()
 
     def _is_young(self, topic: str, queue_id: int, now: float) -> bool:

@@ -107,11 +107,31 @@ def test_one_group_too_many_is_refused_as_busy(monkeypatch: pytest.MonkeyPatch) 
 def test_an_orderly_stop_sends_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(waiting: Commits, _: Writer) -> None:
         monkeypatch.setattr(commits, "COMMIT_S", 60.0)
+        await waiting.commit("t", "g", 0, 4)
         waiting.note("t", "g", 0, 5)
         await asyncio.sleep(0)
+        assert waiting.waiting("t", "g") == {0: 5}
         await waiting.close()
 
-    assert in_a_loop(monkeypatch, body).sent == [("t", "g", {0: 5})]
+    assert in_a_loop(monkeypatch, body).sent == [("t", "g", {0: 4}), ("t", "g", {0: 5})]
+
+
+def test_a_commit_with_a_reply_is_the_writers_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(waiting: Commits, writer: Writer) -> None:
+        await waiting.commit("t", "g", 0, 5)
+        assert writer.sent == [("t", "g", {0: 5})]
+        writer.refuses = UnknownTopic("no such topic")
+        with pytest.raises(UnknownTopic):
+            await waiting.commit("gone", "g", 0, 5)
+        writer.refuses = NodeBusy("it is away")
+        monkeypatch.setattr(commits, "REPLY_S", 0.05)
+        with pytest.raises(NodeBusy):
+            await waiting.commit("t", "g", 0, 6)
+        writer.refuses = None
+        await asyncio.sleep(0.1)
+        assert writer.sent[-1] == ("t", "g", {0: 6})
+
+    in_a_loop(monkeypatch, body)
 
 
 def test_an_unexpected_error_reaches_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
